@@ -307,6 +307,8 @@ class LogDiagnosis:
     or none comes near."""
     said: Mapping[str, int | str]
     """Facts of plan and job that the log, a launch file or an option gave."""
+    best: PricedPlan | None
+    """The best plan for the same job and devices, where it was searched and one fits."""
     units: tuple[str, ...]
     """What the trainer's numbers mean."""
     warnings: tuple[str, ...]
@@ -365,6 +367,8 @@ class TraceDiagnosis:
     """Measured over predicted time of those."""
     predicted: PricedPlan | None
     """Of the plan, where a model and its sizes were given."""
+    best: PricedPlan | None
+    """The best plan for the same job and devices, where it was searched and one fits."""
     source: Source
     """What the predicted step rests on."""
     stretches: tuple[Stretch, ...]

@@ -19,7 +19,7 @@ from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
 from sartor.plans.explain import explanations, nearest
 from sartor.step.measured import MeasuredRun
-from sartor.traces.kineto import is_trace
+from sartor.traces.read import is_trace
 from traces.logs_made import dump, megatron, torchtitan
 
 
@@ -67,6 +67,16 @@ def test_the_terminal_says_the_answer_first(log: Path, sartor: Callable[..., Ran
     assert done.code == 0
     lines = done.out.splitlines()
     assert any(line.startswith("You reach ") for line in lines[1:4])
+
+
+def test_the_best_plan_for_the_same_job_stands_beside_it(log: Path, sartor: Callable[..., Ran]) -> None:
+    found = diagnosed(log)
+    assert found.best is not None
+    assert found.best.plan.num_devices == found.predicted.plan.num_devices
+    assert found.best.step_s <= found.predicted.step_s
+    assert "for the best plan" in sartor("diagnose", log, "--gpu", "h100").out.replace("\n", " ")
+    alone = sartor("diagnose", log, "--gpu", "h100", "--no-best-plan", "--json")
+    assert alone.body["best_plan"] is None
 
 
 @pytest.mark.parametrize("field", ["recompute", "microbatch_size", "zero_stage"])

@@ -26,7 +26,7 @@ def compare(a: str | Path, b: str | Path, *, threshold: float = THRESHOLD) -> Ru
     """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
     memory and facts of the plan, each beside the noise that the steps of a run show. A change counts beyond noise and
     ``threshold``. Raises ``InputError``."""
-    from sartor.traces.kineto import is_trace
+    from sartor.traces.read import is_trace
 
     if not 0 <= threshold < 10:
         raise InputError("threshold", threshold, "must be a share from 0 to 10", str(THRESHOLD))
@@ -43,10 +43,10 @@ def _there(path: str | Path, name: str) -> Path:
 
 
 def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
-    from sartor.traces.kineto import read_kineto
+    from sartor.traces.read import read_traces
     from sartor.traces.repeats import kernel_seconds, operator_seconds, step_seconds
 
-    one, other = read_kineto(a, "A"), read_kineto(b, "B")
+    one, other = read_traces(a, "A")[0], read_traces(b, "B")[0]
     steps = step_seconds(one), step_seconds(other)
     warnings = [f"A is of {one.gpu}, B of {other.gpu}"] if one.gpu != other.gpu else []
     if min(each.size for each in steps) >= LEAST_STEPS:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sartor.answers import LogDiagnosis, TraceDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedPlan
+from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.logs import diagnose_log
 from sartor.api.models import Model, read
 from sartor.api.words import ClusterLike, GpuLike, device_of, own_calibration_of
@@ -20,16 +21,20 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.operators import Gemm
 from sartor.step.results import step_source
+from sartor.units import format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.plans.result import PricedPlan
     from sartor.step.parts import PricedKernels
-    from sartor.traces.kineto import KernelTrace
+    from sartor.traces.kernel_trace import KernelTrace
     from sartor.traces.logs.run_log import RunLog
 
 USUAL_TRAINER = "torchtitan"
 """Whose kernels a traced training run is taken to have, where nobody says: PyTorch's own."""
+
+SKEW_S = 1e-3
+"""Collectives end together to some tens of microseconds; clocks that differ by more than this are said."""
 
 
 def diagnose(
@@ -48,14 +53,16 @@ def diagnose(
     fix: Mapping[str, int | str] | None = None,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
+    best_plan: bool = True,
 ) -> LogDiagnosis | TraceDiagnosis:
     """Hold a real run against the prediction: ``run`` is a training log, a profiler trace, several traces of different
     ranks, or a folder of them.
 
     A trace is divided into parts that add up to its mean steady step; with a ``model`` and the plan's sizes the step is
-    predicted beside. A log is diagnosed as `diagnose_log` does; ``number`` is its run. Raises ``InputError``.
+    predicted beside, and the best plan's unless ``best_plan`` is False. A log is diagnosed as `diagnose_log` does;
+    ``number`` is its run. Raises ``InputError``.
     """
-    from sartor.traces.kineto import is_trace
+    from sartor.traces.read import is_trace
 
     paths = _paths(run)
     plan: dict[str, Any] = {
@@ -69,6 +76,7 @@ def diagnose(
             other = next(path for path in paths if not is_trace(path))
             raise InputError("RUN", str(other), "several files must all be traces; a log is diagnosed alone")
         more: dict[str, Any] = {"framework": framework, "fix": fix, "set": set, "calibration": calibration, **plan}
+        more["best_plan"] = best_plan
         return diagnose_log(paths[0], model=model, cluster=cluster, gpu=gpu, launch=launch, run=number, **more)
     traces = _traces(paths)
     where, warnings = _device(traces[0], cluster, gpu)
@@ -84,7 +92,7 @@ def diagnose(
             launch=launch,
         )
         found = asked.launched() if launch is not None else asked.assembled()
-    return _divided(traces, where, found, framework, calibration, warnings)
+    return _divided(traces, where, found, framework, calibration, warnings, best=best_plan)
 
 
 def _paths(run: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -97,17 +105,19 @@ def _paths(run: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    found = sorted(each for each in folder.iterdir() if each.name.endswith((".json", ".json.gz")))
+    from sartor.traces.read import ENDINGS
+
+    found = sorted(each for each in folder.iterdir() if each.name.endswith(ENDINGS))
     if not found:
-        raise InputError("RUN", str(folder), "is a folder without traces; must hold .json or .json.gz files")
+        raise InputError("RUN", str(folder), "is a folder without traces; must hold .json, .json.gz or .sqlite files")
     return found
 
 
 def _traces(paths: Sequence[Path]) -> list[KernelTrace]:
     """One trace of each rank, lowest rank first. Raises ``InputError`` for ranks of different jobs."""
-    from sartor.traces.kineto import read_kineto
+    from sartor.traces.read import read_traces
 
-    traces = sorted((read_kineto(path, "RUN") for path in paths), key=lambda each: each.rank or 0)
+    traces = sorted((each for path in paths for each in read_traces(path, "RUN")), key=lambda each: each.rank or 0)
     if len(traces) == 1:
         return traces
     ranks = [each.rank for each in traces]
@@ -166,6 +176,8 @@ def _divided(
     framework: str | None,
     calibration: str | Path | None,
     warnings: list[str],
+    *,
+    best: bool,
 ) -> TraceDiagnosis:
     from sartor.traces.attribute import attribute, losses
 
@@ -198,12 +210,14 @@ def _divided(
         priced_share=divided.priced_share,
         median_ratio=divided.median_ratio,
         predicted=None if found is None or there is None else _priced(found, there, own),
+        best=searched_best(found, there, own) if best and found and there else None,
         source=step_source(there, found.job.recipe.dtype, own) if found and there else Source.ANALYTIC,
         stretches=divided.stretches,
         warnings=(
             *warnings,
             *_missing(trace, divided.num_steps, divided.priced_share),
             *_another_model(found, divided.priced),
+            *_skewed(traces),
         ),
         assumptions=found.assumptions if found else (),
     )
@@ -245,13 +259,18 @@ def _priced(found: LoggedPlan, where: Cluster, own: Calibration | None) -> Price
 
 def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
     """What the trace does not tell."""
+    from sartor.traces.phases import REPEATED
+
     said = []
     if not trace.steps:
         said.append("no step is marked (profiler.step()): the whole trace is taken as one")
+    elif trace.steps[0][0] == REPEATED:
+        said.append("no step is marked (profiler.step()): steps are told by the runs of the optimizer")
     elif steps < 2:
         said.append("one marked step: start-up and noise cannot be told from it")
     if not any(each.dims for each in trace.operators):
-        said.append("operators have no sizes (record_shapes=True): matrix multiplications cannot be priced")
+        how = "record_shapes=True; under nsys emit_nvtx as well"
+        said.append(f"operators have no sizes ({how}): matrix multiplications cannot be priced")
     elif priced < 0.5:
         said.append(f"{100 * priced:.0f}% of the time of matrix multiplications has sizes that could be priced")
     return said
@@ -266,6 +285,16 @@ def _another_model(found: LoggedPlan | None, priced: Sequence[PricedKernels]) ->
     if not lengths or width in lengths:
         return []
     return [f"no matrix multiplication has hidden_size={width}: the trace looks like one of another model"]
+
+
+def _skewed(traces: Sequence[KernelTrace]) -> list[str]:
+    """Ranks whose clocks are apart: what one ended with the others is then not compared by its time of day."""
+    from sartor.traces.attribute import clock_skew_s
+
+    apart = clock_skew_s(traces[0], traces[1:])
+    if apart < SKEW_S:
+        return []
+    return [f"the ranks' clocks are up to {format_seconds(apart)} apart: only durations are compared across ranks"]
 
 
 def _sizes(gemm: Gemm) -> tuple[int, int, int]:

@@ -18,11 +18,13 @@ from sartor.model.flop_conventions import LENGTHS, SAME, counted
 from sartor.model.training import Recompute
 
 if TYPE_CHECKING:
+    from sartor.cost.correction.calibration import Calibration
     from sartor.launch.plan import LaunchReading
     from sartor.model.flop_conventions import FlopConvention
     from sartor.model.reading import ModelReading
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.plans.result import PricedPlan
     from sartor.traces.logs.run_log import RunLog
 
 _OLD = re.compile(r"deepspeed|@20(1\d|2[0-2])")
@@ -40,6 +42,15 @@ class LoggedPlan:
     whole: bool
     """Nothing is open: a launch says everything."""
     assumptions: tuple[str, ...]
+
+
+def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | None) -> PricedPlan | None:
+    """The best plan for the same job on as many devices; None where none fits."""
+    from sartor.plans.search import search_plans
+
+    devices = int(found.plan.num_devices)
+    job = replace(found.job, trainer=replace(found.job.trainer, checkpoints_operators=False))
+    return search_plans(job, cluster, devices, top=1, calibration=calibration, explain=False).best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

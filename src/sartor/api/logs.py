@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sartor.answers import LogDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedPlan, conventions_of
+from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.models import Model, read
 from sartor.api.words import ClusterLike, GpuLike, device_counts, device_of, own_calibration_of
 from sartor.errors import NOT_GIVEN, InputError
@@ -36,13 +37,14 @@ def diagnose_log(
     fix: Mapping[str, int | str] | None = None,
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
+    best_plan: bool = True,
 ) -> LogDiagnosis:
     """Hold a training log against the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
     which single fact of the plan, if it were otherwise, would bring the prediction nearest.
 
     What the log does not say comes from ``launch`` (a launch file) or from the other arguments; ``fix`` names axes of
     the plan (``{"tp": 8, "recompute": "full"}``); ``run`` is which run of a log that holds several, from 1 (the last
-    where it is not given). Raises ``InputError``.
+    where it is not given); ``best_plan`` False leaves the search for the best plan out. Raises ``InputError``.
     """
     from sartor.traces.logs.read import read_log
 
@@ -61,7 +63,7 @@ def diagnose_log(
         launch=launch,
     )
     found = asked.launched() if asked.has_launch else asked.assembled()
-    return _held_against(found, asked, warnings, calibration)
+    return _held_against(found, asked, warnings, calibration, best=best_plan)
 
 
 def _chosen(runs: tuple[RunLog, ...], number: int | None) -> RunLog:
@@ -93,7 +95,7 @@ def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tup
 
 
 def _held_against(
-    found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None
+    found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None, *, best: bool
 ) -> LogDiagnosis:
     from sartor.plans.explain import explanations
     from sartor.step.recipes import check_recipe
@@ -120,6 +122,7 @@ def _held_against(
         explanations=explanations(job, found.plan, where, measured, said=said, calibration=own),
         conventions=conventions_of(run, job.shape, job.seq_len, devices),
         said=found.said,
+        best=searched_best(found, where, own) if best else None,
         units=run.units,
         warnings=(*warnings, *_several(run)),
         assumptions=found.assumptions,

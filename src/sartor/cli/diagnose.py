@@ -26,7 +26,8 @@ Runs = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE_OR_LOG...",
-        help="Trace of PyTorch's profiler (.json or .json.gz; several ranks or their folder), or a training log: "
+        help="Trace of PyTorch's profiler (.json or .json.gz) or of Nsight Systems (.sqlite; several ranks or their "
+        "folder), or a training log: "
         "Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf.",
     ),
 ]
@@ -42,6 +43,9 @@ DevicesOfRun = Annotated[
 ]
 
 
+BestPlan = Annotated[
+    bool, typer.Option("--best-plan/--no-best-plan", help="Search the best plan for the same job, to set beside it.")
+]
 Records = Annotated[
     Path | None,
     typer.Option(
@@ -68,6 +72,7 @@ def diagnose(
     fix: Fix = None,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
+    best_plan: BestPlan = True,
     records: Records = None,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
@@ -102,6 +107,7 @@ def diagnose(
         fix=parse_fix(fix) or None,
         set=c.parse_sets(set_),
         calibration=calibration,
+        best_plan=best_plan,
     )
     body = log_body(found) if isinstance(found, LogDiagnosis) else trace_body(found)
     if records is not None:

@@ -14,7 +14,7 @@ from sartor.json_types import JsonDict
 from sartor.plans.explain import Explanation, nearest
 from sartor.report.contract import plain
 from sartor.report.plan_body import TIME, cluster_body, degrees, priced_body
-from sartor.report.plan_words import PART_WORDS, devices_text, plan_words
+from sartor.report.plan_words import PART_WORDS, beside_best, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable, signed_share
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -69,6 +69,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         "deviation": answer.deviation,
         "cluster": cluster_body(answer.cluster, int(predicted.plan.num_devices)),
         "plan": priced_body(predicted, answer.source.value),
+        "best_plan": None if answer.best is None else priced_body(answer.best, answer.source.value),
         "parts": _parts(answer, best[0] if best else None, rest),
         "assigned_share": 1 - abs(rest) / run.step_s,
         "unexplained_share": rest / run.step_s,
@@ -173,10 +174,11 @@ def _headline(answer: LogDiagnosis) -> str:
     steps = count_text(run.num_steps, "steady step")
     left = f"; {count_text(run.warm_up, 'warm-up step')} left out" if run.warm_up else ""
     told = interval_text(predicted.step_s, predicted.low_s, predicted.high_s)
+    plan = f"this plan{beside_best(predicted, answer.best)}"
     return (
-        f"You reach {format_share(answer.mfu)} MFU; {format_share(float(predicted.step.mfu))} is predicted for this "
-        f"plan. A training step takes {format_seconds(run.step_s)} (median of {steps}, spread "
-        f"{format_share(run.spread)}{left}); predicted {told}."
+        f"You reach {format_share(answer.mfu)} MFU; {format_share(float(predicted.step.mfu))} is predicted for {plan}. "
+        f"A training step takes {format_seconds(run.step_s)} (median of {steps}, spread {format_share(run.spread)}"
+        f"{left}); predicted {told}."
     )
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
 
+SAME = 0.01
+"""Share of a step by which two plans are as fast."""
 PART_WORDS = {
     "compute_s": "compute",
     "tp_s": "tensor-parallel communication",
@@ -80,6 +82,15 @@ def _simpler(answer: PlanAnswer) -> str:
         f" Simpler, without {without}: {plan_words(found.priced.plan)}; step {format_seconds(found.priced.step_s)} "
         f"({signed_share(found.slower)}, inside the interval)."
     )
+
+
+def beside_best(plan: PricedPlan, best: PricedPlan | None) -> str:
+    """The MFU of the best plan beside that of a plan, to go on a sentence; empty where no best is known."""
+    if best is None:
+        return ""
+    if best.step_s > (1 - SAME) * plan.step_s:
+        return ", and no other plan is predicted to be faster by more than 1%"
+    return f", {format_share(float(best.step.mfu))} for the best plan ({plan_words(best.plan)})"
 
 
 def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:

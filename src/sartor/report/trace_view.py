@@ -13,7 +13,8 @@ from sartor.cost.intervals import interval_80
 from sartor.json_types import JsonDict
 from sartor.operators import Gemm
 from sartor.report.contract import plain
-from sartor.report.plan_words import plan_words
+from sartor.report.plan_body import priced_body
+from sartor.report.plan_words import beside_best, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_seconds, format_share
@@ -30,9 +31,11 @@ WORDS = {
     "convolution": "convolutions",
     "embedding": "embedding tables",
     "memory_bound": "memory-bound kernels",
+    "unfused": "unfused memory-bound kernels",
     "recompute": "recomputation",
     "optimizer": "optimizer",
     "communication": "exposed communication",
+    "bubble": "pipeline bubble",
     "slow_link": "exposed communication, beyond what the links allow",
     "straggler": "waiting for a slow rank",
     "copies": "copies",
@@ -68,6 +71,7 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
             "source": answer.source.value,
             "mfu": plain(predicted.step.mfu),
         },
+        "best_plan": None if answer.best is None else priced_body(answer.best, answer.source.value),
         "parts": [_part(answer, part) for part in answer.parts],
         "losses": [part.kind.value for part in answer.losses],
         "assigned_share": 1 - answer.unknown_share,
@@ -168,7 +172,8 @@ def _headline(answer: TraceDiagnosis) -> str:
     if answer.predicted is not None:
         p = answer.predicted
         told = interval_text(p.step_s, p.low_s, p.high_s)
-        text += f" {format_share(float(p.step.mfu))} and {told} are predicted for {plan_words(p.plan)}."
+        plan = f"{plan_words(p.plan)}{beside_best(p, answer.best)}"
+        text += f" {format_share(float(p.step.mfu))} and {told} are predicted for {plan}."
     if math.isfinite(answer.median_ratio):
         text += (
             f" Matrix multiplications and attention take {answer.median_ratio:.2f} times their predicted time at the "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -15,11 +17,12 @@ from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, Gemm
 from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
-from sartor.traces.kineto import KernelTrace
+from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.priced import collective_seconds, priced_kernels
 from sartor.traces.recomputed import recomputed_kernels
 from sartor.traces.repeats import short_kernel
 from sartor.traces.timeline import Timeline, last_step, timeline
+from sartor.traces.unfused import unfused_chains
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 SLOW_LINK = 1.5
@@ -35,6 +38,8 @@ KNOWN = 0.5
 """Share of the time of matrix multiplications and attention whose sizes must be known for a rate to be stated."""
 LOSS = 0.025
 """Share of the step from which on a loss is named."""
+STAGES = re.compile(r"\b(?:i?send|i?recv)_?\b|(?:^|\W)(?:batch_isend_irecv|coalesced)\b", re.IGNORECASE)
+"""Operators of pipelines: a send, a receive, or several in one group."""
 SHOWN = 4
 """Operators that are named as evidence."""
 
@@ -137,7 +142,6 @@ def _median_ratio(priced: Sequence[PricedKernels]) -> float:
 PLAIN = {
     KernelKind.CONVOLUTION: PartKind.CONVOLUTION,
     KernelKind.EMBEDDING: PartKind.EMBEDDING,
-    KernelKind.MEMORY_BOUND: PartKind.MEMORY_BOUND,
     KernelKind.OPTIMIZER: PartKind.OPTIMIZER,
     KernelKind.COPY: PartKind.COPIES,
     KernelKind.UNKNOWN: PartKind.UNKNOWN,
@@ -160,15 +164,24 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
     yield TracePart(
         kind=PartKind.SHAPE,
         seconds=ragged,
-        evidence=tuple(f"{each.name}: {format_seconds(each.seconds / each.count)}, padded to {each.padded} predicted "
-                       f"{format_seconds(each.padded_s / each.count)}" for each in seen.priced if each.padded)[:SHOWN],
+        evidence=_paddable(seen),
         fix="pad the size (sartor lint names it and what it costs)",
         gain_s=ragged,
-    )  # fmt: skip
+    )
     yield _recompute(seen)
+    yield from _memory_bound(seen)
     for kind, part in PLAIN.items():
         where = _of(seen.kinds, kind) & ~seen.again
         yield TracePart(kind=part, seconds=seen.seconds(where), evidence=_largest(seen, where))
+
+
+def _paddable(seen: _Seen) -> tuple[str, ...]:
+    return tuple(
+        f"{each.name}: {format_seconds(each.seconds / each.count)}, padded to {each.padded} predicted "
+        f"{format_seconds(each.padded_s / each.count)}"
+        for each in seen.priced
+        if each.padded and each.padded_s < each.seconds
+    )[:SHOWN]
 
 
 def _slow(seen: _Seen, seconds: float) -> TracePart:
@@ -189,6 +202,21 @@ def _slow(seen: _Seen, seconds: float) -> TracePart:
     else:
         evidence, fix = shapes, "look at these kernels: library version, layout, data type"
     return TracePart(kind=PartKind.SLOW_COMPUTE, seconds=seconds, evidence=evidence, fix=fix, gain_s=seconds)
+
+
+def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
+    """What fused kernels would take, and what is beyond it."""
+    where = _of(seen.kinds, KernelKind.MEMORY_BOUND) & ~seen.again
+    chains = unfused_chains(seen.trace, seen.kinds, np.where(where, seen.line.owned_s, 0.0))
+    count = seen.line.num_steps
+    lost = sum(seconds for _, seconds in chains.values()) / count
+    words = (
+        f"{said} ({often / count:.0f} times): {format_seconds(seconds / count)}"
+        for said, (often, seconds) in chains.items()
+    )
+    fix = "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss"
+    yield TracePart(kind=PartKind.MEMORY_BOUND, seconds=seen.seconds(where) - lost, evidence=_largest(seen, where))
+    yield TracePart(kind=PartKind.UNFUSED, seconds=lost, evidence=tuple(islice(words, SHOWN)), fix=fix, gain_s=lost)
 
 
 def _recompute(seen: _Seen) -> TracePart:
@@ -221,8 +249,13 @@ def _largest(seen: _Seen, where: BoolArray) -> tuple[str, ...]:
 def _communication(
     seen: _Seen, ranks: Sequence[KernelTrace], gpu: Gpu | None, cluster: Cluster | None
 ) -> Iterator[TracePart]:
-    """Exposed communication: waiting for a slow rank, beyond what the links allow, one after another, and the rest."""
-    where = _of(seen.kinds, KernelKind.COLLECTIVE)
+    """Exposed communication: waiting for another stage or a slow rank, beyond what the links allow, one after another,
+    and the rest."""
+    told = _told(seen, gpu, cluster)
+    stages = _between_stages(seen)
+    waiting = _bubble(seen, stages, told)
+    yield waiting
+    where = _of(seen.kinds, KernelKind.COLLECTIVE) & ~stages
     exposed = seen.seconds(where)
     waited, straggler = _straggler(seen, ranks)
     waited = min(waited, exposed)
@@ -233,7 +266,7 @@ def _communication(
         fix="compare that rank's clock, power and data with the others'" if waited else "",
         gain_s=waited,
     )
-    ratio, said = _link(seen, where, ranks, gpu, cluster)
+    ratio, said = _link(seen, where, ranks, told)
     slow = (exposed - waited) * (1 - 1 / ratio) if ratio > SLOW_LINK else 0.0
     one = "" if ranks else " (or a rank that comes late: one rank alone does not tell)"
     yield TracePart(
@@ -244,15 +277,74 @@ def _communication(
         gain_s=slow,
     )
     serial = min(_serial(seen, where), exposed - waited - slow)
-    rest = exposed - waited - slow
+    rest = exposed - waited - slow + seen.seconds(stages) - waiting.seconds
     hint = "overlap it with compute, which nothing does now (FSDP: prefetch the next layer's weights)"
     yield TracePart(
         kind=PartKind.COMMUNICATION,
         seconds=rest,
-        evidence=_largest(seen, where),
+        evidence=_by_collective(seen, told),
         fix=hint if serial > 0 else "",
         gain_s=max(serial, 0.0),
     )
+
+
+def _told(seen: _Seen, gpu: Gpu | None, cluster: Cluster | None) -> FloatArray:
+    """What each kernel should take as a collective; NaN where it is none, or its size is not known."""
+    told = np.full(seen.trace.name.size, np.nan)
+    index = np.flatnonzero(_of(seen.kinds, KernelKind.COLLECTIVE))
+    if gpu is not None:
+        told[index] = collective_seconds(seen.trace, index, gpu, cluster)
+    return told
+
+
+def _between_stages(seen: _Seen) -> BoolArray:
+    """Sends and receives of a pipeline, by the operator that asked for them: all-to-all has the same kernel."""
+    asked = np.array(
+        [STAGES.search(f"{each.collective} {each.name}") is not None for each in seen.trace.operators] + [False]
+    )  # operator -1 is the last
+    found: BoolArray = _of(seen.kinds, KernelKind.COLLECTIVE) & asked[seen.trace.operator]
+    return found
+
+
+def _bubble(seen: _Seen, stages: BoolArray, told: FloatArray) -> TracePart:
+    """Exposed sends and receives beyond what their bytes take: the other stage was not there yet."""
+    index = np.flatnonzero(stages & (seen.line.owned_s > 0))
+    owned = seen.line.owned_s[index]
+    seconds = float(np.maximum(owned - np.nan_to_num(told[index]), 0.0).sum()) / seen.line.num_steps
+    often = index.size / seen.line.num_steps
+    return TracePart(
+        kind=PartKind.BUBBLE,
+        seconds=seconds,
+        evidence=(f"{often:.0f} exposed sends and receives per step wait for another stage",) if seconds else (),
+        fix="more microbatches, interleaved stages or stages of more even work (sartor plan)" if seconds else "",
+        gain_s=seconds,
+    )
+
+
+def _by_collective(seen: _Seen, told: FloatArray) -> tuple[str, ...]:
+    """Exposed time by kind and group, against what the links allow where the sizes are known."""
+    took: defaultdict[str, float] = defaultdict(float)
+    whole: defaultdict[str, float] = defaultdict(float)
+    allowed: defaultdict[str, float] = defaultdict(float)
+    for i in np.flatnonzero(_of(seen.kinds, KernelKind.COLLECTIVE) & (seen.line.owned_s > 0)):
+        said = _collective_words(seen.trace, int(i))
+        took[said] += float(seen.line.owned_s[i])
+        if np.isfinite(told[i]):
+            whole[said] += float(seen.trace.end_s[i] - seen.trace.begin_s[i])
+            allowed[said] += float(told[i])
+    return tuple(
+        f"{said}: {format_seconds(s / seen.line.num_steps)}"
+        + (f", {whole[said] / allowed[said]:.1f} times what the links allow" if allowed[said] else "")
+        for said, s in _most(took)
+    )
+
+
+def _collective_words(trace: KernelTrace, index: int) -> str:
+    number = int(trace.operator[index])
+    asked = trace.operators[number] if number >= 0 else None
+    if asked is None or not asked.collective:
+        return short_kernel(trace.names[int(trace.name[index])])
+    return f"{asked.collective.strip('_')} of {asked.group_size or '?'} ranks"
 
 
 def _straggler(seen: _Seen, ranks: Sequence[KernelTrace]) -> tuple[float, tuple[str, ...]]:
@@ -272,34 +364,37 @@ def _straggler(seen: _Seen, ranks: Sequence[KernelTrace]) -> tuple[float, tuple[
 
 
 def _link(
-    seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], gpu: Gpu | None, cluster: Cluster | None
+    seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], told: FloatArray
 ) -> tuple[float, tuple[str, ...]]:
     """Measured over predicted seconds of the collectives whose sizes are known, without waiting where all ranks are."""
-    if gpu is None:
+    index = np.flatnonzero(where & np.isfinite(told) & (told > 0))
+    if not index.size:
         return 1.0, ()
-    index = np.flatnonzero(where)
-    took = _least_durations(seen.trace, index, ranks)
-    told = collective_seconds(seen.trace, index, gpu, cluster)
-    known = np.isfinite(told) & (told > 0)
-    if not known.any():
-        return 1.0, ()
-    measured, predicted = float(took[known].sum()), float(told[known].sum())
+    took = _least_durations(seen.trace, _of(seen.kinds, KernelKind.COLLECTIVE), ranks)[index]
+    measured, predicted = float(took.sum()), float(told[index].sum())
     words = (
-        f"{int(known.sum())} collectives take {format_seconds(measured)}, "
+        f"{index.size} collectives take {format_seconds(measured)}, "
         f"{measured / predicted:.1f} times the {format_seconds(predicted)} that the links allow"
     )
     return measured / predicted, (words,)
 
 
-def _least_durations(trace: KernelTrace, index: IntArray, ranks: Sequence[KernelTrace]) -> FloatArray:
-    """Of each collective on the rank that comes last to it, which does not wait; ranks of another number of
-    collectives are left out."""
-    took: FloatArray = trace.end_s[index] - trace.begin_s[index]
+def _least_durations(trace: KernelTrace, where: BoolArray, ranks: Sequence[KernelTrace]) -> FloatArray:
+    """Of each kernel; of a collective, that on the rank that comes last to it, which does not wait. Ranks of another
+    number of collectives are left out."""
+    took: FloatArray = trace.end_s - trace.begin_s
     for other in ranks:
-        there = np.flatnonzero(_of(kernel_kinds(other), KernelKind.COLLECTIVE))
-        if there.size == index.size:
-            took = np.minimum(took, other.end_s[there] - other.begin_s[there])
+        there = _of(kernel_kinds(other), KernelKind.COLLECTIVE)
+        if int(there.sum()) == int(where.sum()):
+            took[where] = np.minimum(took[where], (other.end_s - other.begin_s)[there])
     return took
+
+
+def clock_skew_s(trace: KernelTrace, ranks: Sequence[KernelTrace]) -> float:
+    """How far the ranks' clocks are apart: by the ends of their collectives, which end together."""
+    ends = [each.end_s[_of(kernel_kinds(each), KernelKind.COLLECTIVE)] for each in (trace, *ranks)]
+    apart = [np.median(np.abs(each - ends[0])) for each in ends[1:] if each.size == ends[0].size > 0]
+    return float(max(apart, default=0.0))
 
 
 def _serial(seen: _Seen, where: BoolArray) -> float:

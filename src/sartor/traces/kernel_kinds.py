@@ -11,7 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from sartor.traces.kineto import KernelTrace
+from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import IntArray
 
 

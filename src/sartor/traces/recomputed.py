@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sartor.traces.kernel_kinds import KINDS, KernelKind
-from sartor.traces.kineto import KernelTrace
+from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import BoolArray, IntArray
 
 

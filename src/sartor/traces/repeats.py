@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sartor.traces.kineto import KernelTrace
+from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import FloatArray, IntArray
 
 LEAST_STEPS = 3

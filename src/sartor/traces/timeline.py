@@ -14,7 +14,7 @@ import numpy as np
 
 from sartor.step.parts import Stretch
 from sartor.traces.kernel_kinds import KINDS, KernelKind
-from sartor.traces.kineto import KernelTrace
+from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import FloatArray, IntArray
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))

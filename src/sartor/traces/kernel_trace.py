@@ -1,0 +1,145 @@
+"""The kernels of one rank as columns, whatever profiler recorded them, and what of the host belongs to them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sartor.units import FloatArray, IntArray
+
+DEEPEST = 200
+"""Operators begun before a launch among which the one around it is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOperator:
+    """An operator of the framework: its name and the dimensions of its inputs."""
+
+    name: str
+    dims: tuple[tuple[int, ...], ...] = ()
+    begin_s: float = 0.0
+    end_s: float = 0.0
+    collective: str = ""
+    """Of a collective: its name, else empty."""
+    elements: int = 0
+    """Of a collective: the larger of what goes in and comes out."""
+    dtype: str = ""
+    group_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTrace:
+    """The kernels of one rank in the order in which they began, as columns."""
+
+    path: str
+    rank: int | None
+    world_size: int | None
+    gpu: str
+    names: tuple[str, ...]
+    name: IntArray
+    """Index into ``names``."""
+    begin_s: FloatArray
+    end_s: FloatArray
+    stream: IntArray
+    operator: IntArray
+    """Index into ``operators``; -1 where none is known."""
+    launched_s: FloatArray
+    """When the host launched it; NaN where no launch is recorded."""
+    operators: tuple[HostOperator, ...]
+    step: IntArray
+    """Index into ``steps`` by the time of launch; -1 outside all of them."""
+    steps: tuple[tuple[str, float, float], ...]
+    """Marks of the profiler: name, begin and end on the host."""
+    waits: tuple[tuple[str, float, float], ...] = ()
+    """Calls in which the host waited for the device."""
+
+    @property
+    def span_s(self) -> float:
+        """From the first kernel's begin to the last one's end."""
+        return float(self.end_s.max() - self.begin_s.min()) if self.begin_s.size else 0.0
+
+    def operator_name(self, index: int) -> str:
+        """The operator of a kernel, or the kernel's own name."""
+        known = int(self.operator[index])
+        return self.operators[known].name if known >= 0 else self.names[int(self.name[index])]
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a reader keeps of one rank's events, in seconds."""
+
+    gpu: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    kernels: list[tuple[float, float, str, int, int, int]] = field(default_factory=list)
+    """begin, duration, name, stream, correlation, external id"""
+    launches: dict[int, tuple[float, int, object]] = field(default_factory=dict)
+    """correlation -> when, external id, thread"""
+    operators: dict[int, HostOperator] = field(default_factory=dict)
+    threads: list[object] = field(default_factory=list)
+    """Of each operator."""
+    steps: list[tuple[str, float, float]] = field(default_factory=list)
+    waits: list[tuple[str, float, float]] = field(default_factory=list)
+
+
+def kernel_trace(path: str, kept: Recorded) -> KernelTrace:
+    """The columns of what was recorded, which holds at least one kernel."""
+    kept.kernels.sort(key=lambda row: row[0])
+    begin = np.array([row[0] for row in kept.kernels])
+    took = np.array([row[1] for row in kept.kernels])
+    names = {name: i for i, name in enumerate(dict.fromkeys(row[2] for row in kept.kernels))}
+    index = {number: i for i, number in enumerate(kept.operators)}
+    launches = [kept.launches.get(row[4], (float("nan"), -1, None)) for row in kept.kernels]
+    around = _Around(kept)
+    of = [
+        index.get(launch[1], index.get(row[5], -1)) if launch[1] in index or row[5] in index else around(*launch)
+        for row, launch in zip(kept.kernels, launches, strict=True)
+    ]
+    launched = np.array([launch[0] for launch in launches])
+    steps = sorted(set(kept.steps), key=lambda mark: mark[1])
+    return KernelTrace(
+        path=path,
+        rank=kept.rank,
+        world_size=kept.world_size,
+        gpu=kept.gpu,
+        names=tuple(names),
+        name=np.array([names[row[2]] for row in kept.kernels], dtype=np.int64),
+        begin_s=begin,
+        end_s=begin + np.maximum(took, 0.0),
+        stream=np.array([row[3] for row in kept.kernels], dtype=np.int64),
+        operator=np.array(of, dtype=np.int64),
+        launched_s=launched,
+        operators=tuple(kept.operators.values()),
+        step=_steps(np.where(np.isnan(launched), begin, launched), steps),
+        steps=tuple(steps),
+        waits=tuple(sorted(kept.waits, key=lambda wait: wait[1])),
+    )
+
+
+class _Around:
+    """The innermost operator that ran on a thread when a launch was made: older traces have no common number."""
+
+    def __init__(self, kept: Recorded) -> None:
+        self.of: dict[object, list[tuple[float, float, int]]] = {}
+        for i, (operator, thread) in enumerate(zip(kept.operators.values(), kept.threads, strict=True)):
+            self.of.setdefault(thread, []).append((operator.begin_s, operator.end_s, i))
+        for each in self.of.values():
+            each.sort()
+
+    def __call__(self, at_s: float, number: int, thread: object) -> int:
+        begun = self.of.get(thread, [])
+        last = bisect_right(begun, (at_s, float("inf"), 0))
+        for begin_s, end_s, i in reversed(begun[max(last - DEEPEST, 0) : last]):
+            if begin_s <= at_s <= end_s:
+                return i
+        return -1
+
+
+def _steps(at: FloatArray, steps: list[tuple[str, float, float]]) -> IntArray:
+    """The step during which each kernel was launched."""
+    found = np.full(at.size, -1, dtype=np.int64)
+    for i, (_, begin_s, end_s) in enumerate(steps):
+        found[(at >= begin_s) & (at < end_s)] = i
+    return found

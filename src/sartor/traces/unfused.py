@@ -1,0 +1,52 @@
+"""Chains of memory-bound kernels that a compiler, or a trainer's own kernel, would make one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from sartor.traces.kernel_kinds import KINDS, KernelKind
+from sartor.traces.kernel_trace import KernelTrace
+from sartor.traces.repeats import short_kernel
+from sartor.units import FloatArray, IntArray
+
+EAGER = re.compile(r"elementwise_kernel|reduce_kernel|softmax_warp|cunn_softmax|vectorized_layer_norm", re.IGNORECASE)
+"""PyTorch's kernels of one operator each; those of Triton and of trainers are fused already."""
+PASSES = 2
+"""A fused kernel reads and writes no more than this many of its parts: what comes in and what goes out. Never more than
+its chain takes, and often less."""
+LONGEST = 6
+"""Operators of a chain that are named."""
+
+
+def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> dict[str, tuple[int, float]]:
+    """How often each chain runs, and the seconds that it takes beyond `PASSES` times its longest kernel, by its
+    operators in words, those that lose most first. A chain is eager kernels one after another on a stream with no
+    other kernel between."""
+    names = np.array([EAGER.search(name[:300]) is not None for name in trace.names], dtype=bool)
+    eager = names[trace.name] & (kinds == KINDS.index(KernelKind.MEMORY_BOUND))
+    lost: defaultdict[str, float] = defaultdict(float)
+    often: Counter[str] = Counter()
+    for stream in np.unique(trace.stream):
+        on = np.flatnonzero(trace.stream == stream)
+        for chain in np.split(on, np.flatnonzero(np.diff(eager[on])) + 1):
+            seconds = owned_s[chain]
+            beyond = float(seconds.sum()) - PASSES * float(seconds.max())
+            if eager[chain[0]] and beyond > 0:
+                said = _words(trace, chain)
+                lost[said] += beyond
+                often[said] += 1
+    return {said: (often[said], lost[said]) for said in sorted(lost, key=lambda said: -lost[said])}
+
+
+def _words(trace: KernelTrace, chain: IntArray) -> str:
+    known = [int(i) for i in chain[:LONGEST]]
+    said = [
+        trace.operator_name(i).removeprefix("aten::")
+        if trace.operator[i] >= 0
+        else short_kernel(trace.names[int(trace.name[i])])
+        for i in known
+    ]
+    return ", ".join(said) + (", ..." if chain.size > LONGEST else "")

@@ -1,0 +1,78 @@
+"""Exports of Nsight Systems are read as the profiler's own traces are, and steps are told without marks."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Ran
+from sartor import api
+from sartor.answers import TraceDiagnosis
+from sartor.errors import InputError
+from traces.kineto_made import Made, strength_for, trace, write
+from traces.nsight_made import export
+
+RAGGED = Made(fault="ragged_vocab", strength=strength_for("ragged_vocab"), seed=3, steps=4)
+BEFORE_BF16 = ("nvjet_hsh", "nvjet_tst")
+"""Nsight has no types: only a kernel's name tells them, and the made ones are called as those of fp16."""
+
+
+def bf16(made: Made) -> dict[str, object]:
+    made_trace = trace(made)
+    for event in made_trace["traceEvents"]:
+        event["name"] = event["name"].replace(*BEFORE_BF16).replace("pytorch_flash::", "pytorch_flash::bf16_")
+    return made_trace
+
+
+def found(path: Path) -> TraceDiagnosis:
+    answer = api.diagnose(path)
+    assert isinstance(answer, TraceDiagnosis)
+    return answer
+
+
+def test_an_export_of_nsight_systems_tells_what_the_profilers_trace_tells(tmp_path: Path) -> None:
+    kineto, nsight = found(write(RAGGED, tmp_path / "t.json")), found(export([bf16(RAGGED)], tmp_path / "t.sqlite"))
+    assert nsight.gpu == kineto.gpu
+    assert nsight.num_steps == kineto.num_steps
+    assert nsight.step_s == pytest.approx(kineto.step_s, rel=1e-4)
+    assert nsight.mfu == pytest.approx(kineto.mfu, rel=1e-3)
+    assert [each.kind for each in nsight.losses] == [each.kind for each in kineto.losses]
+    assert sum(part.seconds for part in nsight.parts) == pytest.approx(nsight.step_s)
+
+
+def test_processes_of_one_export_are_ranks(tmp_path: Path) -> None:
+    made = Made(fault="straggler", strength=strength_for("straggler"), seed=4, steps=3)
+    path = export((trace(replace(made, rank=rank)) for rank in range(8)), tmp_path / "t.sqlite")
+    answer = found(path)
+    assert (answer.num_ranks, answer.world_size) == (8, 8)
+    assert "straggler" in [each.kind.value for each in answer.losses]
+
+
+def test_steps_that_nothing_marks_are_told_by_the_optimizer(tmp_path: Path) -> None:
+    marked = found(export([bf16(RAGGED)], tmp_path / "m.sqlite"))
+    unmarked = found(export([bf16(RAGGED)], tmp_path / "u.sqlite", marked=False))
+    assert unmarked.num_steps >= 2
+    assert unmarked.step_s == pytest.approx(marked.step_s, rel=0.01)
+    assert any("runs of the optimizer" in line for line in unmarked.warnings)
+
+
+def test_two_exports_are_compared(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    one, other = (export([bf16(replace(RAGGED, seed=seed))], tmp_path / f"{seed}.sqlite") for seed in (1, 2))
+    assert sartor("compare", one, other).code == 0
+
+
+def test_what_is_no_whole_export_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    whole = export([trace(RAGGED)], tmp_path / "w.sqlite").read_bytes()
+    cut, empty, report = tmp_path / "cut.sqlite", tmp_path / "e.sqlite", tmp_path / "run.nsys-rep"
+    cut.write_bytes(whole[: len(whole) // 3])
+    with closing(sqlite3.connect(empty)) as database:
+        database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    report.write_bytes(b"\x01\x02")
+    for path, sentence in ((cut, "whole export"), (empty, "holds no GPU kernel"), (report, "nsys export --type")):
+        with pytest.raises(InputError, match=sentence):
+            api.diagnose(path)
