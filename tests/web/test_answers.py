@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -48,6 +49,40 @@ def test_an_answer_is_the_command_lines_byte_for_byte(
     code, out, _ = commanded(capsys, *words, "--json")
     assert code == 0
     assert server.post(path, body).text == out
+
+
+def test_a_run_is_diagnosed_as_on_the_command_line(
+    server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = EXAMPLES["diagnose"]
+    log = tmp_path / "train.log"
+    log.write_bytes(base64.b64decode(asked["run"]))
+    plan = ["--num-devices", 8, "--global-batch-size", 8, "--seq-len", 8192]
+    _, out, _ = commanded(capsys, "diagnose", log, "--model", asked["model"], "--gpu", "h100", *plan, "--json")
+    here, there = server.post("/api/diagnose", asked).json(), json.loads(out)
+    there["log"]["path"] = "train.log"
+    assert {key: value for key, value in here.items() if key not in ("says", "figures")} == there
+    assert here["says"]["lines"][0].startswith("You reach ")
+    assert here["figures"]["fall"]["parts"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"run": "%%%"}, "in base64"),
+        ({"run": "aGVsbG8="}, "train.log"),
+        ({"run": "aGVsbG8=", "file": "a.nsys-rep"}, "nsys export --type sqlite"),
+        ({"cluster": "../../etc/passwd"}, "no file is read by its path"),
+        ({"fix": {"tp": None}}, "must be a number or a word"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_refused_by_its_own_name(
+    server: Any, change: dict[str, Any], sentence: str
+) -> None:
+    reply = server.post("/api/diagnose", {**EXAMPLES["diagnose"], **change})
+    assert reply.status_code == 422
+    assert sentence in reply.json()["error"]["message"]
+    assert "/tmp" not in reply.text
 
 
 def test_a_plan_is_the_command_lines_but_for_the_seconds_it_took(

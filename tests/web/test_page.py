@@ -14,6 +14,7 @@ import pytest
 
 from design_samples import question, small_space
 from sartor.engine.run import run_design
+from traces.kineto_made import Made, strength_for, write
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -507,6 +508,20 @@ def test_a_study_is_loaded_and_drawn(open_page: Callable[..., Any], screenshots:
     until(page, "document.querySelector('#banner').textContent.startsWith('study=')")
 
 
+def test_a_trace_is_diagnosed_and_drawn(open_page: Callable[..., Any], screenshots: Path, tmp_path: Path) -> None:
+    fault = Made(fault="ragged_vocab", strength=strength_for("ragged_vocab"), seed=3, steps=3)
+    page = open_page()
+    page.locator("#tab-diagnose").click()
+    page.locator("#run-file").set_input_files(write(fault, tmp_path / "rank0.json.gz"))
+    page.wait_for_selector("#run-says")
+    assert "Ragged sizes" in page.locator("#run-says").inner_text()
+    until(page, "document.querySelectorAll('.results svg').length >= 3")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.screenshot(path=screenshots / "diagnose-1280-light.png", full_page=True)
+    page.locator("#run-file").set_input_files({"name": "x.log", "mimeType": "", "buffer": b"nothing"})
+    until(page, "document.querySelector('#banner').textContent.length > 10")
+
+
 def test_terms_explain_themselves_with_their_formula(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("[data-field=vocab_size] .term").hover()
@@ -535,7 +550,7 @@ def test_it_fits_a_phone_and_a_wall_by_day_and_by_night(
     red = int(ground.split("(")[1].split(",")[0])
     assert (red < 80) == (scheme == "dark")
     page.screenshot(path=screenshots / f"shape-{size}-{scheme}.png", full_page=size == "360")
-    for view in ("compare", "plan", "design"):
+    for view in ("compare", "plan", "design", "diagnose"):
         page.locator(f"#tab-{view}").click()
         settled(page)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view

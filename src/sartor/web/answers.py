@@ -118,6 +118,12 @@ def _planned(body: Body) -> Any:
     return planned(body)
 
 
+def diagnose(body: Body) -> Reply:
+    from sartor.web.run_view import run_body
+
+    return compact("diagnose", run_body(body))
+
+
 def place(body: Body) -> Reply:
     from sartor.placement.place import place as solve
     from sartor.read.placement_json import parse_placement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,10 @@ from sartor.web.fields import Field
 from sartor.web.parameters import ADVISE, QUESTION
 from sartor.web.routes import ROUTES, Route
 
+LOG = "".join(
+    f"step: {i:2d}  loss: 10.4  memory: 30.89GiB(32.5%)  tps: {6300 + i}  tflops: 367.4\n" for i in range(1, 7)
+)
+"""A training log as torchtitan prints it."""
 EXAMPLES: JsonDict = {
     "estimate": {"model": "llama-3.1-8b", "gpu": "h100", "phase": "decode", "context_len": 8192},
     "gemm": {"m": 4096, "n": 4096, "k": 4096, "gpu": "a100"},
@@ -32,6 +37,15 @@ EXAMPLES: JsonDict = {
         "why_not": {"tp": 8, "pp": 2},
     },
     "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
+    "diagnose": {
+        "run": base64.b64encode(LOG.encode()).decode(),
+        "file": "train.log",
+        "model": "llama-3.1-8b",
+        "gpu": "h100",
+        "num_devices": 8,
+        "global_batch_size": 8,
+        "seq_len": 8192,
+    },
 }
 """An example body for each request; tests send all of them."""
 
@@ -39,8 +53,8 @@ INTRODUCTION = (
     "The commands of sartor over HTTP, on this machine. Bodies and answers are JSON, the same as with --json on the "
     "command line: SI units, with the unit in the key; every predicted time has low_s and high_s (80% interval) and "
     "source beside it. Status 422: the input can't be used; error.message says why and error.field names the field. "
-    "413: the body is over 1 MB. 408: the body arrives too slowly. 429: the server is busy; try again after "
-    "Retry-After seconds."
+    "413: the body is over 1 MB (a run: 32 MiB). 408: the body arrives too slowly. 429: the server is busy; try "
+    "again after Retry-After seconds."
 )
 
 

@@ -83,7 +83,7 @@ async def read_body(request: Request, route: Route, settings: Settings) -> bytes
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != route.takes:
         return refused(InputError("Content-Type", kind or "missing", f"must be {route.takes}", route.takes), status=415)
-    limit = settings.body_bytes
+    limit = max(settings.body_bytes, route.body_bytes)
     said = request.headers.get("content-length", "")
     if said.isascii() and said.isdigit() and int(said[:20]) > limit:
         return _too_large(said[:20], limit)

@@ -135,3 +135,20 @@ PLAN = (
     TOP,
     SET,
 )
+RUN = (
+    word("run", "The log or trace, in base64; at most 24 MiB.", required=True, example="c3RlcCAxIC4uLg=="),
+    word("file", "Its name, for the answer.", example="train.log"),
+    whole("number", "Which run of a log with several. Default: the last.", least=1),
+    *ASKED,
+    word("gpu", "Catalogue name. Default: as the run says.", example="h100"),
+    GPU_TOML,
+    word("cluster", "Catalogue name. Default: the usual cluster of the GPU.", example="dgx-h100"),
+    whole("num_devices", "Devices of the job, where the run does not say.", least=1, example=64),
+    whole("global_batch_size", "Sequences per step, where the run does not say.", least=1, example=512),
+    whole("seq_len", "Tokens per sequence, where the run does not say.", least=1),
+    word("dtype", "Training precision, where the run does not say.", example="bf16"),
+    word("framework", "Training framework. Default: as the run says.", example="torchtitan"),
+    table("fix", 'Facts of the plan, for example {"tp": 8}.', example={"tp": 8, "recompute": "full"}),
+    CALIBRATION,
+    SET,
+)

@@ -50,7 +50,7 @@ def _plan(body: JsonMap) -> PlanAnswer:
         num_devices=body["num_devices"],
         global_batch_size=body["global_batch_size"],
         seq_len=body["seq_len"],
-        fix=_fix(body["fix"]),
+        fix=fixed_axes(body["fix"]),
         top=body["top"],
         tokens=parse_count("tokens", str(body["tokens"])),
         set=body["set"],
@@ -58,8 +58,8 @@ def _plan(body: JsonMap) -> PlanAnswer:
     )
 
 
-def _fix(given: JsonMap | None, field: str = "fix") -> JsonDict:
-    """Fixed axes as words, as on the command line."""
+def fixed_axes(given: JsonMap | None, field: str = "fix") -> JsonDict:
+    """Fixed axes as words, as on the command line. Raises ``InputError``."""
     out = {}
     for name, value in (given or {}).items():
         if isinstance(value, (dict, list)) or value is None:
@@ -104,7 +104,7 @@ def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
     from sartor.api.plans import beside_best
     from sartor.report.plan_body import why_not_body
 
-    found = beside_best(answer.search, _fix(asked, "why_not"), answer.calibration)
+    found = beside_best(answer.search, fixed_axes(asked, "why_not"), answer.calibration)
     if found is None:
         raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
     return why_not_body(found)

@@ -18,6 +18,7 @@ from sartor.web.parameters import (
     PLAN,
     PP,
     QUESTION,
+    RUN,
     SET,
     SPREAD,
 )
@@ -41,6 +42,8 @@ class Route:
     lane: str = QUICK
     media: str = "application/json"
     takes: str = "application/json"
+    body_bytes: int = 0
+    """Largest body; 0: as the server's settings say."""
     schema: str = ""
     """The ``schema`` key of the answer: ``sartor/<schema>/1``; empty where the answer is not JSON."""
     keys: tuple[str, ...] = ()
@@ -218,6 +221,17 @@ ROUTES = (
         lane=SLOW,
         schema="plan_launch",
         keys=("trainer", "files", "notes"),
+    ),
+    Route(
+        name="diagnose",
+        path="/api/diagnose",
+        summary="Where the time of a run went, by its log or profiler trace, held against the prediction.",
+        about="`says` is the answer in words, `figures` the data of its figures.",
+        fields=RUN,
+        lane=SLOW,
+        body_bytes=2**25,
+        schema="diagnose",
+        keys=("measured", "predicted", "parts", "says", "figures"),
     ),
     Route(
         name="place",

@@ -75,7 +75,8 @@ class Answerer:
             self.kept.move_to_end(key)
             return self.kept[key]
         reply = self.fresh(header["route"], header.get("path", {}), body)
-        if reply.status == 200 and len(reply.body) <= LARGEST_KEPT and header["route"] != "watched":
+        small = len(reply.body) <= LARGEST_KEPT and len(body) <= LARGEST_KEPT
+        if reply.status == 200 and small and header["route"] != "watched":
             self.kept[key] = reply
             while len(self.kept) > REMEMBERED:
                 self.kept.popitem(last=False)

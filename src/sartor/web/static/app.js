@@ -9,11 +9,12 @@ import { shapeView } from "./shape.js";
 import { compareView } from "./compare.js";
 import { planView } from "./plan.js";
 import { designView } from "./design.js";
+import { diagnoseView } from "./diagnose.js";
 
 const main = document.getElementById("main"), bannerBox = document.getElementById("banner");
 const statusBox = document.getElementById("status"), tabs = [...document.querySelectorAll("[data-view]")];
 const say = { banner, status };
-const makers = { shape: shapeView, compare: compareView, plan: planView, design: designView };
+const makers = { shape: shapeView, compare: compareView, plan: planView, design: designView, diagnose: diagnoseView };
 const views = {};
 let shown = "";
 
