@@ -16,6 +16,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, Gemm
 from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
+from sartor.traces.gaps import gap_words
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.priced import collective_seconds, priced_kernels
@@ -412,22 +413,9 @@ def _serial(seen: _Seen, where: BoolArray) -> float:
 
 
 def _host(seen: _Seen) -> Iterator[TracePart]:
-    """Times in which nothing runs, with the host's calls that waited in them."""
+    """Times in which nothing runs, with what the host did in them."""
     idle = seen.line.idle_s / seen.line.num_steps
-    waits: defaultdict[str, float] = defaultdict(float)
-    longest = sorted(seen.line.gaps, key=lambda gap: gap[0] - gap[1])[:200]
-    for begin, end in longest:
-        name = _waiting(seen.trace, begin, end)
-        if name:
-            waits[name] += end - begin
     count = len(seen.line.gaps) / seen.line.num_steps
-    evidence = tuple(f"{name}: {format_seconds(s / seen.line.num_steps)}" for name, s in _most(waits))
-    total = (f"{count:.0f} gaps per step", *evidence) if idle else ()
+    evidence = (f"{count:.0f} gaps per step", *gap_words(seen.trace, seen.line)) if idle else ()
     fix = "keep values on the device (.item(), prints, data loading), or launch less: compile, CUDA graphs"
-    yield TracePart(kind=PartKind.HOST_GAP, seconds=idle, evidence=total, fix=fix, gain_s=idle)
-
-
-def _waiting(trace: KernelTrace, begin_s: float, end_s: float) -> str:
-    """A call of the host that waited for the device at the beginning of a gap."""
-    near = [name for name, left, right in trace.waits if left <= begin_s + 20e-6 and right >= begin_s - 20e-6]
-    return near[-1] if near else ""
+    yield TracePart(kind=PartKind.HOST_GAP, seconds=idle, evidence=evidence, fix=fix, gain_s=idle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from sartor.units import FloatArray, IntArray
 
+LONGEST_NAME = 200
+"""Characters of a frame's name that are kept."""
 DEEPEST = 200
 """Operators begun before a launch among which the one around it is looked for."""
 
@@ -27,6 +30,17 @@ class HostOperator:
     """Of a collective: the larger of what goes in and comes out."""
     dtype: str = ""
     group_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFrames:
+    """Functions of the host's own code, and ranges that it marked, as columns."""
+
+    names: tuple[str, ...] = ()
+    name: IntArray
+    """Index into ``names``."""
+    begin_s: FloatArray
+    end_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +68,7 @@ class KernelTrace:
     """Marks of the profiler: name, begin and end on the host."""
     waits: tuple[tuple[str, float, float], ...] = ()
     """Calls in which the host waited for the device."""
+    frames: HostFrames
 
     @property
     def span_s(self) -> float:
@@ -82,6 +97,16 @@ class Recorded:
     """Of each operator."""
     steps: list[tuple[str, float, float]] = field(default_factory=list)
     waits: list[tuple[str, float, float]] = field(default_factory=list)
+    frame_names: dict[str, int] = field(default_factory=dict)
+    frame_name: array[int] = field(default_factory=lambda: array("q"))
+    frame_begin_s: array[float] = field(default_factory=lambda: array("d"))
+    frame_end_s: array[float] = field(default_factory=lambda: array("d"))
+
+    def add_frame(self, name: str, begin_s: float, end_s: float) -> None:
+        """Keep a function of the host's code, or a range that it marked."""
+        self.frame_name.append(self.frame_names.setdefault(name[:LONGEST_NAME], len(self.frame_names)))
+        self.frame_begin_s.append(begin_s)
+        self.frame_end_s.append(end_s)
 
 
 def kernel_trace(path: str, kept: Recorded) -> KernelTrace:
@@ -115,6 +140,19 @@ def kernel_trace(path: str, kept: Recorded) -> KernelTrace:
         step=_steps(np.where(np.isnan(launched), begin, launched), steps),
         steps=tuple(steps),
         waits=tuple(sorted(kept.waits, key=lambda wait: wait[1])),
+        frames=_frames(kept),
+    )
+
+
+def _frames(kept: Recorded) -> HostFrames:
+    """In the order in which they began."""
+    begin = np.array(kept.frame_begin_s)
+    order = np.argsort(begin, kind="stable")
+    return HostFrames(
+        names=tuple(kept.frame_names),
+        name=np.array(kept.frame_name, dtype=np.int64)[order],
+        begin_s=begin[order],
+        end_s=np.array(kept.frame_end_s)[order],
     )
 
 

@@ -142,6 +142,8 @@ def _keep(event: dict[str, Any], kept: Recorded) -> None:
         kept.operators[number] = _operator(name, args, begin_s, begin_s + took_s)
     elif cat == "user_annotation" and name.startswith("ProfilerStep#"):
         kept.steps.append((name, begin_s, begin_s + took_s))
+    elif cat in ("python_function", "user_annotation"):
+        kept.add_frame(name, begin_s, begin_s + took_s)
 
 
 def _operator(name: str, args: dict[str, Any], begin_s: float, end_s: float) -> HostOperator:

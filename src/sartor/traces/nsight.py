@@ -139,6 +139,8 @@ def _ranges(
             elif "::" in words or "sizes = " in words or words.startswith("nccl"):
                 rank.operators[number] = _operator(words, NANO * begin, NANO * end)
                 rank.threads.append(thread)
+            else:
+                rank.add_frame(words, NANO * begin, NANO * end)
 
 
 def _operator(words: str, begin_s: float, end_s: float) -> HostOperator:
