@@ -27,6 +27,7 @@ WORDS = {
     "matmul": "matrix multiplications",
     "slow_compute": "compute slower than predicted",
     "shape": "ragged sizes",
+    "tiles": "part-filled tiles and waves",
     "attention": "attention",
     "convolution": "convolutions",
     "embedding": "embedding tables",
@@ -42,6 +43,8 @@ WORDS = {
     "host_gap": "host gaps (nothing runs)",
     "unknown": "kernels of no known kind",
 }
+PRODUCTS = ("matmul", "attention")
+"""Parts that hold what a matrix multiplication or attention takes at the peak rate."""
 NARROW = 40
 """Characters of the evidence in the table."""
 LEAST = 0.001
@@ -119,8 +122,8 @@ def points_of_mfu(answer: TraceDiagnosis, part: TracePart) -> float:
     """Of the points that MFU lacks of 100; those of matrix multiplications and attention are what they take beyond
     the peak rate, shared by their seconds."""
     ideal = answer.mfu * answer.step_s if math.isfinite(answer.mfu) else 0.0
-    products = sum(each.seconds for each in answer.parts if each.kind.value in ("matmul", "attention"))
-    own = ideal * part.seconds / products if part.kind.value in ("matmul", "attention") and products else 0.0
+    products = sum(each.seconds for each in answer.parts if each.kind.value in PRODUCTS)
+    own = ideal * part.seconds / products if part.kind.value in PRODUCTS and products else 0.0
     return 100 * (part.seconds - own) / answer.step_s
 
 

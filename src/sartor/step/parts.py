@@ -17,6 +17,8 @@ class PartKind(Enum):
     """Matrix multiplications and attention beyond the predicted time of their sizes."""
     SHAPE = "shape"
     """What a matrix multiplication loses by sizes that tensor cores or tiles do not divide."""
+    TILES = "tiles"
+    """What matrix multiplications spend at the edges of part-filled tiles and waves, at predicted speed."""
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
     EMBEDDING = "embedding"
@@ -75,6 +77,8 @@ class PricedKernels:
     padded: str
     """The padded size; empty where nothing is ragged."""
     count: int
+    unfilled_s: float = 0.0
+    """Of ``predicted_s``, what part-filled tiles and waves take."""
     log_sigma: float = 0.0
     """Of the prediction."""
     source: Source = Source.ANALYTIC

@@ -159,7 +159,9 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
             beyond[isinstance(each.operator, Gemm)] += max(each.seconds - each.predicted_s, 0.0) / count
     matmul = seen.seconds(_of(seen.kinds, KernelKind.MATMUL) & ~seen.again)
     attention = seen.seconds(_of(seen.kinds, KernelKind.ATTENTION) & ~seen.again)
-    yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[True] - ragged)
+    unfilled = sum(min(each.unfilled_s, each.seconds) for each in seen.priced if not each.padded) / count
+    yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[True] - ragged - unfilled)
+    yield TracePart(kind=PartKind.TILES, seconds=unfilled, evidence=_unfilled(seen))
     yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[False])
     yield _slow(seen, sum(beyond.values()))
     yield TracePart(
@@ -174,6 +176,16 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
     for kind, part in PLAIN.items():
         where = _of(seen.kinds, kind) & ~seen.again
         yield TracePart(kind=part, seconds=seen.seconds(where), evidence=_largest(seen, where))
+
+
+def _unfilled(seen: _Seen) -> tuple[str, ...]:
+    """No loss to be named: which sizes fill tiles and waves better is what `sartor advise` answers."""
+    worst = sorted((each for each in seen.priced if not each.padded), key=lambda each: -each.unfilled_s)
+    return tuple(
+        f"{each.name}: {format_share(each.unfilled_s / each.predicted_s)} of its tiles and waves are empty"
+        for each in worst[:SHOWN]
+        if each.unfilled_s > 0.01 * each.predicted_s
+    )
 
 
 def _paddable(seen: _Seen) -> tuple[str, ...]:

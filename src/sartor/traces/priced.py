@@ -79,6 +79,7 @@ def priced_kernels(
             seconds=seconds[each],
             predicted_s=counts[each] * math.hypot(float(cost.time_s), EAGER_S),
             padded_s=counts[each] * math.hypot(float(better.time_s), EAGER_S),
+            unfilled_s=counts[each] * _unfilled_s(cost),
             log_sigma=float(cost.log_sigma),
             source=cost.source,
             padded=others[each][1],
@@ -88,6 +89,13 @@ def priced_kernels(
         if cost is not None and better is not None and float(cost.time_s) > 0
     ]
     return tuple(sorted(found, key=lambda each: -each.seconds))
+
+
+def _unfilled_s(cost: Cost) -> float:
+    """Seconds of a GEMM that computes at its bound in tiles and waves that are not full."""
+    full = float(cost.details.get("tile_efficiency", 1.0)) * float(cost.details.get("wave_efficiency", 1.0))
+    bound = float(cost.compute_s) >= float(cost.memory_s)
+    return min(float(cost.compute_s), float(cost.time_s)) * (1 - full) if bound else 0.0
 
 
 def _costs(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibration | None) -> list[Cost | None]:
