@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,18 @@ def test_json_has_parts_that_add_up_and_the_prediction(tmp_path: Path, sartor: C
     assert body["predicted"]["low_s"] < body["predicted"]["step_s"] < body["predicted"]["high_s"]
     assert all(each["predicted"]["low_s"] < each["predicted"]["high_s"] for each in body["operators"])
     assert body["predicted"]["step_s"] == float(predicted().priced.step_s)
+
+
+def test_the_points_below_prediction_are_shared_among_the_losses(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    slow = replace(made("host_gaps", 3), strength=12 * strength_for("host_gaps"))
+    path = write(slow, tmp_path / "t.json")
+    plan = ("--model", "llama-3.1-8b", "--set", "num_layers=8", "--seq-len", 4096, "--global-batch-size", 16)
+    said = " ".join(sartor("diagnose", path, *plan, "--fix", "zero_stage=3").out.split())
+    found = re.search(r"Of the ([\d.]+) points between them: (.*?)\. \d+ loss", said)
+    assert found is not None, said[:600]
+    shares = [float(each.split()[0]) for each in found[2].split(", ")]
+    assert sum(shares) == pytest.approx(float(found[1]), abs=0.3)
+    assert "host gaps" in found[2]
 
 
 def test_a_folder_of_ranks_is_one_run(tmp_path: Path, sartor: Callable[..., Ran]) -> None:

@@ -47,6 +47,8 @@ PRODUCTS = ("matmul", "attention")
 """Parts that hold what a matrix multiplication or attention takes at the peak rate."""
 NARROW = 40
 """Characters of the evidence in the table."""
+SAME = 0.02
+"""Share of the step within which a run is as fast as predicted."""
 LEAST = 0.001
 """Share of the step below which a part is not shown."""
 
@@ -186,7 +188,24 @@ def _headline(answer: TraceDiagnosis) -> str:
         return f"{text} No loss of 2.5% of the step or more was found."
     gain = sum(loss.gain_s for loss in answer.losses) / answer.step_s
     found = count_text(len(answer.losses), "loss", "losses")
-    return f"{text} {found.capitalize()} of {format_share(gain)} of the step together:"
+    return f"{text}{_points(answer)} {found.capitalize()} of {format_share(gain)} of the step together:"
+
+
+def _points(answer: TraceDiagnosis) -> str:
+    """What each loss takes of the points between predicted and reached MFU; empty where the run is as predicted."""
+    if answer.predicted is None or not math.isfinite(answer.mfu):
+        return ""
+    beyond = left = answer.step_s - answer.predicted.step_s
+    points = 100 * (float(answer.predicted.step.mfu) - answer.mfu)
+    if beyond < SAME * answer.step_s or points < 1:
+        return ""
+    said = []
+    for loss in answer.losses:
+        taken = min(loss.gain_s, left)
+        said.append(f"{points * taken / beyond:.1f} {WORDS[loss.kind.value]}")
+        left -= taken
+    rest = [f"{points * left / beyond:.1f} unexplained"] if left > 0 else []
+    return f" Of the {points:.1f} points between them: {', '.join([*said, *rest])}."
 
 
 def _loss(answer: TraceDiagnosis, loss: TracePart) -> str:
