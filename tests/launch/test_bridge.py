@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launch.package_index import fetched
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
@@ -112,9 +111,7 @@ def fields_of(folder: Path, file: str, name: str) -> set[str]:
 def test_every_field_of_a_recipe_is_one_of_the_wheels_dataclasses(tmp_path: Path) -> None:
     """Megatron Bridge imports Transformer Engine and CUDA, so that its classes are read, not run."""
     for wheel in ("megatron-bridge==0.3.1", "megatron-core==0.16.1"):
-        get = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path), wheel]
-        if subprocess.run(get, capture_output=True, check=False).returncode:
-            pytest.skip(f"{wheel} cannot be downloaded here: no package index")
+        fetched(tmp_path, wheel, verb="download")
     for path in tmp_path.glob("*.whl"):
         zipfile.ZipFile(path).extractall(tmp_path)
     core, bridge = "megatron/core/", "megatron/bridge/"

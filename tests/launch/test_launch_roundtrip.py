@@ -106,6 +106,19 @@ ABLE: dict[LaunchKind, dict[str, tuple[Any, ...]]] = {
         "exchange": (ContextParallel.RING, ContextParallel.ALL_GATHER),
         "optimizer": (Optimizer.ADAM, Optimizer.SGD),
     },
+    LaunchKind.MAXTEXT: {
+        "pp": (1, 1, 2),
+        "ep": (1, 1, 2),
+        "zero": (3,),
+        "sequence": (True,),
+        "schedule": (PipelineSchedule.GPIPE,),
+        "virtual": (1,),
+        "recipe": (Recipe.BF16, Recipe.FP32, Recipe.FP8_DELAYED, Recipe.FP8_CURRENT, Recipe.MXFP8, Recipe.NVFP4),
+        "recompute": (Recompute.FULL,),
+        "layers": (-1,),
+        "uneven": (False,),
+        "splits": (True,),
+    },
 }
 """What each framework can run, for three plans in four; the fourth may ask for anything."""
 BEFORE = {
@@ -235,6 +248,7 @@ KINDS_OF_PLAN = {
     LaunchKind.TORCHTITAN: {"zero_stage": 3},
     LaunchKind.DEEPSPEED: {"zero_stage": 2},
     LaunchKind.ACCELERATE: {"zero_stage": 3},
+    LaunchKind.MAXTEXT: {"zero_stage": 3, "recompute": Recompute.FULL},
 }
 
 
@@ -363,6 +377,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 def names_in(name: str, text: str) -> list[str]:
     """Argument and field names of a launch file."""
+    if name.endswith(".sh") and "maxtext" in text:
+        return re.findall(r"^    ([a-z]\w+)=", text, flags=re.MULTILINE)
     if name.endswith(".sh"):
         return re.findall(r"^ +(--[\w.-]+)", text, flags=re.MULTILINE) and [
             n if n != "--job.config_file" else "job.config_file"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launch.package_index import fetched
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, write_launch
@@ -193,11 +194,8 @@ print(json.dumps(out))
 @pytest.mark.slow
 def test_torchtitans_own_parser_accepts_every_file(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(site)]
-    got = subprocess.run([*install, "--no-deps", "torchtitan==0.3.0"], capture_output=True, check=False)
-    got = got if got.returncode else subprocess.run([*install, "tyro"], capture_output=True, check=False)
-    if got.returncode:
-        pytest.skip("torchtitan 0.3.0 cannot be installed here: no package index")
+    fetched(site, "torchtitan==0.3.0")
+    fetched(site, "tyro", needs=True)
     for name, changes in CASES.items():
         write_launch("torchtitan", *asked(name, **changes), CLUSTER, tmp_path / name)
     values = {"here": str(Path(__file__).parent), "site": str(site), "folder": str(tmp_path), "names": list(CASES)}

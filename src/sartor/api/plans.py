@@ -203,8 +203,8 @@ STARTS_GPUS = "launch files start a framework on GPUs"
 
 def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple[LaunchFiles, PricedPlan]:
     """The files that start an answer's best plan under a ``trainer`` (megatron, megatron-bridge, torchtitan, deepspeed,
-    accelerate; its newest release unless ``trainer_version`` says another), and the plan they hold: the fastest that
-    the trainer can run, if it cannot run the very best (said in ``notes``).
+    accelerate, maxtext; its newest release unless ``trainer_version`` says another), and the plan they hold: the
+    fastest that the trainer can run, if it cannot run the very best (said in ``notes``).
 
     Raises ``InputError`` where the trainer can run no plan of the answer, with the reason of the best one.
     """

@@ -40,8 +40,8 @@ Write = Annotated[
     typer.Option(
         "--write",
         metavar="TRAINER DIR",
-        help="Write the best plan's launch files: megatron, megatron-bridge, torchtitan, deepspeed or "
-        "accelerate, and a folder.",
+        help="Write the best plan's launch files: megatron, megatron-bridge, torchtitan, deepspeed, "
+        "accelerate or maxtext, and a folder.",
     ),
 ]
 TrainerVersion = Annotated[

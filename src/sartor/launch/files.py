@@ -14,14 +14,17 @@ from sartor.bounded import decoded, parse_json, printable, read_bytes
 from sartor.errors import InputError
 from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
+from sartor.json_types import JsonDict
 from sartor.launch.accelerate import accelerate_files, read_accelerate
 from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
+from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, maxtext_files, read_maxtext
 from sartor.launch.megatron import megatron_files
 from sartor.launch.megatron_read import read_megatron
 from sartor.launch.nemo_yaml import is_nemo, read_nemo
 from sartor.launch.other_runs import check_pretraining
 from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
+from sartor.launch.release import release_of
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import read_torchtitan, read_torchtitan_python
@@ -50,7 +53,11 @@ def launch_files(
 
     Raises `InputError` for a plan the framework cannot run, naming the field and the nearest it could.
     """
-    return WRITERS[launch_kind(kind)](job, plan, cluster.devices_per_node, version)
+    kind = launch_kind(kind)
+    if kind is LaunchKind.MAXTEXT:
+        release_of(kind, version)
+        return maxtext_files(job, plan, cluster)
+    return WRITERS[kind](job, plan, cluster.devices_per_node, version)
 
 
 def write_launch(
@@ -132,7 +139,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     if suffix == ".json":
         return read_deepspeed(parse_json(text.encode(), name=name), None, num_devices)
     if suffix in (".yaml", ".yml"):
-        return _yaml(text, name, num_devices)
+        return _yaml(path, text, num_devices, shape)
     command = find_command(text, lambda name: _beside(path, name))
     reading = _script(path, command, num_devices, shape)
     if not num_devices or command.num_devices in (0, num_devices):
@@ -145,6 +152,8 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
     """A script that names a config file is that file with the script's batch and devices; else it is Megatron's."""
     check_pretraining(command, path.name)
     words = (*command.launcher, *command.arguments)
+    if PROGRAM.fullmatch(command.program):
+        return read_maxtext(_maxtext_keys(path, command), command, num_devices, shape)
     if recipe := _recipe_of(path, command):
         return read_bridge(recipe, command.program.rpartition("/")[2], command, num_devices)
     if (module := _after(words, "--module")) and (config := _after(words, "--config")):
@@ -173,6 +182,13 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
     return read_megatron(command, num_devices)
+
+
+def _maxtext_keys(script: Path, command: Command) -> JsonDict:
+    """Keys of a command: of the file it names, where that lies beside it, and the words behind it."""
+    config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "")
+    text = _beside(script, config) if config else None
+    return {**(read_yaml(text, name=config) if text else {}), **keys_of(command.arguments)}
 
 
 def _recipe_of(script: Path, command: Command) -> str | None:
@@ -213,9 +229,12 @@ def _value_of(words: tuple[str, ...], option: str) -> str | None:
     return None
 
 
-def _yaml(text: str, name: str, num_devices: int) -> LaunchReading:
-    """An accelerate config, NeMo's of a GPT, or Megatron's own test recipes (``MODEL_ARGS:`` with flags as keys)."""
-    value = read_yaml(text, name=name)
+def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+    """An accelerate config, NeMo's of a GPT, MaxText's, or Megatron's own test recipes (``MODEL_ARGS:`` with flags as
+    keys)."""
+    value = read_yaml(text, name=path.name)
+    if is_maxtext(value):
+        return read_maxtext(value, None, num_devices, shape)
     if is_nemo(value):
         return read_nemo(value, num_devices)
     arguments = value.get("MODEL_ARGS")

@@ -41,6 +41,7 @@ class LaunchKind(Enum):
     TORCHTITAN = "torchtitan"
     DEEPSPEED = "deepspeed"
     ACCELERATE = "accelerate"
+    MAXTEXT = "maxtext"
 
     @property
     def title(self) -> str:
@@ -49,6 +50,7 @@ class LaunchKind(Enum):
             "megatron-bridge": "Megatron Bridge",
             "deepspeed": "DeepSpeed",
             "accelerate": "Hugging Face accelerate",
+            "maxtext": "MaxText",
         }
         return titles.get(self.value, self.value)
 

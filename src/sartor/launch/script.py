@@ -30,7 +30,9 @@ _RENDEZVOUS = re.compile(
     r"(MASTER|NODE_RANK|RANK|MEGATRON_PATH|TRAIN_SCRIPT|HOSTFILE|\w*(PATH|DIR|FILE|NAME|PORT|ADDR))"
 )
 """Variables whose defaults say nothing of the plan."""
-_PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train")
+_KEY = re.compile(r"[a-z]\w*=")
+"""MaxText's arguments."""
+_PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train|(?i:maxtext(?:\.\w+)*\.train)")
 
 
 def find_command(text: str, beside: Beside = nothing_beside) -> Command:
@@ -56,7 +58,9 @@ def find_command(text: str, beside: Beside = nothing_beside) -> Command:
 
 
 def _weight(command: list[str]) -> tuple[int, int]:
-    return (sum(word.startswith("--") for word in command), -len(command))
+    flags = sum(word.startswith("--") for word in command)
+    keys = sum(bool(_KEY.match(word)) for word in command) if any("axtext" in word.lower() for word in command) else 0
+    return (flags + keys, -len(command))
 
 
 def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sartor.json_types import JsonMap
-from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe
+from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.operators import DType
 
@@ -167,6 +167,13 @@ class Trainer:
     """Gradients are sharded with the optimizer state (ZeRO 2, 3), or nothing is, also with a pipeline."""
     offloads: tuple[OffloadModule, ...] = ()
     """Activations that it can move to host memory."""
+    offloads_layers_alone: bool = True
+    """Layers are offloaded whole only where nothing is computed again and there is no pipeline (Megatron-Core)."""
+    always_again: tuple[RecomputeModule, ...] = ()
+    """What it computes again in backward whatever it keeps."""
+    one_program: bool = False
+    """All devices run one program: stages and chunks hold equally many layers, microbatches come in rounds of pp, and
+    a schedule other than 1F1B may interleave."""
     optional_sequence_parallel: bool = True
     """Sequence parallelism is a separate switch that a plan with tp may leave off."""
     launchable: bool = False

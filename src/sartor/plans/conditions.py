@@ -92,7 +92,7 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
     if not job.trainer.pipelines:
         yield Condition(reason=f"{job.trainer.name} has no pipeline", ok=lambda r: r["pp"] == 1)
-    if OffloadModule.LAYER in job.offload_modules and not job.trainer.lockstep:
+    if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
         # megatron/core/transformer/transformer_config.py of 0.16.1
         yield Condition(reason="layers offloaded whole go with no pipeline", ok=lambda r: r["pp"] == 1)
     yield Condition(
@@ -153,6 +153,11 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="layers do not divide into so many virtual stages",
         ok=lambda r: (r["virtual_stages"] <= UNEVEN_CHUNKS) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
     )
+    if job.trainer.one_program:
+        yield Condition(
+            reason=f"{job.trainer.name} has equal chunks of layers",
+            ok=lambda r: layers % (r["pp"] * r["virtual_stages"]) == 0,
+        )
     if not job.trainer.interleaves:
         yield Condition(
             reason=f"{job.trainer.name} does not interleave", ok=lambda r: np.asarray(r["virtual_stages"] == 1)
@@ -160,13 +165,14 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def batch_conditions(job: TrainingJob) -> Iterator[Condition]:
+    rounds = not job.trainer.one_program
     yield Condition(
         reason="global_batch_size does not divide into dp x microbatch_size",
         ok=lambda r: job.global_batch_size % (r["dp"] * r["microbatch_size"]) == 0,
     )
     yield Condition(
-        reason="interleaving needs num_microbatches to be a multiple of pp",
-        ok=lambda r: (r["virtual_stages"] == 1) | (num_microbatches(job, r) % r["pp"] == 0),
+        reason=f"{'interleaving' if rounds else job.trainer.name} needs num_microbatches to be a multiple of pp",
+        ok=lambda r: ((r["virtual_stages"] == 1) & rounds) | (num_microbatches(job, r) % r["pp"] == 0),
     )
 
 
@@ -210,6 +216,15 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
     )
     if job.trainer.lockstep:
         yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["zero_stage"] == 0)
+    if job.trainer.one_program:
+        yield Condition(
+            reason=f"{job.trainer.name} shards weights over ranks of experts and contexts",
+            ok=lambda r: (r["zero_stage"] == 3) | (r["cp"] * r["ep"] == 1),
+        )
+        yield Condition(
+            reason=f"{job.trainer.name} shards weights and gradients (ZeRO 3), or the optimizer alone (1)",
+            ok=lambda r: r["zero_stage"] != 2,
+        )
     if job.trainer.shards_fully:
         name = job.trainer.name
         yield Condition(
@@ -224,8 +239,9 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
         return
     # Gradients and parameters sharded between microbatches would be gathered for each of them.
+    gathers = job.trainer.one_program  # MaxText does
     yield Condition(
-        reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1)
+        reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1) | gathers
     )
 
 
@@ -257,16 +273,24 @@ def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
-    known = [int(s) for s in job.trainer.schedules]
-    yield Condition(reason=f"{job.trainer.name} has no such schedule", ok=lambda r: np.isin(r["schedule"], known))
+    known, circular = [int(s) for s in job.trainer.schedules], job.trainer.one_program
     yield Condition(
-        reason="a schedule other than 1f1b needs a pipeline without virtual stages",
-        ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (r["virtual_stages"] == 1)),
+        reason=f"{job.trainer.name} has no such schedule",
+        ok=lambda r: np.isin(r["schedule"], known) | ((r["pp"] == 1) & (r["schedule"] == 0)),
+    )
+    yield Condition(
+        reason="a schedule other than 1f1b needs a pipeline" + ("" if circular else " without virtual stages"),
+        ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (circular | (r["virtual_stages"] == 1))),
     )
 
 
 def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
-    if OffloadModule.LAYER in job.offload_modules:
+    if job.trainer.always_again:
+        words = " and ".join(module.value for module in job.trainer.always_again)
+        yield Condition(
+            reason=f"{job.trainer.name} always computes {words} again", ok=lambda r: r["recompute"] != Recompute.NONE
+        )
+    if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
         yield Condition(
             reason="layers offloaded whole go with no recomputation", ok=lambda r: r["recompute"] == Recompute.NONE
         )

@@ -109,7 +109,7 @@ def search_plans(
     only = {"cp": 1} if cluster.gpu.accelerator is not None else {}  # a chip's layers are not split over the sequence
     space = plan_space(job, num_devices, {**held, **only})
     kept, rejected = _stream(pricer, space, progress, top)
-    placed, best = _best(pricer, kept, top, uneven)
+    placed, best = _best(pricer, kept, top, uneven and not job.trainer.one_program)
     lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None
     return PlanSearch(
         job=job,
@@ -256,7 +256,8 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
     found = structures(pricer.job, space)
     rejected, kept = dict(found.rejected), Kept(top=top)
     total = size_of(found.rows)
-    done = 0
+    done, trainer = 0, pricer.job.trainer
+    by_layer = not (trainer.lockstep or trainer.one_program)  # these recompute all layers of a stage alike
     for chunk in chunks(found.rows):
         if progress:
             progress(done, total)
@@ -264,13 +265,15 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
         if size_of(rows):
             prices = evaluate(pricer, rows)
             kept.add(prices)
-            by_layer = not pricer.job.trainer.lockstep  # which recomputes a stage whole or not at all
             fewer = fewest_recomputed(pricer, prices, kept.worst_s) if by_layer else None
             if fewer is not None:
                 kept.add_refined(evaluate(pricer, fewer))
         done += size_of(chunk)
-    by_layer = "recompute_layers" not in space.fixed and not pricer.job.trainer.lockstep
-    if by_layer and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL:
+    if (
+        by_layer
+        and "recompute_layers" not in space.fixed
+        and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL
+    ):
         _add_partly_recomputed(pricer, kept)
     if progress:
         progress(total, total)

@@ -30,16 +30,16 @@ def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int,
     """Tasks of one device, first to last. ``InputError`` where the schedule has no order for these numbers."""
     check_schedule(schedule, pp, virtual, microbatches)
     if schedule is PipelineSchedule.GPIPE:
-        return _alternate(_forward(microbatches), _backward(microbatches), microbatches)
+        return _interleaved(pp, virtual, microbatches, microbatches * virtual)
     if schedule is PipelineSchedule.ZERO_BUBBLE:
         return _zero_bubble(device, pp, microbatches)
     if virtual == 1:
         return _alternate(_forward(microbatches), _backward(microbatches), min(pp - 1 - device, microbatches))
-    return _interleaved(device, pp, virtual, microbatches)
+    return _interleaved(pp, virtual, microbatches, warmup_chunks(device, pp, virtual, microbatches))
 
 
 def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatches: int) -> None:
-    if virtual > 1 and schedule is not PipelineSchedule.ONE_F_ONE_B:
+    if virtual > 1 and schedule is PipelineSchedule.ZERO_BUBBLE:
         must = f"the {schedule.word} schedule has one chunk of layers per device"
         raise InputError("virtual_stages", virtual, must, "1")
     if virtual > 1 and microbatches % pp:
@@ -54,12 +54,12 @@ def warmup_chunks(device: int, pp: int, virtual: int, microbatches: int) -> int:
     return min((pp - 1 - device) * 2 + (virtual - 1) * pp, microbatches * virtual)
 
 
-def _interleaved(device: int, pp: int, virtual: int, microbatches: int) -> list[Task]:
+def _interleaved(pp: int, virtual: int, microbatches: int, warmup: int) -> list[Task]:
     forward = [_slot(k, pp, virtual) for k in range(microbatches * virtual)]
     return _alternate(
         [Task(Work.FORWARD, chunk, i) for chunk, i in forward],
         [Task(Work.BACKWARD, virtual - 1 - chunk, i) for chunk, i in forward],
-        warmup_chunks(device, pp, virtual, microbatches),
+        warmup,
     )
 
 

@@ -13,7 +13,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import seq_len_notes, usual_seq_len
 from sartor.model.shape import TransformerShape
-from sartor.model.training import ContextParallel, Optimizer, Recipe, Trainer, TrainingJob
+from sartor.model.training import ContextParallel, Optimizer, Recipe, RecomputeModule, Trainer, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, padded_vocab, supports
@@ -64,6 +64,7 @@ def training_job(
         context_parallel=_word(ContextParallel, "context_parallel", context_parallel),
         routing_skew=checked_skew(routing_skew),
         trainer=trainer,
+        recompute_modules=frozenset(trainer.always_again or {RecomputeModule.CORE_ATTN}),
     )
     return job, (
         *seq_len_notes(seq_len, length, shape),

@@ -215,7 +215,7 @@ ROUTES = (
                 "trainer",
                 "Framework to write launch files for.",
                 default="megatron",
-                words=("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate"),
+                words=("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "maxtext"),
             ),
         ),
         lane=SLOW,

@@ -7,7 +7,7 @@ their gradients scattered one by one. A gather and its product are decomposed in
 
 from __future__ import annotations
 
-from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
+from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
 
 MAXTEXT = Trainer(
@@ -31,10 +31,19 @@ MAXTEXT = Trainer(
         fragmentation=1.0,
         steps_in_own_blocks=False,
     ),
-    schedules=tuple(PipelineSchedule),
+    schedules=(PipelineSchedule.GPIPE,),
+    one_program=True,
+    splits_experts=True,
+    always_again=(RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT),
+    offloads=(OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ, OffloadModule.LAYER, OffloadModule.LAYER_INPUT),
+    offloads_layers_alone=False,
+    launchable=True,
     optional_sequence_parallel=False,
     usual_zero_stage=3,
     plain_fp8=Recipe.FP8_CURRENT,
     usual_context_parallel=ContextParallel.ALL_GATHER,
-    source="XLA's buffer assignment and collective matmul; schedules not looked up: any",
+    source="XLA's buffer assignment and collective matmul; MaxText 0.2.5 (read 2026-11-23), base.yml: one pipeline "
+    "loop that is differentiated as a whole (all forward, then all backward; this is inferred), bubble "
+    "(stages - 1) / (repeats x microbatches + stages - 1), every policy of remat recomputes norms and activation "
+    "functions; configs/types.py: equal chunks, microbatches a multiple of stages",
 )

@@ -1,0 +1,497 @@
+"""A plan as a MaxText launch (``train base.yml key=value ...``), and such a launch as a plan.
+
+Keys, defaults and checks: maxtext/configs/base.yml and configs/types.py, remat policies: layers/nnx_decoders.py of
+MaxText 0.2.5 (its wheel on PyPI, read 2026-11-23). ``ici_*`` degrees lie within a slice (a pod, or a node of GPUs),
+``dcn_*`` ones between slices. The mesh axes ``fsdp``, ``expert`` and ``context`` shard the weights, ``data`` copies
+them; ``expert`` is a data axis for all but the experts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from sartor.bounded import printable
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.json_types import JsonDict
+from sartor.launch.document import Document
+from sartor.launch.flags import hole_text
+from sartor.launch.maxtext_model import model_keys, shape_of
+from sartor.launch.plan import (
+    JobParts,
+    LaunchFile,
+    LaunchFiles,
+    LaunchKind,
+    LaunchReading,
+    canonical,
+    check_numbers,
+    launchable,
+    no_devices,
+    nodes_of,
+    refuser,
+)
+from sartor.launch.script import Command
+from sartor.launch.shell_words import HOLE
+from sartor.launch.yaml_text import read_yaml
+from sartor.model.numerics import Value
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.training import (
+    ContextParallel,
+    OffloadModule,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    RecomputeModule,
+    TrainingJob,
+    TrainingPlan,
+)
+from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
+from sartor.step.trainers import MAXTEXT
+
+KIND = LaunchKind.MAXTEXT
+PROGRAM = re.compile(r"maxtext(\.\w+)*\.train|(.*/)?maxtext/(\w+/)*train\.py|maxtext\.train", re.IGNORECASE)
+"""Modules and files that train: maxtext.trainers.pre_train.train, MaxText/train.py of older ones."""
+_refuse = refuser(KIND)
+
+OPTIMIZERS = {Optimizer.ADAM: "adamw", Optimizer.SGD: "sgd", Optimizer.MUON: "muon"}
+QUANTIZED = {
+    Recipe.FP8_DELAYED: ("fp8", "te_fp8_delayedscaling", "nanoo_fp8"),
+    Recipe.FP8_CURRENT: ("te_fp8_currentscaling", "fp8_full"),
+    Recipe.MXFP8: ("te_mxfp8",),
+    Recipe.NVFP4: ("te_nvfp4", "te_nvfp4_no_rht"),
+}
+"""Words of ``quantization``: the first is written."""
+EXCHANGES = {
+    ContextParallel.ALL_GATHER: "all_gather",
+    ContextParallel.RING: "ring",
+    ContextParallel.ALL_TO_ALL: "ulysses",
+}
+AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
+"""Mesh axes that are written, the innermost first."""
+
+QKV = ("query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv")
+OUT = ("out_proj",)
+CONTEXT = ("context",)
+MLP = ("mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
+EXPERTS = ("moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo", "moe_x_sorted")
+DOT = (*QKV[:5], *OUT)
+POLICIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "full": ((), ()),
+    "minimal": ((*DOT, *MLP), ()),
+    "minimal_with_context": ((*DOT, *MLP, *CONTEXT), ()),
+    "minimal_flash": ((*DOT, *MLP, *CONTEXT), ()),
+    "save_dot_with_context_except_mlp": ((*DOT, *CONTEXT), ()),
+    "save_dot_except_mlpwi": ((*DOT, "mlpwo"), ()),
+    "save_dot_except_mlp": (DOT, ()),
+    "save_qkv_proj": (QKV[:5], ()),
+    "save_out_proj": (OUT, ()),
+    "qkv_proj_offloaded": ((), QKV[:4]),
+    "minimal_offloaded": ((), (*DOT, *MLP)),
+}
+"""Tensors that ``remat_policy`` keeps on the device, and in host memory."""
+
+
+def maxtext_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> LaunchFiles:
+    """``launch.sh``, which every host runs, with all keys that shape time and memory. Raises `InputError` for what
+    MaxText cannot do, naming what it could."""
+    plan = launchable(job, plan, splits_experts=True)
+    _check(job, plan)
+    model, notes = model_keys(job.shape)
+    hardware: dict[str, Value] = {"hardware": "tpu" if cluster.gpu.vendor.lower() == "google" else "gpu"}
+    groups = {
+        "MODEL_ARGS": model,
+        "PARALLEL_ARGS": _parallel(job, plan, cluster),
+        "TRAINING_ARGS": _training(job, plan) | _remat(job, plan) | hardware,
+    }
+    about = f"MaxText: {job.shape.name or 'a model'} on {plan.num_devices} devices"
+    notes += ["run it on every host, with run_name, base_output_directory, data and learning rate behind its name"]
+    lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
+    lines += [f"# {note[0].upper()}{note[1:]}." for note in notes] + ["set -euo pipefail", ""]
+    for name, keys in groups.items():
+        lines += [f"{name}=(", *(f"    {key}={_text(value)}" for key, value in keys.items()), ")", ""]
+    arrays = " ".join(f'"${{{name}[@]}}"' for name in groups)
+    config = '"${MAXTEXT_CONFIG_FILE:-src/maxtext/configs/base.yml}"'
+    lines += [f"python3 -m maxtext.trainers.pre_train.train {config} \\", f'    {arrays} "$@"', ""]
+    return LaunchFiles(
+        kind=KIND, files=(LaunchFile(name="launch.sh", text="\n".join(lines), executable=True),), notes=tuple(notes)
+    )
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = value if isinstance(value, str) else f"{value:.10g}"
+    return re.sub(r"^(-?\d+)e", r"\1.0e", text)  # YAML's floats have a point
+
+
+def _check(job: TrainingJob, plan: TrainingPlan) -> None:
+    d, layers = plan.dims, int(job.shape.num_layers)
+    if d.pp > 1 and plan.schedule is not PipelineSchedule.GPIPE:
+        raise _refuse(
+            "schedule",
+            PipelineSchedule(int(plan.schedule)).word,
+            "runs all forward, then all backward",
+            "schedule=gpipe",
+        )
+    chunks = d.pp * plan.virtual_stages
+    if plan.stage_layers is not None or layers % chunks:
+        raise _refuse("pp", d.pp, f"puts equal layers into {chunks} chunks; the model has {layers}", "pp=1")
+    if d.pp > 1 and plan.num_microbatches % d.pp:
+        raise _refuse("num_microbatches", plan.num_microbatches, f"needs a multiple of pp={d.pp}", str(d.pp))
+    if d.dp % d.ep:
+        raise _refuse("ep", d.ep, f"takes experts' ranks from dp={d.dp}", "ep=1")
+    if plan.zero_stage == 2 or (plan.zero_stage == 1 and d.ep * d.cp > 1):
+        why = "shards weights (fsdp, expert and context axes) or, without these, the optimizer over data"
+        raise _refuse("zero_stage", plan.zero_stage, why, "zero_stage=3")
+    if plan.zero_stage == 0 and d.ep * d.cp > 1:
+        raise _refuse("zero_stage", 0, "shards weights over experts' and context ranks", "zero_stage=3")
+    shards = plan.shard_group or d.dp * d.cp
+    if plan.zero_stage and (shards % (d.cp * d.ep) or (d.dp * d.cp) % shards):
+        must = f"shards over a multiple of cp x ep = {d.cp * d.ep} that divides dp x cp = {d.dp * d.cp}"
+        raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
+    if job.recipe not in (Recipe.BF16, Recipe.FP32, *QUANTIZED):
+        known = ", ".join(r.value for r in (Recipe.BF16, Recipe.FP32, *QUANTIZED))
+        raise _refuse("recipe", job.recipe.value, "does not support this precision", known)
+    if d.tp > 1 and not d.sequence_parallel:
+        why = "always divides activations over tensor ranks"
+        raise _refuse("sequence_parallel", "false", why, "sequence_parallel=true")
+    if job.moments_dtype is not DType.FP32:
+        raise _refuse("moments_dtype", job.moments_dtype.value, "narrows the first moment alone", "fp32")
+    if not job.trains_weights:
+        raise _refuse("trains_weights", "false", "trains all weights (no frozen ones)", "trains_weights=true")
+
+
+def _parallel(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> dict[str, Value]:
+    """Degrees of every mesh axis, within slices as long as these have devices left."""
+    d = plan.dims
+    shards = (plan.shard_group or d.dp * d.cp) if plan.zero_stage == 3 else d.cp * d.ep
+    degrees = {
+        "tensor": d.tp,
+        "context": d.cp,
+        "expert": d.ep,
+        "fsdp": shards // (d.cp * d.ep),
+        "data": d.dp * d.cp // shards,
+        "pipeline": d.pp,
+    }
+    _, left = nodes_of(int(plan.num_devices), cluster.devices_per_node)
+    out: dict[str, Value] = {}
+    for axis in AXES:
+        inside = math.gcd(int(degrees[axis]), left)
+        left //= inside
+        out |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": int(degrees[axis]) // inside}
+    if left > 1:
+        raise _refuse("num_devices", int(plan.num_devices), f"leaves {left} devices of a node without an axis", "tp=8")
+    if d.cp > 1:
+        out["context_parallel_strategy"] = EXCHANGES[job.context_parallel]
+    if plan.zero_stage == 1:
+        out["shard_optimizer_over_data"] = True
+    if d.pp > 1:
+        out["num_pipeline_repeats"] = int(plan.virtual_stages)
+        out["num_layers_per_pipeline_stage"] = int(job.shape.num_layers) // int(d.pp * plan.virtual_stages)
+        out["num_pipeline_microbatches"] = int(plan.num_microbatches)
+        if plan.zero_stage == 3:
+            out["pipeline_fsdp_ag_once"] = False
+    return out
+
+
+def _training(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
+    d = plan.dims
+    steps = 1 if d.pp > 1 else int(plan.num_microbatches)
+    quantization = QUANTIZED.get(job.recipe)
+    flash = job.attention_kernel is AttentionKernel.FLASH
+    return {
+        "max_target_length": job.seq_len,
+        "per_device_batch_size": _per_device(job.global_batch_size // steps, int(plan.num_devices)),
+        "gradient_accumulation_steps": steps,
+        "dtype": "float32" if job.recipe is Recipe.FP32 else "bfloat16",
+        "weight_dtype": "float32",
+        "grad_dtype": "bfloat16" if job.trainer.grad_dtype is DType.BF16 else "float32",
+        **({"quantization": quantization[0]} if quantization else {}),
+        "opt_type": OPTIMIZERS[job.optimizer],
+        "optimizer_memory_host_offload": bool(plan.optimizer_offload),
+        "enable_dropout": job.dropout,
+        "attention": "autoselected" if flash else "dot_product",
+    }
+
+
+def _per_device(batch: int, devices: int) -> str:
+    """Sequences of one pass on one device, such that the devices' product is not cut below ``batch``."""
+    each = batch / devices
+    return repr(each if int(each * devices) == batch else math.nextafter(each, math.inf))
+
+
+def _remat(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
+    """Which tensors are kept, on the device or at the host. Norms and activation functions are always run again."""
+    away = job.offload_modules
+    inputs: dict[str, Value] = {"decoder_layer_input": "offload"} if OffloadModule.LAYER_INPUT in away else {}
+    if plan.recompute is Recompute.FULL:
+        if plan.recompute_layers >= 0:
+            raise _refuse("recompute_layers", plan.recompute_layers, "recomputes every layer alike", "recompute=full")
+        return {"remat_policy": "custom" if inputs else "full", **inputs}
+    again = job.recompute_modules if plan.recompute is Recompute.SELECTIVE else frozenset()
+    if not again >= _always(job.shape):
+        need = "+".join(module.value for module in RecomputeModule if module in _always(job.shape) | again)
+        why = "always computes norms and activation functions again"
+        raise _refuse(
+            "recompute", Recompute(int(plan.recompute)).word, why, f"recompute=selective,recompute_modules={need}"
+        )
+    where = "offload" if OffloadModule.LAYER in away else "device"
+    kept = {**dict.fromkeys((*QKV, *OUT), where)}
+    kept |= {} if RecomputeModule.CORE_ATTN in again else dict.fromkeys(CONTEXT, where)
+    kept |= {} if RecomputeModule.MLP in again else dict.fromkeys(MLP, where)
+    kept |= {} if RecomputeModule.MOE in again or job.shape.moe_ffn is None else dict.fromkeys(EXPERTS, where)
+    kept |= dict.fromkeys(QKV, "offload") if OffloadModule.CORE_ATTN in away else {}
+    kept |= dict.fromkeys((*OUT, *CONTEXT), "offload") if OffloadModule.ATTN_PROJ in away else {}
+    return {"remat_policy": "custom", **inputs, **kept}
+
+
+def _always(shape: TransformerShape | None) -> frozenset[RecomputeModule]:
+    """What is computed again whatever is kept."""
+    experts = {RecomputeModule.MOE_ACT} if shape is not None and shape.moe_ffn is not None else set()
+    return frozenset({RecomputeModule.LAYERNORM, *experts})
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def is_maxtext(value: JsonDict) -> bool:
+    """Whether a YAML holds MaxText's keys."""
+    return any(re.match(r"(ici|dcn)_\w+_parallelism$|per_device_batch_size$|base_emb_dim$", key) for key in value)
+
+
+def keys_of(words: tuple[str, ...]) -> JsonDict:
+    """``key=value`` words, each value as YAML reads it; one that the file alone does not tell stays a text."""
+    found: JsonDict = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if sign and value and re.fullmatch(r"\w+", name):
+            found |= {name: value} if HOLE in value else read_yaml(f"{name}: {value}", name=name)
+    return found
+
+
+def _untold(raw: JsonDict) -> tuple[JsonDict, list[str]]:
+    """Without keys whose value only the running shell knows, and notes on those that may matter."""
+    holes = [name for name, value in raw.items() if isinstance(value, str) and HOLE in value]
+    notes = [
+        f"{name} is {hole_text(raw[name])}, which the file does not set: ignored"
+        for name in holes
+        if not re.search(r"name|path|dir|file", name)
+    ]
+    return {name: value for name, value in raw.items() if name not in holes and value not in ("", None)}, notes
+
+
+def read_maxtext(
+    raw: JsonDict, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
+) -> LaunchReading:
+    """The model, job and plan of MaxText's keys; what they do not say has base.yml's defaults. Raises `InputError`."""
+    raw, notes = _untold(raw)
+    keys = Document(raw=raw, assumptions=[*(command.notes if command else ()), *notes])
+    shape = _shape(keys, shape)
+    dims, zero, group, repeats = _dims(keys, num_devices or (command.num_devices if command else 0))
+    microbatch, count = _batch(keys, dims)
+    recompute, again, away = _read_remat(keys, shape)
+    plan = TrainingPlan(
+        dims=dims,
+        microbatch_size=microbatch,
+        num_microbatches=count,
+        virtual_stages=_repeats(keys, dims, shape, repeats),
+        schedule=PipelineSchedule.GPIPE if dims.pp > 1 else PipelineSchedule.ONE_F_ONE_B,
+        zero_stage=zero,
+        shard_group=group,
+        recompute=recompute,
+        optimizer_offload=keys.flag("optimizer_memory_host_offload"),
+    )
+    check_numbers(plan, splits_experts=True)
+    parts = _parts(keys, int(dims.dp) * microbatch * count)
+    parts = replace(parts, recompute_modules=again, offload_modules=away)
+    model = keys.text("model_name", "default")
+    rest = keys.left()
+    return LaunchReading(
+        kind=KIND,
+        plan=canonical(plan, None if shape is None else int(shape.num_layers)),
+        parts=parts,
+        shape=shape,
+        model="" if model == "default" else printable(model),
+        unpriced=tuple(printable(f"{name}={raw[name]}") for name in rest if PRICED.match(name)),
+        ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
+        assumptions=tuple(keys.assumptions),
+    )
+
+
+def _shape(keys: Document, given: TransformerShape | None) -> TransformerShape | None:
+    """The model that is given, else that of the keys, which may then be of any block."""
+    try:
+        said = shape_of(keys)
+    except InputError:
+        if given is None:
+            raise
+        said = None
+    return given or said
+
+
+PRICED = re.compile(
+    r"ici_|dcn_|pipeline_|moe_|use_|num_|megablox|sparse_matmul|capacity_factor|ragged|fused_|parameter_memory|"
+    r"mlp|mla_|attention|chunk_|share_|kv_|scan_|shard_|te_|weight_|activations_|logits_dot|cast_logits|base_|custom_mesh"
+)
+"""Keys that may change time or memory; of the rest none does in a way that is modelled."""
+
+
+def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
+    """(dims, ZeRO stage, devices of a set of shards or 0, pipeline repeats or 0), a degree of -1 taking what is left.
+
+    Slices are known where no degree between them is -1; else they are one slice, or nodes of 8 GPUs.
+    """
+    defaults = {("ici", "fsdp"): -1, ("dcn", "data"): -1}
+    mesh = {
+        (net, name): keys.size(f"{net}_{name}_parallelism", also=(-1,)) or defaults.get((net, name), 1)
+        for net in ("ici", "dcn")
+        for name in MESH
+    }
+    slices = _slices(keys, mesh, devices)
+    for net, whole in (("dcn", slices), ("ici", devices // slices if devices else 0)):
+        said = math.prod(n for (at, _), n in mesh.items() if at == net and n > 0)
+        open_ = [key for key, n in mesh.items() if key[0] == net and n < 1]
+        if open_ and not whole:
+            raise no_devices(said * slices)
+        if whole and (len(open_) > 1 or whole % said or (not open_ and whole != said)):
+            must = f"must be the product of the {net}_*_parallelism degrees ({said}), -1 once taking the rest"
+            raise InputError("num_devices", devices or whole, must, str(said * (slices if net == "ici" else 1)))
+        mesh |= dict.fromkeys(open_, whole // said)
+    size = {name: mesh["ici", name] * mesh["dcn", name] for name in MESH}
+    cp = size["context"] * size["context_usp_ulysses"] * size["sequence"]
+    fsdp, ep = size["fsdp"] * size["fsdp_transpose"], size["expert"]
+    shards, dp = fsdp * cp * ep, size["data"] * fsdp * ep
+    over_data = keys.flag("shard_optimizer_over_data")
+    once = keys.flag("pipeline_fsdp_ag_once") and size["pipeline"] > 1
+    zero = 1 if once or (shards == 1 and over_data) else 3 if shards > 1 else 0
+    tp = size["tensor"] * size["tensor_sequence"]
+    dims = ParallelDims(tp=tp, pp=size["pipeline"], dp=dp, cp=cp, ep=ep, sequence_parallel=True)
+    return dims, zero, shards if zero and 1 < shards < dp * cp else 0, max(keys.count("num_pipeline_repeats", -1), 0)
+
+
+def _slices(keys: Document, mesh: Mapping[tuple[str, str], int], devices: int) -> int:
+    """Slices (or nodes) of the launch."""
+    said = math.prod(n for (net, _), n in mesh.items() if net == "dcn" and n > 0)
+    inside = [n for (net, _), n in mesh.items() if net == "ici"]
+    gpus = keys.choice("hardware", "tpu", ("tpu", "gpu", "gpu_multiprocess", "cpu")).startswith("gpu")
+    if all(n > 0 for (net, _), n in mesh.items() if net == "dcn"):
+        return said
+    if all(n > 0 for n in inside) and devices:
+        return max(devices // math.prod(inside), 1)
+    nodes = devices // GPUS if gpus and devices > GPUS and devices % GPUS == 0 else 1
+    slices = max(said, nodes)
+    if devices:
+        keys.assumptions.append(f"{slices} {'nodes' if gpus else 'slices'}: the launch does not say how many")
+    return slices
+
+
+MESH = (*AXES, "tensor_sequence", "context_usp_ulysses", "fsdp_transpose", "sequence")
+"""Mesh axes that are read."""
+GPUS = 8
+"""Of a node, where a launch on GPUs leaves both axes open."""
+
+
+def _batch(keys: Document, dims: ParallelDims) -> tuple[int, int]:
+    """Microbatch of one pipeline, and how many: ``per_device_batch_size`` times devices is one pass, which a pipeline
+    cuts into ``num_pipeline_microbatches``."""
+    each = keys.find("per_device_batch_size")
+    if each is None:
+        keys.assumptions.append("per_device_batch_size=12 (default)")
+    each = 12.0 if each is None else each
+    if isinstance(each, bool) or not isinstance(each, (int, float)) or not 0 < each < 2**30:
+        raise InputError("per_device_batch_size", each, "must be a positive number")
+    pp, dp = int(dims.pp), int(dims.dp)
+    devices = int(dims.tp) * int(dims.cp) * pp * dp
+    rounds = max(keys.count("num_pipeline_microbatches", -1), 0) or pp
+    cut, whole = dp * (rounds if pp > 1 else 1), int(each * devices * (1 + 1e-9))
+    if whole % cut or whole < cut:
+        near = max(int(whole // cut), 1) * cut / devices
+        raise InputError("per_device_batch_size", each, f"must give each of {cut} parts a whole sequence", f"{near:g}")
+    steps = keys.count("gradient_accumulation_steps", 1)
+    return int(whole // cut), steps * (rounds if pp > 1 else 1)
+
+
+def _repeats(keys: Document, dims: ParallelDims, shape: TransformerShape | None, said: int) -> int:
+    """Chunks of a device where the launch says layers per chunk, or neither."""
+    per_stage = keys.count("num_layers_per_pipeline_stage", 1)
+    if int(dims.pp) == 1 or shape is None or said:
+        return said if int(dims.pp) > 1 and said else 1
+    chunks, rest = divmod(int(shape.num_layers), int(dims.pp) * per_stage)
+    if rest or not chunks:
+        must = f"times pp={dims.pp} must divide the model's {shape.num_layers} layers"
+        raise InputError("num_layers_per_pipeline_stage", per_stage, must, "1")
+    return chunks
+
+
+def _parts(keys: Document, batch: int) -> JobParts:
+    wide = keys.choice("dtype", "bfloat16", ("bfloat16", "float32"))
+    word = keys.text("quantization", "")
+    recipe = next((recipe for recipe, words in QUANTIZED.items() if word in words), None)
+    if word and recipe is None:
+        known = ", ".join(name for words in QUANTIZED.values() for name in words)
+        raise InputError("quantization", printable(word), f"must be one that is priced: {known}", "fp8")
+    kind = keys.choice("context_parallel_strategy", "all_gather", (*EXCHANGES.values(), "usp"))
+    optimizer = keys.choice("opt_type", "adamw", ("adamw", "adam_pax", "sgd", "muon"))
+    if keys.choice("mu_dtype", "float32", ("float32", "bfloat16")) != "float32":
+        keys.assumptions.append("mu_dtype=bfloat16 is priced as float32: the second moment follows the weights")
+    if keys.choice("weight_dtype", "float32", ("float32", "bfloat16")) != "float32":
+        keys.assumptions.append("weight_dtype=bfloat16 is priced as float32")
+    narrow = keys.choice("grad_dtype", "float32", ("float32", "bfloat16")) == "bfloat16"
+    exchange = next((c for c, name in EXCHANGES.items() if name == kind), ContextParallel.ALL_TO_ALL)
+    plain = keys.text("attention", "") == "dot_product"
+    return JobParts(
+        seq_len=keys.count("max_target_length", 2048),
+        global_batch_size=batch,
+        recipe=recipe or (Recipe.FP32 if wide == "float32" else Recipe.BF16),
+        optimizer=next((o for o, name in OPTIMIZERS.items() if name == optimizer), Optimizer.ADAM),
+        attention_kernel=AttentionKernel.UNFUSED if plain else AttentionKernel.FLASH,
+        context_parallel=exchange,
+        trainer=replace(MAXTEXT, grad_dtype=DType.BF16 if narrow else DType.FP32),
+    )
+
+
+def _read_remat(
+    keys: Document, shape: TransformerShape | None
+) -> tuple[Recompute, frozenset[RecomputeModule], frozenset[OffloadModule]]:
+    policy = keys.choice("remat_policy", "full", (*POLICIES, "custom"))
+    places = {name: keys.text(name, "remat") for name in (*QKV, *OUT, *CONTEXT, *MLP, *EXPERTS)}
+    inputs = keys.choice("decoder_layer_input", "device", ("device", "offload")) == "offload" and policy == "custom"
+    kept, away = POLICIES.get(policy, ((), ()))
+    if policy == "custom":
+        kept, away = (tuple(n for n, place in places.items() if place == at) for at in ("device", "offload"))
+    held = {*kept, *away}
+    if not held & set(QKV) or not held & set(OUT):
+        if held:
+            keys.assumptions.append(f"remat_policy={policy} is priced as full: it keeps a part of attention alone")
+        offload = frozenset({OffloadModule.LAYER_INPUT}) if inputs else frozenset[OffloadModule]()
+        return Recompute.FULL, frozenset({RecomputeModule.CORE_ATTN}), offload
+    again = {*_always(shape), *_not_held(held, shape)}
+    return Recompute.SELECTIVE, frozenset(again), frozenset(_moved({*away}, held, inputs=inputs))
+
+
+def _not_held(held: set[str], shape: TransformerShape | None) -> Iterator[RecomputeModule]:
+    if not held & set(CONTEXT):
+        yield RecomputeModule.CORE_ATTN
+    experts = shape is not None and shape.moe_ffn is not None
+    if not held & {"mlpwi", "mlpwi_0"} and (shape is None or shape.dense_ffn is not None):
+        yield RecomputeModule.MLP
+    if experts and not held & {"moe_mlpwi_0"}:
+        yield RecomputeModule.MOE
+
+
+def _moved(away: set[str], held: set[str], *, inputs: bool) -> Iterator[OffloadModule]:
+    if away == held:
+        yield OffloadModule.LAYER
+        return
+    if inputs:
+        yield OffloadModule.LAYER_INPUT
+    if away & set(QKV):
+        yield OffloadModule.CORE_ATTN
+    if away & {*OUT, *CONTEXT}:
+        yield OffloadModule.ATTN_PROJ

@@ -1,0 +1,275 @@
+"""A model as MaxText's keys, and such keys as a model, by the config.json that says the same.
+
+Keys and defaults: maxtext/configs/base.yml, configs/types.py and configs/models/*.yml of MaxText 0.2.5 (its wheel on
+PyPI, read 2026-11-23). What a decoder block computes is what the family of the same name does; a model whose keys read
+back as another one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from sartor.errors import InputError
+from sartor.json_types import JsonDict
+from sartor.launch.document import Document
+from sartor.launch.model_fields import OWN_CONFIG
+from sartor.model.layer import DenseFfn, LatentAttentionMixer
+from sartor.model.numerics import Numerics, Value
+from sartor.model.shape import TransformerShape
+from sartor.model.zoo import load_model
+from sartor.read.huggingface import read_fields
+
+BLOCKS = {
+    "llama2": "llama",
+    "mistral": "mistral",
+    "mixtral": "mixtral",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3_moe",
+    "deepseek": "deepseek_v3",
+}
+"""Decoder blocks that are read and written, with the ``model_type`` of config.json that computes the same."""
+NAMED = {
+    "deepseek3-671b": "deepseek-v3",
+    "deepseek2-236b": "deepseek-v2",
+    "deepseek2-16b": "deepseek-v2-lite",
+    "kimi-k2-1t": "kimi-k2",
+}
+"""Names of MaxText's models that the zoo has under another one."""
+LLAMA3_SCALING: JsonDict = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""Constants of LLaMARotaryEmbedding (layers/embeddings.py)."""
+
+
+def model_keys(shape: TransformerShape) -> tuple[dict[str, Value], list[str]]:
+    """Every key that decides the model, and notes. Raises `InputError` for what MaxText's blocks do not compute."""
+    blocks = {family: block for block, family in BLOCKS.items()}
+    if shape.model_type not in blocks:
+        must = f"sartor writes MaxText's blocks {', '.join(BLOCKS)}"
+        raise InputError("MODEL", shape.name or shape.model_type, must, OWN_CONFIG)
+    computes = shape.numerics or Numerics()
+    keys: dict[str, Value] = {"decoder_block": blocks[shape.model_type], **_sizes(shape), **_experts(shape, computes)}
+    keys |= _rope(computes)
+    keys["normalization_layer_epsilon"] = computes.get("norm_eps") or 1e-5
+    keys["logits_via_embedding"] = shape.tied_embeddings
+    keys["normalize_embedding_logits"] = False
+    if shape.model_type in ("qwen3", "qwen3_moe"):
+        keys["use_qk_norm"] = True
+    if shape.model_type == "qwen2":
+        keys["attention_bias"] = True
+    _check_same(shape, keys)
+    known = shape.numerics is not None
+    return keys, [] if known else ["norm epsilon, rotary base and scaling are not known of this model: defaults stand"]
+
+
+def _sizes(shape: TransformerShape) -> dict[str, Value]:
+    mixer, dense = shape.attention, shape.dense_ffn
+    found: dict[str, Value] = {
+        "base_emb_dim": int(shape.hidden_size),
+        "base_num_decoder_layers": int(shape.num_layers),
+        "base_num_query_heads": int(shape.num_heads),
+        "base_num_kv_heads": int(shape.num_kv_heads),
+        "base_mlp_dim": int(dense.ffn_hidden_size if dense else shape.ffn_hidden_size),
+        "vocab_size": int(shape.vocab_size),
+    }
+    if isinstance(mixer, LatentAttentionMixer):
+        ranks = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        return {**found, "attention_type": "mla", **{name: int(getattr(mixer, name)) for name in ranks}}
+    windows = {int(getattr(each, "window", 0)) for run in shape.main.runs for each in run.layer.mixers}
+    found["head_dim"] = int(shape.head_dim)
+    return {**found, "sliding_window_size": max(windows)} if any(windows) else found
+
+
+def _experts(shape: TransformerShape, computes: Numerics) -> dict[str, Value]:
+    moe = shape.moe_ffn
+    if moe is None:
+        return {}
+    found: dict[str, Value] = {
+        "num_experts": int(moe.num_experts),
+        "num_experts_per_tok": int(moe.experts_per_token),
+        "base_moe_mlp_dim": int(moe.expert.ffn_hidden_size),
+        "load_balance_loss_weight": computes.get("aux_loss") or 0.0,
+        "norm_topk_prob": bool(computes.get("router_normalized")),
+    }
+    if shape.model_type != "deepseek_v3":
+        return found
+    dense = sum(int(run.count) for run in shape.main.runs if isinstance(run.layer.ffn, DenseFfn))
+    groups, best = int(computes.get("router_groups") or 1), int(computes.get("router_topk_groups") or 1)
+    return {
+        **found,
+        "first_num_dense_layers": dense,
+        "shared_experts": 0 if moe.shared is None else int(moe.num_shared),
+        "routed_score_func": str(computes.get("router_score")),
+        "routed_bias": bool(computes.get("router_bias")),
+        "routed_scaling_factor": computes.get("router_scale") or 1.0,
+        **({"n_routing_groups": groups, "topk_routing_group": best} if groups > 1 else {}),
+        **({"mtp_num_layers": shape.mtp_layers} if shape.mtp_layers else {}),
+    }
+
+
+def _rope(computes: Numerics) -> dict[str, Value]:
+    """The rotary base, and its scaling."""
+    kind, said = computes.get("rope_type"), computes.get
+    found: dict[str, Value] = {"rope_max_timescale": said("rope_theta") or 10000.0}
+    if kind == "llama3":
+        return {**found, "rope_type": "llama3.1"}
+    if kind == "linear":
+        return {**found, "rope_linear_scaling_factor": said("rope_factor") or 1.0}
+    if kind != "yarn":
+        return found
+    return {
+        **found,
+        "rope_type": "yarn",
+        "rope_factor": said("rope_factor") or 1.0,
+        "beta_fast": said("rope_beta_fast") or 32.0,
+        "beta_slow": said("rope_beta_slow") or 1.0,
+        "mscale": said("rope_mscale_all_dim") or 0.0,
+        "original_max_position_embeddings": said("rope_original_max_positions") or 4096,
+        "rope_truncate": bool(said("rope_truncate")),
+    }
+
+
+def _check_same(shape: TransformerShape, keys: dict[str, Value]) -> None:
+    """The keys read back as the model they were written of."""
+    again = shape_of(Document(raw=dict(keys)), shape.max_positions)
+    assert again is not None
+    sizes, read = shape.fields(), again.fields()
+    other = [f"{name}={sizes[name]}" for name in sizes if read.get(name) != sizes[name]]
+    bare = [replace(each, name="", max_positions=0) for each in (shape, again)]
+    if not other and bare[0] != bare[1]:
+        other = ["layers built otherwise than the family's"]
+    if shape.numerics is not None and again.numerics is not None:
+        asked, there = shape.numerics.unusual, again.numerics.unusual
+        other += [f"{n}={asked.get(n)}" for n in {**asked, **there} if asked.get(n) != there.get(n)]
+    if other:
+        must = f"MaxText's block {keys['decoder_block']} does not compute {', '.join(other[:3])}"
+        raise InputError("MODEL", shape.name or shape.model_type, must, OWN_CONFIG)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def shape_of(keys: Document, positions: int = 0) -> TransformerShape | None:
+    """The model that the keys say, or that they name; None where the zoo does not know the name. Raises `InputError`
+    for blocks that are not read."""
+    name = keys.text("model_name", "default")
+    if name != "default":
+        if keys.flag("override_model_config"):
+            must = "changes a model that is only named; must give its sizes without model_name"
+            raise InputError("override_model_config", "true", must, "base_emb_dim=... decoder_block=...")
+        try:
+            return load_model(NAMED.get(name, name))
+        except InputError:
+            return None
+    return read_fields(_config(keys, positions), name="").shape
+
+
+def _config(keys: Document, positions: int) -> JsonDict:
+    """The config.json that says what the keys do; defaults are base.yml's."""
+    block = keys.choice("decoder_block", "llama2", tuple(BLOCKS))
+    for ignored in ("normalize_embedding_logits", "use_qk_norm", "attention_bias"):
+        keys.flag(ignored)
+    width, heads, depth = _scales(keys)
+    out: JsonDict = {
+        "model_type": BLOCKS[block],
+        "hidden_size": width * keys.count("base_emb_dim", 2048),
+        "intermediate_size": heads * keys.count("base_mlp_dim", 7168),
+        "num_hidden_layers": depth * keys.count("base_num_decoder_layers", 16),
+        "num_attention_heads": heads * keys.count("base_num_query_heads", 16),
+        "num_key_value_heads": heads * keys.count("base_num_kv_heads", 16),
+        "vocab_size": keys.count("vocab_size", 32000),
+        "hidden_act": "silu",
+        "max_position_embeddings": positions or keys.count("max_target_length", 2048),
+        "rms_norm_eps": _number(keys, "normalization_layer_epsilon", 1e-5),
+        "rope_theta": _number(keys, "rope_max_timescale", 10000.0),
+        "tie_word_embeddings": keys.flag("logits_via_embedding"),
+    }
+    if block != "deepseek":
+        out["head_dim"] = keys.count("head_dim", 128)
+    if block == "mistral":
+        out["sliding_window"] = keys.count("sliding_window_size", 0, least=0) or None
+    if scaling := _scaling(keys):
+        out["rope_scaling"] = scaling
+    return {**out, **_config_of_experts(keys, block)}
+
+
+def _scales(keys: Document) -> tuple[int, int, int]:
+    """Factors of width, of heads and feed-forward width, and of layers (``get_individual_scales``): every doubling of
+    ``global_parameter_scale`` goes to the second, the first and the third in turn."""
+    scale = keys.count("global_parameter_scale", 1)
+    if scale & (scale - 1):
+        raise InputError("global_parameter_scale", scale, "must be a power of two", str(1 << (scale.bit_length() - 1)))
+    each, rest = divmod(scale.bit_length() - 1, 3)
+    return 2 ** (each + (rest > 1)), 2 ** (each + (rest > 0)), 2**each
+
+
+def _scaling(keys: Document) -> JsonDict:
+    kind = keys.choice("rope_type", "default", ("default", "llama3.1", "yarn"))
+    if kind == "llama3.1":
+        return dict(LLAMA3_SCALING)
+    if kind == "yarn":
+        return {
+            "rope_type": "yarn",
+            "factor": _number(keys, "rope_factor", 40.0),
+            "beta_fast": _number(keys, "beta_fast", 32.0),
+            "beta_slow": _number(keys, "beta_slow", 1.0),
+            "mscale": 1.0,
+            "mscale_all_dim": _number(keys, "mscale", 1.0),
+            "original_max_position_embeddings": keys.count("original_max_position_embeddings", 4096),
+            "truncate": keys.flag("rope_truncate", True),
+        }
+    factor = _number(keys, "rope_linear_scaling_factor", 1.0)
+    return {"rope_type": "linear", "factor": factor} if factor != 1.0 else {}
+
+
+def _config_of_experts(keys: Document, block: str) -> JsonDict:
+    if block not in ("mixtral", "qwen3_moe", "deepseek"):
+        return {}
+    experts, width = keys.count("num_experts", 1), _scales(keys)[1] * keys.count("base_moe_mlp_dim", 7168)
+    balance = _number(keys, "load_balance_loss_weight", 0.0)
+    normalized, chosen = keys.flag("norm_topk_prob"), keys.count("num_experts_per_tok", 1)
+    common: JsonDict = {"num_experts_per_tok": chosen, "router_aux_loss_coef": balance}
+    if block == "mixtral":
+        return {**common, "num_local_experts": experts, "intermediate_size": width}
+    if block == "qwen3_moe":
+        return {**common, "num_experts": experts, "moe_intermediate_size": width, "norm_topk_prob": normalized}
+    groups = keys.count("n_routing_groups", -1)
+    return {
+        "num_experts_per_tok": chosen,
+        "n_routed_experts": experts,
+        "moe_intermediate_size": width,
+        "n_shared_experts": keys.count("shared_experts", 0, least=0),
+        "first_k_dense_replace": keys.count("first_num_dense_layers", 0, least=0),
+        "scoring_func": keys.text("routed_score_func", "") or "softmax",
+        "topk_method": "noaux_tc" if keys.flag("routed_bias") else "greedy",
+        "norm_topk_prob": True,
+        "routed_scaling_factor": _number(keys, "routed_scaling_factor", 1.0),
+        "n_group": groups if groups > 0 else 1,
+        "topk_group": max(keys.count("topk_routing_group", -1), 1),
+        "num_nextn_predict_layers": keys.count("mtp_num_layers", 0, least=0),
+        **_config_of_ranks(keys),
+    }
+
+
+def _config_of_ranks(keys: Document) -> JsonDict:
+    keys.choice("attention_type", "mla", ("mla",))
+    ranks = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    found: JsonDict = {name: keys.count(name, default) for name, default in ranks.items()}
+    return {**found, "q_lora_rank": keys.count("q_lora_rank", 0, least=0) or None}
+
+
+def _number(keys: Document, name: str, default: float) -> float:
+    value = keys.find(name)
+    if value is None:
+        return default
+    if isinstance(value, str) and re.fullmatch(r"\d+[eE][+-]?\d{1,3}", value):  # a text for YAML 1.1
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(name, value, "must be a number")
+    return float(value)
