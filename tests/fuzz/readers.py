@@ -17,6 +17,7 @@ from sartor.hardware.catalog import gpu_datasheet
 from sartor.hardware.cluster_catalog import cluster_file
 from traces.kineto_made import Made, trace
 from traces.logs_made import LOGS, dump, megatron
+from traces.nsight_made import export
 from validate.training_rows_made import LLAMA, ROW
 
 REPO = Path(__file__).resolve().parents[2]
@@ -182,6 +183,12 @@ def traces() -> list[bytes]:
     return [json.dumps(trace(Made(seed=1, steps=3)), indent=0)[:120000].rpartition("},")[0].encode() + b"}]}"]
 
 
+@cache
+def exports() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [export([trace(Made(seed=1, steps=2))], Path(folder) / "t.sqlite").read_bytes()]
+
+
 READERS: dict[str, Reader] = {
     "config": Reader(
         files=configs,
@@ -242,4 +249,5 @@ READERS: dict[str, Reader] = {
         suffix=".log",
     ),
     "trace": Reader(files=traces, commands=("diagnose {file}", "compare {file} {file}"), suffix=".json"),
+    "nsight": Reader(files=exports, commands=("diagnose {file}",), suffix=".sqlite"),
 }

@@ -30,6 +30,8 @@ FOUND = [
     ("space", 5014),
     ("space", 8000148),
     ("config", 8001403),
+    ("trace", 111),
+    ("trace", 133),
 ]
 """Cases that the long run found outside the contract, by reader and seed; fixed since."""
 

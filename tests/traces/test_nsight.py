@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -76,3 +78,52 @@ def test_what_is_no_whole_export_is_refused_in_a_sentence(tmp_path: Path) -> Non
     for path, sentence in ((cut, "whole export"), (empty, "holds no GPU kernel"), (report, "nsys export --type")):
         with pytest.raises(InputError, match=sentence):
             api.diagnose(path)
+
+
+ODD = (
+    None,
+    -1,
+    0,
+    2**63 - 1,
+    -(2**63),
+    1.5,
+    float("inf"),
+    "",
+    "x",
+    "aten::mm, seq = 1, sizes = [[" + "9" * 40 + "]]",
+    b"\xff",
+)
+CELLS = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "correlationId",
+        "globalPid",
+        "demangledName",
+    ),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
+    "NVTX_EVENTS": ("start", "end", "text", "textId", "globalTid"),
+    "StringIds": ("value",),
+    "TARGET_INFO_GPU": ("id", "name"),
+}
+
+
+def test_an_export_with_odd_values_is_answered_or_refused(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    whole = export([bf16(replace(RAGGED, steps=2))], tmp_path / "w.sqlite").read_bytes()
+    rng = random.Random(7)
+    for case in range(60):
+        path = tmp_path / "case.sqlite"
+        path.write_bytes(whole)
+        with closing(sqlite3.connect(path)) as database:
+            for _ in range(rng.choice((1, 2, 5))):
+                table = rng.choice(sorted(CELLS))
+                rows = "" if rng.random() < 0.2 else f" WHERE rowid % {rng.choice((2, 7, 50))} = 1"
+                with contextlib.suppress(sqlite3.IntegrityError):  # StringIds' values are never NULL
+                    database.execute(f"UPDATE {table} SET {rng.choice(CELLS[table])} = ?{rows}", (rng.choice(ODD),))
+            database.commit()
+        done = sartor("diagnose", path, "--json")
+        assert done.code in (0, 2), (case, done.out[-500:])
+        assert "NaN" not in done.out
+        assert "Infinity" not in done.out

@@ -133,12 +133,12 @@ def _keep(event: dict[str, Any], kept: Recorded) -> None:
         where = _int(args.get("stream", event.get("tid")))
         kept.kernels.append((begin_s, took_s, name, where, _int(args.get("correlation")), number))
     elif cat in ON_HOST:
-        kept.launches[_int(args.get("correlation"))] = begin_s, number, event.get("tid")
+        kept.launches[_int(args.get("correlation"))] = begin_s, number, _thread(event)
         if "Synchronize" in name:
             kept.waits.append((name, begin_s, begin_s + took_s))
     elif cat == "cpu_op":
         if number not in kept.operators:
-            kept.threads.append(event.get("tid"))
+            kept.threads.append(_thread(event))
         kept.operators[number] = _operator(name, args, begin_s, begin_s + took_s)
     elif cat == "user_annotation" and name.startswith("ProfilerStep#"):
         kept.steps.append((name, begin_s, begin_s + took_s))
@@ -172,6 +172,12 @@ def _first_type(types: object) -> str:
 
 def _int(value: object) -> int:
     return value if isinstance(value, int) and abs(value) < MOST else -1
+
+
+def _thread(event: dict[str, Any]) -> object:
+    """A thread's number or name; None for what is neither."""
+    thread = event.get("tid")
+    return thread if isinstance(thread, int | str) else None
 
 
 def _float(value: object) -> float:
