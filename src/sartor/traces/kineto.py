@@ -124,7 +124,9 @@ def _blank(text: str, at: int) -> int:
 def _keep(event: dict[str, Any], kept: Recorded) -> None:
     cat, args = event.get("cat"), event.get("args")
     begin, took = event.get("ts"), event.get("dur")
-    if not isinstance(args, dict) or not isinstance(begin, int | float | str) or event.get("ph") != "X":
+    if not isinstance(args, dict) or not isinstance(begin, int | float | str):
+        return
+    if not isinstance(cat, str) or event.get("ph") != "X":
         return
     begin_s, took_s = MICRO * _float(begin), MICRO * _float(took)
     name = str(event.get("name", ""))
