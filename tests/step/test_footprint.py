@@ -179,11 +179,11 @@ def test_the_stash_grows_as_the_microbatches_in_flight(m: int, tp: int, pp: int)
 def test_microbatches_in_flight_are_those_of_the_simulated_pipeline(
     pp: int, virtual: int, groups: int, schedule: PipelineSchedule, ratio: float
 ) -> None:
-    virtual = virtual if schedule is PipelineSchedule.ONE_F_ONE_B and pp > 1 else 1
-    m = groups * pp if virtual > 1 else groups
+    virtual = (2 if schedule.is_v else virtual) if pp > 1 else 1
+    m = 2 * pp + groups if schedule.is_v else groups * pp if virtual > 1 else groups
     each = np.ones((pp, virtual))
     events = simulate(schedule, PipelineTimes(forward_s=each, dgrad_s=ratio * each, wgrad_s=each), m)
-    until = "W" if schedule is PipelineSchedule.ZERO_BUBBLE else "B"
+    until = "W" if schedule.splits else "B"
     for d in range(pp):
         ours = int(in_flight(schedule, d, pp, virtual, m).sum())
         assert ours == most_in_flight(events, d, until=until)  # type: ignore[arg-type]

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
+from sartor.step.kept_bytes import in_flight
+from sartor.step.orders import Work
 from sartor.step.pipeline import PipelineWork, pipeline_time
 from sartor.step.simulation import PipelineTimes, makespan_s, simulate
 from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows
 from step.in_flight import most_in_flight
 
-ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = PipelineSchedule
+ONE_F_ONE_B, ZERO_BUBBLE, GPIPE, ZERO_BUBBLE_V, DUAL_PIPE_V = PipelineSchedule
 
 
 def every_device(pp: int, virtual: int = 1) -> StageRows:
@@ -173,8 +175,64 @@ def test_interleaving_wants_microbatches_in_groups_of_pp() -> None:
         InputError, match=r"num_microbatches=6: must be a multiple of pp=4 to interleave; nearest: 4 and 8"
     ):
         simulate(ONE_F_ONE_B, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), 6)
-    with pytest.raises(InputError, match="one chunk of layers per device"):
-        simulate(ZERO_BUBBLE, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), 8)
+    with pytest.raises(InputError, match="two microbatches for each of pp=4"):
+        simulate(ZERO_BUBBLE_V, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), 7)
+    with pytest.raises(InputError, match="two chunks per device"):
+        simulate(DUAL_PIPE_V, PipelineTimes(forward_s=ones[:, :1], dgrad_s=ones[:, :1], wgrad_s=ones[:, :1]), 8)
+
+
+@pytest.mark.parametrize("schedule", [ZERO_BUBBLE_V, DUAL_PIPE_V])
+@given(st.integers(2, 6), st.integers(0, 7), st.floats(0.7, 1.8), st.floats(0.2, 1.2))
+def test_a_v_of_equal_chunks_is_exact(schedule: PipelineSchedule, pp: int, more: int, b: float, w: float) -> None:
+    chunks, m = np.ones((pp, 2)), 2 * pp + more
+    exact = simulated(schedule, chunks, b * chunks, w * chunks, m)
+    assert closed(schedule, chunks, b * chunks, w * chunks, m) == pytest.approx(exact, rel=1e-12)
+
+
+@given(st.integers(2, 6), st.integers(2, 5))
+def test_a_v_idles_a_third_of_interleaving_where_all_tasks_are_equal(pp: int, rounds: int) -> None:
+    """Forward, backward and weight gradient of a chunk take 1 s: (p - 1) s against (p - 1) (1 + 2) s."""
+    ones, m = np.ones((pp, 2)), pp * rounds
+    idle = {s: simulated(s, ones, ones, ones, m) - 6 * m for s in (ONE_F_ONE_B, ZERO_BUBBLE_V, DUAL_PIPE_V)}
+    assert idle == {ONE_F_ONE_B: 3 * (pp - 1), ZERO_BUBBLE_V: pp - 1, DUAL_PIPE_V: pp - 1}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([ZERO_BUBBLE_V, DUAL_PIPE_V, ZERO_BUBBLE]), st.integers(2, 5), st.integers(2, 3), st.data())
+def test_uneven_chunks_of_split_schedules_are_within_a_fifth(
+    schedule: PipelineSchedule, pp: int, groups: int, data: st.DataObject
+) -> None:
+    chunks = np.array(data.draw(st.lists(st.floats(1.0, 1.5), min_size=pp * 2, max_size=pp * 2))).reshape(pp, 2)
+    exact = simulated(schedule, chunks, chunks, 0.8 * chunks, pp * groups)
+    assert closed(schedule, chunks, chunks, 0.8 * chunks, pp * groups) == pytest.approx(exact, rel=0.2)
+
+
+@given(st.integers(2, 5), st.integers(2, 4), st.integers(1, 4), st.floats(0.8, 1.25), st.floats(0.6, 1.0))
+def test_chunks_shorten_the_zero_bubble_further(pp: int, v: int, groups: int, b: float, w: float) -> None:
+    chunks, m = np.ones((pp, v)), pp * groups
+    exact = simulated(ZERO_BUBBLE, chunks, b * chunks, w * chunks, m)
+    assert closed(ZERO_BUBBLE, chunks, b * chunks, w * chunks, m) == pytest.approx(exact, rel=0.05)
+    assert exact <= simulated(ONE_F_ONE_B, chunks, b * chunks, w * chunks, m) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("schedule", [ZERO_BUBBLE_V, DUAL_PIPE_V])
+@given(st.integers(2, 5), st.integers(0, 5))
+def test_a_v_does_every_task_once_and_holds_what_is_said(schedule: PipelineSchedule, pp: int, more: int) -> None:
+    ones, m = np.ones((pp, 2)), 2 * pp + more
+    events = simulate(schedule, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), m)
+    tasks = {(e.device, e.kind, e.chunk, e.microbatch) for e in events}
+    assert len(tasks) == len(events) == pp * 2 * m * 3
+    said = in_flight(int(schedule), np.arange(pp), pp, 2, m)
+    held = [most_in_flight(events, d, until=Work.WGRAD) for d in range(pp)]
+    assert held == np.asarray(said).sum(axis=-1).tolist()
+
+
+def test_a_v_keeps_head_and_embedding_on_the_first_device() -> None:
+    shape = load_model("llama3-8b")
+    counts = stage_counts(shape, 4, 2, v_shaped=True)
+    assert counts[0, 0, 0] == counts[0, 1, -1] == 1
+    assert counts[:, :, 1:-1].sum() == 32
+    assert counts[-1, :, [0, -1]].sum() == 0
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3"])

@@ -36,6 +36,9 @@ PLANS = {
     "interleaved": plan_of(4, virtual_stages=2, zero_stage=1),
     "zero bubble": plan_of(4, schedule=ZERO_BUBBLE),
     "GPipe": plan_of(4, schedule=GPIPE),
+    "zero bubble in chunks": plan_of(4, virtual_stages=2, schedule=ZERO_BUBBLE),
+    "V": plan_of(4, virtual_stages=2, schedule=PipelineSchedule.ZERO_BUBBLE_V, stage_layers=(2, 2, 2, 2, 2, 2, 2, 2)),
+    "DualPipeV": plan_of(4, virtual_stages=2, schedule=PipelineSchedule.DUAL_PIPE_V),
     "FSDP": plan_of(2, dp=8, m=4, zero_stage=3),
     "ZeRO 2": plan_of(2, dp=8, m=4, zero_stage=2),
     "recomputed": plan_of(4, recompute=Recompute.FULL, recompute_layers=2),
@@ -47,7 +50,8 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_timeline_is_as_long_as_the_step_is_priced(name: str) -> None:
     found, priced = timeline(JOB, PLANS[name], CLUSTER), step(JOB, PLANS[name], CLUSTER)
-    assert found.step_s == pytest.approx(priced.step_s, rel=0.02)
+    in_v = PipelineSchedule(int(PLANS[name].schedule)).is_v  # whose first device has embedding and head
+    assert found.step_s == pytest.approx(priced.step_s, rel=0.06 if in_v else 0.02)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -60,7 +64,7 @@ def test_a_rank_does_one_thing_at_a_time_and_every_task_once(name: str) -> None:
         events = [e for e in found.of(d) if not (overlaps and e.kind.startswith("send"))]
         assert all(a.end_s <= b.start_s * (1 + 1e-12) for a, b in pairwise(events))
         tasks = [(e.kind, e.chunk, e.microbatch) for e in events if e.kind in ("F", "B", "W")]
-        assert len(set(tasks)) == len(tasks) == (3 if plan.schedule == ZERO_BUBBLE else 2) * m * virtual
+        assert len(set(tasks)) == len(tasks) == (3 if PipelineSchedule(int(plan.schedule)).splits else 2) * m * virtual
     assert found.step_s == max(e.end_s for e in found.events)
 
 

@@ -154,6 +154,9 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse(
             "schedule", "zero_bubble", "supports it only with two or more chunks per device", "virtual_stages=2"
         )
+    schedule = PipelineSchedule(int(plan.schedule))
+    if schedule.is_v and plan.virtual_stages != 2:
+        raise _refuse("virtual_stages", plan.virtual_stages, f"runs {_schedule(plan)} with two chunks per device", "2")
     if plan.schedule is PipelineSchedule.GPIPE and plan.virtual_stages > 1:
         raise _refuse("virtual_stages", plan.virtual_stages, "runs GPipe with one chunk per device", "virtual_stages=1")
     if job.optimizer is not Optimizer.ADAM:
@@ -259,10 +262,14 @@ def _parallelism(job: TrainingJob, plan: TrainingPlan, layers: int) -> Table:
 
 
 def _schedule(plan: TrainingPlan) -> str:
-    if plan.schedule is PipelineSchedule.GPIPE:
-        return "GPipe"
-    if plan.schedule is PipelineSchedule.ZERO_BUBBLE:
-        return "InterleavedZeroBubble"
+    names = {
+        PipelineSchedule.GPIPE: "GPipe",
+        PipelineSchedule.ZERO_BUBBLE: "InterleavedZeroBubble",
+        PipelineSchedule.ZERO_BUBBLE_V: "ZBVZeroBubble",
+        PipelineSchedule.DUAL_PIPE_V: "DualPipeV",
+    }
+    if (schedule := PipelineSchedule(int(plan.schedule))) in names:
+        return names[schedule]
     return "Interleaved1F1B" if plan.virtual_stages > 1 else "1F1B"
 
 

@@ -183,8 +183,8 @@ SCHEDULES = {
     "interleaved1f1b": (2, PipelineSchedule.ONE_F_ONE_B),
     "loopedbfs": (2, PipelineSchedule.GPIPE),
     "interleavedzerobubble": (2, PipelineSchedule.ZERO_BUBBLE),
-    "zbvzerobubble": (2, PipelineSchedule.ZERO_BUBBLE),
-    "dualpipev": (2, PipelineSchedule.ZERO_BUBBLE),
+    "zbvzerobubble": (2, PipelineSchedule.ZERO_BUBBLE_V),
+    "dualpipev": (2, PipelineSchedule.DUAL_PIPE_V),
 }
 """torch.distributed.pipelining's schedules: chunks per device where nobody says, and what they are here."""
 
@@ -204,8 +204,6 @@ def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, 
     each = config.count("parallelism.pipeline_parallel_layers_per_stage", 0, least=0)
     if pp == 1:
         return 1, PipelineSchedule.ONE_F_ONE_B, None
-    if word.lower() in ("zbvzerobubble", "dualpipev"):
-        config.assumptions.append(f"{word}: its V of chunks is priced as InterleavedZeroBubble")
     if modules is not None:
         stages = _module_stages(modules)
         if len(stages) % pp:

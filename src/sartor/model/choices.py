@@ -66,13 +66,32 @@ class PipelineSchedule(IntEnum):
     ONE_F_ONE_B = 0
     """1F1B (Narayanan et al. 2021); interleaved where ``virtual_stages`` > 1."""
     ZERO_BUBBLE = 1
-    """ZB-H1 (Qi et al. 2023): weight gradients fill the bubble; memory as 1F1B."""
+    """ZB-H1 (Qi et al. 2023): weight gradients fill the bubble; memory as 1F1B. With several chunks per device the
+    same of interleaved 1F1B."""
     GPIPE = 2
     """All forward, then all backward: every microbatch is kept."""
+    ZERO_BUBBLE_V = 3
+    """ZB-V (Qi et al. 2024, arXiv 2405.15362): two chunks per device, device d holding parts d and 2p - 1 - d."""
+    DUAL_PIPE_V = 4
+    """DualPipeV (DeepSeek, github.com/deepseek-ai/DualPipe): the same placement, forward beside backward."""
 
     @property
     def word(self) -> str:
-        return {0: "1f1b", 1: "zero_bubble", 2: "gpipe"}[int(self)]
+        return {0: "1f1b", 1: "zero_bubble", 2: "gpipe", 3: "zero_bubble_v", 4: "dual_pipe_v"}[int(self)]
+
+    @property
+    def is_v(self) -> bool:
+        """The second chunk of a device is the mirror image of its first."""
+        return self >= PipelineSchedule.ZERO_BUBBLE_V
+
+    @property
+    def splits(self) -> bool:
+        """Weight gradients are tasks of their own."""
+        return self not in (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE)
+
+
+COMMON_SCHEDULES = (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.GPIPE)
+"""Those that need no placement of their own."""
 
 
 class Optimizer(Enum):

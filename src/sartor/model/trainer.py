@@ -163,6 +163,8 @@ class Trainer:
     interleaves: bool = True
     schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
     expert_parallel: bool = True
+    zero_bubble_chunks: int = 1
+    """Chunks per device that its zero-bubble schedule wants: one, or at least two."""
     shards_fully: bool = False
     """Gradients are sharded with the optimizer state (ZeRO 2, 3), or nothing is, also with a pipeline."""
     offloads: tuple[OffloadModule, ...] = ()

@@ -16,7 +16,7 @@ import numpy as np
 from sartor.model.blocks import layer_order
 from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, OffloadModule, Recompute, TrainingJob
+from sartor.model.training import ContextParallel, OffloadModule, PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.space import (
     SWITCHES,
     UNEVEN_CHUNKS,
@@ -274,14 +274,34 @@ def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
     known, circular = [int(s) for s in job.trainer.schedules], job.trainer.one_program
+    least = job.trainer.zero_bubble_chunks
+
+    def chunked(rows: Rows) -> Array:
+        """Schedules that go with several chunks."""
+        kind = rows["schedule"]
+        return np.asarray((kind >= PipelineSchedule.ZERO_BUBBLE_V) | ((kind == 1) & (least > 1)))
+
     yield Condition(
         reason=f"{job.trainer.name} has no such schedule",
         ok=lambda r: np.isin(r["schedule"], known) | ((r["pp"] == 1) & (r["schedule"] == 0)),
     )
     yield Condition(
         reason="a schedule other than 1f1b needs a pipeline" + ("" if circular else " without virtual stages"),
-        ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (circular | (r["virtual_stages"] == 1))),
+        ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (circular | (r["virtual_stages"] == 1) | chunked(r))),
     )
+    if max(known) >= PipelineSchedule.ZERO_BUBBLE_V:
+        yield Condition(
+            reason="a schedule in a V wants two chunks per device and two microbatches per stage",
+            ok=lambda r: (
+                (r["schedule"] < PipelineSchedule.ZERO_BUBBLE_V)
+                | ((r["virtual_stages"] == 2) & (num_microbatches(job, r) >= 2 * r["pp"]))
+            ),
+        )
+    if least > 1:
+        yield Condition(
+            reason=f"{job.trainer.name}'s zero_bubble wants {least} chunks per device",
+            ok=lambda r: (r["schedule"] != PipelineSchedule.ZERO_BUBBLE) | (r["virtual_stages"] >= least),
+        )
 
 
 def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:

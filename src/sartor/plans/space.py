@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.model.blocks import layer_order
+from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.units import ceil_div, divisors
@@ -90,7 +91,7 @@ def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
         "sequence_parallel": np.array([0, 1]),
         "zero_stage": np.array([0, 1, 2, 3]),
         "shard_group": np.array([0, *_shard_groups(job, int(dims["dp"].max(initial=1)))]),
-        "schedule": np.array([int(s) for s in PipelineSchedule]),
+        "schedule": np.array(sorted({*map(int, COMMON_SCHEDULES), *map(int, job.trainer.schedules)})),
         "optimizer_offload": np.array([0]),
         "recompute": np.array([int(r) for r in Recompute]),
     }

@@ -16,6 +16,7 @@ from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint
 from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes, usable_of
+from sartor.step.stages import is_v_shaped
 from sartor.units import BoolArray, Bools, FloatArray, IntArray
 
 CHUNK = 8192
@@ -61,7 +62,8 @@ def every_stage(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Stage
     """Bytes of all pipeline ranks of one plan, part by part: arrays [pp, 1]."""
     flat, _ = flatten(plan)
     pp, virtual = int(flat.dims.pp[0]), int(flat.virtual_stages[0])  # type: ignore[index]
-    counts, device = devices_of(job, pp, virtual, plan.stage_layers, every=True)
+    is_v = is_v_shaped(plan.schedule, pp, virtual)
+    counts, device = devices_of(job, pp, virtual, plan.stage_layers, every=True, v_shaped=bool(is_v))
     return stage_bytes(job, flat, cluster, counts, device)
 
 
@@ -104,7 +106,8 @@ def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
     """What depends on microbatches and what does not, each computed once for its own distinct rows of plans, pipeline
     by pipeline (pp, virtual_stages)."""
     d = flat.dims
-    ways, pipeline = distinct_rows([d.pp, flat.virtual_stages])
+    is_v = is_v_shaped(flat.schedule, d.pp, flat.virtual_stages)
+    ways, pipeline = distinct_rows([d.pp, flat.virtual_stages, is_v.astype(np.int64)])
     whole = [pipeline, d.tp, d.cp, d.ep]
     size, count = flat.microbatch_size, flat.num_microbatches
     kinds = [flat.schedule, flat.recompute, flat.recompute_layers]
@@ -114,9 +117,9 @@ def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
     microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
     kept, held, devices = list[KeptBytes](), list[HeldBytes](), list[IntArray]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
-    for i, (pp, virtual) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
+    for i, (pp, virtual, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
         of_kept, of_held = (slice(at[i], at[i + 1]) for at in starts)
-        counts, device = devices_of(job, pp, virtual, flat.stage_layers, every=False)
+        counts, device = devices_of(job, pp, virtual, flat.stage_layers, every=False, v_shaped=bool(v_shaped))
         batch = microbatches.at(of_kept)
         kept.append(kept_bytes(job, _take(kept_plan, of_kept), cluster.gpu, batch, counts, device))
         own = params_at(params, of_held)

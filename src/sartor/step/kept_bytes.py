@@ -154,6 +154,7 @@ def _layers(
     return kept, peak
 
 
+SPLIT = tuple(int(schedule) for schedule in PipelineSchedule if schedule.splits)
 STAY = 2
 """Layers whose activations are on the device all the same: of the last ones, which backward wants at once, or of one
 that is in use and one that is on its way back (Megatron-Core keeps the last groups; how many is assumed)."""
@@ -197,7 +198,7 @@ def _head(
     free when the last layer's backward begins: one microbatch's."""
     losses = held[:, [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=1)[:, None]
     rows, h, habits = of.rows, job.shape.hidden_size, job.trainer.habits
-    last = np.where(np.asarray(plan.schedule) == PipelineSchedule.ZERO_BUBBLE, 1, flying[:, :, -1])
+    last = np.where(np.isin(plan.schedule, SPLIT), 1, flying[:, :, -1])
     kept = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * of.logits
     width = weight_bytes(job)
     split = habits.split_logit_bytes or habits.logit_bytes
@@ -225,7 +226,8 @@ def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatc
 
     1F1B fills the pipeline: rank d holds pp - d (Narayanan et al. 2021, sec. 2.2); interleaved it has begun
     2 (pp - d - 1) + (v - 1) pp + 1 passes through a chunk. ZB-H1 keeps back as many weight gradients as a rank has
-    devices before it, so every rank holds pp. GPipe holds all.
+    devices before it, so every rank holds pp. GPipe holds all. In a V rank d holds 2 pp chunks' (Qi et al. 2024,
+    table 2), d + 1 of them of its second chunk, and one more with DualPipeV.
     """
     m = np.asarray(microbatches)[..., None]
     d = np.asarray(device)[..., None]
@@ -234,7 +236,12 @@ def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatc
         steady = np.minimum(m, pp - d)
         whole = np.where(kind == PipelineSchedule.ZERO_BUBBLE, np.minimum(m, pp), steady)
         return np.where(kind == PipelineSchedule.GPIPE, m, whole)
-    begun = np.minimum((pp - 1 - d) * 2 + (virtual - 1) * pp + 1, m * virtual)
+    late = np.where(kind == PipelineSchedule.ZERO_BUBBLE, d, 0)  # weight gradients kept back
+    begun = np.minimum((pp - 1 - d) * 2 + (virtual - 1) * pp + 1 + late, m * virtual)
     rounds, rest = begun // (pp * virtual), begun % (pp * virtual)
     of_chunk = rounds * pp + np.clip(rest - np.arange(virtual) * pp, 0, pp)
+    if np.any(kind >= PipelineSchedule.ZERO_BUBBLE_V) and virtual == 2:
+        first = 2 * pp - d - np.where(kind == PipelineSchedule.ZERO_BUBBLE_V, 1, 0)
+        v = np.minimum(m, np.where(np.arange(2) == 0, first, d + 1))
+        of_chunk = np.where(kind >= PipelineSchedule.ZERO_BUBBLE_V, v, of_chunk)
     return np.where(kind == PipelineSchedule.GPIPE, m, of_chunk)

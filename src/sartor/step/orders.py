@@ -1,11 +1,13 @@
 """The order in which every device of a pipeline takes up its microbatches, schedule by schedule.
 
 A task is forward (F), backward (B) or weight gradient (W, where the schedule splits it off) of one microbatch through
-one chunk of layers. Device ``d`` of ``pp`` holds chunks ``0 .. v - 1``; chunk ``c`` is the model's part ``c * pp + d``.
+one chunk of layers. Device ``d`` of ``pp`` holds chunks ``0 .. v - 1``; chunk ``c`` is the model's part ``c * pp + d``,
+or in a V the second one part ``2 pp - 1 - d``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -29,20 +31,35 @@ class Task(NamedTuple):
 def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int, microbatches: int) -> list[Task]:
     """Tasks of one device, first to last. ``InputError`` where the schedule has no order for these numbers."""
     check_schedule(schedule, pp, virtual, microbatches)
+    if schedule.is_v and pp == 1:
+        schedule = PipelineSchedule.ZERO_BUBBLE
     if schedule is PipelineSchedule.GPIPE:
         return _interleaved(pp, virtual, microbatches, microbatches * virtual)
+    if schedule is PipelineSchedule.ZERO_BUBBLE_V:
+        return _zero_bubble_v(device, pp, microbatches)
+    if schedule is PipelineSchedule.DUAL_PIPE_V:
+        return _dual_pipe_v(device, pp, microbatches)
     if schedule is PipelineSchedule.ZERO_BUBBLE:
-        return _zero_bubble(device, pp, microbatches)
+        plain = device_order(PipelineSchedule.ONE_F_ONE_B, device, pp, virtual, microbatches)
+        return _with_weight_gradients(plain, device)
     if virtual == 1:
         return _alternate(_forward(microbatches), _backward(microbatches), min(pp - 1 - device, microbatches))
     return _interleaved(pp, virtual, microbatches, warmup_chunks(device, pp, virtual, microbatches))
 
 
+def part_of(schedule: PipelineSchedule, device: int, chunk: int, pp: int) -> int:
+    """Which part of the model a chunk is, counted from the input."""
+    return 2 * pp - 1 - device if schedule.is_v and chunk else chunk * pp + device
+
+
 def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatches: int) -> None:
-    if virtual > 1 and schedule is PipelineSchedule.ZERO_BUBBLE:
-        must = f"the {schedule.word} schedule has one chunk of layers per device"
-        raise InputError("virtual_stages", virtual, must, "1")
-    if virtual > 1 and microbatches % pp:
+    """``InputError`` where a schedule has no order for these numbers."""
+    if schedule.is_v and pp > 1 and virtual != 2:
+        raise InputError("virtual_stages", virtual, f"the {schedule.word} schedule has two chunks per device", "2")
+    if schedule.is_v and pp > 1 and microbatches < 2 * pp:
+        must = f"the {schedule.word} schedule wants at least two microbatches for each of pp={pp} devices"
+        raise InputError("num_microbatches", microbatches, must, str(2 * pp))
+    if virtual > 1 and not schedule.is_v and microbatches % pp:
         below = microbatches // pp * pp
         nearest = f"{below} and {below + pp}" if below else str(pp)
         raise InputError("num_microbatches", microbatches, f"must be a multiple of pp={pp} to interleave", nearest)
@@ -75,16 +92,107 @@ def _alternate(forward: list[Task], backward: list[Task], warmup: int) -> list[T
     return [*forward[:warmup], *steady, *backward[len(forward) - warmup :]]
 
 
-def _zero_bubble(device: int, pp: int, microbatches: int) -> list[Task]:
-    """ZB-H1 (Qi et al. 2023, fig. 2): device d keeps d weight gradients back, which fill its wait at the end."""
-    tasks = _alternate(_forward(microbatches), _backward(microbatches), min(pp - 1 - device, microbatches))
+def _with_weight_gradients(tasks: list[Task], device: int) -> list[Task]:
+    """ZB-H1 (Qi et al. 2023, fig. 2): device d keeps d weight gradients back, which fill its wait at the end; PyTorch's
+    ScheduleInterleavedZeroBubble does the same with chunks."""
     out: list[Task] = []
+    late: list[Task] = []
     for task in tasks:
         out.append(task)
-        if task.work is Work.BACKWARD and task.microbatch >= device:
-            out.append(Task(Work.WGRAD, 0, task.microbatch - device))
-    left = range(max(microbatches - device, 0), microbatches)
-    return [*out, *(Task(Work.WGRAD, 0, i) for i in left)]
+        if task.work is Work.BACKWARD:
+            late.append(task._replace(work=Work.WGRAD))
+            out += [late.pop(0)] if len(late) > device else []
+    return [*out, *late]
+
+
+class _Queue:
+    """Tasks of a device that holds two chunks of a V, each kind counted on by itself."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.late: list[Task] = []
+        self.next: Counter[tuple[Work, int]] = Counter()
+
+    def forward(self, *chunks: int) -> None:
+        for chunk in chunks:
+            self._add(Work.FORWARD, chunk)
+
+    def backward(self, *chunks: int, split: bool = False) -> None:
+        """With its weight gradient, or with that put off."""
+        for chunk in chunks:
+            task = self._add(Work.BACKWARD, chunk)
+            self.late.append(task._replace(work=Work.WGRAD))
+            if not split:
+                self.tasks.append(self.late.pop())
+
+    def weights(self, most: int | None = None) -> None:
+        """Weight gradients put off, the oldest first."""
+        some = self.late[:most]
+        self.tasks += some
+        del self.late[: len(some)]
+
+    def _add(self, work: Work, chunk: int) -> Task:
+        task = Task(work, chunk, self.next[work, chunk])
+        self.next[work, chunk] += 1
+        self.tasks.append(task)
+        return task
+
+
+def _zero_bubble_v(device: int, pp: int, microbatches: int) -> list[Task]:
+    """As torch.distributed.pipelining.ScheduleZBVZeroBubble orders it (PyTorch 2.9, recalled; Qi et al. 2024)."""
+    q, m = _Queue(), microbatches
+    q.forward(*[0] * (2 * (pp - device) - 1))
+    for _ in range(device):
+        q.forward(1, 0)
+    for _ in range(pp - device):
+        q.forward(1)
+        q.backward(1)
+    while q.next[Work.FORWARD, 1] < m:
+        if q.next[Work.FORWARD, 0] < m:
+            q.forward(0)
+        q.backward(0)
+        q.forward(1)
+        q.backward(1)
+    for _ in range(device):
+        q.backward(0, 1, split=True)
+    for _ in range(pp - device):
+        q.backward(0, split=True)
+        first = next(k for k, task in enumerate(q.late) if task.chunk == 0)
+        q.tasks.append(q.late.pop(first))
+    q.late.sort(key=lambda task: -task.chunk)
+    q.weights()
+    return q.tasks
+
+
+def _dual_pipe_v(device: int, pp: int, microbatches: int) -> list[Task]:
+    """As torch.distributed.pipelining.ScheduleDualPipeV orders it (PyTorch 2.9, recalled); a forward that runs beside a
+    backward is taken to run before it."""
+    q, after = _Queue(), pp - device - 1
+    q.forward(*[0] * (2 * after))
+    for _ in range(device + 1):
+        q.forward(0, 1)
+    for _ in range(after):
+        q.backward(1, split=True)
+        q.weights(1)
+        q.forward(1)
+    for _ in range(microbatches - 2 * pp + device + 1):
+        q.forward(0)
+        q.backward(1)
+        q.forward(1)
+        q.backward(0)
+    for _ in range(after):
+        q.backward(1)
+        q.forward(1)
+        q.backward(0)
+    for k in range(device + 1):  # from the middle on weight gradients wait
+        half = (device + 1) // 2
+        q.backward(1, split=k > half or (k == half and device % 2 == 1))
+        q.backward(0, split=k >= half)
+    for _ in range(after):
+        q.weights(1)
+        q.backward(0, split=True)
+    q.weights()
+    return q.tasks
 
 
 def _forward(microbatches: int) -> list[Task]:

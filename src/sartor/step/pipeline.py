@@ -1,4 +1,4 @@
-"""Time of a pipeline in closed form, arrays of plans at once: 1F1B, interleaved 1F1B, ZB-H1 and GPipe, unequal stages.
+"""Time of a pipeline in closed form, arrays of plans at once: 1F1B, interleaved 1F1B, ZB-H1, GPipe, and those in a V.
 
 A schedule's makespan is the longest path through its tasks. Every path goes down to some stage, lingers there, may
 visit the last stage and come back at its first and at its last microbatch, and returns; the largest of these few is
@@ -85,11 +85,24 @@ def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: I
         single: FloatArray = m * (f + b + w)[0]
         return single
     if rows.virtual_stages > 1:
-        return interleaved_s(rows, f + b + w, m)
+        return _chunked_s(rows, f, b, w, m, np.asarray(schedule))
     splits = np.asarray(schedule) == PipelineSchedule.ZERO_BUBBLE
     gpipe = np.asarray(schedule) == PipelineSchedule.GPIPE
     whole = one_f_one_b_s(rows, b_and_w(b, w, splits), f, m)
     return np.where(gpipe, gpipe_s(rows, f, b + w, m), whole) if gpipe.any() else whole
+
+
+def _chunked_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints, kind: Ints) -> FloatArray:
+    """Several chunks per device, by the schedule of each plan."""
+    whole = interleaved_s(rows, f + b + w, m)
+    for schedule, seconds in (
+        (PipelineSchedule.ZERO_BUBBLE, interleaved_zero_bubble_s),
+        (PipelineSchedule.ZERO_BUBBLE_V, zero_bubble_v_s),
+        (PipelineSchedule.DUAL_PIPE_V, dual_pipe_v_s),
+    ):
+        if np.any(np.equal(kind, schedule)):
+            whole = np.where(np.equal(kind, schedule), seconds(rows, f, b, w, m), whole)
+    return whole
 
 
 def b_and_w(b: FloatArray, w: FloatArray, splits: Floats) -> tuple[FloatArray, FloatArray | None]:
@@ -148,6 +161,56 @@ def interleaved_s(rows: StageRows, busy: FloatArray, m: Ints) -> FloatArray:
     most = busy.max(axis=0)
     total: FloatArray = m * most + (summed(rows.times, busy) - most) / rows.virtual_stages
     return total
+
+
+def interleaved_zero_bubble_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
+    """Interleaved 1F1B whose bubble is filled as in ZB-H1: for every other device one chunk's f + b - w, at least the
+    longer of f and b (Qi et al. 2023, table 1, by chunks)."""
+    busy = f + b + w
+    slowest = np.argmax(busy, axis=0)[None]
+    waits = np.maximum(f + b - w, np.maximum(f, b))
+    others = summed(rows.times, waits) - np.take_along_axis(waits, slowest, axis=0)[0]
+    total: FloatArray = m * busy.max(axis=0) + others / rows.virtual_stages
+    return total
+
+
+def zero_bubble_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
+    """ZB-V: the slowest device's work, and the longest of the paths that its V leaves at both ends. Exact for equal
+    chunks and m >= 2p: the paths are those that the simulation's makespan follows (tests/step/test_pipeline.py); with
+    unequal devices the mean chunk stands for all."""
+    f1, b1, w1, q = _mean_chunk(rows, f, b, w)
+    paths = (
+        q * b1,
+        2 * q * (b1 - w1),
+        (2 * q - 1) * f1 - (q - 1) * b1,
+        (2 * q - 1) * f1 + b1 - 2 * q * w1,
+        2 * q * f1 - (2 * q + 1) * w1,
+        np.maximum(f1, b1) + (q - 1) * w1,
+    )
+    total: FloatArray = m * (f + b + w).max(axis=0) + np.maximum.reduce(paths)
+    return total
+
+
+def dual_pipe_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
+    """DualPipeV, as ZB-V."""
+    f1, b1, w1, q = _mean_chunk(rows, f, b, w)
+    paths = (
+        q * f1,
+        q * (f1 + b1 - w1),
+        2 * q * b1 - f1 - q * w1,
+        (2 * q - 1) * (f1 - w1) + b1,
+    )
+    total: FloatArray = m * (f + b + w).max(axis=0) + np.maximum.reduce(paths)
+    return total
+
+
+def _mean_chunk(
+    rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, int]:
+    """Seconds of the mean chunk, and the devices but one."""
+    parts = rows.pp * rows.virtual_stages
+    of_chunk = [np.asarray(summed(rows.times, each)) / parts for each in (f, b, w)]
+    return of_chunk[0], of_chunk[1], of_chunk[2], rows.pp - 1
 
 
 def gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Ints) -> FloatArray:

@@ -19,7 +19,7 @@ from sartor.step.block_times import roles_again
 from sartor.step.blocks import block_params
 from sartor.step.orders import Task, Work, device_order
 from sartor.step.recipes import kernels_of, workload_of
-from sartor.step.stages import stage_counts
+from sartor.step.stages import plan_counts
 from sartor.step.states import weight_bytes
 from sartor.units import BoolArray, FloatArray, IntArray
 
@@ -81,7 +81,7 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
     """The work of a single plan. Raises ``InputError`` where its schedule has no order."""
     d, pp, virtual = plan.dims, int(plan.dims.pp), int(plan.virtual_stages)
     schedule = PipelineSchedule(int(plan.schedule))
-    counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
+    counts = plan_counts(job.shape, plan)
     workload = workload_of(job, d.tp, plan.microbatch_size)
     graph = lower(workload, d, kernels_of(job, cluster))
     every, params = blocks(job.shape), block_params(job, d)
@@ -91,7 +91,7 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
         repeats = float(block.count) if block.kind in (BlockKind.LAYER, BlockKind.MTP) else 1.0
         per_block[operator.block].append((operator, float(operator.count) / repeats))
     is_layer = np.array([block.kind is BlockKind.LAYER for block in every])
-    split = schedule is PipelineSchedule.ZERO_BUBBLE
+    split = schedule.splits
     held = counts.sum(axis=1)
     grads = job.trainer.grad_dtype.bytes
     again = _recomputed(plan, counts, is_layer)

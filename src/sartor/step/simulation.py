@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sartor.model.training import PipelineSchedule
-from sartor.step.orders import Task, Work, device_order
+from sartor.step.orders import Task, Work, device_order, part_of
 from sartor.units import FloatArray
 
 
@@ -59,7 +59,8 @@ def simulate(
         for d in range(pp):
             while position[d] < len(orders[d]):
                 task = orders[d][position[d]]
-                arrived = _arrival(task, d, pp, virtual, ready)
+                part = part_of(schedule, d, task.chunk, pp)
+                arrived = _arrival(task, part, pp * virtual - 1, ready)
                 if arrived is None:
                     waiting = True
                     break
@@ -71,17 +72,16 @@ def simulate(
                     )
                 )
                 free[d] = end
-                for sent in _transfer(task, d, end, pp, virtual, times):
+                for sent in _transfer(schedule, task, d, end, times):
                     events.append(sent)
                     end, free[d] = sent.end_s, (sent.end_s if times.blocking else end)
-                ready[(task.work, task.chunk * pp + d, task.microbatch)] = end
+                ready[(task.work, part, task.microbatch)] = end
                 position[d] += 1
     return sorted(events, key=lambda e: (e.device, e.start_s, e.end_s))
 
 
-def _arrival(task: Task, device: int, pp: int, virtual: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
-    """When what a task needs has arrived; None while it is not known."""
-    part, last = task.chunk * pp + device, virtual * pp - 1
+def _arrival(task: Task, part: int, last: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
+    """When what a task of a part needs has arrived; None while it is not known."""
     if task.work is Work.FORWARD:
         return ready.get((Work.FORWARD, part - 1, task.microbatch)) if part else 0.0
     own = ready.get((Work.FORWARD if task.work is Work.BACKWARD else Work.BACKWARD, part, task.microbatch))
@@ -96,15 +96,16 @@ def _duration(schedule: PipelineSchedule, task: Task, device: int, times: Pipeli
         return float(times.forward_s[at])
     if task.work is Work.WGRAD:
         return float(times.wgrad_s[at])
-    whole = schedule is not PipelineSchedule.ZERO_BUBBLE
-    return float(times.dgrad_s[at] + (times.wgrad_s[at] if whole else 0.0))
+    return float(times.dgrad_s[at] + (0.0 if schedule.splits else times.wgrad_s[at]))
 
 
-def _transfer(task: Task, device: int, end: float, pp: int, virtual: int, times: PipelineTimes) -> Iterator[Event]:
-    part = task.chunk * pp + device
+def _transfer(schedule: PipelineSchedule, task: Task, device: int, end: float, times: PipelineTimes) -> Iterator[Event]:
+    pp, virtual = times.forward_s.shape
+    part = part_of(schedule, device, task.chunk, pp)
     onward = task.work is Work.FORWARD and part < virtual * pp - 1
     back = task.work is Work.BACKWARD and part > 0
-    if (onward or back) and times.transfer_s > 0 and pp > 1:
+    stays = schedule.is_v and (part, task.work) in ((pp - 1, Work.FORWARD), (pp, Work.BACKWARD))  # the V's bottom
+    if (onward or back) and not stays and times.transfer_s > 0 and pp > 1:
         yield Event(
             device=device,
             kind="send_forward" if onward else "send_backward",

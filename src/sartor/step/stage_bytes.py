@@ -110,12 +110,18 @@ def reserved_bytes(
 
 
 def devices_of(
-    job: TrainingJob, pp: int, virtual: int, stage_layers: tuple[int, ...] | None, *, every: bool
+    job: TrainingJob,
+    pp: int,
+    virtual: int,
+    stage_layers: tuple[int, ...] | None,
+    *,
+    every: bool,
+    v_shaped: bool = False,
 ) -> tuple[IntArray, IntArray]:
     """Counts [devices, chunks, blocks] and ranks: of every device, or of the first of each kind, which is the fullest
     of its kind, since no later rank has more microbatches in flight."""
-    counts = stage_counts(job.shape, pp, virtual, stage_layers)
-    if every:
+    counts = stage_counts(job.shape, pp, virtual, stage_layers, v_shaped=v_shaped)
+    if every or v_shaped:  # in a V every device holds another number of each chunk in flight
         return counts, np.arange(pp)
     seen: dict[bytes, int] = {}
     for d, row in enumerate(counts):

@@ -13,7 +13,7 @@ from sartor.model.blocks import BlockKind, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.stage_loads import block_loads
-from sartor.step.stages import stage_counts
+from sartor.step.stages import plan_counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def of_slowest_stage(
     if int(plan.dims.pp) == 1:
         return found
     kinds = blocks(job.shape)
-    held = stage_counts(job.shape, int(plan.dims.pp), int(plan.virtual_stages), plan.stage_layers).sum(axis=1)
+    held = plan_counts(job.shape, plan).sum(axis=1)
     (weights,) = block_loads(job, plan, cluster, calibration)
     loads = [float(weights.of(each, stage)) for stage, each in enumerate(held)]
     shares = [n / int(kind.count) for n, kind in zip(held[int(np.argmax(loads))].tolist(), kinds, strict=True)]
@@ -65,8 +65,8 @@ def stage_table(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
 ) -> tuple[StageRow, ...]:
     """Every pipeline rank of a single plan, first to last."""
-    pp, virtual = int(plan.dims.pp), int(plan.virtual_stages)
-    counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
+    pp = int(plan.dims.pp)
+    counts = plan_counts(job.shape, plan)
     kinds = blocks(job.shape)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in kinds])
     (weights,) = block_loads(job, plan, cluster, calibration)

@@ -1,7 +1,8 @@
 """Which layers every device of a pipeline holds, and the few devices of them that differ.
 
 A pipeline of ``pp`` devices with ``v`` chunks each cuts a model into ``pp * v`` parts; part ``g`` is chunk ``g // pp``
-of device ``g % pp``. The embedding is on the first part, MTP modules and the head on the last.
+of device ``g % pp``; in a V the second half of the parts lies on the devices in reverse. The embedding is on the first
+part, MTP modules and the head on the last.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.shape import TransformerShape
-from sartor.units import IntArray
+from sartor.model.training import PipelineSchedule, TrainingPlan
+from sartor.units import BoolArray, IntArray, Ints
 
 
 def stage_counts(
-    shape: TransformerShape, pp: int, virtual_stages: int = 1, stage_layers: tuple[int, ...] | None = None
+    shape: TransformerShape,
+    pp: int,
+    virtual_stages: int = 1,
+    stage_layers: tuple[int, ...] | None = None,
+    *,
+    v_shaped: bool = False,
 ) -> IntArray:
     """How many of each of `blocks` every chunk holds: [device, chunk, block].
 
@@ -37,7 +44,22 @@ def stage_counts(
         if block.kind is not BlockKind.LAYER:
             counts[0 if block.kind is BlockKind.EMBEDDING else -1, i] += int(block.count)
     devices: IntArray = counts.reshape(virtual_stages, pp, len(kinds)).swapaxes(0, 1)
+    if v_shaped and virtual_stages == 2:
+        devices = np.stack([devices[:, 0], devices[::-1, 1]], axis=1)
     return devices
+
+
+def plan_counts(shape: TransformerShape, plan: TrainingPlan) -> IntArray:
+    """`stage_counts` of a single plan."""
+    pp, virtual = int(plan.dims.pp), int(plan.virtual_stages)
+    v_shaped = bool(is_v_shaped(plan.schedule, pp, virtual))
+    return stage_counts(shape, pp, virtual, plan.stage_layers, v_shaped=v_shaped)
+
+
+def is_v_shaped(schedule: Ints, pp: Ints, virtual_stages: Ints) -> BoolArray:
+    """Whether plans place their chunks in a V."""
+    v = np.asarray(schedule) >= PipelineSchedule.ZERO_BUBBLE_V
+    return np.asarray(v & (np.asarray(pp) > 1) & (np.asarray(virtual_stages) == 2))
 
 
 def _layers_of_parts(num_layers: int, parts: int, given: tuple[int, ...] | None) -> IntArray:
@@ -83,10 +105,12 @@ def stage_rows(
     virtual_stages: int = 1,
     stage_layers: tuple[int, ...] | None = None,
     pools: IntArray | None = None,
+    *,
+    v_shaped: bool = False,
 ) -> StageRows:
     """Distinct rows of `stage_counts` summed over chunks, ordered by their first device; ``pools`` tells devices of
     different pools apart [pp]."""
-    devices = stage_counts(shape, pp, virtual_stages, stage_layers).sum(axis=1)
+    devices = stage_counts(shape, pp, virtual_stages, stage_layers, v_shaped=v_shaped).sum(axis=1)
     where = np.zeros(pp, dtype=np.int64) if pools is None else pools
     rows, first, which = _distinct_rows(np.column_stack([devices, where]))
     is_row = which[:, None] == np.arange(len(rows))

@@ -29,7 +29,7 @@ from sartor.step.pipeline import PipelineWork, pipeline_time
 from sartor.step.results import StepEstimate
 from sartor.step.stage_exchange import PlanExchange, StageExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
-from sartor.step.stages import StageRows, stage_counts, stage_rows, summed
+from sartor.step.stages import StageRows, is_v_shaped, stage_counts, stage_rows, summed
 from sartor.step.stalls import Chunks, stall_s
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
 from sartor.units import FloatArray, IntArray
@@ -154,15 +154,17 @@ def _plans(
     tables = tables_for(structures)
     pools = [each.cluster for each in tables]
     size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
-    ways, pipeline = distinct_rows([columns["pp"], columns["virtual"], size, columns["split"]])
+    is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual"]).astype(np.int64)
+    ways, pipeline = distinct_rows([columns["pp"], columns["virtual"], size, columns["split"], is_v])
     layerwise = np.where(columns["zero"] >= 3, 3, 0)
     told = {**columns, "pipeline": pipeline, "structure": structure, "zero": layerwise}
     work, of = distinct_rows([told[name] for name in WORK])
     exchanges, at = distinct_rows([pipeline, structure])
     worked, exchanged = list[Worked](), list[StageExchange]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)).tolist() for rows in (work, exchanges)]
-    for i, (pp, virtual, per_stage, split) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
-        stages = _stages(job, pp, virtual, splits[split], pools_of_stages(pools, job, pp, per_stage), len(pools))
+    for i, (pp, virtual, per_stage, split, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
+        in_pool = pools_of_stages(pools, job, pp, per_stage)
+        stages = _stages(job, pp, virtual, splits[split], in_pool, len(pools), v_shaped=bool(v_shaped))
         exchanged.append(exchange_of(tables, stages.rows, exchanges[1][starts[1][i] : starts[1][i + 1]]))
         for first in range(starts[0][i], starts[0][i + 1], CHUNK):
             mine = slice(first, min(first + CHUNK, starts[0][i + 1]))
@@ -196,10 +198,17 @@ class _Stages:
 
 
 def _stages(
-    job: TrainingJob, pp: int, virtual: int, given: tuple[int, ...] | None, in_pool: IntArray, pools: int
+    job: TrainingJob,
+    pp: int,
+    virtual: int,
+    given: tuple[int, ...] | None,
+    in_pool: IntArray,
+    pools: int,
+    *,
+    v_shaped: bool,
 ) -> _Stages:
-    rows = stage_rows(job.shape, pp, virtual, given, in_pool)
-    if pp == 1 or virtual == 1:
+    rows = stage_rows(job.shape, pp, virtual, given, in_pool, v_shaped=v_shaped)
+    if pp == 1 or virtual == 1 or v_shaped:
         return _Stages(rows=rows, chunks=None)
     counts = stage_counts(job.shape, pp, virtual, given)
     own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # a block counts apart in every pool
@@ -251,6 +260,7 @@ def _overlapping_parts(
     )
     pipe = pipeline_time(pipeline, m, work["schedule"])
     stalled = np.zeros(m.size) if stages.chunks is None else stall_s(stages.chunks, s.blocks_s(), m)
+    stalled = np.where(work["schedule"] == PipelineSchedule.GPIPE, 0.0, stalled)  # it waits for nobody between
     slow = {name: m * s.of_slowest(name, pipe.slowest) for name in ("tp_s", "ep_s", "cp_s", "host_s")}
     for name in ("layerwise_s", "offload_s"):
         slow[name] = m * getattr(s, name)[pipe.slowest, np.arange(m.size)]

@@ -24,7 +24,7 @@ from sartor.step.simulation import Event, PipelineTimes, simulate
 from sartor.step.stage_bytes import stage_bytes
 from sartor.step.stage_exchange import PlanExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
-from sartor.step.stages import each_device, stage_counts
+from sartor.step.stages import each_device, plan_counts
 from sartor.step.step import check_plan, tables_of
 from sartor.step.tables import PlanTables, plan_columns
 from sartor.units import FloatArray, IntArray
@@ -83,7 +83,7 @@ def timeline(
     if 2 * pp * virtual * m > MOST_TASKS:
         must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
-    counts = stage_counts(job.shape, pp, virtual, plan.stage_layers)
+    counts = plan_counts(job.shape, plan)
     pools, tables = pools_of(cluster), tables_of(job, columns, cluster, calibration, coefficients)
     size = int(np.prod([columns[name][0] for name in ("tp", "cp", "dp")]))
     where = pools_of_stages(pools, job, pp, size)
@@ -187,7 +187,7 @@ def _memory(
     layers, head = _kept_bytes(job, plan, clusters[0], counts)
     whole = every_stage(job, plan, clusters[0])
     states = (whole.held.states + whole.buffers)[:, 0]
-    until = Work.WGRAD if schedule is PipelineSchedule.ZERO_BUBBLE else Work.BACKWARD
+    until = Work.WGRAD if schedule.splits else Work.BACKWARD
     tracks = []
     for d in range(len(counts)):
         mine = [e for e in tasks if e.device == d]

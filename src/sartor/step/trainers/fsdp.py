@@ -8,7 +8,7 @@ torch.nn.functional.cross_entropy), over a split vocabulary two fp32 temporaries
 
 from __future__ import annotations
 
-from sartor.model.choices import PipelineSchedule
+from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
 from sartor.operators import DType
 
@@ -39,7 +39,7 @@ FSDP = Trainer(
     vocab_multiple=0,
     memory=HABITS,
     pipelines=False,
-    schedules=tuple(PipelineSchedule),
+    schedules=COMMON_SCHEDULES,
     expert_parallel=False,
     shards_fully=True,
     optional_sequence_parallel=False,

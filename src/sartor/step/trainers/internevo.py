@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sartor.model.choices import PipelineSchedule
+from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
 from sartor.operators import DType
 
@@ -16,7 +16,7 @@ INTERNEVO = Trainer(
     broadcasts_shards=True,
     vocab_multiple=0,
     memory=MemoryHabits(grad_bytes=2.0, dummy_wgrad=False),
-    schedules=tuple(PipelineSchedule),
+    schedules=COMMON_SCHEDULES,
     optional_sequence_parallel=False,
     usual_zero_stage=1,
     source="hybrid_zero_optim.py: gradients reduced as they are, parameters broadcast by their owner",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sartor.model.choices import PipelineSchedule
+from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Accumulation, Trainer
 from sartor.step.trainers.deepspeed import HABITS
 
@@ -14,7 +14,7 @@ MEGATRON_DEEPSPEED = Trainer(
     hides_tp_backward=False,
     vocab_multiple=0,
     memory=HABITS,
-    schedules=tuple(PipelineSchedule),
+    schedules=COMMON_SCHEDULES,
     optional_sequence_parallel=False,
     usual_zero_stage=1,
     drops_out=True,

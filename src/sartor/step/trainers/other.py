@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sartor.model.choices import PipelineSchedule
+from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Trainer
 from sartor.step.trainers.megatron import UNFUSED
 
 OTHER = Trainer(
     name="other",
-    schedules=tuple(PipelineSchedule),
+    schedules=COMMON_SCHEDULES,
     releases=(UNFUSED,),
     optional_sequence_parallel=False,
     usual_zero_stage=1,
