@@ -259,6 +259,32 @@ def test_oversubscription_divides_the_rate() -> None:
         assert other == pytest.approx(4 * one, rel=1e-9)
 
 
+def test_traffic_within_a_rail_never_meets_the_core() -> None:
+    """Rings, trees and transfers between like places of nodes; a transfer to another place does."""
+    plain, calibration = two_tiers()
+    narrow, railed = (two_tiers(oversubscription=4.0, rails=on)[0] for on in (False, True))
+    for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.SEND_RECV):
+        for stride in (4, 8):
+            free, slow, rail = (seconds(kind, 1e9, 64, stride, each, calibration) for each in (plain, narrow, railed))
+            assert rail == pytest.approx(free, rel=1e-9)
+            assert slow == pytest.approx(4 * free, rel=1e-9)
+    across = seconds(Kind.SEND_RECV, 1e9, 64, 2, railed, calibration)
+    assert across == pytest.approx(seconds(Kind.SEND_RECV, 1e9, 64, 2, narrow, calibration), rel=1e-9)
+
+
+def test_an_all_to_all_reaches_other_rails_over_the_nodes_own_links() -> None:
+    """64 devices, 4 a node: each sends 60/64 of 1 GB out at 10 GB/s, having handed 3/4 of it to neighbours at 100 GB/s;
+    without links to forward over, those 3/4 cross a core that is four times too narrow."""
+    railed, calibration = two_tiers(oversubscription=4.0, rails=True)
+    assert seconds(Kind.ALL_TO_ALL, 1e9, 64, 1, railed, calibration) == pytest.approx(60 / 64 / 10, rel=1e-4)
+    tiers = (replace(railed.tiers[0], bytes_per_s=5e9), railed.tiers[1])
+    slow = seconds(Kind.ALL_TO_ALL, 1e9, 64, 1, replace(railed, tiers=tiers), calibration)
+    assert slow == pytest.approx((3 / 64 + 60 / 64 * 3 / 4) / 5, rel=1e-4)
+    pcie = replace(railed, tiers=(replace(railed.tiers[0], kind="pcie"), railed.tiers[1]))
+    crossed = seconds(Kind.ALL_TO_ALL, 1e9, 64, 1, pcie, calibration)
+    assert crossed == pytest.approx(60 / 64 / 10 * (1 + 3 * 3 / 4), rel=1e-4)
+
+
 def test_a_group_that_straddles_nodes_pays_the_network() -> None:
     cluster = load_cluster("dgx-h100", num_devices=48)
     six, eight = (seconds(Kind.ALL_REDUCE, 1e8, n, 1, cluster) for n in (6, 8))

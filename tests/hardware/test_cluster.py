@@ -151,6 +151,12 @@ def test_spans_grow_by_whole_factors_and_end_with_everything() -> None:
     assert cluster(tier(span=4), tier(span=72), tier()).tiers[1].span == 72
 
 
+def test_rails_lie_between_nodes() -> None:
+    with pytest.raises(InputError, match="rails join devices of different nodes"):
+        cluster(tier(span=8, rails=True), tier())
+    assert cluster(tier(span=8), tier(rails=True)).tiers[1].rails
+
+
 def test_a_cluster_has_whole_devices() -> None:
     for field, value in (("devices_per_node", 0), ("num_devices", -1), ("num_devices", 1.5), ("confidence", "sure")):
         with pytest.raises(InputError, match=field):

@@ -47,6 +47,9 @@ class LinkTier:
     """Latency from one device's memory to another's over this tier: one hop of a ring."""
     oversubscription: float = 1.0
     """Oversubscription: bandwidth of all devices over that of the core network (1: full bisection)."""
+    rails: bool = False
+    """Devices of one place in their nodes share a switch (a rail); ``oversubscription`` is that of the core between
+    rails, which traffic within a rail never meets (rail-optimized networks; Wang et al. 2023, arXiv 2307.12169)."""
     kind: str = ""
     """One of ``LINK_KINDS``, which decides efficiency and algorithms."""
     in_network_reduction: bool = False
@@ -98,6 +101,7 @@ class Cluster:
         _whole("devices_per_node", self.devices_per_node, least=1, most=MAX_DEVICES)
         _whole("num_devices", self.num_devices, least=0, most=MAX_DEVICES)
         _check_spans(self.tiers)
+        _check_rails(self.tiers)
         _check_nodes(self.tiers, self.devices_per_node)
         _check_pools(self.gpu, self.others)
         if self.price_usd_per_device_hour is not None:
@@ -151,6 +155,12 @@ def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
             near = ", ".join(str(k * inner.span) for k in _multiples(outer.span, inner.span))
             must = f"must be a multiple of the tier inside it, {inner.name} of {inner.span} devices"
             raise InputError(f"tiers.{outer.name}.span", outer.span, must, near)
+
+
+def _check_rails(tiers: tuple[LinkTier, ...]) -> None:
+    if tiers[0].rails:
+        must = "rails join devices of different nodes; the innermost tier lies within one"
+        raise InputError(f"tiers.{tiers[0].name}.rails", "true", must, "rails = true in the tier between nodes")
 
 
 def _check_pools(first: Gpu, others: tuple[Cluster, ...]) -> None:

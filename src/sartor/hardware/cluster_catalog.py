@@ -198,6 +198,7 @@ TIER_KEYS = (
     "alone_gbit_per_s",
     "latency_us",
     "oversubscription",
+    "rails",
     "in_network_reduction",
     "torus_axes",
     "torus_wrap",
@@ -228,6 +229,7 @@ def _model() -> type[BaseModel]:
             "kind": text,
             "span": kind(_span),
             "in_network_reduction": kind(door.flag),
+            "rails": kind(door.flag),
             **dict.fromkeys(_RATES, kind(door.above_zero)),
             "torus_axes": kind(door.count(0)),
             "torus_wrap": one,
@@ -294,7 +296,7 @@ def _tier(tier: JsonDict, i: int, gpu: Gpu, devices: int, where: str) -> LinkTie
     latency = HOP_LATENCY_S.get(kind, HOP_LATENCY_S[""]) if i or kind == "ici" else gpu.link_latency_s
     if "latency_us" in tier:
         latency = tier["latency_us"] * MICRO
-    same = ("in_network_reduction", "torus_axes", "torus_wrap", "oversubscription")
+    same = ("in_network_reduction", "torus_axes", "torus_wrap", "oversubscription", "rails")
     return LinkTier(
         name=str(tier.get("name", kind or f"tier {i + 1}")),
         kind=kind,

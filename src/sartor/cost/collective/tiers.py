@@ -201,7 +201,7 @@ class _Way:
             steps = near / np.maximum(m - 1, 1) * (self.n - self.n / m)
         if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no further than measured
             steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
-        part = (m - 1) / self.n if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
+        part = (m - 1) / self.n + self._forwarded() if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
         if self.name == "whole":
             steps = near = part = tree_steps(m)
         rate = share * tier.bytes_per_s / tier.oversubscription
@@ -212,7 +212,7 @@ class _Way:
     def _between(self, i: int, inner: Floats, outer: Floats) -> tuple[Floats, Floats, Floats]:
         """Links between groups of the tier inside: each device sends its share of what leaves the group."""
         tier, c, n, kind = self.cluster.tiers[i], self.calibration.network, self.n, self.kind
-        rate = c.share(tier.kind) * self._capacity(tier, inner) / tier.oversubscription
+        rate = c.share(tier.kind) * self._capacity(tier, inner) / self._core(i, inner)
         if tier.kind == "tcp":
             rate = np.minimum(rate, c.flow_bytes_per_s)
         if kind is CollectiveKind.ALL_TO_ALL:
@@ -230,6 +230,31 @@ class _Way:
         turns_taken: Floats = turns * (n / inner - n / outer)
         near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each
         return near / inner, rate, turns_taken * tier.latency_s
+
+    def _core(self, i: int, inner: Floats) -> Floats:
+        """By how much the core network slows what a device sends over a tier: rings and trees between nodes stay within
+        rails where members stand alike in their nodes; an all-to-all meets the core with what its inner links don't
+        forward to the right rail."""
+        tier, node = self.cluster.tiers[i], self.cluster.tiers[0].span
+        if not tier.rails or not node:
+            return tier.oversubscription
+        alike = (np.mod(self.stride, node) == 0) | (np.mod(node, np.maximum(self.stride, 1)) == 0)
+        if self.kind is CollectiveKind.SEND_RECV:
+            alike = np.mod(self.stride, node) == 0
+        across: Floats = np.where(alike, 0.0, 1.0)
+        if self.kind is CollectiveKind.ALL_TO_ALL:
+            across = 0.0 * inner if self._forwards() else 1 - 1 / inner
+        return 1 + (tier.oversubscription - 1) * across
+
+    def _forwards(self) -> bool:
+        """Whether what goes to another rail goes over the node's own links first (NCCL's PXN, which wants NVLink)."""
+        return any(tier.rails for tier in self.cluster.tiers) and self.cluster.tiers[0].kind in _FORWARDING
+
+    def _forwarded(self) -> Floats:
+        """Share of the buffer of an all-to-all that a device hands to a neighbour on the right rail: of what leaves the
+        node, all but the part for the own place in the other nodes."""
+        inside = self.reach[0]
+        return (self.n - inside) / self.n * (1 - 1 / inside) if self._forwards() else np.zeros_like(self.n)
 
     def _capacity(self, tier: LinkTier, inner: Floats) -> Floats:
         """What one of ``inner`` members in a node may send: its share, or what silent neighbours leave."""
@@ -262,4 +287,5 @@ class _Way:
         return tier.latency_s / (self.cluster.gpu.link_latency_s or tier.latency_s or 1.0)
 
 
+_FORWARDING = ("nvlink", "nvswitch", "xgmi")
 _RINGS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
