@@ -12,6 +12,7 @@ fitted without that device. Seeded; two runs on one machine write the same bytes
 from __future__ import annotations
 
 import datetime
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -401,16 +402,9 @@ def save(name: str, residual: Residual) -> None:
 
 
 def write(table: dict[str, dict[str, Any]]) -> None:
-    lines = ["# Written by lab/fit_residual.py. docs/concepts/residual.md says how each figure was made."]
-    for name in sorted(table):
-        lines += ["", f'["{name}"]', *(f"{key} = {_toml(value)}" for key, value in table[name].items())]
-    (OUT / "residuals.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    """A line per fit, so that a new one shows as one line of a diff."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table))
+    (OUT / "residuals.json").write_text("{\n" + lines + "\n}\n", encoding="utf-8")
 
 
 DEVICES = (

@@ -33,7 +33,7 @@ def test_unseen_weights_are_predicted_as_well_as_the_calibration_file_says(
 ) -> None:
     """Final coefficients, so the file's held-out error (fitted without these weights) is an upper mark. The residual
     that ships has seen these weights, so its interval, made for unseen ones, covers more than 80% of them; coverage of
-    weights it had not seen is in residuals.toml."""
+    weights it had not seen is in residuals.json."""
     measured = gemm_targets(shared_dir, gpu, dtype)
     held = {key: value[measured["held"]] for key, value in measured.items()}
     device = load_gpu(gpu)

@@ -126,7 +126,7 @@ def usual_cluster(gpu: Gpu) -> Cluster:
 @cache
 def _usual() -> dict[str, str]:
     """GPU -> the cluster it usually stands in."""
-    tables = {name: tomllib.loads((ENTRIES / f"{name}.toml").read_text(encoding="utf-8")) for name in cluster_names()}
+    tables = {name: _table(name) for name in cluster_names()}
     names = sorted(tables, key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
     return {tables[name]["gpu"]: name for name in names if not tables[name].get("num_devices")}
 
@@ -173,10 +173,15 @@ def _find(name_or_path: str | Path) -> Path:
     raise InputError("cluster", text, must, ", ".join(near))
 
 
-@cache
 def _aliases(name: str) -> tuple[str, ...]:
+    return tuple(_table(name).get("aliases", ()))
+
+
+@cache
+def _table(name: str) -> JsonDict:
+    """An entry of the catalogue as its file says it; empty for a cluster that is not one."""
     path = ENTRIES / f"{name}.toml"
-    return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("aliases", ())) if path.is_file() else ()
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Cluster

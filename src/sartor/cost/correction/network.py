@@ -1,6 +1,6 @@
 """Networks that say how far measurements lay from the formula: a factor near 1 on a predicted time, as data.
 
-One ``<key>.npz`` per fit in ``data/residual/`` and one ``residuals.toml`` with what each was fitted on, how well it did
+One ``<key>.npz`` per fit in ``data/residual/`` and one ``residuals.json`` with what each was fitted on, how well it did
 on weights it had not seen, and the fingerprint of the coefficients it corrects. A residual belongs to those
 coefficients and no others: refit or replace them and it is not found. Written by lab/fit_residual.py.
 
@@ -13,7 +13,7 @@ array equals the scalar call to the last bit. What it gains, and where it was fo
 from __future__ import annotations
 
 import hashlib
-import tomllib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -215,8 +215,8 @@ def _keys() -> dict[tuple[str, str], str]:
 
 @cache
 def _table() -> dict[str, JsonDict]:
-    file = _folder().joinpath("residuals.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file = _folder().joinpath("residuals.json")
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 @cache
