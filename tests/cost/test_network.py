@@ -259,6 +259,20 @@ def test_oversubscription_divides_the_rate() -> None:
         assert other == pytest.approx(4 * one, rel=1e-9)
 
 
+def test_stages_that_share_a_group_leave_the_core_to_those_at_its_edge() -> None:
+    """Groups of 32 devices behind a core of a fourth: stages of 8 devices send from one stage in four."""
+    made, calibration = two_tiers()
+    tiers = (
+        *made.tiers[:1],
+        replace(made.tiers[1], span=32),
+        replace(made.tiers[1], name="core", oversubscription=4.0),
+    )
+    wide = replace(made, tiers=tiers)
+    within, edge, all_ = (seconds(Kind.SEND_RECV, 1e9, n, s, wide, calibration) for n, s in ((4, 8), (16, 8), (16, 32)))
+    assert edge == pytest.approx(within, rel=1e-9)
+    assert all_ == pytest.approx(4 * within, rel=1e-9)
+
+
 def test_traffic_within_a_rail_never_meets_the_core() -> None:
     """Rings, trees and transfers between like places of nodes; a transfer to another place does."""
     plain, calibration = two_tiers()

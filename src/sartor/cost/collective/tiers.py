@@ -236,15 +236,24 @@ class _Way:
         rails where members stand alike in their nodes; an all-to-all meets the core with what its inner links don't
         forward to the right rail."""
         tier, node = self.cluster.tiers[i], self.cluster.tiers[0].span
+        sending = self._crossing(i)
         if not tier.rails or not node:
-            return tier.oversubscription
+            return np.maximum(tier.oversubscription * sending, 1.0)
         alike = (np.mod(self.stride, node) == 0) | (np.mod(node, np.maximum(self.stride, 1)) == 0)
         if self.kind is CollectiveKind.SEND_RECV:
             alike = np.mod(self.stride, node) == 0
         across: Floats = np.where(alike, 0.0, 1.0)
         if self.kind is CollectiveKind.ALL_TO_ALL:
             across = 0.0 * inner if self._forwards() else 1 - 1 / inner
-        return 1 + (tier.oversubscription - 1) * across
+        return 1 + (np.maximum(tier.oversubscription * sending, 1.0) - 1) * across
+
+    def _crossing(self, i: int) -> Floats:
+        """Share of the devices that send over a tier: of a transfer to the next member only those whose next one lies
+        beyond the group of the tier inside; they have the core to themselves."""
+        inside = _spans(self.cluster)[i - 1]
+        if self.kind is not CollectiveKind.SEND_RECV or not inside:
+            return np.ones_like(self.n)
+        return np.minimum(self.stride / inside, 1.0)
 
     def _forwards(self) -> bool:
         """Whether what goes to another rail goes over the node's own links first (NCCL's PXN, which wants NVLink)."""
