@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.package_index import fetched
+from launch.test_own_loaders import judged
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
@@ -140,3 +141,59 @@ def test_every_field_of_a_recipe_is_one_of_the_wheels_dataclasses(tmp_path: Path
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).count(".") == 2:
                 _, section, field = ast.unparse(node.targets[0]).split(".")
                 assert field in known[section], (model, section, field)
+
+
+CORE = """
+import ast, pathlib, types, warnings
+import torch_shells
+warnings.simplefilter("ignore")
+torch_shells.NAMES -= {"numpy"}
+torch_shells.NAMES |= {"transformer_engine", "apex"}
+root = pathlib.Path(FOLDER, "site")
+inner = ("", ".core", ".core.transformer", ".core.quantization", ".core.fusions", ".core.pipeline_parallel")
+for name in ("megatron" + each for each in inner):
+    module = types.ModuleType(name)
+    module.__path__ = [str(root.joinpath(*name.split(".")))]
+    sys.modules[name] = module
+utils = sys.modules["megatron.core.utils"] = torch_shells.Package("megatron.core.utils")
+for name in ("is_te_min_version", "is_torch_min_version", "is_flashinfer_min_version"):
+    setattr(utils, name, lambda *_, **__: True)
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+known = {"torch": torch, "F": F, "AttnBackend": AttnBackend, "quick_gelu": F.quick_gelu, "squared_relu": F.squared_relu}
+for name in NAMES:
+    tree = ast.parse(pathlib.Path(FOLDER, name, "sartor_recipe.py").read_text())
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.keywords)
+    call = next(node for node in calls if "Provider" in ast.unparse(node.func))
+    given = {k.arg: eval(ast.unparse(k.value), known) for k in call.keywords}
+    kind = MLATransformerConfig if "multi_latent_attention" in given else TransformerConfig
+    given = {field: value for field, value in given.items() if field in kind.__dataclass_fields__}
+    made = kind(**given, bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16)
+    print(name, made.num_layers, made.tensor_model_parallel_size, made.expert_model_parallel_size, sep="|")
+"""
+OTHER_PLANS = {
+    "shaped": {},
+    "contexts": {"dims": ParallelDims(tp=4, cp=2, dp=8), "recompute": Recompute.NONE},
+    "chunks": {"dims": ParallelDims(tp=2, pp=4, dp=8), "num_microbatches": 8, "recompute": Recompute.SELECTIVE},
+}
+
+
+@pytest.mark.slow
+def test_megatron_cores_own_configuration_takes_25_launches(tmp_path: Path) -> None:
+    """Its checks of one another's fields run (``TransformerConfig.__post_init__``), which are Megatron-LM's too."""
+    fetched(tmp_path / "site", "megatron-core==0.16.1")
+    made = {f"{model} {name}": case(model)[0] for model in MODELS for name in OTHER_PLANS}
+    made |= {f"llama-3-8b {name} shaped": job_of("llama-3-8b", **changes) for name, changes in CASES.items()}
+    for name, job in made.items():
+        plan = replace(SHAPED, **OTHER_PLANS[name.rpartition(" ")[2]])  # type: ignore[arg-type]
+        if name.startswith("llama-3-8b modules"):
+            plan = replace(plan, recompute=Recompute.SELECTIVE)
+        plan = replace(plan, dims=replace(plan.dims, ep=4 if job.shape.moe_ffn else 1))
+        whole = replace(job, global_batch_size=int(plan.dims.dp) * int(plan.num_microbatches))
+        save_files(launch_files("megatron-bridge", whole, plan, CLUSTER), tmp_path / name)
+    lines = judged(CORE, tmp_path, list(made)).splitlines()
+    assert [line.split("|")[0] for line in lines] == list(made)
+    assert len(lines) == 25
+    assert "deepseek-v3 chunks|61|2|4" in lines

@@ -453,3 +453,17 @@ def test_an_fsdp_field_of_no_version_is_listed(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n  fsdp_weird: 3\n")
     assert [each for each in read_launch(path).unknown if "weird" in each]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_offload_params: true\n"),
+        ("t.toml", '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nenable_cpu_offload = true\n'),
+    ],
+)
+def test_offloaded_parameters_are_said_to_have_no_price(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    reading = read_launch(tmp_path / name, num_devices=8)
+    assert reading.plan.optimizer_offload
+    assert any("optimizer's states are priced alone" in note for note in reading.assumptions)

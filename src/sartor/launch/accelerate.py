@@ -172,6 +172,10 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
         fields.assumptions.append("microbatch_size=1 (the training program's --per_device_train_batch_size)")
     steps = flags.size("--gradient_accumulation_steps") or fields.size("gradient_accumulation_steps") or 1
     checkpoints = fields.find("fsdp_config.fsdp_activation_checkpointing") is True
+    if fields.find("fsdp_config.fsdp_offload_params") is True:
+        fields.assumptions.append(
+            "fsdp_offload_params: of what goes to the host the optimizer's states are priced alone"
+        )
     plan = TrainingPlan(
         dims=dims,
         microbatch_size=micro,

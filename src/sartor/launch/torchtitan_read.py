@@ -138,6 +138,10 @@ def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPl
         raise InputError("num_devices", devices, must, str(dp * tp * pp * cp))
     zero = _read_zero(config, shards * cp > 1, pp)
     virtual, schedule, stages = _read_pipeline(config, pp, layers)
+    if config.flag("training.enable_cpu_offload"):
+        config.assumptions.append(
+            "enable_cpu_offload: of what goes to the host the optimizer's states are priced alone"
+        )
     microbatch, count = _read_batch(config, dp, pp)
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=_splits_sequence(config)),
