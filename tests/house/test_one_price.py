@@ -53,6 +53,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "zero_stage": draw(st.sampled_from((None, 0, 1, 2, 3))),
         "virtual_stages": draw(st.sampled_from((None, 2))),
         "recompute": draw(st.sampled_from((None, "none", "full"))),
+        "dtype": draw(st.sampled_from(("bf16", "fp8"))),
     }
 
 
@@ -68,7 +69,7 @@ def asked(job: dict[str, Any]) -> tuple[ModelEstimate, HeldPlan]:
 
 
 def planned(job: dict[str, Any], held: HeldPlan) -> PlanAnswer:
-    words = {name: job[name] for name in ("num_devices", "global_batch_size", "seq_len")}
+    words = {name: job[name] for name in ("num_devices", "global_batch_size", "seq_len", "dtype")}
     return api.plan(job["model"], job["cluster"], **words, fix=held.axes)
 
 
