@@ -174,7 +174,7 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
     checkpoints = fields.find("fsdp_config.fsdp_activation_checkpointing") is True
     if fields.find("fsdp_config.fsdp_offload_params") is True:
         fields.assumptions.append(
-            "fsdp_offload_params: of what goes to the host the optimizer's states are priced alone"
+            "fsdp_offload_params: of what it offloads, optimizer states alone have a price"
         )
     plan = TrainingPlan(
         dims=dims,

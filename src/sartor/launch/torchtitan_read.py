@@ -140,7 +140,7 @@ def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPl
     virtual, schedule, stages = _read_pipeline(config, pp, layers)
     if config.flag("training.enable_cpu_offload"):
         config.assumptions.append(
-            "enable_cpu_offload: of what goes to the host the optimizer's states are priced alone"
+            "enable_cpu_offload: of what it offloads, optimizer states alone have a price"
         )
     microbatch, count = _read_batch(config, dp, pp)
     plan = TrainingPlan(
