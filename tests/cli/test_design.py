@@ -107,7 +107,12 @@ def test_several_models_are_weighed(sartor: Call, small: list[object], tmp_path:
 
 @pytest.mark.parametrize(
     ("objective", "per"),
-    [("throughput-per-mm2", "area_mm2"), ("throughput-per-watt", "power_w"), ("throughput-per-dollar", "usd")],
+    [
+        ("throughput-per-mm2", "area_mm2"),
+        ("throughput-per-watt", "power_w"),
+        ("throughput-per-dollar", "usd"),
+        ("throughput-per-ownership-dollar", "ownership_usd"),
+    ],
 )
 def test_an_objective_is_throughput_over_what_it_says(
     sartor: Call, small: list[object], objective: str, per: str

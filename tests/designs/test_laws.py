@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from design_samples import QUESTIONS, every_option, question, small_space
+from sartor.cost.chip.ownership import package_usd
 from sartor.designs.baselines import alone
 from sartor.designs.candidates import candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_option, evaluate_point, joules_per_token
@@ -92,7 +93,12 @@ def test_a_budget_of_energy_is_kept_exactly() -> None:
 
 @pytest.mark.parametrize(
     ("objective", "weights"),
-    [(Objective.PER_MM2, (1.0, 1.0)), (Objective.PER_WATT, (5.0, 1.0)), (Objective.PER_DOLLAR, (1.0, 3.0))],
+    [
+        (Objective.PER_MM2, (1.0, 1.0)),
+        (Objective.PER_WATT, (5.0, 1.0)),
+        (Objective.PER_DOLLAR, (1.0, 3.0)),
+        (Objective.PER_OWNERSHIP_DOLLAR, (1.0, 2.0)),
+    ],
 )
 def test_every_objective_over_several_models_by_weights_is_that_of_all_points(
     objective: Objective, weights: tuple[float, float]
@@ -115,6 +121,26 @@ def test_dear_memory_makes_for_less_of_it_per_dollar() -> None:
     assert dear.evaluation.point.hbm_bytes <= cheap.evaluation.point.hbm_bytes
     assert dear.usd == pytest.approx(dear.die_usd + 1000.0 * dear.evaluation.point.hbm_bytes / 1e9)
     assert cheap.usd == cheap.die_usd
+
+
+def test_ownership_is_the_price_of_parts_package_and_electricity_of_all_years() -> None:
+    asked = replace(QUESTIONS[1], objective=Objective.PER_OWNERSHIP_DOLLAR, microbatch_sizes=(4,))
+    space = small_space(num_vector_cores=[2])
+    free, short, long = (
+        search_design(replace(asked, costs=DesignCosts(years=years, usd_per_kwh=usd)), space).best
+        for years, usd in ((4, 0.0), (4, 0.1), (8, 0.1))
+    )
+    assert free is not None
+    assert short is not None
+    assert long is not None
+    chip = free.evaluation.point.accelerator
+    assert free.ownership_usd == pytest.approx(free.usd + package_usd(free.area_mm2, chip.num_stacks))
+    for best, kwh in ((short, 4 * 8.766 * 1.56), (long, 8 * 8.766 * 1.56)):
+        stacks = best.evaluation.point.accelerator.num_stacks
+        parts = best.usd + package_usd(best.area_mm2, stacks)
+        assert best.ownership_usd == pytest.approx(parts + best.power_w * kwh * 0.1)
+        assert best.objective == pytest.approx(best.evaluation.rates[0] / best.ownership_usd)
+    assert long.power_w <= free.power_w
 
 
 def experts(num_experts: int = 4) -> DesignModel:

@@ -53,6 +53,8 @@ def design(
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float | None = None,
+    years: float | None = None,
+    usd_per_kwh: float | None = None,
     plausibility: bool = True,
     sensitivity: bool = False,
     set: Mapping[str, int | str] | None = None,
@@ -73,12 +75,14 @@ def design(
     name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose.
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
     (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_size`` and
-    ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs.
+    ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs,
+    ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar).
     Without ``plausibility`` chips that no one can build are priced too, and the best is marked if it is one.
     ``sensitivity``: which values of each axis come within 1% of the best, and whether it stays ahead of the next best
     chips with an assumed rate 30% higher or lower.
     Raises ``InputError``; "no point fits" is an answer.
     """
+    from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
     from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
     from sartor.designs.ask import design_models, design_question
@@ -111,6 +115,8 @@ def design(
         area_model=area_model,
         wafer_usd=wafer_usd,
         hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,
+        years=YEARS if years is None else years,
+        usd_per_kwh=USD_PER_KWH if usd_per_kwh is None else usd_per_kwh,
         plausibility=plausibility,
     )
     if not 0 <= tolerance < 1:

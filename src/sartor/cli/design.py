@@ -49,6 +49,8 @@ def design(
     area_model: d.AreaModel = None,
     wafer_usd: d.WaferUsd = None,
     hbm_usd_per_gb: d.HbmUsdPerGb = None,
+    years: d.Years = None,
+    usd_per_kwh: d.UsdPerKwh = None,
     plausibility: d.Plausibility = True,
     sensitivity: d.Sensitivity = False,
     time_limit: o.OpenTimeLimit = None,
@@ -113,6 +115,8 @@ def design(
             area_model=area_model,
             wafer_usd=wafer_usd,
             hbm_usd_per_gb=hbm_usd_per_gb,
+            years=years,
+            usd_per_kwh=usd_per_kwh,
             plausibility=plausibility,
             sensitivity=sensitivity,
         )

@@ -32,6 +32,13 @@ WaferUsd = Annotated[
 HbmUsdPerGb = Annotated[
     float | None, typer.Option("--hbm-usd-per-gb", metavar="USD", help="Price of memory per GB. [default: 10]")
 ]
+Years = Annotated[
+    float | None,
+    typer.Option("--years", metavar="Y", help="How long a chip is in use, for its electricity. [default: 4]"),
+]
+UsdPerKwh = Annotated[
+    float | None, typer.Option("--usd-per-kwh", metavar="USD", help="Price of electricity. [default: 0.0806]")
+]
 Plausibility = Annotated[
     bool,
     typer.Option("--plausibility/--no-plausibility", help="Leave out chips that no one can build, or price them too."),

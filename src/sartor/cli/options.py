@@ -126,7 +126,11 @@ PhaseToWin = Annotated[
 ]
 DesignObjective = Annotated[
     str,
-    OBJECTIVE(metavar="WORD", help="throughput, throughput-per-mm2, throughput-per-watt or throughput-per-dollar."),
+    OBJECTIVE(
+        metavar="WORD",
+        help="throughput, throughput-per-mm2, throughput-per-watt, throughput-per-dollar (die and memory) or "
+        "throughput-per-ownership-dollar (package and electricity too).",
+    ),
 ]
 
 SEQ_LEN = partial(typer.Option, "--seq-len")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.designs.experts import expert_plan
 from sartor.designs.question import (
     HBM_USD_PER_GB,
@@ -77,6 +78,8 @@ def design_question(
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float = HBM_USD_PER_GB,
+    years: float = YEARS,
+    usd_per_kwh: float = USD_PER_KWH,
     plausibility: bool = True,
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
@@ -97,7 +100,13 @@ def design_question(
         budgets=budgets,
         objective=word(Objective, "objective", objective),
         mean=word(Mean, "mean", mean),
-        costs=DesignCosts(area=area, wafer_usd=wafer_usd, hbm_usd_per_gb=hbm_usd_per_gb),
+        costs=DesignCosts(
+            area=area,
+            wafer_usd=wafer_usd,
+            hbm_usd_per_gb=hbm_usd_per_gb,
+            years=years,
+            usd_per_kwh=usd_per_kwh,
+        ),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
 from sartor.designs.bounds import LoweredModel, lower_models
-from sartor.designs.candidates import EQUAL, area_of, divisor_of, memory_usd
+from sartor.designs.candidates import EQUAL, area_of, divisor_of, memory_usd, ownership_usd
 from sartor.designs.chips import NamedChip, known_chips
 from sartor.designs.fixed import expert_options, fixed_outcome
 from sartor.designs.keep import Keep, afresh
@@ -145,7 +145,8 @@ def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     area, watts = float(area_of(question, a)), float(power(a).tdp_w)
     die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
     usd = die_usd + float(memory_usd(question, evaluation.point.hbm_bytes))
-    divisor = float(divisor_of(question, area, watts, usd))
+    owned = float(ownership_usd(question, area, watts, usd, a.num_stacks))
+    divisor = float(divisor_of(question, area, watts, usd, owned))
     return Ranked(
         evaluation=evaluation,
         objective=float(question.together(np.array(evaluation.rates))) / divisor,
@@ -154,6 +155,7 @@ def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
         power_w=watts,
         die_usd=die_usd,
         usd=usd,
+        ownership_usd=owned,
     )
 
 

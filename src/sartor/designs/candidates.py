@@ -13,6 +13,7 @@ from sartor.cost.chip.area import die_area, published_area_mm2
 from sartor.cost.chip.buildable import excess, faults
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
+from sartor.cost.chip.ownership import electricity_usd, package_usd
 from sartor.designs.cautions import refuses
 from sartor.designs.point import Evaluation
 from sartor.designs.question import AreaModel, DesignQuestion, Objective
@@ -74,6 +75,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
         usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
         each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
+        each["stacks"] = np.broadcast_to(group.num_stacks, group.shape)
         each["excess"] = np.asarray(excess(group) if refuses(question) else np.zeros(group.shape))
         for name, value in {**each, "hbm": hbm}.items():
             columns.setdefault(name, []).append(np.asarray(value))
@@ -83,7 +85,9 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
     masks = _masks(question, space, all_)
     keep = np.logical_and.reduce([mask for _, mask in masks])
     hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
-    divisor = divisor_of(question, all_["area"], all_["power"], all_["usd"] + memory_usd(question, all_["hbm"]))
+    usd = all_["usd"] + memory_usd(question, all_["hbm"])
+    owned = ownership_usd(question, all_["area"], all_["power"], usd, all_["stacks"])
+    divisor = divisor_of(question, all_["area"], all_["power"], usd, owned)
     divisor = np.broadcast_to(divisor, all_["hbm"].shape)
     found = Candidates(
         groups=space.groups,
@@ -101,23 +105,36 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
 def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
     """An evaluation with its objective and its price."""
     i, memory = evaluation.point.index, evaluation.point.hbm_bytes
-    usd = candidates.usd(question, i, memory)
-    divisor = float(divisor_of(question, candidates.area_mm2[i], candidates.power_w[i], usd))
+    area, watts, usd = float(candidates.area_mm2[i]), float(candidates.power_w[i]), candidates.usd(question, i, memory)
+    owned = float(ownership_usd(question, area, watts, usd, evaluation.point.accelerator.num_stacks))
+    divisor = float(divisor_of(question, area, watts, usd, owned))
     return Ranked(
         evaluation=evaluation,
         objective=float(question.together(np.array(evaluation.rates))) / divisor,
         bound=float(question.together(np.array(evaluation.bounds))) / divisor,
-        area_mm2=float(candidates.area_mm2[i]),
-        power_w=float(candidates.power_w[i]),
+        area_mm2=area,
+        power_w=watts,
         die_usd=float(candidates.die_usd[i]),
         usd=usd,
+        ownership_usd=owned,
     )
 
 
-def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any) -> Any:
+def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, owned_usd: Any) -> Any:
     """What the objective is per."""
-    per = {Objective.PER_MM2: area_mm2, Objective.PER_WATT: power_w, Objective.PER_DOLLAR: usd}
+    per = {
+        Objective.PER_MM2: area_mm2,
+        Objective.PER_WATT: power_w,
+        Objective.PER_DOLLAR: usd,
+        Objective.PER_OWNERSHIP_DOLLAR: owned_usd,
+    }
     return per.get(question.objective, 1.0)
+
+
+def ownership_usd(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, num_stacks: Any) -> Any:
+    """Price of die and memory ``usd`` with the package, and the electricity of the years of use."""
+    costs = question.costs
+    return usd + package_usd(area_mm2, num_stacks) + electricity_usd(power_w, costs.years, costs.usd_per_kwh)
 
 
 def memory_usd(question: DesignQuestion, hbm_bytes: Any) -> Any:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.errors import InputError
 from sartor.model.layer import MoeFfn
 from sartor.model.shape import TransformerShape
@@ -26,6 +27,9 @@ class Objective(StrEnum):
     PER_MM2 = "throughput_per_mm2"
     PER_WATT = "throughput_per_watt"
     PER_DOLLAR = "throughput_per_dollar"
+    """Of die and memory."""
+    PER_OWNERSHIP_DOLLAR = "throughput_per_ownership_dollar"
+    """Of die, memory, package and the electricity of ``DesignCosts.years``."""
 
 
 class Mean(StrEnum):
@@ -122,12 +126,18 @@ class DesignCosts:
     wafer_usd: float | None = None
     """Price of a processed wafer; None: that of the node in ``cost.technology`` (CSET 2020)."""
     hbm_usd_per_gb: float = HBM_USD_PER_GB
+    years: float = YEARS
+    """How long a chip is in use."""
+    usd_per_kwh: float = USD_PER_KWH
 
     def __post_init__(self) -> None:
         if self.wafer_usd is not None:
             _positive("wafer_usd", self.wafer_usd)
         if not np.isfinite(self.hbm_usd_per_gb) or self.hbm_usd_per_gb < 0:
             raise InputError("hbm_usd_per_gb", self.hbm_usd_per_gb, "must be finite and not below 0", "0")
+        _positive("years", self.years)
+        if not np.isfinite(self.usd_per_kwh) or self.usd_per_kwh < 0:
+            raise InputError("usd_per_kwh", self.usd_per_kwh, "must be finite and not below 0", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

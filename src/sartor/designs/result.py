@@ -29,6 +29,8 @@ class Ranked:
     die_usd: float
     usd: float = 0.0
     """Die and memory: what throughput per dollar is per; no packaging, test, margin, host or power supply."""
+    ownership_usd: float = 0.0
+    """These with the package and the electricity of its years at peak power; no test, margin, host or network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

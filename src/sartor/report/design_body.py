@@ -125,7 +125,7 @@ def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False
     details = {model.name: model_detail(question, ranked.evaluation, m) for m, model in enumerate(question.models)}
     body = {
         "architecture": architecture_body(ranked),
-        **picked(ranked, "area_mm2", "power_w", "die_usd", "usd"),
+        **picked(ranked, "area_mm2", "power_w", "die_usd", "usd", "ownership_usd"),
         "plan": {name: None if each is None else plan_body(each, whole=whole) for name, each in details.items()},
         "throughput": {name: 0.0 if each is None else each.outcome.sequences_per_s for name, each in details.items()},
         **picked(ranked, "objective", "bound"),

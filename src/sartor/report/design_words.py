@@ -47,6 +47,7 @@ UNITS = {
     Objective.PER_MM2: "sequences/s per mm2",
     Objective.PER_WATT: "sequences/s per W",
     Objective.PER_DOLLAR: "sequences/s per USD of die and memory",
+    Objective.PER_OWNERSHIP_DOLLAR: "sequences/s per USD of ownership",
 }
 
 
