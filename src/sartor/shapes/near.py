@@ -111,15 +111,25 @@ def build_space(
 
 def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int], structure: dict[str, str]) -> None:
     """Refuse a field to free that the model has not, that its structure fixes, or that is frozen as well."""
-    can = [name for name in EDITABLE if name in own and name not in structure]
+    fixed = {**_one_kind_of_heads(own), **structure}
+    can = [name for name in EDITABLE if name in own and name not in fixed]
     for field in freed:
         must = "is no size of this model" if field not in own else ""
-        if field in structure:
-            must = f"is fixed: {structure[field] or 'it follows from num_heads'}"
+        if field in fixed:
+            must = f"is fixed: {fixed[field] or 'it follows from num_heads'}"
         if field in frozen:
             must = "cannot be frozen too"
         if must:
             raise InputError("free", field, must, ", ".join(name for name in can if name not in frozen))
+
+
+def _one_kind_of_heads(own: dict[str, int]) -> dict[str, str]:
+    """Key/value heads that are no size of their own: multi-head and multi-query models stay so."""
+    heads = own.get("num_kv_heads")
+    if heads is None or heads not in (1, own["num_heads"]):
+        return {}
+    each = "one key/value head" if heads == 1 else "a key/value head for every head, and the two change together"
+    return {"num_kv_heads": f"this model's attention has {each}"}
 
 
 def _checked(freeze: Iterable[str]) -> list[str]:
