@@ -13,6 +13,9 @@ from sartor.launch.files import launch_files, read_launch, write_launch
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import OffloadModule, Recompute, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
+from sartor.plans.next import next_steps
+from sartor.plans.result import PricedPlan
+from sartor.plans.search import make_pricer
 from sartor.plans.switches import job_choices, offload_sets
 from sartor.step.footprint import footprint
 from sartor.step.offload import host_bytes_per_s
@@ -131,3 +134,16 @@ def test_a_known_argument_without_a_price_is_not_called_unknown(tmp_path: Path) 
     reading = read_launch(file)
     assert reading.unpriced == ("--activation-offload-fraction 0.5",)
     assert reading.unknown == ("--mystery 1",)
+
+
+def test_offloading_is_proposed_in_place_of_layers_computed_again() -> None:
+    pricer = make_pricer(JOB, CLUSTER, None, None, None, None)
+    plan = replace(PLAN, dims=ParallelDims(pp=4, dp=8, ep=8), recompute=Recompute.FULL)
+    best = PricedPlan(plan=plan, step=step(JOB, plan, CLUSTER), footprint=footprint(JOB, plan, CLUSTER))
+    found = {each.change: each.speedup for each in next_steps(pricer, best)}
+    words = next(change for change in found if "in host memory" in change)
+    modules = words.partition("offload_modules=")[2].rstrip(")")
+    (choice,), _ = job_choices(JOB, CLUSTER.gpus, {"offload_modules": modules})
+    kept = replace(plan, recompute=Recompute.NONE)
+    assert float(step(choice.job, kept, CLUSTER).step_s) == pytest.approx(best.step_s / found[words])
+    assert footprint(choice.job, kept, CLUSTER).device_bytes <= pricer.limit_bytes

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import (
+    ContextParallel,
+    OffloadModule,
+    Optimizer,
+    Recipe,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
 from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PlanSearch, PricedPlan
-from sartor.plans.switches import module_sets, modules_named
+from sartor.plans.switches import module_sets, modules_named, offload_sets
 
 WORTH = 0.01
 """Least gain in tokens per second that is proposed."""
@@ -31,7 +39,12 @@ def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
     job, plan = pricer.job, best.plan
     now = job.tokens_per_step / best.step_s
     found = []
-    for words, changed, new_plan in (*_trainer(job, plan), *_recipe(pricer, plan), *_batch(job, plan)):
+    for words, changed, new_plan in (
+        *_trainer(job, plan),
+        *_offload(pricer, plan),
+        *_recipe(pricer, plan),
+        *_batch(job, plan),
+    ):
         other = replace(pricer, job=changed)
         if float(other.footprint(new_plan).device_bytes) > pricer.limit_bytes:
             continue
@@ -69,6 +82,22 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
         yield words, replace(job, moments_dtype=DType.BF16), plan
     if not trainer.cuda_graphs:
         yield "CUDA graphs", replace(job, trainer=replace(trainer, cuda_graphs=True)), plan
+
+
+def _offload(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
+    """In place of layers computed again: the fewest inputs in host memory that make the plan fit."""
+    job = pricer.job
+    if int(plan.recompute) != Recompute.FULL or job.offload_modules or job.trainer.always_again:
+        return
+    kept = replace(plan, recompute=Recompute.NONE, recompute_layers=-1)
+    for words in offload_sets(job)[1:]:
+        modules = frozenset(OffloadModule(word) for word in words.split("+"))
+        moved = replace(job, offload_modules=modules)
+        alone = OffloadModule.LAYER in modules and int(plan.dims.pp) > 1
+        if not alone and float(replace(pricer, job=moved).footprint(kept).device_bytes) <= pricer.limit_bytes:
+            fix = f"--fix recompute=none,offload_modules={words}"
+            yield f"keep the inputs of {words.replace('+', ' ')} in host memory, recompute nothing ({fix})", moved, kept
+            return
 
 
 def _recipe(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
