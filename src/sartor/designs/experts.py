@@ -13,7 +13,9 @@ PUBLISHED_DEVICES = 1024
 _PUBLISHED: Mapping[str, ExpertPlan] = {
     "opt350m": ExpertPlan(pp=12, dp=85, tp=1),
     "bertlarge": ExpertPlan(pp=8, dp=128, tp=1),
+    "megatronbert": ExpertPlan(pp=8, dp=128, tp=1),
     "gpt2xl": ExpertPlan(pp=32, dp=32, tp=1),
+    "megatrongpt2xl": ExpertPlan(pp=8, dp=128, tp=1),
     "megatrongpt254": ExpertPlan(pp=8, dp=32, tp=4),
     "megatrongpt272": ExpertPlan(pp=8, dp=16, tp=8),
     "gpt3175b": ExpertPlan(pp=32, dp=8, tp=4),
