@@ -95,3 +95,22 @@ def test_importing_the_library_loads_numpy_and_nothing_heavier(module: str) -> N
     code = f"import sys, {module}; print([m for m in '{heavy}'.split() if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
+
+
+READS = """
+import collections, sys
+read = collections.Counter()
+sys.addaudithook(lambda event, words: read.update([str(words[0])]) if event == "open" else None)
+from sartor import api
+api.estimate("llama-3.1-8b", "h100")
+read = {path: count for path, count in read.items() if "sartor" in path and path.endswith((".toml", ".json", ".npz"))}
+print(len(read), sum(read.values()))
+"""
+
+
+def test_a_question_reads_the_files_of_the_package_once() -> None:
+    shown = subprocess.run([sys.executable, "-c", READS], capture_output=True, text=True, check=True).stdout
+    files, reads = map(int, shown.split())
+    # The device and its cluster are found by a look into the catalogue, then read and checked like a user's own file.
+    assert files > 0
+    assert reads <= files + 2
