@@ -128,10 +128,11 @@ def test_without_a_plan_training_is_one_device_of_a_usual_run(gpu: str) -> None:
     assert found.mfu == found.priced.step.mfu
 
 
-def test_what_a_finding_costs_is_a_share_of_the_time_that_estimate_tells() -> None:
-    step_s = api.estimate("gpt2", "h100").time_s
-    checked = api.lint("gpt2", "h100")
-    assert checked.base.time_s == step_s
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_what_a_finding_costs_is_a_share_of_the_time_that_estimate_tells(dtype: str) -> None:
+    step_s = api.estimate("gpt2", "h100", dtype=dtype).time_s
+    checked = api.lint("gpt2", "h100", dtype=dtype)
+    assert checked.base.time_s == step_s == api.advise("gpt2", "h100", dtype=dtype).base.time_s
     for finding in checked.findings:
         if finding.gain_s is not None and finding.gain_fraction is not None:
             assert finding.gain_s == pytest.approx(finding.gain_fraction * step_s)
