@@ -191,6 +191,11 @@ def test_keys_that_cannot_be_are_refused(words: str, must: str, tmp_path: Path) 
         read_launch(file, num_devices=8)
 
 
+def test_a_key_that_holds_a_table_is_one_more_that_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("per_device_batch_size: 1\nici_diloco_parallelism: {a: 1}\nbase_path: {b: 2}\n")
+    assert read_launch(tmp_path / "a.yml", num_devices=8).unpriced == ("ici_diloco_parallelism.a=1", "base_path.b=2")
+
+
 @pytest.mark.parametrize("virtual", [1, 3])
 def test_a_circular_pipeline_idles_as_maxtext_says(virtual: int) -> None:
     """(stages - 1) / (repeats x microbatches + stages - 1), forward and backward alike."""

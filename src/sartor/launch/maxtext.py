@@ -318,7 +318,7 @@ def read_maxtext(
         parts=parts,
         shape=shape,
         model="" if model == "default" else printable(model),
-        unpriced=tuple(printable(f"{name}={raw[name]}") for name in rest if PRICED.match(name)),
+        unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
         ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
         assumptions=tuple(keys.assumptions),
     )
