@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int
         if field in frozen:
             must = "cannot be frozen too"
         if must:
-            raise InputError("free", field, must, ", ".join(name for name in can if name not in frozen))
+            raise InputError("free", field, must, _nearest(field, [name for name in can if name not in frozen]))
 
 
 def _one_kind_of_heads(own: dict[str, int]) -> dict[str, str]:
@@ -135,8 +136,13 @@ def _one_kind_of_heads(own: dict[str, int]) -> dict[str, str]:
 def _checked(freeze: Iterable[str]) -> list[str]:
     for field in freeze:
         if field not in EDITABLE:
-            raise InputError("freeze", field, "must be fields of the shape", ", ".join(EDITABLE))
+            raise InputError("freeze", field, "must be fields of the shape", _nearest(field, list(EDITABLE)))
     return list(freeze)
+
+
+def _nearest(field: str, others: list[str]) -> str:
+    """All of ``others``, those spelled alike first."""
+    return ", ".join(dict.fromkeys([*get_close_matches(field, others), *others]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
