@@ -256,7 +256,7 @@ export function planView({ banner, status }) {
 
   function launch(body) {
     const files = h("div", { class: "files" });
-    const trainer = h("select", { "aria-label": "Trainer of the launch files", id: "trainer", onchange: (e) => set("trainer", e.target.value) }, ["megatron", "torchtitan", "deepspeed", "accelerate"].map((t) => h("option", { value: t, selected: t === state.plan.trainer }, t)));
+    const trainer = h("select", { "aria-label": "Trainer of the launch files", id: "trainer", onchange: (e) => set("trainer", e.target.value) }, ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "maxtext"].map((t) => h("option", { value: t, selected: t === state.plan.trainer }, t)));
     const button = h("button", { id: "get-launch", onclick: async () => {
       button.disabled = true;
       try {
