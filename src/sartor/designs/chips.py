@@ -13,8 +13,14 @@ from sartor.hardware.accelerator_catalog import load_accelerator
 CHIPS = {
     "TPUv4-like": ("tpu_v4_like", "the published template's point (8, 2, 128, 128, 128, 128 MiB)"),
     "TPUv4 with its lanes": ("tpu_v4_lanes", "the same with the real chip's 2 x 2048 vector lanes"),
-    "A100-like": ("a100_like", "432 tensor cores drawn as 16 x 16 arrays, 108 SMs as vector cores (whitepaper, 2020)"),
-    "H100-like": ("h100_like", "528 tensor cores drawn as 16 x 32 arrays, 132 SMs as vector cores (whitepaper, 2022)"),
+    "A100-like": (
+        "a100_like",
+        "the tensor cores of each of 108 SMs drawn as a 32 x 32 array, its lanes as a vector core (whitepaper, 2020)",
+    ),
+    "H100-like": (
+        "h100_like",
+        "the tensor cores of each of 132 SMs drawn as a 64 x 32 array, its lanes as a vector core (whitepaper, 2022)",
+    ),
 }
 """Name in the comparison -> accelerator of the catalogue, which says how it follows from the datasheet."""
 

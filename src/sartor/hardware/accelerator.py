@@ -83,6 +83,9 @@ class Accelerator:
     control_share: float = 0.25
     """Control area of a lane relative to a GPU's, which schedules many threads; a core scheduled ahead of time needs
     less. A quarter is an assumption."""
+    sustained_share: float = 1.0
+    """Share of the arrays' peak rate that long matrix multiplications sustain: clocks fall under full load, operands
+    are waited for. 1 in the published template."""
     node_nm: int = 22
     dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
     title: str = ""
@@ -103,6 +106,8 @@ class Accelerator:
             _require(name, getattr(self, name))
         for name in ("stack_bytes", "stack_bytes_per_s", "link_latency_s", "num_links"):
             _require(name, getattr(self, name), positive=False, whole=name.startswith("num_"))
+        if np.max(self.sustained_share) > 1:
+            raise InputError("sustained_share", self.sustained_share, "must be at most 1", "1")
         if self.node_nm not in NODES_NM:
             raise InputError("node_nm", self.node_nm, "no area or energy is known for it", _near_node(self.node_nm))
 
@@ -209,7 +214,14 @@ _COUNTS = (
     "global_buffer_bytes",
     "num_stacks",
 )
-_RATES = ("clock_hz", "link_bytes_per_s", "accumulator_bytes", "bank_bytes_per_cycle", "control_share")
+_RATES = (
+    "clock_hz",
+    "link_bytes_per_s",
+    "accumulator_bytes",
+    "bank_bytes_per_cycle",
+    "control_share",
+    "sustained_share",
+)
 ARRAY_FIELDS = (
     *_COUNTS,
     "clock_hz",

@@ -168,6 +168,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "link_latency_us": ("link_latency_s", MICRO),
     "bank_bytes_per_cycle": ("bank_bytes_per_cycle", 1),
     "control_share": ("control_share", 1),
+    "sustained_share": ("sustained_share", 1),
     "node_nm": ("node_nm", 1),
 }
 """File key -> (field, factor to SI)."""

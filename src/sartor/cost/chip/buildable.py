@@ -22,7 +22,7 @@ documentation). Single processor cores reach 6.2 GHz (Intel Core i9-14900KS, Mar
 MAX_PACKAGE_W = 1400.0
 """Most in one package: GB300 and MI355X (NVIDIA and AMD datasheets, 2025). Peak rates of all parts at once count."""
 MAX_W_PER_MM2 = 2.0
-"""Over the die, memory apart. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.4, as its die is modelled too
+"""Over the die, memory apart. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.05, as its die is modelled too
 small. Liquid in channels of the silicon itself took 7.9 in a laboratory (Tuckerman and Pease, 1981, recalled)."""
 STACK_EDGE_MM = 7.75
 """Short side of an HBM2 stack, 7.75 mm x 11.87 mm (SK hynix and Samsung, 2016, recalled); later stacks are wider. A

@@ -181,6 +181,7 @@ class _Chip:
     lanes: Array
     """Of all vector cores."""
     accumulator: Array
+    sustained: Array
 
 
 def _each_chunk(
@@ -217,6 +218,7 @@ def _chip_arrays(a: Accelerator) -> list[Any]:
         a.hbm_bytes_per_s,
         1.0 * a.num_vector_cores * a.vector_lanes,
         a.accumulator_bytes,
+        a.sustained_share,
     ]
 
 
@@ -357,7 +359,7 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[Array, ...],
     buffer_bytes = p.batch * tiles * tile_bytes
     buffer_s = np.maximum(waves * tile_bytes / chip.port, buffer_bytes / chip.buffer_rate)
     tile_cycles = passes * held
-    compute_s = (waves * tile_cycles + fill) / chip.clock
+    compute_s = (waves * tile_cycles + fill) / (chip.clock * chip.sustained)
     fits = _held_bytes(p, flow, chip, k, tall, wide, spilled) <= chip.sram
     time = np.where(fits, np.maximum(compute_s, buffer_s) + sums_s, np.inf)
     feed = p.batch * tiles * passes * (streamed * chip.rows * p.e + chip.rows * chip.cols * p.e)
