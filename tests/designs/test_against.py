@@ -50,3 +50,37 @@ def test_an_accelerator_is_no_catalogue_gpu_to_compare_with(capsys: pytest.Captu
         cli.main(["design", "--model", "gpt2", *SMALL, "--against", "tpu_v4_like"])
     assert ended.value.code == 2
     assert "name a catalogue GPU" in capsys.readouterr().err
+
+
+def test_a_gpu_and_a_tpu_stand_beside_the_baselines_where_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(
+        "num_tensor_cores = [8]\nnum_vector_cores = [4]\narray_cols = [128]\narray_rows = [128]\n"
+        "global_buffer_mib = [32]\n"
+    )
+    asked = [
+        "design",
+        "--model",
+        "gpt2",
+        *SMALL,
+        "--microbatch-size",
+        "4",
+        "--tp",
+        "1",
+        "--space",
+        str(space),
+        "--json",
+    ]
+    found = []
+    for more in ([], ["--baselines"]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*asked, *more])
+        assert ended.value.code == 0
+        found.append(json.loads(capsys.readouterr().out)["against"])
+    assert found[0] == []
+    assert [each["gpu"] for each in found[1]] == ["h100_sxm", "tpu_v5p"]
+    for each in found[1]:
+        (model,) = each["per_model"].values()
+        assert model["low_s"] < model["step_s"] < model["high_s"]

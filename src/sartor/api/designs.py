@@ -13,17 +13,24 @@ from sartor.api.models import Model, read_each
 from sartor.api.words import GpuLike, device_of, seconds, size_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
 from sartor.units import GIB
 
 if TYPE_CHECKING:
+    from sartor.designs.against import Against
     from sartor.designs.chips import NamedChip
     from sartor.designs.front import NamedSearch
     from sartor.designs.keep import Keep
     from sartor.designs.question import DesignQuestion
     from sartor.designs.result import Progress as DesignProgress
+    from sartor.designs.result import Ranked
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
+
+
+BESIDE = ("h100_sxm", "tpu_v5p")
+"""What the chips of a design are compared with where nothing else is asked for: a GPU and a TPU of 2022 and 2023."""
 
 
 def design(
@@ -42,7 +49,7 @@ def design(
     pareto: Sequence[str] = (),
     shapes: int = 0,
     fleet: Mapping[str, float] | None = None,
-    against: Sequence[GpuLike] = (),
+    against: Sequence[GpuLike] | None = None,
     area_mm2: float | None = None,
     power_w: float | None = None,
     energy_j_per_token: float | None = None,
@@ -72,7 +79,8 @@ def design(
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
     search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
     many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
-    name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose.
+    name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
+    where none is named, `BESIDE` stand beside the baselines.
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
     (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_size`` and
     ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs,
@@ -83,7 +91,6 @@ def design(
     Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
-    from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
     from sartor.designs.ask import design_models, design_question
     from sartor.designs.cautions import cautions, left_out
@@ -121,7 +128,7 @@ def design(
     )
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
-    gpus = [device_of(gpu) for gpu in against]
+    gpus = [device_of(gpu) for gpu in against or ()]
     for gpu in gpus:
         cluster_of(gpu, question.num_devices)
     by_shape = partial(_by_shape, question, chosen, shapes, _fleet(fleet or {})) if shapes else None
@@ -136,6 +143,9 @@ def design(
         workers=workers,
         on_progress=progress,
     )
+    if against is None and baselines and not found.result.interrupted:
+        gpus = [load_gpu(name) for name in BESIDE]
+    beside, unpriced = _beside(question, found.result.best, gpus, named=against is not None)
     return DesignAnswer(
         readings=readings,
         question=question,
@@ -143,11 +153,29 @@ def design(
         result=found.result,
         proved_front=found.front,
         shapes=found.shapes,
-        against=beside_chips(question, found.result.best, gpus),
+        against=beside,
         nearby=nearby(question, chosen, found.result) if sensitivity else None,
         warnings=cautions(chosen, found.result.best),
-        assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen)),
+        assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen), *unpriced),
     )
+
+
+def _beside(
+    question: DesignQuestion, best: Ranked | None, gpus: Sequence[Gpu], *, named: bool
+) -> tuple[tuple[Against, ...], tuple[str, ...]]:
+    """Catalogue GPUs on the jobs, and why some cannot be priced. Raises ``InputError`` for one that was asked for."""
+    from sartor.designs.against import against as beside_chips
+
+    found: list[Against] = []
+    unpriced = []
+    for gpu in gpus:
+        try:
+            found += beside_chips(question, best, [gpu])
+        except InputError as error:
+            if named:
+                raise
+            unpriced.append(f"{gpu.name} is not priced on these jobs: {error}")
+    return tuple(found), tuple(unpriced)
 
 
 def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:

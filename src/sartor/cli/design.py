@@ -98,7 +98,7 @@ def design(
             baselines=baselines,
             shapes=shapes_asked(shapes, fleet, model or []),
             fleet=fleet_of(fleet),
-            against=against or (),
+            against=against or None,
             pareto=words_of(pareto),
             set=c.parse_sets(set_),
             study=study,

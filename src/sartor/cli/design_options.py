@@ -71,7 +71,11 @@ Pareto = Annotated[
 ]
 Against = Annotated[
     list[str] | None,
-    typer.Option("--against", metavar="GPU", help="A catalogue GPU to price on the same jobs. May be repeated."),
+    typer.Option(
+        "--against",
+        metavar="GPU",
+        help="A catalogue GPU to price on the same jobs. May be repeated. [default: h100_sxm, tpu_v5p]",
+    ),
 ]
 Executor = Annotated[
     str,
