@@ -48,8 +48,7 @@ def deep_narrow_decode(context: Context) -> Iterator[Suspicion]:
     yield Suspicion(
         grade=Grade.INFO,
         message=f"num_layers={layers} of hidden_size={hidden}: fewer, wider layers with as many parameters decode"
-        f" faster on"
-        f" {context.gpu.label} (check model quality)",
+        f" faster on {context.gpu.label} (check model quality)",
         field="num_layers",
         value=layers,
         fixes=tuple(_fixes(context, hidden, layers)),
@@ -91,4 +90,4 @@ def _heads(mixer: AttentionMixer, hidden: int, wider: int, tp: int) -> Fix:
     return {}
 
 
-RULE = Rule(code="R16", check=deep_narrow_decode, worst=Grade.INFO, page=__doc__ or "")
+RULE = Rule(code="R16", check=deep_narrow_decode, worst=Grade.INFO, page=__doc__ or "", remark=True)

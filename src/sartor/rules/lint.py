@@ -40,9 +40,9 @@ def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _alike(one: Finding, other: Finding) -> bool:
-    """Whether one change answers both; what cannot run has no gain to share."""
+    """Whether one change answers both; what cannot run has no gain to share, and a remark asks for another change."""
     both_run = (one.gain_s is None) == (other.gain_s is None)
-    return both_run and bool(one.fix.keys() & other.fix.keys())
+    return both_run and one.remark == other.remark and bool(one.fix.keys() & other.fix.keys())
 
 
 def rule_entries(name: str | None = None) -> list[dict[str, Any]]:
