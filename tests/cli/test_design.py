@@ -148,7 +148,7 @@ def test_budgets_hold(sartor: Call, small: list[object]) -> None:
     [
         (["--area-mm2", "0.5"], "area_mm2=0.5: the smallest of 8 candidates takes"),
         (["--power-w", "0.001"], "power_w=0.001: the smallest of 8 candidates takes"),
-        (["--hbm-gib", "0.000001"], "hbm_bytes="),
+        (["--hbm-gib", "0.000001"], "hbm_bytes=1073.74 (1.05 KiB): the smallest of 8 candidates takes"),
         (["--tp", "3"], "widths: none of 3 splits small on 8 devices"),
         (["--energy-j-per-token", "1e-20", *FEW], "energy_j_per_token"),
     ],

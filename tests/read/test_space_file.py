@@ -73,6 +73,10 @@ area_limit_mm2 = 600
     [
         ("", "num_tensor_cores=missing: the space must state it"),
         (LEAST + "tensor_cores = 4", "tensor_cores=4: is not an axis of a space; nearest: num_tensor_cores"),
+        (
+            LEAST.replace("num_tensor_cores", "num_tensor_core"),
+            "num_tensor_core=[1, 2, 3]: is not an axis of a space; nearest: num_tensor_cores",
+        ),
         (LEAST.replace("[1, 2, 3]", "[]"), "num_tensor_cores="),
         (LEAST.replace("[1, 2, 3]", "[0]"), "num_tensor_cores=0.0: must be above 0"),
         (LEAST.replace("[1, 2, 3]", "[-4]"), "num_tensor_cores=-4.0: must be above 0"),

@@ -20,7 +20,7 @@ from sartor.designs.question import AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import Accelerator
-from sartor.units import GIGA, MIB
+from sartor.units import GIGA, MIB, format_bytes
 
 Array = npt.NDArray[Any]
 
@@ -176,19 +176,25 @@ def _tightest(
     columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
     limits = {key: getattr(question.budgets, key) or np.inf for key in columns}
     limits["area_mm2"] = min(limits["area_mm2"], space.area_limit_mm2 or np.inf)
+    limit = _amount(name, limits[name])
     if not mask.any():
         least = int(columns[name].argmin())
-        takes = f"the smallest of {mask.size} candidates takes {float(columns[name][least]):.6g}"
+        takes = f"the smallest of {mask.size} candidates takes {_amount(name, columns[name][least])}"
         own = name == "area_mm2" and limits[name] == space.area_limit_mm2
-        return f"{'area_limit_mm2' if own else name}={limits[name]:.6g}: {takes} ({_in_words(space, all_, least)})"
+        return f"{'area_limit_mm2' if own else name}={limit}: {takes} ({_in_words(space, all_, least)})"
     inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks if np.isfinite(limits[other]))
     excess = np.max([columns[key] / limits[key] for key in columns], axis=0)
     near = int(excess.argmin())
-    needs = " and ".join(f"{key}={float(columns[key][near]):.6g}" for key in columns if np.isfinite(limits[key]))
+    needs = " and ".join(f"{key}={_amount(key, columns[key][near])}" for key in columns if np.isfinite(limits[key]))
     return (
-        f"{name}={limits[name]:.6g}: no candidate is within all budgets at once (within each alone: {inside}); "
+        f"{name}={limit}: no candidate is within all budgets at once (within each alone: {inside}); "
         f"the nearest takes {needs} ({_in_words(space, all_, near)})"
     )
+
+
+def _amount(name: str, value: float) -> str:
+    """``225.242``, and bytes in their unit too: ``3.2e+10 (29.8 GiB)``."""
+    return f"{float(value):.6g}" + (f" ({format_bytes(float(value))})" if name == "hbm_bytes" else "")
 
 
 def _in_words(space: AcceleratorSpace, all_: dict[str, Array], index: int) -> str:

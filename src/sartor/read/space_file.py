@@ -115,8 +115,8 @@ def _path_of(name_or_path: str | Path) -> Path:
 
 
 def _sentence(error: ValidationError, table: JsonDict) -> InputError:
-    """The first of pydantic's complaints as one sentence in our words."""
-    first = error.errors()[0]
+    """The first of pydantic's complaints as one sentence in our words; a misspelt axis before the one it leaves out."""
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     field = str(first["loc"][0]) if first["loc"] else "space"
     value = table.get(field, "missing")
     if first["type"] == "missing" and len(first["loc"]) == 1:
