@@ -10,6 +10,7 @@ import pytest
 import sartor
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_accelerator
+from sartor.schedules.makespan import timing_fields
 
 PAIRS = {"a100_like": "a100_sxm", "h100_like": "h100_sxm"}
 
@@ -35,3 +36,8 @@ def test_gpus_in_the_template_are_in_the_order_of_their_calibrated_rates(size: i
 def test_a_share_of_the_peak_above_all_of_it_is_refused() -> None:
     with pytest.raises(InputError, match="sustained_share"):
         replace(load_accelerator("a100_like"), sustained_share=1.2)
+
+
+def test_chips_that_differ_in_what_they_sustain_have_schedules_of_their_own() -> None:
+    chip = load_accelerator("a100_like")
+    assert timing_fields(chip) != timing_fields(replace(chip, sustained_share=0.5))

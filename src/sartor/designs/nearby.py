@@ -24,13 +24,17 @@ NEAR = 0.01
 RIVALS = 3
 """Next best chips that are priced beside the best under a changed assumption."""
 CHANGES = (-0.3, 0.3)
+SUSTAINED = "sustained matrix rate"
 ASSUMED: dict[str, Callable[[Accelerator], dict[str, float]]] = {
     "HBM rate": lambda a: {"stack_bytes_per_s": float(a.hbm_bytes_per_s / a.num_stacks)},
     "buffer bandwidth": lambda a: {"bank_bytes_per_cycle": float(a.bank_bytes_per_cycle)},
     "link rate": lambda a: {"link_bytes_per_s": float(a.link_bytes_per_s)},
     "link latency": lambda a: {"link_latency_s": float(a.link_latency_s)},
+    SUSTAINED: lambda a: {"sustained_share": a.sustained_share},
 }
 """What is assumed of every chip alike, and the field that holds it."""
+SWINGS = tuple((name, change) for name in ASSUMED for change in CHANGES if name != SUSTAINED or change < 0)
+"""Assumptions with their changes; of the peak no more than all is sustained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +134,10 @@ def _swings(best: Accelerator, rivals: list[Accelerator], price: Price) -> Itera
         fields = {field: value * (1 + change) for field, value in ASSUMED[name](chip).items()}
         return replace(chip, **fields)  # type: ignore[arg-type]
 
-    for name in ASSUMED:
-        for change in CHANGES:
-            mine = price(changed(name, change, best), 0.0).objective
-            most = max([mine, *(price(changed(name, change, each), mine).objective for each in rivals)])
-            yield Swing(assumption=name, change=change, objective=mine, most=most, num_rivals=len(rivals))
+    for name, change in SWINGS:
+        mine = price(changed(name, change, best), 0.0).objective
+        most = max([mine, *(price(changed(name, change, each), mine).objective for each in rivals)])
+        yield Swing(assumption=name, change=change, objective=mine, most=most, num_rivals=len(rivals))
 
 
 def _same(one: Option, other: Option) -> bool:
