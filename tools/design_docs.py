@@ -77,7 +77,8 @@ How many times faster the best chip is than each alternative, in the same cost m
 The TPUv4-like point is (8, 2, 128, 128, 128, 128 MiB) with 279 mm2. Searching only its placement gains {placement};
 choosing the chip as well gains another {chip}, mostly by more vector lanes (16,384 instead of 256) and twice the
 multipliers. The H100-like point is larger (403 mm2 and 2,118 W, against at most 267 mm2 and 736 W) and faster than the
-best chip of the grid for most models.
+best chip of the grid for most models. The columns A100-like and H100-like were run when an SM was still drawn as four
+arrays; as one array with the rate it sustains ([accelerator](concepts/accelerator.md)) they will differ.
 
 ## One chip for several models
 
