@@ -32,6 +32,7 @@ demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/
 	@echo "open out/pythia-2.8b.html"
 
 test: .venv/dev.stamp ## run every test
+	@$(BIN)/python -m compileall -q src tests # hundreds of tests start a process, which may be told to write no bytecode
 	$(BIN)/python -m pytest -n $(JOBS)
 
 test-torch: .venv/torch.stamp ## install the torch extra and run the tests that want it

@@ -15,7 +15,6 @@ import numpy as np
 
 from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace
 from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, order
 from sartor.plans.result import PricedPlan
@@ -159,6 +158,8 @@ def least_bottleneck(
 ) -> tuple[int, ...] | None:
     """Layers per stage with the least largest load on ``pp`` stages, each within its memory where that is asked; None
     where nothing fits."""
+    from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace  # uneven stages alone need it
+
     start, end = np.triu_indices(chain.size + 1, k=1)
     counts = chain.passed[end] - chain.passed[start]
     stage_in = {pool: stage for stage, pool in enumerate(loads.pool_of[:pp].tolist())}

@@ -20,7 +20,6 @@ from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob
 from sartor.operators import Attention, OperatorGraph, Pass
-from sartor.schedules.makespan import in_turn_s, known_makespan_s
 from sartor.step.distinct import BlockRows
 from sartor.step.recipes import workload_of
 from sartor.step.results import BlockTimes
@@ -101,7 +100,7 @@ def _times(graphs: BlockGraphs, chip: Accelerator) -> dict[str, float]:
     return {
         "forward_s": forward,
         "dgrad_s": backward,
-        "selective_s": 0.0 if graphs.in_turn else float(in_turn_s(OperatorGraph(operators=tuple(core)), chip)),
+        "selective_s": 0.0 if graphs.in_turn else _seconds(OperatorGraph(operators=tuple(core)), True, chip),
         "full_s": 0.0 if graphs.in_turn else forward,
         "log_sigma": LOG_SIGMA,
         "flops": float(graphs.forward.matmul_flops + graphs.backward.matmul_flops),
@@ -109,4 +108,6 @@ def _times(graphs: BlockGraphs, chip: Accelerator) -> dict[str, float]:
 
 
 def _seconds(graph: OperatorGraph, in_turn: bool, chip: Accelerator) -> float:
+    from sartor.schedules.makespan import in_turn_s, known_makespan_s  # the solvers: no GPU's step needs them
+
     return float(in_turn_s(graph, chip)) if in_turn else known_makespan_s(graph, chip)
