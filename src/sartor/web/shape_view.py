@@ -227,7 +227,7 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDic
     here = int(now[0])
     with np.errstate(invalid="ignore"):
         work = np.minimum(found.matmul_flops / found.matmul_flops[here], found.num_params / found.num_params[here])
-        saving = 1 - time_s / time_s[here] / work
+        saving = np.asarray(1 - time_s / time_s[here] / work, dtype=np.float64)  # sizes beyond 2^63 are objects
     few = found.field in FEW
     away = np.abs(np.log(found.values / found.asked))
     saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)
