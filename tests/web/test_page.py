@@ -421,6 +421,39 @@ def test_plans_are_clicked_compared_with_the_best_and_still_there_after_a_reload
     until(page, "document.body.dataset.view === 'plan' && document.querySelector('#plan-headline')")
 
 
+def test_the_step_in_time_is_zoomed_moved_and_downloaded_for_perfetto(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.locator("#tab-plan").click()
+    page.locator("#plan-fix").fill("pp=4")
+    page.locator("#plan-fix").press("Enter")
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('.zoomed rect')", 60)
+    shown, drawn = page.locator(".zoomed"), page.locator(".zoomed rect")
+    page.evaluate("document.querySelector('.zoomed').scrollIntoView({block: 'center'})")
+    all_of_it, window = drawn.count(), page.locator("output")
+    for _ in range(5):
+        page.locator("button[aria-label='zoom in']").click()
+    until(page, f"document.querySelectorAll('.zoomed rect').length < {all_of_it} / 5")
+    assert page.locator(".zoomed text.inbar").count()  # microbatches by number, once there is room
+    place, before = shown.bounding_box(), window.inner_text()
+    page.mouse.move(place["x"] + 600, place["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(place["x"] + 400, place["y"] + 30, steps=3)
+    page.mouse.up()
+    until(page, f"document.querySelector('output').textContent !== {json.dumps(before)}")
+    before = window.inner_text()
+    page.mouse.wheel(0, 40)  # the wheel alone scrolls the page
+    page.wait_for_timeout(100)
+    assert window.inner_text() == before
+    shown.focus()
+    page.keyboard.press("0")
+    until(page, "document.querySelector('output').textContent === ''")
+    with page.expect_download() as waiting:
+        page.locator("#get-trace").click()
+    events = json.loads(Path(waiting.value.path()).read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) >= all_of_it
+
+
 def test_a_search_shows_how_long_it_takes_is_cancelled_and_no_drag_waits_for_it(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("#ask-model").select_option("Llama 3.1 405B")

@@ -216,22 +216,22 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
     )
 
 
-def drawn_timeline(answer: PlanAnswer) -> tuple[Timeline, int]:
-    """The best plan's timeline with as many microbatches as can be drawn, and their number."""
+def drawn_timeline(answer: PlanAnswer, most: int) -> tuple[Timeline, int]:
+    """The best plan's timeline with as many microbatches as ``most`` tasks leave, and their number."""
     assert answer.best is not None
     plan = answer.best.plan
-    count = drawable(plan)
+    count = drawable(plan, most)
     fewer = replace(plan, num_microbatches=count)
     return timeline(answer.job, fewer, answer.cluster, answer.calibration), count
 
 
-def drawable(plan: TrainingPlan) -> int:
+def drawable(plan: TrainingPlan, most: int = MOST_DRAWN) -> int:
     """Microbatches few enough to draw: whole rounds of the pipeline if it interleaves."""
     pp, virtual, count = int(plan.dims.pp), int(plan.virtual_stages), int(plan.num_microbatches)
-    most = max(MOST_DRAWN // (3 * pp * virtual), 1)
-    if count <= most:
+    rounds = max(most // (3 * pp * virtual), 1)
+    if count <= rounds:
         return count
-    return max(most // pp * pp, pp) if pp > 1 else most
+    return max(rounds // pp * pp, pp) if pp > 1 else rounds
 
 
 def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
@@ -270,12 +270,12 @@ def memory_tracks(line: Timeline, limit_bytes: float) -> MemoryTracks:
     )
 
 
-def plan_points(answer: PlanAnswer) -> dict[str, object]:
-    """Records by figure name, in reading order; empty if no plan fits."""
+def plan_points(answer: PlanAnswer, most_drawn: int = MOST_DRAWN) -> dict[str, object]:
+    """Records by figure name, in reading order; empty if no plan fits. ``most_drawn``: tasks of the timeline."""
     if answer.best is None:
         return {}
     memory = waterfall(answer.job, answer.best.plan, answer.cluster)
-    line, drawn = drawn_timeline(answer)
+    line, drawn = drawn_timeline(answer, most_drawn)
     found: dict[str, object | None] = {
         "step": step_bars(answer.search.top),
         "memory": memory_bars(memory) if len(memory.stages) > 1 else None,

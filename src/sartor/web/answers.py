@@ -106,6 +106,12 @@ def plan_why(body: Body) -> Reply:
     return compact("plan_why", why_body(_planned(body), body["why_not"]))
 
 
+def plan_trace(body: Body) -> Reply:
+    from sartor.web.plan_view import trace_of
+
+    return Reply(body=trace_of(_planned(body)))
+
+
 def plan_launch(body: Body) -> Reply:
     from sartor.web.plan_view import launch_body
 

@@ -36,6 +36,7 @@ EXAMPLES: JsonDict = {
         "global_batch_size": 512,
         "why_not": {"tp": 8, "pp": 2},
     },
+    "plan_trace": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
     "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
     "diagnose": {
         "run": base64.b64encode(LOG.encode()).decode(),

@@ -18,6 +18,8 @@ JOB_WORDS = ("dtype", "framework", "optimizer", "attention", "context_parallel",
 MOST_TOP = 100
 REMEMBERED = 4
 """Plans a worker caches, so that figures and launch files need no new search."""
+MOST_TASKS = 20_000
+"""Most tasks of the timeline, which the page can zoom into."""
 MOST_POINTS = 2000
 """Most plans in the scatter figure; slower ones are left out."""
 
@@ -73,7 +75,7 @@ def figures_body(answer: PlanAnswer) -> JsonDict:
     from sartor.report.plan_points import PlanCloud, plan_points
     from sartor.report.plan_words import headline, plan_words
 
-    points = plan_points(answer)
+    points = plan_points(answer, MOST_TASKS)
     figures = {name: record(_fewer(each) if isinstance(each, PlanCloud) else each) for name, each in points.items()}
     words = {} if answer.best is None else {"headline": headline(answer), "best": plan_words(answer.best.plan)}
     return {"status": answer.search.status.value, **words, "figures": plain(figures)}
@@ -108,6 +110,15 @@ def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
     if found is None:
         raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
     return why_not_body(found)
+
+
+def trace_of(answer: PlanAnswer) -> bytes:
+    """The best plan's step for Perfetto. Raises ``InputError`` where nothing fits."""
+    from sartor.report.plan_trace import plan_trace
+
+    if answer.best is None:
+        raise InputError("plan", "none", "nothing fits, so there is no step to draw")
+    return plan_trace(answer)
 
 
 def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:

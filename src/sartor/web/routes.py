@@ -206,6 +206,13 @@ ROUTES = (
         keys=("asked", "plan", "reason", "terms"),
     ),
     Route(
+        name="plan_trace",
+        path="/api/plan/trace",
+        summary="The best plan's step as a trace for Perfetto or chrome://tracing.",
+        fields=PLAN,
+        lane=SLOW,
+    ),
+    Route(
         name="plan_launch",
         path="/api/plan/launch",
         summary="Launch files of the best plan.",

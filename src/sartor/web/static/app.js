@@ -6,15 +6,17 @@ import { questionBar, refreshBar } from "./bar.js";
 import { explainOnHover } from "./terms.js";
 import { configDialog, deviceDialog, dropAnywhere } from "./upload.js";
 import { shapeView } from "./shape.js";
-import { compareView } from "./compare.js";
-import { planView } from "./plan.js";
-import { designView } from "./design.js";
-import { diagnoseView } from "./diagnose.js";
 
 const main = document.getElementById("main"), bannerBox = document.getElementById("banner");
 const statusBox = document.getElementById("status"), tabs = [...document.querySelectorAll("[data-view]")];
 const say = { banner, status };
-const makers = { shape: shapeView, compare: compareView, plan: planView, design: designView, diagnose: diagnoseView };
+const makers = { // the other views are loaded when they are opened
+  shape: async () => shapeView,
+  compare: async () => (await import("./compare.js")).compareView,
+  plan: async () => (await import("./plan.js")).planView,
+  design: async () => (await import("./design.js")).designView,
+  diagnose: async () => (await import("./diagnose.js")).diagnoseView,
+};
 const views = {};
 let shown = "";
 
@@ -26,14 +28,19 @@ function status(message) {
   statusBox.textContent = message;
 }
 
-function show() {
+async function show() {
   const name = state.view in makers ? state.view : "shape";
   for (const tab of tabs) {
     const chosen = tab.dataset.view === name;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
   }
-  views[name] ??= makers[name](say);
+  if (!views[name]) {
+    const make = await makers[name]().catch(() => null);
+    if (!make) { banner("This view could not be loaded: is `sartor serve` still running? Reload the page."); return; }
+    if (name !== state.view && shown) return; // another one was opened meanwhile
+    views[name] ??= make(say);
+  }
   if (shown !== name) {
     shown = name;
     banner("");

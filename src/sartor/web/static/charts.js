@@ -1,6 +1,6 @@
 // Figures as SVG: scales, axes, and the marks that more than one view draws.
 
-import { h, put, s, sized } from "./dom.js";
+import { h, s } from "./dom.js";
 import { seconds, share } from "./format.js";
 
 export const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--vermillion)", "var(--sky)", "var(--purple)", "var(--grey)", "color-mix(in srgb, var(--blue) 50%, var(--ink))", "color-mix(in srgb, var(--orange) 50%, var(--ink))"];
@@ -97,25 +97,6 @@ export function legend(entries) {
     list.append(item);
   }
   return list;
-}
-
-/** Bars in time: `bars` of {line, start, end, colour, tip, words} [s] on named `lines`. Drawn as wide as what holds it. */
-export function gantt({ label, lines, bars, tallest = 1.6, below = null }) {
-  const holder = h("div", {}), end = Math.max(...bars.map((bar) => bar.end));
-  sized(holder, (width) => {
-    const em = rem(), row = Math.max(0.4 * em, Math.min(tallest * em, (23 * em) / lines.length)), height = row * lines.length + 2.9 * em;
-    const left = Math.min(9, Math.max(3.7, ...lines.map((line) => 0.42 * line.length + 0.8))), frame = box(width, height, { left, top: 0.4 });
-    const [unit, word] = timeUnit(end), x = linear([0, end], [frame.left, frame.right]), every = Math.ceil(lines.length / Math.floor((23 * em) / Math.max(row, 0.9 * em)));
-    put(holder, figure(width, height, label,
-      axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `time [${word}]` }, null),
-      lines.map((line, i) => i % every ? null : s("text", { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 0.25 * em, "text-anchor": "end" }, line.length > 21 ? `${line.slice(0, 20)}…` : line)),
-      bars.map((bar) => {
-        const at = x(bar.start), wide = Math.max(x(bar.end) - at - 0.4, 0.4), y = frame.top + row * bar.line;
-        const words = bar.words && row >= em && wide > 0.5 * em * bar.words.length;
-        return [s("rect", { x: at, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }), words ? s("text", { class: bar.colour === "var(--blue)" ? "inbar" : "inbar dark", x: at + wide / 2, y: y + row / 2 + 0.25 * em, "text-anchor": "middle" }, bar.words) : null];
-      })), below?.(width, frame.left / em, end, unit, word));
-  });
-  return holder;
 }
 
 /** Unit for all times of one axis: [scale, word]. */

@@ -2,8 +2,9 @@
 
 import { card, h, put, s, sized, table, term } from "./dom.js";
 import { ask, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, gantt, legend, linear, parts, path, ticks } from "./charts.js";
+import { axes, box, COLOURS, figure, legend, linear, parts, path, ticks } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { gantt } from "./timeline.js";
 
 const EVERY_MS = 2000;
 const AREA = { arrays_mm2: "multiply arrays", lanes_mm2: "vector lanes", private_buffers_mm2: "private buffers", global_buffer_mm2: "global buffer", memory_phys_mm2: "memory interfaces", links_mm2: "links", network_mm2: "on-chip network", control_mm2: "control", uncore_mm2: "host, clock, white space" };

@@ -2,9 +2,10 @@
 
 import { card, h, put, s, sized, table } from "./dom.js";
 import { ask, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, gantt, legend, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, figure, legend, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { seconds, share } from "./format.js";
 import { question, state } from "./state.js";
+import { gantt } from "./timeline.js";
 
 const MOST = 18_000_000;
 const OWN = ["model", "config", "name", "set"], DEVICE = ["gpu", "gpu_toml", "calibration"], PLAN = ["num_devices", "global_batch_size", "seq_len", "number"];
@@ -98,7 +99,7 @@ function falling(fall) {
     at += fall.seconds[i];
     return { line: i, start: Math.min(from, at), end: Math.max(from, at), colour: i ? "var(--vermillion)" : "var(--blue)", tip: `${name}: ${seconds(fall.seconds[i])}. ${fall.what[i]}` };
   });
-  return [h("p", { class: "muted" }, fall.title), gantt({ label: fall.title, lines: fall.parts, bars })];
+  return [h("p", { class: "muted" }, fall.title), gantt({ label: fall.title, lines: fall.parts, bars, zooms: false })];
 }
 
 function lasting(line) {

@@ -2,15 +2,17 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, COLOURS, DONE, figure, gantt, HELD, legend, linear, parts, path, rem, secondsTicks, SPENT, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, DONE, figure, HELD, legend, linear, parts, path, rem, secondsTicks, SPENT, ticks, timeUnit } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
+import { gantt } from "./timeline.js";
 import { clusterDialog, nameIn } from "./upload.js";
 import { worker } from "./work.js";
 
 const GIB = 2 ** 30;
 const OWN = "own", CHOSEN = "chosen";
+const WORKED = ["forward", "backward", "weight gradient"];
 const AXES = ["tp", "pp", "dp", "cp", "ep"];
 
 export function planView({ banner, status }) {
@@ -130,7 +132,7 @@ export function planView({ banner, status }) {
       card(term("peak_bytes", "Memory of the fullest device"), parts(found.best.memory, HELD, Math.max(found.best.peak_bytes, f.plans?.limit_bytes ?? 0), bytes, f.plans?.limit_bytes)),
       f.plans ? card("Time against memory", cloud(f.plans)) : null,
       card("Compared with the best", whyForm(), beside),
-      f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory)) : null,
+      f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory, body)) : null,
       found.searches.length > 1 ? card("By number of devices", counts(found)) : null,
       card("Best plans by parallel degrees", top(found)),
       whyNot(found),
@@ -164,21 +166,29 @@ export function planView({ banner, status }) {
     return [h("p", { class: "muted" }, c.title, ". Large: on the ", term("pareto", "front"), "; ringed: the best. Click a plan to compare it."), holder];
   }
 
-  function timeline(p, memory) {
+  function timeline(p, memory, body) {
     const kinds = [...new Set(p.kind)], colour = (kind) => DONE[kind] ?? "var(--grey)";
-    const bars = p.stage.map((stage, i) => ({ line: stage, start: p.start_s[i], end: p.end_s[i], colour: colour(p.kind[i]), tip: `${p.kind[i]} of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }));
+    const bars = p.stage.map((stage, i) => ({ line: stage, start: p.start_s[i], end: p.end_s[i], colour: colour(p.kind[i]), words: WORKED.includes(p.kind[i]) ? String(p.microbatch[i]) : "", tip: `${p.kind[i]}${WORKED.includes(p.kind[i]) ? ` of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }));
     const lines = Array.from({ length: p.num_stages }, (_, i) => `stage ${i}`);
-    const below = memory ? (width, left, end, unit, word) => track(memory, width, left, end, word, unit) : null;
-    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), gantt({ label: p.title, lines, bars, below })];
+    const below = memory ? (...room) => track(memory, ...room) : null;
+    const perfetto = h("button", { class: "small", id: "get-trace", "data-tip": "For ui.perfetto.dev or chrome://tracing: every microbatch and transfer, and memory.", onclick: () => trace(perfetto, body) }, "Download for Perfetto");
+    return [h("p", { class: "muted" }, p.title), legend(kinds.map((kind) => [kind, colour(kind)])), gantt({ label: p.title, lines, bars, below, beside: perfetto })];
   }
 
-  function track(m, width, left, end, word, unit) {
+  async function trace(button, body) {
+    button.disabled = true;
+    try { download("step.perfetto.json", await ask("/api/plan/trace", body, { as: "blob" })); } catch (error) {
+      if (error instanceof Refused) banner(error.message); else throw error;
+    } finally { button.disabled = false; }
+  }
+
+  function track(m, width, left, [from, end], unit, word) {
     const height = 10.5 * rem(), frame = box(width, height, { left });
     const most = Math.max(m.limit_bytes, ...m.bytes.flat()) * 1.05;
-    const x = linear([0, end], [frame.left, frame.right]), y = linear([0, most], [frame.bottom, frame.top]);
-    const steps = (times, held) => { const xs = [], ys = []; times.forEach((t, i) => { if (i) { xs.push(x(Math.min(t, end))); ys.push(y(held[i - 1])); } xs.push(x(Math.min(t, end))); ys.push(y(held[i])); }); return path(xs, ys); };
+    const x = linear([from, end], [frame.left, frame.right]), y = linear([0, most], [frame.bottom, frame.top]);
+    const steps = (times, held) => { const xs = [], ys = []; times.forEach((t, i) => { if ((times[i + 1] ?? t) < from || (times[i - 1] ?? t) > end) return; const at = x(Math.min(Math.max(t, from), end)); if (xs.length) { xs.push(at); ys.push(y(held[i - 1])); } xs.push(at); ys.push(y(held[i])); }); return path(xs, ys); };
     return [figure(width, height, m.title,
-      axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `time [${word}]` }, { scale: y, ticks: ticks(0, most / GIB, 3).map((v) => v * GIB), text: (v) => String(Math.round(v / GIB)), title: "held [GiB]" }),
+      axes(frame, { scale: x, ticks: ticks(from, end, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `time [${word}]` }, { scale: y, ticks: ticks(0, most / GIB, 3).map((v) => v * GIB), text: (v) => String(Math.round(v / GIB)), title: "held [GiB]" }),
       s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(m.limit_bytes), y2: y(m.limit_bytes) }),
       m.times_s.map((times, i) => s("path", { class: "track", d: steps(times, m.bytes[i]), stroke: COLOURS[i % COLOURS.length] }))), legend(m.stages.map((stage, i) => [`stage ${stage}`, COLOURS[i % COLOURS.length]]))];
   }
