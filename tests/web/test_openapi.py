@@ -18,7 +18,7 @@ from sartor.web.routes import ROUTES
 KEPT = "positive_data_acceptance"
 """Not asked for: what fits a schema may still be a model there is not, and is then refused with a sentence."""
 
-SAME_BODY = ("/api/plan", "/api/plan/figures", "/api/plan/launch")
+SAME_BODY = ("/api/plan", "/api/plan/figures", "/api/plan/trace", "/api/plan/launch")
 """Questions that read the body of /api/plan/why; every value of every field is tried on that one alone."""
 
 

@@ -541,6 +541,34 @@ def test_a_study_is_loaded_and_drawn(open_page: Callable[..., Any], screenshots:
     until(page, "document.querySelector('#banner').textContent.startsWith('study=')")
 
 
+def test_a_search_for_a_chip_is_started_cancelled_and_still_there_after_a_reload_and_in_another_tab(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page()
+    page.locator("#tab-design").click()
+    page.locator("#design-num_devices").fill("0")
+    page.locator("#run-design").click()
+    until(page, "document.querySelector('#banner').textContent.startsWith('num_devices=0')")
+    assert page.locator("#design-num_devices").get_attribute("aria-invalid") == "true"
+    page.locator("#design-num_devices").fill("64")
+    page.locator("#run-design").click()
+    until(page, "document.querySelector('#stop-design')", 60)
+    assert "on 64 devices" in page.locator("#study-says").inner_text()
+    page.wait_for_timeout(400)
+    other = page.context.new_page()
+    other.goto(page.url)
+    until(other, "document.querySelector('#stop-design, #get-study')")
+    page.reload()
+    until(page, "document.querySelector('#stop-design, #get-study')")
+    if page.locator("#stop-design").count():
+        page.locator("#stop-design").click()
+    until(page, "document.querySelector('#get-study')", 60)
+    until(other, "document.querySelector('#get-study')", 60)
+    page.locator("#tab-shape").click()
+    page.go_back()
+    until(page, "document.body.dataset.view === 'design' && document.querySelector('#get-study')")
+
+
 def test_a_trace_is_diagnosed_and_drawn(open_page: Callable[..., Any], screenshots: Path, tmp_path: Path) -> None:
     fault = Made(fault="ragged_vocab", strength=strength_for("ragged_vocab"), seed=3, steps=3)
     page = open_page()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from design_samples import question, small_space
 from sartor.designs.question import DesignQuestion
 from sartor.engine.run import run_design
+from sartor.engine.schema import KEYS, connect
 from sartor.engine.study import read_study
 from sartor.errors import InputError
 from sartor.web.study_view import study_body, uploaded_body
@@ -101,9 +104,112 @@ def damaged(study: Path, tmp_path: Path, how: str) -> bytes:
 @pytest.mark.parametrize("how", ["empty", "text", "cut", "overwritten", "head alone", "zeros", "another database"])
 def test_what_is_no_study_is_a_sentence_that_names_no_path(study: Path, tmp_path: Path, how: str) -> None:
     with pytest.raises(InputError) as caught:
-        uploaded_body(damaged(study, tmp_path, how))
+        uploaded_body(sent(tmp_path, damaged(study, tmp_path, how)))
     assert caught.value.field == "study"
     assert "/" not in str(caught.value).replace("CSV/", "")
+
+
+def sent(folder: Path, data: bytes) -> Path:
+    """A file of this request alone."""
+    path = folder / "sent"
+    path.write_bytes(data)
+    return path
+
+
+def test_a_study_that_is_being_written_is_read_with_its_log_after_it(study: Path, tmp_path: Path) -> None:
+    path = tmp_path / "running.db"
+    writing = connect(path, for_reading=False)
+    assert (path.stat().st_size, path.with_name("running.db-wal").stat().st_size) > (0, 100)
+    with closing(writing), closing(connect(study, for_reading=True)) as whole:
+        for table in KEYS:
+            names = [row[1] for row in whole.execute(f"PRAGMA table_info({table})") if row[1] != "row_sum"]
+            insert = f"INSERT INTO {table} ({','.join(names)}) VALUES ({','.join('?' * len(names))})"
+            writing.executemany(insert, whole.execute(f"SELECT {','.join(names)} FROM {table}").fetchall())
+        data, log = path.read_bytes(), path.with_name("running.db-wal").read_bytes()
+    assert uploaded_body(sent(tmp_path, data + log)) == study_body(read_study(study))
+    with pytest.raises(InputError, match="-wal"):
+        uploaded_body(sent(tmp_path, data))
+
+
+def test_a_study_of_many_megabytes_is_taken(server: Any, study: Path, tmp_path: Path) -> None:
+    path = sent(tmp_path, study.read_bytes())
+    with closing(connect(path, for_reading=False)) as connection:
+        connection.execute("INSERT INTO kept (search, key, value) VALUES (1, 'much', ?)", (f'"{"x" * 30_000_000}"',))
+    reply = httpx.post(f"{server.url}/api/study", content=path.read_bytes(), headers=SQLITE, timeout=60)
+    assert reply.status_code == 200, reply.text
+    assert httpx.post(f"{server.url}/api/study", content=b"x" * (2**26 + 1), headers=SQLITE).status_code == 413
+
+
+SEARCH = {"model": "gpt2-xl", "num_devices": 1024, "global_batch_size": 4096}
+
+
+@pytest.mark.slow
+def test_a_search_is_started_seen_growing_cancelled_and_its_file_kept(server: Any) -> None:
+    begun = server.post("/api/design", SEARCH)
+    assert begun.status_code == 200, begun.text
+    assert begun.json()["status"] == "running"
+    name = begun.json()["id"]
+    second = server.post("/api/design", SEARCH)
+    assert second.status_code == 422
+    assert f"study={name}: of this server is still being searched" in second.json()["error"]["message"]
+    assert server.get(f"/api/design/{name}/file").status_code == 422
+    end = time.monotonic() + 60
+    while server.get(f"/api/design/{name}").json()["objective"] is None:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    stopped = server.post(f"/api/design/{name}/stop", {}).json()
+    assert stopped["status"] in ("interrupted", "complete")
+    assert stopped["objective"] > 0
+    assert stopped["id"] == name
+    again = httpx.post(
+        f"{server.url}/api/study", content=server.get(f"/api/design/{name}/file").content, headers=SQLITE
+    )
+    assert again.json()["objective"] == stopped["objective"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({}, "model"),
+        ({"model": "gpt2-xl"}, "num_devices"),
+        ({**SEARCH, "num_devices": 0}, "num_devices"),
+        ({**SEARCH, "space": "/etc/passwd"}, "space"),
+        ({**SEARCH, "also": ["../config.json"]}, "also"),
+        ({**SEARCH, "time_limit": 1e9}, "time_limit"),
+        ({**SEARCH, "study": "x"}, "study"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_at_its_field(server: Any, asked: dict[str, Any], field: str) -> None:
+    reply = server.post("/api/design", asked)
+    assert reply.status_code == 422, reply.text
+    assert reply.json()["error"]["field"] == field
+
+
+def test_a_study_of_a_server_that_has_ended_is_not_known_any_more(server: Any) -> None:
+    reply = server.get("/api/design/another")
+    assert reply.status_code == 422
+    assert "start the search again" in reply.json()["error"]["message"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found in /proc")
+def test_a_search_ends_with_its_server(start: Callable[..., Any]) -> None:
+    server = start()
+    server.post("/api/design", SEARCH)
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    (search,) = (pid for pid in children if b"study_run" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(server.pid, signal.SIGKILL)
+    end = time.monotonic() + 30
+    while b"study_run" in _command(search):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_what_is_no_study_is_refused_over_http_too(server: Any) -> None:

@@ -151,7 +151,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         scopes=scopes,
         fingerprint=asked["fingerprint"],
         question=json.loads(asked["question"]),
-        points=tuple(map(_point, last.values())),
+        points=tuple(_point(last.pop(key)) for key in list(last)),  # a row is let go as its point is made
         history=tuple(
             StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
         ),

@@ -38,6 +38,7 @@ EXAMPLES: JsonDict = {
     },
     "plan_trace": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
     "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
+    "design": {"model": "gpt2-xl", "num_devices": 1024, "global_batch_size": 4096, "time_limit": 5},
     "diagnose": {
         "run": base64.b64encode(LOG.encode()).decode(),
         "file": "train.log",

@@ -7,7 +7,10 @@ moves bytes; workers compute.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,22 +18,26 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route as Path
+from starlette.routing import Route as Endpoint
 
 from sartor.errors import InputError, InternalError
 from sartor.web.lanes import Lane, busy
 from sartor.web.reply import Reply, refused
-from sartor.web.routes import ROUTES, Route
+from sartor.web.routes import ROUTES, STUDIES, Route
 from sartor.web.settings import Settings
+from sartor.web.studies import Studies
 
 COMPRESSED_BYTES = 4096
 """Least size of an answer that is compressed: a catalogue shrinks to a tenth, in a millisecond."""
 
 
-def create_app(settings: Settings, lanes: dict[str, Lane]) -> Starlette:
+def create_app(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> Starlette:
     """The routes. Workers start and end with ``web.front``."""
     return Starlette(
-        routes=[Path(path, _paths(path, lanes, settings), methods=methods) for path, methods in by_path().items()],
+        routes=[
+            Endpoint(path, _paths(path, lanes, studies, settings), methods=methods)
+            for path, methods in by_path().items()
+        ],
         middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES, compresslevel=3)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
@@ -41,9 +48,15 @@ def by_path() -> dict[str, list[str]]:
     return {route.path: [each.method for each in ROUTES if each.path == route.path] for route in ROUTES}
 
 
-def _paths(path: str, lanes: dict[str, Lane], settings: Settings) -> Any:
+def _paths(path: str, lanes: dict[str, Lane], studies: Studies, settings: Settings) -> Any:
     """The endpoint of a path, by method."""
-    questions = {route.method: _question(route, lanes[route.lane], settings) for route in ROUTES if route.path == path}
+    questions = {
+        route.method: _studied(route, studies, settings)
+        if route.lane == STUDIES
+        else _question(route, lanes[route.lane], settings)
+        for route in ROUTES
+        if route.path == path
+    }
 
     async def endpoint(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
@@ -59,17 +72,44 @@ def _question(route: Route, lane: Lane, settings: Settings) -> Any:
     async def endpoint(request: Request) -> Response:
         if lane.full:
             return response_of(busy(), close=route.method == "POST")
-        body = b""
-        if route.method == "POST":
-            read = await read_body(request, route, settings)
-            if isinstance(read, Reply):
-                return response_of(read, close=True)
-            body = read
+        if route.takes != "application/json":
+            return await _filed(request, route, lane, settings)
+        body = BytesIO()
+        if refusal := await read_body(request, route, settings, body):
+            return response_of(refusal, close=True)
         header = {"route": route.name, "path": dict(request.path_params)}
-        reply = await lane.do(header, body, _gone(request))
-        return response_of(reply) if reply is not None else Response(status_code=499)
+        return _sent(await lane.do(header, body.getvalue(), _gone(request)))
 
     return endpoint
+
+
+async def _filed(request: Request, route: Route, lane: Lane, settings: Settings) -> Response:
+    """The answer to a body that is a file: a worker reads it from a temporary folder, so that none is held twice."""
+    with TemporaryDirectory(prefix="sartor-sent-") as folder:
+        path = Path(folder) / "sent"
+        with path.open("wb") as file:
+            if refusal := await read_body(request, route, settings, file):
+                return response_of(refusal, close=True)
+        return _sent(await lane.do({"route": route.name, "path": {"file": str(path)}}, b"", _gone(request)))
+
+
+def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
+    """The endpoint of a route about a study that was started here."""
+
+    async def endpoint(request: Request) -> Response:
+        body = BytesIO()
+        if refusal := await read_body(request, route, settings, body):
+            return response_of(refusal, close=True)
+        if route.name == "design":
+            return _sent(await studies.start(body.getvalue()))
+        does = {"design_state": studies.state, "design_stop": studies.stop, "design_file": studies.file}[route.name]
+        return _sent(await does(request.path_params["id"]))
+
+    return endpoint
+
+
+def _sent(reply: Reply | None) -> Response:
+    return response_of(reply) if reply is not None else Response(status_code=499)
 
 
 async def _gone(request: Request) -> None:
@@ -78,8 +118,10 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def read_body(request: Request, route: Route, settings: Settings) -> bytes | Reply:
-    """A request's body, or the reason to reject it: type, size, or speed."""
+async def read_body(request: Request, route: Route, settings: Settings, into: IO[bytes]) -> Reply | None:
+    """Write a POST's body to ``into``; the reason to reject it: type, size, or speed."""
+    if route.method != "POST":
+        return None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != route.takes:
         return refused(InputError("Content-Type", kind or "missing", f"must be {route.takes}", route.takes), status=415)
@@ -89,7 +131,7 @@ async def read_body(request: Request, route: Route, settings: Settings) -> bytes
         return _too_large(said[:20], limit)
     try:
         async with asyncio.timeout(settings.upload_s):
-            return await _gather(request, limit)
+            return await _gather(request, limit, into)
     except TimeoutError:
         must = f"must arrive within {settings.upload_s:g} s"
         return refused(InputError("request", "a slow upload", must), status=408)
@@ -97,13 +139,12 @@ async def read_body(request: Request, route: Route, settings: Settings) -> bytes
         return refused(InputError("request", "cut off", "must arrive whole"), status=400)
 
 
-async def _gather(request: Request, limit: int) -> bytes | Reply:
-    body = bytearray()
+async def _gather(request: Request, limit: int, into: IO[bytes]) -> Reply | None:
     async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
+        if into.tell() + len(piece) > limit:
             return _too_large(f"more than {limit}", limit)
-    return bytes(body)
+        into.write(piece)
+    return None
 
 
 def _too_large(size: str, limit: int) -> Reply:

@@ -18,6 +18,7 @@ from sartor.web.pages import Page, pages
 from sartor.web.reply import Reply, refused
 from sartor.web.routes import QUICK, SLOW
 from sartor.web.settings import Settings
+from sartor.web.studies import Studies
 from sartor.web.work import WorkerLimits
 
 PATIENCE_S = 0.5
@@ -29,6 +30,7 @@ class WebApp:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.pages, self.lanes = settings, pages(settings), make_lanes(settings)
+        self.studies = Studies(self.lanes[SLOW], settings)
         self.wanted = asyncio.Event()
         self.loading: asyncio.Task[App] | None = None
 
@@ -51,6 +53,7 @@ class WebApp:
         self.loading.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await self.loading
+        await self.studies.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _questions(self) -> App:
@@ -64,15 +67,15 @@ class WebApp:
         os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # for workers: one core each
         worker = worker_limits(self.settings)
         await start(1, worker)
-        app = await asyncio.to_thread(_make, self.settings, self.lanes)
+        app = await asyncio.to_thread(_make, self.settings, self.lanes, self.studies)
         await start(1 + self.settings.workers, worker)
         return app
 
 
-def _make(settings: Settings, lanes: dict[str, Lane]) -> App:
+def _make(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> App:
     from sartor.web.app import create_app
 
-    return create_app(settings, lanes)
+    return create_app(settings, lanes, studies)
 
 
 def make_lanes(settings: Settings) -> dict[str, Lane]:

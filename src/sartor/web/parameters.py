@@ -135,6 +135,21 @@ PLAN = (
     TOP,
     SET,
 )
+DESIGN = (
+    *ASKED,
+    listed("string", "also", "Zoo names of further models that the chip is for.", most=8, example=["gpt2-xl"]),
+    whole("num_devices", "Number of devices.", least=1, example=1024),
+    whole("global_batch_size", "Sequences per step over all devices.", least=1, example=4096),
+    whole("seq_len", "Tokens per sequence. Default: 4096, or the model's maximum if that is shorter.", least=1),
+    word("space", "Space of accelerators (GET /api/catalog/spaces).", default="published"),
+    word("objective", "What is to be largest.", default="throughput", example="throughput_per_watt"),
+    number("area_mm2", "Largest die [mm2].", example=600),
+    number("power_w", "Most power of a device [W].", example=500),
+    number("hbm_gib", "Most memory of a device [GiB].", example=96),
+    number("tolerance", "Stop when no point can be better by more than this share.", default=0.0),
+    number("time_limit", "Time limit in seconds, at most 3600.", default=120.0, least=1),
+    SET,
+)
 RUN = (
     word("run", "The log or trace, in base64; at most 24 MiB.", required=True, example="c3RlcCAxIC4uLg=="),
     word("file", "Its name, for the answer.", example="train.log"),

@@ -10,6 +10,7 @@ from sartor.web.parameters import (
     ALLOW,
     ASKED,
     CALIBRATION,
+    DESIGN,
     DTYPE,
     EP,
     GPU,
@@ -25,6 +26,8 @@ from sartor.web.parameters import (
 
 QUICK, SLOW = "quick", "slow"
 """Worker lanes: quick answers take milliseconds and must not wait behind searches."""
+STUDIES = "studies"
+"""Searches for chips, each a process of its own that the request does not wait for (``web.studies``)."""
 
 SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
 
@@ -53,6 +56,7 @@ class Route:
 INSTANCE = table("instance", "The instance, as in the file the command reads.", required=True)
 
 LINT_KEYS = ("model", "workload", "findings", "worst_grade")
+STUDY_KEYS = ("status", "evaluated", "pareto", "convergence")
 PLAN_KEYS = ("status", "model", "cluster", "job", "best", "top", "evaluated", "rejected", "tightest")
 
 ROUTES = (
@@ -266,11 +270,12 @@ ROUTES = (
         name="study",
         path="/api/study",
         summary="The content of a `sartor design` study file: Pareto front, convergence, best design.",
-        about="The body is the SQLite file.",
+        about="The body is the SQLite file, followed by its -wal file if it is still being written.",
         lane=SLOW,
+        body_bytes=2**26,
         takes="application/octet-stream",
         schema="study",
-        keys=("status", "evaluated", "pareto", "convergence"),
+        keys=STUDY_KEYS,
     ),
     Route(
         name="watched",
@@ -279,7 +284,42 @@ ROUTES = (
         summary="The current state of the study opened with `sartor serve --study FILE`.",
         lane=SLOW,
         schema="study",
-        keys=("status", "evaluated", "pareto", "convergence"),
+        keys=STUDY_KEYS,
+    ),
+    Route(
+        name="design",
+        path="/api/design",
+        summary="Start a search of `sartor design`: which accelerator and plan go best together.",
+        about="One at a time. The answer is the study at its beginning; `id` names it until the server ends.",
+        fields=DESIGN,
+        lane=STUDIES,
+        schema="study",
+        keys=STUDY_KEYS,
+    ),
+    Route(
+        name="design_state",
+        path="/api/design/{id}",
+        method="GET",
+        summary="A study started here, as it is now.",
+        lane=STUDIES,
+        schema="study",
+        keys=STUDY_KEYS,
+    ),
+    Route(
+        name="design_stop",
+        path="/api/design/{id}/stop",
+        summary="End a search with the best so far.",
+        lane=STUDIES,
+        schema="study",
+        keys=STUDY_KEYS,
+    ),
+    Route(
+        name="design_file",
+        path="/api/design/{id}/file",
+        method="GET",
+        summary="The study file of a search that has ended, for `sartor design --study`.",
+        lane=STUDIES,
+        media="application/vnd.sqlite3",
     ),
     Route(
         name="catalog",

@@ -30,6 +30,8 @@ class Settings:
     """Processes for searches, in addition to the one for quick requests."""
     worker_bytes: int = 360 * MIB
     """Memory a worker may allocate."""
+    study_bytes: int = 2048 * MIB
+    """Memory that the process of a search for a chip may allocate."""
     study: Path | None = None
     """A study file to watch."""
 

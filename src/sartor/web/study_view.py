@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,25 +15,51 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.pareto import is_pareto
 from sartor.report.contract import plain
 
+LOG_MAGIC = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 MOST_POINTS = 3000
 MOST_STEPS = 600
 """Most points and steps drawn: the best points, and evenly spaced steps."""
 
 
-def uploaded_body(data: bytes) -> JsonDict:
-    """The contents of a study file's bytes. Raises ``InputError`` if they are not a study.
+def uploaded_body(path: Path) -> JsonDict:
+    """The contents of a study file, with its write-ahead log (``-wal``) after it if it has one.
 
-    They are written to a temporary folder while they are read.
+    Raises ``InputError`` if it is not a study. The file is of this request alone: its log is cut off and put beside it.
     """
-    with tempfile.TemporaryDirectory(prefix="sartor-study-") as folder:
-        path = Path(folder) / "study.db"
-        path.write_bytes(data)
-        try:
-            return study_body(read_study(path))
-        except InputError as error:
-            raise InputError("study", "the file sent", error.must.partition(";")[0]) from None
-        except (KeyError, TypeError, ValueError, RecursionError) as slip:
-            raise InputError("study", "the file sent", f"is not a valid study ({type(slip).__name__})") from None
+    try:
+        _cut_log(path)
+        return study_body(read_study(path))
+    except InputError as error:
+        must = error.must.partition(";")[0]
+        if "another program" in must and _is_logged(path):
+            must += ", or a study that is being written: then send its -wal file too"
+        raise InputError("study", "the file sent", must) from None
+    except (KeyError, TypeError, ValueError, RecursionError) as slip:
+        raise InputError("study", "the file sent", f"is not a valid study ({type(slip).__name__})") from None
+
+
+def _cut_log(path: Path) -> None:
+    """Move a write-ahead log that follows the database into its own file.
+
+    A log begins with its magic number (sqlite.org/fileformat2.html, 4.1) where a page would: no page does, as its first
+    byte is its kind or belongs to the number of a page that 64 MiB have no room for.
+    """
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        page = int.from_bytes(file.read(18)[16:18], "big") or 1
+        page = 65536 if page == 1 else page
+        for at in range(page, size, page) if page >= 512 else ():
+            file.seek(at)
+            if file.read(4) in LOG_MAGIC:
+                file.seek(at)
+                path.with_name(path.name + "-wal").write_bytes(file.read())
+                file.truncate(at)
+                return
+
+
+def _is_logged(path: Path) -> bool:
+    """Whether an SQLite file says that it has a write-ahead log."""
+    return path.read_bytes()[18:20] == b"\x02\x02"
 
 
 def watched_body(path: str | None) -> JsonDict:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from sartor import interrupts
 from sartor.errors import InputError, InternalError
@@ -23,6 +24,8 @@ REMEMBERED = 64
 """Cache of quick answers by request, so that undo, redo and dragging back cost nothing."""
 LARGEST_KEPT = 400_000
 """Largest answer that is kept [bytes]."""
+FRESH = ("study", "watched")
+"""Answered from a file, which may change: not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ def _begin(limits: WorkerLimits) -> Answerer:
     are silent)."""
     interrupts.deaf()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    _limit_memory(limits.memory_bytes)
+    limit_memory(limits.memory_bytes)
     warm_up()
     return Answerer(limits.study)
 
@@ -76,7 +79,7 @@ class Answerer:
             return self.kept[key]
         reply = self.fresh(header["route"], header.get("path", {}), body)
         small = len(reply.body) <= LARGEST_KEPT and len(body) <= LARGEST_KEPT
-        if reply.status == 200 and small and header["route"] != "watched":
+        if reply.status == 200 and small and header["route"] not in FRESH:
             self.kept[key] = reply
             while len(self.kept) > REMEMBERED:
                 self.kept.popitem(last=False)
@@ -114,9 +117,14 @@ class Answerer:
 
         route = route_named(name)
         if name == "study":
-            return answered("study", study_view.uploaded_body(body))
+            return answered("study", study_view.uploaded_body(Path(path["file"])))
         if name == "watched":
-            return answered("study", study_view.watched_body(self.study))
+            own = {"id": path["id"]} if "id" in path else {}
+            return answered("study", {**own, **study_view.watched_body(path.get("study", self.study))})
+        if name == "design":
+            from sartor.web.study_run import searched
+
+            return searched(checked(route.fields, body_of(body)), path["study"])
         handler: Callable[[JsonMap], Reply] = getattr(answers, name)
         if route.method == "GET":
             return handler(path)
@@ -124,7 +132,7 @@ class Answerer:
             return handler(asked)
 
 
-def _limit_memory(size: int) -> None:
+def limit_memory(size: int) -> None:
     """Limit the memory of this process (data, Linux only)."""
     if not size:
         return

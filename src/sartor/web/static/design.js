@@ -1,51 +1,130 @@
-// The design view: what a study of `sartor design` has found, loaded from a file or watched while it runs.
+// The design view: a search for a chip, started here, or the study file of `sartor design`, loaded or watched while it runs.
 
-import { card, h, put, s, sized, table, term } from "./dom.js";
-import { ask, Refused } from "./api.js";
+import { card, download, h, put, s, sized, table, term } from "./dom.js";
+import { ask, catalog, Refused } from "./api.js";
 import { axes, box, COLOURS, figure, legend, linear, parts, path, ticks } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
+import { worker } from "./work.js";
 
 const EVERY_MS = 2000;
 const AREA = { arrays_mm2: "multiply arrays", lanes_mm2: "vector lanes", private_buffers_mm2: "private buffers", global_buffer_mm2: "global buffer", memory_phys_mm2: "memory interfaces", links_mm2: "links", network_mm2: "on-chip network", control_mm2: "control", uncore_mm2: "host, clock, white space" };
 const POWER = { static_w: "idle", arrays_w: "multiply arrays", lanes_w: "vector lanes", private_buffers_w: "private buffers", global_buffer_w: "global buffer", memory_w: "memory", links_w: "links" };
 const STEP = { microbatches_s: "work on microbatches", fill_s: "pipeline fills, drains", resync_s: "gradients agreed on", optimizer_s: "optimizer step" };
-const UNITS = { throughput: "sequences/s", per_mm2: "sequences/s per mm²", per_watt: "sequences/s per W", per_dollar: "sequences/s per USD" };
+const UNITS = { throughput: "sequences/s", throughput_per_mm2: "sequences/s per mm²", throughput_per_watt: "sequences/s per W", throughput_per_dollar: "sequences/s per USD", throughput_per_ownership_dollar: "sequences/s per USD of ownership" };
 const ENDINGS = { running: "running", complete: "complete: proved", interrupted: "interrupted", time: "ended by its time limit", disk: "ended by a full disk", empty: "nothing yet" };
 
 export function designView({ banner, status }) {
-  const results = h("div", { class: "results" }), says = h("p", { class: "muted", id: "study-says" });
-  const file = h("input", { type: "file", id: "study-file", "aria-label": "Study file", "data-takes-files": true, onchange: () => { if (file.files[0]) load(file.files[0]); } });
+  const results = h("div", { class: "results" }), says = h("p", { class: "muted", id: "study-says" }), search = h("div", { class: "row wrap" });
+  const file = h("input", { type: "file", multiple: true, id: "study-file", "aria-label": "Study file, with its -wal file if it is being written", "data-takes-files": true, onchange: () => { if (file.files.length) load([...file.files]); } });
   const watch = h("button", { id: "watch", hidden: true, onclick: () => load() }, "Show the study being watched");
-  const element = h("div", { class: "stack" }, card("Study", h("div", { class: "row wrap", "data-takes-files": true }, file, watch), says), results);
-  element.addEventListener("drop", (event) => { const dropped = event.dataTransfer?.files[0]; if (dropped) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
-  let timer = 0, started = false, drawn = "";
+  const form = h("form", { class: "card form", "aria-label": "Search for a chip", onsubmit: (event) => { event.preventDefault(); begin(); } }), inputs = new Map();
+  const progress = h("div", {}), work = worker(progress);
+  const element = h("div", { class: "stack" }, form, progress, card("Study", h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says), results);
+  element.addEventListener("drop", (event) => { const dropped = [...(event.dataTransfer?.files ?? [])]; if (dropped.length) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
+  let timer = 0, shownId = null, drawn = "", turn = 0;
 
-  put(results, h("p", { class: "empty" }, "Load a study file of ", h("code", {}, "sartor design --study FILE"), ", or start with ", h("code", {}, "sartor serve --study FILE"), " to watch one while it runs."));
+  put(results, h("p", { class: "empty" }, "Start a search above, load a study file of ", h("code", {}, "sartor design --study FILE"), " (with its ", h("code", {}, "-wal"), " file if it is still being written), or start with ", h("code", {}, "sartor serve --study FILE"), " to watch one while it runs."));
+  build();
 
-  async function refresh() {
-    if (started) return;
-    started = true;
-    const health = await ask("/health").catch(() => ({}));
-    watch.hidden = !health.watching;
-    if (health.watching) load();
+  async function build() {
+    const spaces = await catalog("spaces");
+    const text = (name, placeholder = "") => h("input", { type: "text", autocomplete: "off", size: 9, placeholder, onchange: (e) => set(name, e.target.value.trim()) });
+    const select = (name, options) => h("select", { onchange: (e) => set(name, e.target.value) }, options.map((o) => h("option", { value: o }, o)));
+    const field = (name, key, words, input) => { inputs.set(name, input); input.id = `design-${name}`; return h("label", { class: "ask", for: input.id }, h("span", {}, key ? term(key, words) : words), input); };
+    put(form, field("also", "", "also for these models", text("also", "gpt2-xl, …")), field("num_devices", "num_devices", "num_devices", text("num_devices")), field("global_batch_size", "global_batch_size", "global_batch_size", text("global_batch_size")), field("seq_len", "seq_len", "seq_len", text("seq_len", "own")),
+      field("space", "space", "space", select("space", spaces.map((space) => space.name))), field("objective", "", "objective", select("objective", Object.keys(UNITS))),
+      field("area_mm2", "area", "at most mm²", text("area_mm2", "any")), field("power_w", "power", "at most W", text("power_w", "any")), field("hbm_gib", "hbm", "at most GiB", text("hbm_gib", "any")), field("time_limit", "", "time limit [s]", text("time_limit")),
+      h("button", { class: "primary", id: "run-design", type: "submit" }, "Search"));
+    fill();
   }
 
-  /** Load a file, or without one what is being watched, again and again while it runs. */
-  async function load(from) {
+  const set = (name, value) => update((st) => { st.design[name] = value === "" ? null : value; });
+  const fill = () => { for (const [name, input] of inputs) if (!input.dataset.dirty) input.value = state.design[name] ?? ""; };
+
+  async function refresh() {
+    fill();
+    if (state.design.id !== shownId) {
+      const first = shownId === null;
+      shownId = state.design.id;
+      if (shownId) { load(shownId); return; }
+      if (!first) return;
+      const health = await ask("/health").catch(() => ({}));
+      watch.hidden = !health.watching;
+      if (health.watching) load();
+    }
+  }
+
+  function asked() {
+    const { model, config, name, set } = question(), { id, also, ...rest } = state.design;
+    const number = (value) => (typeof value === "string" && /^-?[\d.,_ ]+$/.test(value) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
+    const body = { model, config, name, set, also: (also ?? "").split(",").map((one) => one.trim()).filter(Boolean), ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, number(value)])) };
+    return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length)));
+  }
+
+  /** Start a search; its study is shown as it grows, here and wherever the link is opened. */
+  async function begin() {
     clearTimeout(timer);
-    element.classList.add("waiting");
     try {
-      const found = await ask("/api/study", from && (await from.arrayBuffer()));
+      const found = await work.run("Starting the search", (signal) => ask("/api/design", asked(), { signal }));
+      if (found === null) return;
+      shownId = found.id;
+      update((st) => { st.design.id = found.id; }, { visit: true });
       banner("");
-      draw(found);
-      if (!from && found.status === "running") timer = setTimeout(() => { if (element.isConnected) load(); else started = false; }, EVERY_MS);
+      mark(null);
+      follow(found, found.id);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
+      mark(inputs.get(error.field));
       banner(error.message);
-    } finally {
-      element.classList.remove("waiting");
     }
+  }
+
+  function mark(wrong) {
+    for (const input of inputs.values()) input.setAttribute("aria-invalid", String(input === wrong));
+    wrong?.focus();
+  }
+
+  /** Load a file (with its log), a search that was started here by its name, or what is being watched; those again while they run. */
+  async function load(from) {
+    clearTimeout(timer);
+    const mine = ++turn;
+    element.classList.add("waiting");
+    try {
+      const named = typeof from === "string", files = from && !named;
+      if (files) set("id", shownId = "");
+      const found = named ? await ask(`/api/design/${encodeURIComponent(from)}`) : await ask("/api/study", files ? inOrder(from) : undefined);
+      if (mine !== turn) return;
+      banner("");
+      follow(found, files ? null : from);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      if (mine === turn) { banner(error.message); put(search); }
+    } finally {
+      if (mine === turn) element.classList.remove("waiting");
+    }
+  }
+
+  /** The database, then the log that belongs to it. */
+  const inOrder = (files) => new Blob([...files].sort((a, b) => a.name.endsWith("-wal") - b.name.endsWith("-wal")));
+
+  function follow(found, from) {
+    draw(found);
+    const running = found.status === "running", id = found.id;
+    put(search, !id ? null : running ? [h("progress", { "aria-label": "Searching" }), h("span", {}, `Searching for ${whole((Date.now() - Date.parse(found.sessions.at(-1).started)) / 1000)} s`), h("button", { id: "stop-design", class: "small", onclick: () => stop(id) }, "Cancel")]
+      : h("button", { id: "get-study", class: "small", onclick: () => save(id) }, "Download the study file"));
+    if (running && from !== null) timer = setTimeout(() => { if (element.isConnected) load(from); else shownId = null; }, EVERY_MS);
+  }
+
+  async function stop(id) {
+    clearTimeout(timer);
+    put(search, h("span", { class: "muted" }, "Cancelling: the best so far is kept …"));
+    try { follow(await ask(`/api/design/${id}/stop`, {}), id); } catch (error) { if (error instanceof Refused) banner(error.message); else throw error; }
+  }
+
+  async function save(id) {
+    try { download("study.db", await ask(`/api/design/${id}/file`, undefined, { as: "blob" })); } catch (error) { if (error instanceof Refused) banner(error.message); else throw error; }
   }
 
   function draw(found) {
@@ -58,7 +137,7 @@ export function designView({ banner, status }) {
     drawn = key;
     const best = found.best;
     put(results,
-      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, found.evaluated || found.status !== "running" ? "No point found so far fits." : "No point has been evaluated yet.")),
+      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, found.evaluated ? "No point found so far fits." : found.status === "running" ? "No point has been evaluated yet." : "The search ended before a point was evaluated.")),
       card("Convergence of the search", convergence(found, unit)),
       found.pareto.labels.length > 1 ? card("Evaluated points", cloud(found, unit)) : null,
       ...(best?.detail ? detailed(best.detail) : []),

@@ -53,6 +53,7 @@ export const TERMS = {
   bubble: ["Pipeline bubble", "Idle time of stages while the pipeline fills and drains.", "(p − 1) / (m·v + p − 1)"],
   pareto: ["Pareto front", "Points that no other point beats in all respects.", "no x′ with f(x′) ≤ f(x) in all and < in one"],
   gap: ["Gap", "Proved limit on how much better any other point can be.", "(bound − best) / best"],
+  space: ["Space", "The accelerators to choose from: sartor catalog spaces.", "candidates = product of its axes"],
   power: ["Power", "Power of one device with all parts at their peak rates.", "P = idle + Σ energy per access · rate"],
   cores: ["Cores", "Tensor cores multiply matrices (rows contract, columns produce); vector cores do the rest.", "peak = 2 · cores · rows · columns · clock"],
   buffer: ["Global buffer", "Memory on the die that all cores share.", "traffic to memory falls with √size"],

@@ -1,0 +1,155 @@
+"""Studies started over HTTP: one search of ``sartor design`` at a time, each a process with a study file.
+
+The files lie in a folder that goes when the server ends. A search ends when its standard input does, so that it does
+not outlive the server, however that ends; it then keeps the best so far, as after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sartor.errors import InputError
+from sartor.json_types import JsonDict
+from sartor.web.reply import Reply, refused
+from sartor.web.settings import Settings
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
+    from sartor.web.lanes import Lane
+
+MOST_KEPT = 16
+"""Studies kept; the oldest goes first."""
+LOOK_S = 0.2
+"""How often a new search is looked at, until its study says what is asked."""
+COMMAND = "import sys; from sartor.web.study_run import main; main(sys.argv[1:])"
+
+
+@dataclass(slots=True, kw_only=True)
+class Started:
+    """A study's file, its process, and what that says at its end: a status, a line break, an answer."""
+
+    path: Path
+    process: Process
+    said: asyncio.Task[bytes]
+
+    @property
+    def running(self) -> bool:
+        return not self.said.done()
+
+    @property
+    def failure(self) -> Reply | None:
+        """Why the search ended without an answer."""
+        if self.running:
+            return None
+        status, _, body = self.said.result().partition(b"\n")
+        if status == b"200":
+            return None
+        if not status:
+            return refused(
+                InputError("study", "as given", "needs more memory than a search may have; ask a smaller one")
+            )
+        return Reply(status=int(status), body=body)
+
+
+class Studies:
+    """The studies of this server, by a name of their own. ``lane`` reads them."""
+
+    def __init__(self, lane: Lane, settings: Settings) -> None:
+        self.lane, self.settings = lane, settings
+        self.folder: TemporaryDirectory[str] | None = None
+        self.started: dict[str, Started] = {}
+
+    async def start(self, body: bytes) -> Reply | None:
+        """Begin a search; the answer is its study once that says what is asked, or why it cannot be searched."""
+        running = next((name for name, one in self.started.items() if one.running), None)
+        if running is not None:
+            must = f"of this server is still being searched; cancel it, or wait (GET /api/design/{running})"
+            return refused(InputError("study", running, must))
+        name, one = await self._begin(body)
+        while one.running:
+            await asyncio.sleep(LOOK_S)
+            reply = await self._read(name, one) if one.path.exists() else None
+            if reply is not None and reply.status == 200:
+                return reply
+        if one.failure:
+            del self.started[name]
+        return one.failure or await self._read(name, one)
+
+    async def _begin(self, body: bytes) -> tuple[str, Started]:
+        import secrets
+        from tempfile import TemporaryDirectory
+
+        self.folder = self.folder or TemporaryDirectory(prefix="sartor-studies-")
+        name = secrets.token_urlsafe(9)
+        path = Path(self.folder.name) / f"{name}.db"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", COMMAND, str(path), str(self.settings.study_bytes), stdin=PIPE, stdout=PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"%d\n%b" % (len(body), body))
+        one = Started(path=path, process=process, said=asyncio.create_task(process.stdout.read()))
+        self.started[name] = one
+        while len(self.started) > MOST_KEPT:
+            self.started.pop(next(iter(self.started))).path.unlink(missing_ok=True)
+        return name, one
+
+    async def state(self, name: str) -> Reply | None:
+        """A study as it is now."""
+        one = self.named(name)
+        if isinstance(one, Reply):
+            return one
+        return one.failure or await self._read(name, one)
+
+    async def stop(self, name: str) -> Reply | None:
+        """End a search with the best so far; the answer is the study then."""
+        one = self.named(name)
+        if isinstance(one, Reply):
+            return one
+        self.end(one)
+        await asyncio.wait([one.said], timeout=self.settings.quick_s)
+        return await self.state(name)
+
+    async def file(self, name: str) -> Reply | None:
+        """The study's file, once its search has ended."""
+        one = self.named(name)
+        if isinstance(one, Reply):
+            return one
+        if one.running:
+            return refused(InputError("study", name, "is still being searched; its file is complete when it has ended"))
+        return one.failure or Reply(body=one.path.read_bytes(), media="application/vnd.sqlite3")
+
+    def named(self, name: str) -> Started | Reply:
+        """One of the studies, or that there is none of that name."""
+        if name in self.started:
+            return self.started[name]
+        must = "is not a study of this server, which keeps the last 16 until it ends; start the search again"
+        return refused(InputError("study", name[:40], must))
+
+    async def _read(self, name: str, one: Started) -> Reply | None:
+        path: JsonDict = {"study": str(one.path), "id": name}
+        return await self.lane.do({"route": "watched", "path": path}, b"", _never())
+
+    def end(self, one: Started) -> None:
+        """Have a search stop where it can."""
+        if one.running and one.process.stdin is not None:
+            one.process.stdin.close()
+
+    async def close(self) -> None:
+        """End what runs, and remove the files."""
+        for one in self.started.values():
+            if one.running:
+                one.process.kill()
+        if self.folder is not None:
+            self.folder.cleanup()
+
+
+async def _never() -> None:
+    """A client that waits: what is read here is soon read."""
+    await asyncio.Event().wait()

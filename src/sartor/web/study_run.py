@@ -1,0 +1,79 @@
+"""The process of a search started over HTTP (`web.studies`): it writes the study, and says a status at its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from sartor import api, interrupts
+from sartor.errors import InputError
+from sartor.json_types import JsonMap
+from sartor.model.reading import ModelReading
+from sartor.web.asked import model_of
+from sartor.web.reply import Reply, answered
+from sartor.web.uploads import plain_name
+from sartor.web.work import Answerer, limit_memory
+
+SAME = (
+    "num_devices",
+    "global_batch_size",
+    "seq_len",
+    "area_mm2",
+    "power_w",
+    "hbm_gib",
+    "objective",
+    "tolerance",
+    "set",
+)
+"""Fields of ``api.design``."""
+LONGEST_S = 3600.0
+BEHIND = 5
+"""Added to the process's niceness: a drag on the page goes before."""
+
+
+def main(words: Sequence[str]) -> None:
+    """Search for the question on standard input (its length in a line of its own) until that is closed."""
+    path, most_bytes = words
+    interrupts.listen()
+    if hasattr(os, "nice"):
+        os.nice(BEHIND)
+    limit_memory(int(most_bytes))
+    body = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    with interrupts.patient():
+        reply = Answerer().fresh("design", {"study": path}, body)
+        sys.stdout.buffer.write(b"%d\n%b" % (reply.status, reply.body))
+        sys.stdout.buffer.flush()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def searched(body: JsonMap, study: str) -> Reply:
+    """The search of a request, kept in ``study``. Raises ``InputError``."""
+    seconds = body["time_limit"]
+    if not 1 <= seconds <= LONGEST_S:
+        raise InputError("time_limit", seconds, f"must be from 1 to {LONGEST_S:g} seconds over HTTP", "120")
+    models: list[str | Path | ModelReading] = [
+        model_of(body),
+        *(plain_name("also", name) for name in body["also"] or ()),
+    ]
+    for name in ("num_devices", "global_batch_size"):
+        if body[name] is None:
+            raise InputError(name, "not given", "must be given", "1024")
+    found = api.design(
+        models,
+        space=plain_name("space", body["space"]),
+        time_limit=seconds,
+        baselines=False,
+        study=Path(study),
+        **{name: body[name] for name in SAME},
+    )
+    return answered("design", {"status": found.result.status.value})
