@@ -139,6 +139,10 @@ def limit_memory(size: int) -> None:
     try:
         import resource
 
+        import numpy as np
+
+        square = np.ones((300, 300))
+        square @ square  # OpenBLAS takes its buffer now: without memory for it, it tries for ever or ends the process
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
     except (ImportError, ValueError, OSError):
         print("sartor: this system does not limit a worker's memory", file=sys.stderr)
