@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,8 +42,11 @@ def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
     contexts: list[Any] = []
     complaints: list[str] = []
     asked: set[str] = set()
+    own: list[str] = []
 
-    def opened(*, size: str = "1280", scheme: str = "light", path: str = "/", **words: Any) -> Any:
+    def opened(
+        *, size: str = "1280", scheme: str = "light", path: str = "/", at: str = server.url, **words: Any
+    ) -> Any:
         width, height = SIZES[size]
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **words)
         contexts.append(context)
@@ -51,16 +55,19 @@ def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: asked.add(request.url.split("?")[0]))
-        page.goto(server.url + path)
+        page.goto(at + path)
+        own.append(at)
         page.wait_for_selector("#step-time")
         return page
 
     yield opened
     for context in contexts:
         context.close()
-    refusals = [text for text in complaints if "422" not in text]  # the browser logs every answer that is no 200
+    refusals = [
+        text for text in complaints if "422" not in text and "net::ERR_" not in text
+    ]  # the browser logs every answer that is no 200
     assert not refusals
-    assert all(url.startswith((server.url, "blob:", "data:")) for url in asked)
+    assert all(url.startswith((*own, "blob:", "data:")) for url in asked)
 
 
 @pytest.fixture(scope="session")
@@ -537,6 +544,12 @@ def test_a_study_is_loaded_and_drawn(open_page: Callable[..., Any], screenshots:
     assert "complete" in page.locator("#study-says").inner_text()
     until(page, "document.querySelectorAll('.results svg').length >= 3")
     page.screenshot(path=screenshots / "design-1280-light.png", full_page=True)
+    said = page.locator("#study-says").inner_text()
+    page.wait_for_timeout(400)
+    page.reload()
+    until(
+        page, f"document.querySelector('#study-says')?.textContent === {json.dumps(said)}"
+    )  # this browser has kept it
     page.locator("#study-file").set_input_files({"name": "x.db", "mimeType": "", "buffer": b"nothing"})
     until(page, "document.querySelector('#banner').textContent.startsWith('study=')")
 
@@ -579,8 +592,28 @@ def test_a_trace_is_diagnosed_and_drawn(open_page: Callable[..., Any], screensho
     until(page, "document.querySelectorAll('.results svg').length >= 3")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.screenshot(path=screenshots / "diagnose-1280-light.png", full_page=True)
+    page.wait_for_timeout(400)
+    page.reload()
+    page.wait_for_selector("#run-says")
     page.locator("#run-file").set_input_files({"name": "x.log", "mimeType": "", "buffer": b"nothing"})
     until(page, "document.querySelector('#banner').textContent.length > 10")
+
+
+def test_a_server_that_is_restarted_under_the_page_is_waited_for_and_said(
+    open_page: Callable[..., Any], start: Callable[..., Any]
+) -> None:
+    first = start()
+    page = open_page(at=first.url)
+    port = first.url.rpartition(":")[2]
+    os.kill(first.pid, signal.SIGKILL)
+    page.locator("#field-num_layers").fill("40")
+    page.locator("#field-num_layers").press("Enter")
+    until(page, "/cannot be reached/.test(document.querySelector('#banner').textContent)")
+    before = page.locator("#step-time").inner_text()
+    start("--port", port)
+    until(page, "/restarted/.test(document.querySelector('#status').textContent)")
+    until(page, f"document.querySelector('#step-time').textContent !== {json.dumps(before)}")
+    assert page.locator("#banner").inner_text() == ""
 
 
 def test_terms_explain_themselves_with_their_formula(open_page: Callable[..., Any]) -> None:

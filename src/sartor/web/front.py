@@ -33,6 +33,7 @@ class WebApp:
         self.studies = Studies(self.lanes[SLOW], settings)
         self.wanted = asyncio.Event()
         self.loading: asyncio.Task[App] | None = None
+        self.starting: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -50,9 +51,11 @@ class WebApp:
         self.loading = asyncio.create_task(self._load())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self.loading.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self.loading
+        for task in (self.loading, self.starting):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
         await self.studies.close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -66,10 +69,15 @@ class WebApp:
             await asyncio.wait_for(self.wanted.wait(), PATIENCE_S)
         os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # for workers: one core each
         worker = worker_limits(self.settings)
-        await start(1, worker)
-        app = await asyncio.to_thread(_make, self.settings, self.lanes, self.studies)
+        self.starting = asyncio.create_task(self._start_workers(worker))
+        return await asyncio.to_thread(_make, self.settings, self.lanes, self.studies)
+
+    async def _start_workers(self, worker: WorkerLimits) -> None:
+        """One, for which quick requests wait; those for searches once what the page asks first had the processor."""
+        async with self.lanes[QUICK].turn:
+            await start(1, worker)
+        await asyncio.sleep(PATIENCE_S)
         await start(1 + self.settings.workers, worker)
-        return app
 
 
 def _make(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> App:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -46,6 +47,8 @@ class Guard:
 
     def __init__(self, app: App, settings: Settings) -> None:
         self.app, self.settings = app, settings
+        self.run = secrets.token_hex(4)
+        """Of this run of the server, so that a page notices that it was restarted."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +61,8 @@ class Guard:
         async def headed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message.get("headers", ())}
-                more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in own]
+                every = {**HEADERS, "sartor-run": self.run}
+                more = [(k.encode(), v.encode()) for k, v in every.items() if k.encode() not in own]
                 message = {**message, "headers": [*message.get("headers", ()), *more, *extra]}
             await send(message)
 

@@ -58,11 +58,13 @@ def _begin(limits: WorkerLimits) -> Answerer:
 
 
 def warm_up() -> None:
-    """Load what the first request would wait for."""
-    import sartor.api
-    import sartor.rules.catalog
-    import sartor.shapes.search
-    import sartor.web.answers  # noqa: F401
+    """Load what the first request would wait for: what the page asks when it is opened."""
+    import sartor.shapes.search  # noqa: F401
+
+    opened = Answerer()
+    opened.fresh("shape", {}, b'{"model": "llama-3.1-8b", "gpu": "h100_sxm"}')
+    for shelf in ("models", "gpus", "accelerators"):
+        opened.fresh("catalog", {"what": shelf}, b"")
 
 
 class Answerer:

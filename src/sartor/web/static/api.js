@@ -8,9 +8,22 @@ export class Refused extends Error {
   }
 }
 
-/** POST a question; its answer, or `Refused` with the server's sentence. */
-export async function ask(path, body, { as = "json", signal, tries = 15 } = {}) {
-  let response;
+const AGAIN_MS = 1000;
+let told = () => {}, server = null, lost = false;
+/** `listener("lost")` where the server does not answer, "back" where it does again, "restarted" where it is another one. */
+export const onServer = (listener) => { told = listener; };
+
+/** Of an answer: whether the server is the one that answered before. */
+function heard(response) {
+  const now = response.headers.get("sartor-run"), another = server !== null && now !== null && now !== server;
+  if (lost || another) told(another ? "restarted" : "back");
+  lost = false;
+  server = now ?? server;
+}
+
+/** POST a question; its answer, or `Refused` with the server's sentence. Where the server is away it is waited for, unless `once`. */
+export async function ask(path, body, { as = "json", signal, tries = 15, once = false } = {}) {
+  let response = null;
   const binary = body instanceof Blob || body instanceof ArrayBuffer;
   try {
     response = await fetch(path, body === undefined ? { signal } : {
@@ -19,11 +32,19 @@ export async function ask(path, body, { as = "json", signal, tries = 15 } = {}) 
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused({ message: "the server cannot be reached: is `sartor serve` still running?" }, 0);
   }
+  if (response === null || (response.status >= 500 && !/json/.test(response.headers.get("content-type") ?? ""))) { // away, or on its way out
+    if (!lost) told("lost");
+    lost = true;
+    if (once) throw new Refused({ message: "the server cannot be reached: is `sartor serve` still running?" }, 0);
+    await new Promise((done) => setTimeout(done, AGAIN_MS));
+    if (signal?.aborted) throw new DOMException("aborted", "AbortError");
+    return ask(path, body, { as, signal, tries });
+  }
+  heard(response);
   if (response.status === 429 && tries > 0) {
     await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("retry-after") || 1)));
-    return ask(path, body, { as, signal, tries: tries - 1 });
+    return ask(path, body, { as, signal, once, tries: tries - 1 });
   }
   if (!response.ok) {
     let error = null;

@@ -2,6 +2,7 @@
 
 import { h, put } from "./dom.js";
 import { address, canUndo, fromAddress, onChange, redo, state, undo, undoing, update } from "./state.js";
+import { onServer } from "./api.js";
 import { questionBar, refreshBar } from "./bar.js";
 import { explainOnHover } from "./terms.js";
 import { configDialog, deviceDialog, dropAnywhere } from "./upload.js";
@@ -18,13 +19,16 @@ const makers = { // the other views are loaded when they are opened
   diagnose: async () => (await import("./diagnose.js")).diagnoseView,
 };
 const views = {};
-let shown = "";
+let shown = "", heldUntil = 0;
 
 function banner(message) {
   put(bannerBox, message ? h("p", {}, message, " ", canUndo() ? h("button", { class: "small", onclick: undo }, `Undo ${undoing()}`) : null) : null);
 }
 
-function status(message) {
+/** What is said at the foot; `held` ms long nothing else is. */
+function status(message, held = 0) {
+  if (performance.now() < heldUntil) return;
+  heldUntil = performance.now() + held;
   statusBox.textContent = message;
 }
 
@@ -52,6 +56,13 @@ async function show() {
   refreshBar();
   views[name].refresh();
 }
+
+onServer((what) => {
+  if (what === "lost") banner("The server cannot be reached: is `sartor serve` still running? This page goes on when it answers again.");
+  else banner("");
+  if (what === "restarted") status("The server was restarted; this page goes on with it.", 6000);
+  if (what === "back") status("The server answers again.");
+});
 
 function chooseView(name) {
   if (name !== state.view) update((s) => { s.view = name; }, { visit: true });

@@ -4,6 +4,7 @@ import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
 import { axes, box, COLOURS, figure, legend, linear, parts, path, ticks } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
 import { worker } from "./work.js";
@@ -50,14 +51,21 @@ export function designView({ banner, status }) {
       shownId = state.design.id;
       if (shownId) { load(shownId); return; }
       if (!first) return;
+      if (state.design.file) { again(state.design.file); return; }
       const health = await ask("/health").catch(() => ({}));
       watch.hidden = !health.watching;
       if (health.watching) load();
     }
   }
 
+  /** The file that the link was made with, where this browser has kept it. */
+  async function again(name) {
+    const files = await kept("study", name);
+    if (files) load(files); else banner(`This link shows the study ${name}, which this browser does not have: choose the file again.`);
+  }
+
   function asked() {
-    const { model, config, name, set } = question(), { id, also, ...rest } = state.design;
+    const { model, config, name, set } = question(), { id, file, also, ...rest } = state.design;
     const number = (value) => (typeof value === "string" && /^-?[\d.,_ ]+$/.test(value) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
     const body = { model, config, name, set, also: (also ?? "").split(",").map((one) => one.trim()).filter(Boolean), ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, number(value)])) };
     return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length)));
@@ -67,10 +75,10 @@ export function designView({ banner, status }) {
   async function begin() {
     clearTimeout(timer);
     try {
-      const found = await work.run("Starting the search", (signal) => ask("/api/design", asked(), { signal }));
+      const found = await work.run("Starting the search", (signal) => ask("/api/design", asked(), { signal, once: true }));
       if (found === null) return;
       shownId = found.id;
-      update((st) => { st.design.id = found.id; }, { visit: true });
+      update((st) => { st.design.id = found.id; st.design.file = ""; }, { visit: true });
       banner("");
       mark(null);
       follow(found, found.id);
@@ -93,9 +101,10 @@ export function designView({ banner, status }) {
     element.classList.add("waiting");
     try {
       const named = typeof from === "string", files = from && !named;
-      if (files) set("id", shownId = "");
-      const found = named ? await ask(`/api/design/${encodeURIComponent(from)}`) : await ask("/api/study", files ? inOrder(from) : undefined);
+      if (files) from.sort((a, b) => a.name.endsWith("-wal") - b.name.endsWith("-wal")); // the database, then the log that belongs to it
+      const found = named ? await ask(`/api/design/${encodeURIComponent(from)}`) : await ask("/api/study", files ? new Blob(from) : undefined);
       if (mine !== turn) return;
+      if (files) { shownId = ""; update((st) => { st.design.id = ""; st.design.file = from[0].name; }); keep("study", from); }
       banner("");
       follow(found, files ? null : from);
     } catch (error) {
@@ -105,9 +114,6 @@ export function designView({ banner, status }) {
       if (mine === turn) element.classList.remove("waiting");
     }
   }
-
-  /** The database, then the log that belongs to it. */
-  const inOrder = (files) => new Blob([...files].sort((a, b) => a.name.endsWith("-wal") - b.name.endsWith("-wal")));
 
   function follow(found, from) {
     draw(found);

@@ -4,7 +4,8 @@ import { card, h, put, s, sized, table } from "./dom.js";
 import { ask, Refused } from "./api.js";
 import { axes, box, COLOURS, figure, legend, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { seconds, share } from "./format.js";
-import { question, state } from "./state.js";
+import { keep, kept } from "./kept.js";
+import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
 
 const MOST = 18_000_000;
@@ -21,20 +22,37 @@ export function diagnoseView({ banner, status }) {
   const element = h("div", { class: "stack" }, card("Run",
     h("div", { class: "row wrap", "data-takes-files": true }, file, check("model", "of the model above"), check("device", "on the device above"), ASKED.map((key) => field(key, key === "number" ? "run number" : key)), go, stop)), results);
   element.addEventListener("drop", (event) => { const dropped = event.dataTransfer?.files[0]; if (dropped) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
-  let loaded = null, running = null;
+  let loaded = null, running = null, started = false;
 
   put(results, h("p", { class: "empty" }, "Choose or drop a training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite). It is sent only to your own sartor server."));
 
   async function load(from) {
     if (from.size > MOST) { banner(`${from.name} has ${from.size} bytes: here at most ${MOST}; sartor diagnose in a terminal takes any size`); return; }
+    if (from.name !== state.run.file) inputs.model.checked = !/\.(json|gz|sqlite)$/i.test(from.name); // a log seldom says its model, a trace needs none
+    keep("run", [from]);
+    await take(from);
+  }
+
+  async function take(from) {
     loaded = { name: from.name, text: base64(new Uint8Array(await from.arrayBuffer())) };
-    inputs.model.checked = !/\.(json|gz|sqlite)$/i.test(from.name); // a log seldom says its model, a trace needs none
     go.disabled = false;
     diagnose();
   }
 
+  /** A link, or a page loaded again: what was asked then, of the file that this browser has kept. */
+  async function refresh() {
+    if (started) return;
+    started = true;
+    for (const [key, input] of Object.entries(inputs)) if (input.type === "checkbox") input.checked = state.run[key]; else input.value = state.run[key] ?? "";
+    const { file: name } = state.run;
+    if (!name) return;
+    const files = await kept("run", name);
+    if (files) take(files[0]); else banner(`This link shows the run ${name}, which this browser does not have: choose the file again.`);
+  }
+
   async function diagnose() {
     running?.abort();
+    update((st) => { st.run = { file: loaded.name, ...Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.type === "checkbox" ? input.checked : input.value.trim()])) }; });
     const own = running = new AbortController();
     element.classList.add("waiting");
     stop.hidden = false;
@@ -74,7 +92,7 @@ export function diagnoseView({ banner, status }) {
       said("Warnings", found.warnings), said("Assumed", found.assumptions));
   }
 
-  return { element, refresh: () => {} };
+  return { element, refresh };
 }
 
 function prose(part) {

@@ -6,7 +6,8 @@ export const START = {
   gpus: [],
   pins: [],
   plan: { cluster: "dgx-h100", cluster_toml: null, num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron", ran: false },
-  design: { also: "", num_devices: 1024, global_batch_size: 4096, seq_len: null, space: "published", objective: "throughput", area_mm2: null, power_w: null, hbm_gib: null, time_limit: 120, id: "" },
+  design: { also: "", num_devices: 1024, global_batch_size: 4096, seq_len: null, space: "published", objective: "throughput", area_mm2: null, power_w: null, hbm_gib: null, time_limit: 120, id: "", file: "" },
+  run: { file: "", model: false, device: false, number: "", num_devices: "", global_batch_size: "", seq_len: "", framework: "" },
 };
 
 const clone = (value) => JSON.parse(JSON.stringify(value));
