@@ -30,6 +30,8 @@ FOUND = [
     ("space", 5014),
     ("space", 8000148),
     ("config", 8001403),
+    ("config", 102937),
+    ("config", 104499),
     ("trace", 111),
     ("trace", 133),
 ]

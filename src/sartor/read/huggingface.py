@@ -15,6 +15,7 @@ from pathlib import Path
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.counts import count_params
+from sartor.model.layer import AttentionMixer
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
@@ -70,6 +71,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
     shape = read_unknown(fields, readers()) if reader is None else reader(fields)
     if reader and is_tabled(model_type, built):
         shape = with_table(fields, shape)
+    _check_heads(shape)
     _say_what_is_not_priced(shape, ledger)
     _say_what_nobody_reads(config, ledger)
     named = _display_name(config, name) or model_type
@@ -86,6 +88,15 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
         interval_factor=ledger.factor,
         architecture=architecture,
     )
+
+
+def _check_heads(shape: TransformerShape) -> None:
+    """Heads so many that none has a width left."""
+    for stack in shape.stacks:
+        for mixer in (mixer for run in stack.runs for mixer in run.layer.mixers):
+            if isinstance(mixer, AttentionMixer) and mixer.head_dim < 1:
+                must = f"must be at most hidden_size={stack.hidden_size}, so that each head is at least one wide"
+                raise InputError("num_attention_heads", mixer.num_heads, must)
 
 
 def _say_what_is_not_priced(shape: TransformerShape, ledger: Ledger) -> None:

@@ -24,7 +24,7 @@ class T5Kind:
 def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
     """T5 and its relatives: relative bias tables, key and value width apart from the hidden size, RMS norms."""
     hidden, count = f.essential("d_model", *parts.HIDDEN), f.layers("num_layers", *parts.LAYERS)
-    decoder_count = f.optional_size("num_decoder_layers") or count
+    decoder_count = f.layers("num_decoder_layers") if f.optional_size("num_decoder_layers") else count
     encoder_only = f.architecture.endswith(("EncoderModel", "ForTokenClassification"))
     counts = (count,) if encoder_only else (count, decoder_count)
     stacks = tuple(t5_stack(f, kind, hidden, n, cross=bool(i)) for i, n in enumerate(counts))
