@@ -32,6 +32,7 @@ FOUND = [
     ("config", 8001403),
     ("config", 102937),
     ("config", 104499),
+    ("accelerator", 102529),
     ("trace", 111),
     ("trace", 133),
 ]

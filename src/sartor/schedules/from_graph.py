@@ -26,6 +26,8 @@ FUSED_KINDS = (
 """Elementwise kinds that a GEMM can fuse; norms and softmax need whole rows first."""
 UNIT_S = 0.01 * MICRO
 """One unit of time in the problems: 10 ns, about ten clock cycles."""
+MOST_UNITS = 2**52
+"""Longest operator [units], whole in floating point: 521 days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,4 +169,7 @@ def _units(seconds: Any, unit_s: float) -> Any:
     """Whole units, rounded up except for floating-point noise."""
     if not np.isfinite(seconds).all():
         raise InputError("num_links", 0, "must be above 0: a collective has no link to run on", "1")
+    if (longest := float(np.max(seconds, initial=0.0))) > MOST_UNITS * unit_s:
+        must = f"must be at most {MOST_UNITS * unit_s:.3g}; raise the rate that is near 0 (clock, memory or links)"
+        raise InputError("seconds of one operator", f"{longest:.3g}", must)
     return np.ceil(seconds / unit_s * (1 - 1e-12)).astype(np.int64)
