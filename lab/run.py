@@ -29,6 +29,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_moe_residual": (SHARED,),
     "fit_attention_kernels": (SHARED,),
     "fit_intervals": (SHARED / "data",),
+    "fit_serving": (SHARED / "data" / "end_to_end",),
     "fit_training": (SHARED / "data" / "end_to_end",),
     "kin_docs": (SHARED / "data",),
     "interval_docs": (SHARED / "data",),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         place,
         plan,
         schedule,
+        serving,
     )
     from sartor.errors import InputError
 
@@ -42,6 +43,7 @@ __all__ = [
     "place",
     "plan",
     "schedule",
+    "serving",
 ]
 
 

@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from sartor.rules.rule import Finding
     from sartor.shapes.codesign import CoDesign
     from sartor.shapes.search import ShapeSearch
+    from sartor.step.batching import Load, Steady
     from sartor.step.inference import Serving
     from sartor.step.measured import MeasuredRun
     from sartor.step.parts import PricedKernels, Stretch, TracePart
     from sartor.step.run_change import RunChange
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
+    from sartor.step.served import Server
     from sartor.step.stage_table import StageRow
     from sartor.step.waterfall import Waterfall
 
@@ -193,6 +195,26 @@ class GemmAnswer:
     @property
     def fits(self) -> bool:
         return self.peak_bytes <= self.usable_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAnswer:
+    """What requests see of a server, for each number of sequences in flight."""
+
+    reading: ModelReading
+    server: Server
+    """Of the answers, and of the prompts too unless ``prefill`` takes them."""
+    load: Load
+    steady: Steady
+    most_sequences: int
+    """That all its copies hold at once."""
+    num_devices: int
+    prefill: Server | None = None
+    prefill_workers: int = 0
+    decode_workers: int = 1
+    would_fit: Mapping[str, int] = field(default_factory=dict)
+    """Where not one sequence fits: a change with which one does."""
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def test_an_error_names_the_argument_as_the_caller_wrote_it(
     assert "--" not in str(caught.value)
 
 
-JOURNEYS = ("estimate", "lint", "advise", "gemm", "collective", "plan", "design", "place", "schedule")
+JOURNEYS = ("estimate", "lint", "advise", "gemm", "collective", "plan", "design", "place", "schedule", "serving")
 ONLY_IN_PYTHON = {"progress"}
 """A callback; the terminal's progress is a bar."""
 

@@ -37,6 +37,7 @@ GROUPS = {
     "design": ("design",),
     "study": ("study",),
     "predict": ("estimate", "gemm", "collective"),
+    "serving": ("serving",),
     "solve": ("place",),
     "schedule": ("schedule",),
     "diagnose": ("diagnose",),

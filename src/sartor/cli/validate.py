@@ -83,6 +83,26 @@ def inference(
 
 
 @group.command()
+def serving(
+    data: Data,
+    group_by: GroupBy = None,
+    worst: Worst = 5,
+    html: o.HtmlFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
+    """Served models: times to first token and between tokens at a number of sequences in flight.
+
+    Example: `sartor validate serving --data end_to_end/serving.csv --group-by measure,model`
+    """
+    from sartor.validate.inference import inference_body, inference_charts
+    from sartor.validate.serving import validate_serving
+
+    found = validate_serving(data, group_by=_columns(group_by), worst=worst)
+    _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
+
+
+@group.command()
 def training(
     data: Data,
     group_by: GroupBy = None,

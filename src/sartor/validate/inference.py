@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ class Inference:
     rows: tuple[InferenceRow, ...]
     group_by: tuple[str, ...]
     worst: int = 5
+    assumed: Mapping[str, str] = field(default_factory=lambda: ASSUMED)
+    """What the words of a mode are taken to mean."""
 
 
 def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
@@ -41,12 +43,7 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
 
     Raises ``InputError`` when the file or its columns cannot be used, or none of its rows.
     """
-    path, rows = _read(Path(data))
-    known_columns = list(rows[0])
-    for name in group_by:
-        if name not in known_columns:
-            near = ", ".join(difflib.get_close_matches(name, known_columns, n=3) or known_columns[:5])
-            raise InputError("group_by", name, "must be a column of the file", near)
+    path, rows = read_rows(Path(data), "inference.csv", REQUIRED, group_by)
     found = tuple(outcome(row) for row in rows)
     if all(row.reason for row in found):
         reasons = "; ".join(sorted({row.reason for row in found})[:3])
@@ -57,11 +54,19 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
 # ------------------------------------------------------------------------------------------- reading
 
 
-def _read(path: Path) -> tuple[Path, list[dict[str, str]]]:
-    path = path / "inference.csv" if path.is_dir() else path
-    rows = read_csv(path, "data", "must be a .csv file that exists, or a folder with inference.csv", REQUIRED)
+def read_rows(
+    path: Path, name: str, required: Sequence[str], group_by: Sequence[str], also: Sequence[str] = ()
+) -> tuple[Path, list[dict[str, str]]]:
+    """The rows of a file, or of ``name`` in a folder, which have the columns to group by, or they are of ``also``."""
+    path = path / name if path.is_dir() else path
+    rows = read_csv(path, "data", f"must be a .csv file that exists, or a folder with {name}", required)
     if not rows:
         raise InputError("data", str(path), "has no rows")
+    columns = [*rows[0], *also]
+    for each in group_by:
+        if each not in columns:
+            near = ", ".join(difflib.get_close_matches(each, columns, n=3) or columns[:5])
+            raise InputError("group_by", each, "must be a column of the file", near)
     return path, [{name: value.strip() for name, value in row.items() if name} for row in rows]
 
 
@@ -91,7 +96,7 @@ def inference_body(found: Inference) -> JsonDict:
             for key, group in zip(sorted(groups), figures, strict=True)
             if group["bias"] is not None and suspected(1 + group["bias"], group["expressed"])
         ],
-        "assumptions": {mode: ASSUMED[mode] for mode in modes if mode in ASSUMED},
+        "assumptions": {mode: found.assumed[mode] for mode in modes if mode in found.assumed},
     }
 
 

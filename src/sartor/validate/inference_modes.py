@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
@@ -37,6 +39,7 @@ from sartor.operators import (
 )
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
+from sartor.units import Floats
 from sartor.validate.inference_shapes import shape_of
 
 ASSUMED = {
@@ -117,7 +120,7 @@ def outcome(row: Mapping[str, str]) -> InferenceRow:
         return InferenceRow(words=row, reason=f"{why.field}: {why.must}")
 
 
-_DTYPES = {
+DTYPES = {
     "bf16": DType.BF16,
     "fp16": DType.FP16,
     "fp32": DType.FP32,
@@ -134,13 +137,13 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     mode = row["mode"]
     if mode not in _MODES:
         raise Unexpressed(f"mode {mode[:30]}: must be one of {', '.join(_MODES)}")
-    dtype = _DTYPES.get(row["weight_dtype"].lower())
+    dtype = DTYPES.get(row["weight_dtype"].lower())
     if dtype is None:
-        raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(_DTYPES)}")
+        raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(DTYPES)}")
     gpu = known(row["gpu"])
-    if _whole(row, "tp", 1) < 1:
+    if whole_of(row, "tp", 1) < 1:
         raise Unexpressed("tp is below 1")
-    if _whole(row, "pp", 1) < 1:
+    if whole_of(row, "pp", 1) < 1:
         raise Unexpressed("pp is below 1")
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
     if found.measured_s * IMPOSSIBLE < found.roofline_s:
@@ -158,8 +161,8 @@ def _estimate(
     workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims | None = None, *, whole: bool = True
 ) -> Estimate:
     """One pass on one device of the group, tensor parallel unless ``dims`` says else; a pipeline's stages in turn."""
-    stages = _whole(row, "pp", 1)
-    graph = _graph(workload, row, dims or ParallelDims(tp=_whole(row, "tp", 1), pp=stages))
+    stages = whole_of(row, "pp", 1)
+    graph = _graph(workload, row, dims or ParallelDims(tp=whole_of(row, "tp", 1), pp=stages))
     if stages > 1:
         graph = replace(graph, operators=(*graph.operators, _handed_on(graph, workload, stages - 1)))
     return _priced(graph if whole else _only(graph, layers=True), gpu, workload.dtype)
@@ -253,7 +256,7 @@ def _done(
         measured_s=measured_s,
         predicted_s=time_s,
         log_sigma=math.hypot(spread / time_s, MODE_LOG_SIGMA.get(row["mode"], STEP_LOG_SIGMA)),
-        roofline_s=sum(_roofline_s(each) * weight for each, weight in found) / per,
+        roofline_s=sum(float(roofline_s(each)) * weight for each, weight in found) / per,
         source=found[0][0].source.value,
         batch=batch,
         parts=_parts(found, waits_s),
@@ -274,25 +277,26 @@ def _parts(found: Sequence[tuple[Estimate, float]], waits_s: float) -> dict[str,
 _PARTS = {Gemm: "products", GroupedGemm: "experts", Attention: "attention", Collective: "collectives"}
 
 
-def _roofline_s(found: Estimate) -> float:
-    total = 0.0
+def roofline_s(found: Estimate) -> Floats:
+    """Seconds of a pass at the datasheet's rates."""
+    total: Floats = 0.0
     for op in found.graph.operators:
         compute = op.flops / peak_flops_per_s(found.device, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
-        total += float(max(compute, op.bytes_moved / found.device.hbm_bytes_per_s) * op.count)
+        total = total + np.maximum(compute, op.bytes_moved / found.device.hbm_bytes_per_s) * op.count
     return total
 
 
 def _prefill(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
-    batch = _whole(row, "batch", 1)
-    workload = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=batch, seq_len=_whole(row, "isl"))
+    batch = whole_of(row, "batch", 1)
+    workload = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=batch, seq_len=whole_of(row, "isl"))
     found = _estimate(workload, row, gpu, whole=not row["mode"].startswith("layer"))
     return _done(row, _measured_ms(row, "latency_ms", "ttft_ms"), [(found, 1.0)], batch)
 
 
 def _decode(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
-    batch, layer = _whole(row, "batch", 1), row["mode"].startswith("layer")
-    out = _whole(row, "osl", 0)
-    context = _whole(row, "isl", 0) + (out if layer else out // 2)
+    batch, layer = whole_of(row, "batch", 1), row["mode"].startswith("layer")
+    out = whole_of(row, "osl", 0)
+    context = whole_of(row, "isl", 0) + (out if layer else out // 2)
     workload = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=context)
     found = _estimate(workload, row, gpu, whole=not layer)
     return _done(row, _measured_ms(row, "tpot_ms", "latency_ms"), [(found, 1.0)], batch)
@@ -300,14 +304,14 @@ def _decode(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerSh
 
 def _measured_ms(row: Mapping[str, str], *names: str) -> float:
     for name in names:
-        if row.get(name, "") != "" and _number(row, name) > 0:
-            return _number(row, name) / 1e3
+        if row.get(name, "") != "" and number_of(row, name) > 0:
+            return number_of(row, name) / 1e3
     raise Unexpressed(f"none of {', '.join(names)} is given")
 
 
 def _throughput(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
     """Seconds per output token of the whole group, spread over its devices the faster way that is allowed."""
-    if _whole(row, "osl") < 1 or _number(row, "output_tokens_per_s") <= 0:
+    if whole_of(row, "osl") < 1 or number_of(row, "output_tokens_per_s") <= 0:
         raise Unexpressed("osl or output_tokens_per_s is not above 0")
     found = [_at_full_load(row, gpu, dtype, shape, dims) for dims in _ways(row, shape)]
     return min(found, key=lambda each: each.predicted_s)
@@ -316,8 +320,8 @@ def _throughput(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: Transform
 def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]:
     """Heads and experts split over the group, or each device with sequences of its own and the experts shared out;
     what ``attention_dp`` says, else both."""
-    tp = _whole(row, "tp", 1)
-    pp = _whole(row, "pp", 1)
+    tp = whole_of(row, "tp", 1)
+    pp = whole_of(row, "pp", 1)
     split, apart = ParallelDims(tp=tp, pp=pp), ParallelDims(ep=tp, pp=pp)
     if tp == 1 or shape.moe_ffn is None or int(shape.moe_ffn.num_experts) % tp:
         return [split]
@@ -337,7 +341,7 @@ def _at_full_load(
 ) -> InferenceRow:
     """A sequence costs one prefill and ``osl`` shares of a step, on every device of the group or on its own. A pipeline
     holds a batch in every stage: each step of the slowest is a token of one of them."""
-    isl, osl = _whole(row, "isl"), _whole(row, "osl")
+    isl, osl = whole_of(row, "isl"), whole_of(row, "osl")
     held, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
     batch = max(1, held // int(dims.pp))
     together = max(1, min(batch, CHUNK // max(isl, 1)))
@@ -346,7 +350,7 @@ def _at_full_load(
     steps, fills = _stage(step, row, gpu, dims), _stage(fill, row, gpu, dims)
     waits = osl / batch * _host_wait_s(steps, fills, batch / osl / together, batch / osl * max(1, isl / CHUNK))
     found = [(each, osl / batch * share) for each, share in steps] + [(each, share / together) for each, share in fills]
-    return _done(row, 1 / _number(row, "output_tokens_per_s"), found, held * groups, per=osl * groups, waits_s=waits)
+    return _done(row, 1 / number_of(row, "output_tokens_per_s"), found, held * groups, per=osl * groups, waits_s=waits)
 
 
 def _host_wait_s(
@@ -400,7 +404,7 @@ _MODES: JsonMap = {
 }
 
 
-def _number(row: Mapping[str, str], name: str, default: float | None = None) -> float:
+def number_of(row: Mapping[str, str], name: str, default: float | None = None) -> float:
     text = row.get(name, "")
     if text == "" and default is not None:
         return default
@@ -413,8 +417,8 @@ def _number(row: Mapping[str, str], name: str, default: float | None = None) -> 
     return value
 
 
-def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
-    value = _number(row, name, default)
+def whole_of(row: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = number_of(row, name, default)
     if value != int(value) or value > 2**40:
         raise Unexpressed(f"{name} is not a whole number")
     return int(value)

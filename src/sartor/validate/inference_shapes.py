@@ -20,12 +20,15 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
         return _named(row["model"])
     if row.get("mla", "") not in ("", "0"):
         return _named(row["model"])
+    found = _zoo(row["model"])
     try:
         entry = {name: size_of(row[name]) for name in _SIZES}
     except (ValueError, OverflowError):
         raise Unexpressed(f"one of {', '.join(_SIZES)} is not a number") from None
     if min(entry[name] for name in _SIZES if name not in ("gated", "vocab")) < 1:
         raise Unexpressed(f"one of {', '.join(_SIZES)} is below 1")
+    if found is not None and _agrees(found, entry):
+        return found
     if entry["vocab"] < 0:
         raise Unexpressed("vocab is below 0")
     try:
@@ -35,10 +38,27 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
 
 
 def _named(name: str) -> TransformerShape:
-    try:
-        return named_model(name)
-    except InputError:
-        raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it") from None
+    found = _zoo(name)
+    if found is None:
+        raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it")
+    return found
+
+
+def _zoo(name: str) -> TransformerShape | None:
+    """The zoo's model of a name, or of the first of two that share a shape (``A/B``); None where it knows neither."""
+    for each in (name, *name.split("/")):
+        try:
+            return named_model(each)
+        except InputError:
+            continue
+    return None
+
+
+def _agrees(shape: TransformerShape, sizes: Mapping[str, int]) -> bool:
+    """Whether a model of the zoo, which also knows what no column says (windows, shared experts), has these sizes."""
+    same = {"num_layers": "L", "hidden_size": "h", "num_heads": "a", "num_kv_heads": "kv", "head_dim": "head_dim"}
+    fields = shape.fields()
+    return all(fields.get(name) == sizes[column] for name, column in same.items())
 
 
 def size_of(word: str) -> int:

@@ -1,0 +1,126 @@
+"""Constants of serving engines, fitted on published rows and judged on models that the fit never saw.
+
+``make lab FIT=fit_serving`` reads ../shared/data/end_to_end/serving.csv: aggregated rows of confidence B whose sequences
+all fit in memory. Three numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
+stretch and delay of a first token (``sartor.step.served``, ``sartor.step.batching``). Printed: what ships, then for each
+model left out what the others would have given, its errors, and how many of its rows lie inside the 80% interval.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from sartor.cost.intervals import Z80
+from sartor.step import batching
+from sartor.step.batching import Load, steady_state
+from sartor.step.served import ENGINES
+from sartor.validate.inference import read_rows
+from sartor.validate.serving import REQUIRED, WAVES, server_of
+
+SHIPPED = np.array([ENGINES["trtllm"].hidden_launches, batching.FIRST_TOKEN_STRETCH, batching.FIRST_TOKEN_S])
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Published times, and what they are predicted from."""
+
+    model: NDArray[np.str_]
+    engine: NDArray[np.str_]
+    tpot_s: Array
+    ttft_s: Array
+    fixed_s: Array
+    """Time per token with every launch."""
+    hidden_s: Array
+    """What all launches of small kernels take of it."""
+    waited_s: Array
+    """Kernels that a first token waits for."""
+    tpot_sigma: Array
+    ttft_sigma: Array
+
+    def predicted(self, constants: Array) -> tuple[Array, Array]:
+        hidden, stretch, delay_s = constants
+        share = np.where(self.engine == "trtllm", hidden, 0.0)
+        return self.fixed_s - share * self.hidden_s, stretch * self.waited_s + delay_s
+
+
+def main(data: Path) -> None:
+    rows = collected(data)
+    print(f"{rows.model.size} rows; shipped: {words(SHIPPED)}; fitted on all: {words(fitted(rows, rows.model != ''))}")
+    print(f"{'left out':16} {'constants of the others':36} {'TPOT':>6} {'inside':>6} {'TTFT':>6} {'inside':>6}")
+    errors: dict[str, list[float]] = {"tpot": [], "ttft": []}
+    for name in dict.fromkeys(rows.model):
+        out = rows.model == name
+        constants = fitted(rows, ~out)
+        cells = []
+        for measure, time_s in zip(("tpot", "ttft"), rows.predicted(constants), strict=True):
+            ratio = (time_s / getattr(rows, f"{measure}_s"))[out]
+            inside = np.abs(np.log(ratio)) <= Z80 * getattr(rows, f"{measure}_sigma")[out]
+            errors[measure] += list(np.abs(ratio - 1))
+            cells.append(f"{np.mean(np.abs(ratio - 1)):6.1%} {np.mean(inside):6.0%}")
+        print(f"{name:16} {words(constants):36} {' '.join(cells)}")
+    print("all, each left out: " + ", ".join(f"{name} {np.mean(found):.1%}" for name, found in errors.items()))
+
+
+def words(constants: Array) -> str:
+    return f"hidden {constants[0]:.2f}, stretch {constants[1]:.2f}, {constants[2] * 1e3:.0f} ms"
+
+
+def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
+    """Least absolute deviations of the logarithms, softened below 10%."""
+
+    def off(constants: Array) -> Array:
+        tpot, ttft = rows.predicted(constants)
+        known = chosen & (rows.engine != "sglang")
+        return np.log(np.concatenate([(tpot / rows.tpot_s)[chosen], (ttft / rows.ttft_s)[known]]))
+
+    found = least_squares(off, np.array([0.3, 1.2, 0.02]), bounds=([0, 1, 0], [1, 3, 0.2]), loss="soft_l1", f_scale=0.1)
+    return np.asarray(found.x)
+
+
+def collected(data: Path) -> Rows:
+    """Every usable row, those of one server priced together."""
+    _, rows = read_rows(data, "serving.csv", REQUIRED, ())
+    found = [columns for group in _servers(rows) for columns in _of_server(group)]
+    names, *numbers = zip(*found, strict=True)
+    model, engine = np.asarray(names).T
+    return Rows(model=model, engine=engine, **dict(zip(NUMBERS, map(np.asarray, numbers), strict=True)))
+
+
+NUMBERS = ("tpot_s", "ttft_s", "fixed_s", "hidden_s", "waited_s", "tpot_sigma", "ttft_sigma")
+SAME = ("model", "gpu", "weight_dtype", "framework", "tp", "ep", "attention_dp")
+
+
+def _servers(rows: list[dict[str, str]]) -> Iterator[list[Mapping[str, str]]]:
+    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+    for row in rows:
+        if row["mode"] == "serving_agg" and row["confidence"] == "B" and row["concurrency"]:
+            groups.setdefault(tuple(row[name] for name in SAME), []).append(row)
+    yield from groups.values()
+
+
+def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
+    server = server_of(rows[0])
+    load = Load(**{name: np.asarray([int(row[word]) for row in rows])
+                   for name, word in (("concurrency", "concurrency"), ("input_len", "isl"), ("output_len", "osl"))})  # fmt: skip
+    none, every = (steady_state(replace(server, engine=replace(server.engine, hidden_launches=share)), load, waves=WAVES)
+                   for share in (0.0, 1.0))  # fmt: skip
+    shipped = steady_state(server, load, waves=WAVES)
+    waited_s = (shipped.ttft_s - batching.FIRST_TOKEN_S) / batching.FIRST_TOKEN_STRETCH
+    for i, row in enumerate(rows):
+        if shipped.waiting[i] or not np.isfinite(shipped.tpot_s[i]):
+            continue
+        yield ((row["model"], server.engine.name), float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3,
+               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i],
+               shipped.tpot_log_sigma[i], shipped.ttft_log_sigma)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

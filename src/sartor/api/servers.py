@@ -1,0 +1,144 @@
+"""The journey of a server under load: times to first token and between tokens, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sartor.answers import ServingAnswer
+from sartor.api.models import Model, read
+from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, refuse_on_a_chip, size_of
+from sartor.errors import InputError
+from sartor.model.reading import ModelReading
+from sartor.step.batching import Load, disaggregated, steady_state
+from sartor.step.served import ENGINES, Engine, Server, capacity, would_fit
+
+CONCURRENCY = (1, 4, 16, 64, 256)
+"""Sequences in flight when nobody says."""
+
+
+def serving(
+    model: Model,
+    gpu: GpuLike = "h100_sxm",
+    *,
+    concurrency: int | Sequence[int] = CONCURRENCY,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    tp: int = 1,
+    copies: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    kernels: str = "vllm",
+    prefill_workers: int = 0,
+    prefill_tp: int | None = None,
+    prefill_copies: int = 1,
+    decode_workers: int = 1,
+    set: Mapping[str, int | str] | None = None,
+    calibration: str | Path | None = None,
+) -> ServingAnswer:
+    """What requests see of ``model`` served by continuous batching on ``tp * copies`` devices, where as many sequences
+    as ``concurrency`` says are always in flight.
+
+    ``copies``: attention's data parallelism; ``ep`` devices share out the experts whole, the others split each;
+    ``kernels`` is the serving framework. With ``prefill_workers`` prompts run on that many servers of their own
+    (``prefill_tp * prefill_copies`` devices each) and answers on ``decode_workers``. Raises ``InputError``.
+
+    >>> found = serving("llama-3.1-8b", "h100", concurrency=32)
+    >>> found.steady.tpot_s > 0.005
+    array([ True])
+    """
+    reading, device = read(model, set), device_of(gpu)
+    refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
+    _serves_text(reading)
+    numbers, notes = precision_of(dtype, device)
+    engine = _engine(kernels)
+    server = Server(
+        shape=reading.shape,
+        gpu=device,
+        dtype=numbers,
+        tp=size_of("tp", tp, 1),
+        copies=size_of("copies", copies, 1),
+        ep=size_of("ep", ep, 1),
+        engine=engine,
+    )
+    _checked_experts(server)
+    asked = [concurrency] if isinstance(concurrency, int) else list(concurrency)
+    load = Load(
+        concurrency=np.asarray([size_of("concurrency", each, 1) for each in asked]),
+        input_len=size_of("input_len", input_len, 1024),
+        output_len=size_of("output_len", output_len, 1024),
+    )
+    own = own_calibration(calibration, device)
+    known = None if own is None else own.with_kernels(engine.name)
+    middle = int(load.input_len) + int(load.output_len) // 2
+    held = int(capacity(server, middle))
+    workers = size_of("decode_workers", decode_workers, 1)
+    if not size_of("prefill_workers", prefill_workers, 0, least=0):
+        if workers > 1 or prefill_tp is not None or prefill_copies > 1:
+            name = "decode_workers" if workers > 1 else "prefill_tp" if prefill_tp is not None else "prefill_copies"
+            raise InputError(name, locals()[name], "is of separate pools, so prefill_workers must be 1 or more", "1")
+        steady, prefill, devices = steady_state(server, load, known), None, server.num_devices
+    else:
+        wide = size_of("prefill_copies", prefill_copies, 1)
+        prefill = _prefill(server, size_of("prefill_tp", prefill_tp, server.tp), wide)
+        steady = disaggregated(prefill, prefill_workers, server, workers, load, known)
+        devices = prefill.num_devices * prefill_workers + server.num_devices * workers
+    return ServingAnswer(
+        reading=reading,
+        server=server,
+        load=load,
+        steady=steady,
+        most_sequences=held * server.copies * workers,
+        num_devices=devices,
+        prefill=prefill,
+        prefill_workers=prefill_workers,
+        decode_workers=workers,
+        would_fit={} if held else would_fit(server, middle),
+        assumptions=(*reading.assumptions, *reading.notes, *notes, *_assumed(server)),
+    )
+
+
+def _serves_text(reading: ModelReading) -> None:
+    shape = reading.shape
+    if shape.encoder_only:
+        raise InputError("model", shape.name, "is encoder-only: it gives no tokens", "llama-3.1-8b")
+    if shape.traced is not None:
+        raise InputError("model", shape.name, "was traced at one length; serving needs a config.json", "llama-3.1-8b")
+
+
+def _engine(kernels: str) -> Engine:
+    if kernels not in ENGINES:
+        raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", "vllm")
+    return ENGINES[kernels]
+
+
+def _checked_experts(server: Server) -> None:
+    """Experts split evenly over devices there are."""
+    moe, devices = server.shape.moe_ffn, server.num_devices
+    if moe is None:
+        for name, value in (("ep", server.ep), ("copies", server.copies)):
+            if value > 1:
+                raise InputError(name, value, f"shares out experts, and {server.shape.name} has none", "1")
+        return
+    fits = [n for n in range(1, devices + 1) if devices % n == 0 and int(moe.num_experts) % n == 0]
+    if server.ep not in fits:
+        must = f"must divide tp x copies = {devices} and the {int(moe.num_experts)} experts"
+        raise InputError("ep", server.ep, must, ", ".join(str(n) for n in fits))
+
+
+def _prefill(server: Server, tp: int, copies: int) -> Server:
+    """A server of prompts: as the other, its experts whole if its copies share them."""
+    ep = tp * copies if server.ep > 1 and copies > 1 else 1
+    found = replace(server, tp=tp, copies=copies, ep=ep)
+    _checked_experts(found)
+    return found
+
+
+def _assumed(server: Server) -> tuple[str, ...]:
+    return (
+        f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
+        "sequences begin and end at any time; every prompt and answer of the length asked",
+    )

@@ -1,0 +1,79 @@
+"""``sartor serving``: what requests see of a served model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sartor.cli import common as c
+from sartor.cli import options as o
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command()(serving)
+
+
+def _number(flag: str, metavar: str, words: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, parser=o.whole_number, help=words)
+    return found
+
+
+def serving(
+    model: o.Model,
+    gpu: o.Gpu = "h100",
+    concurrency: Annotated[
+        str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
+    ] = "1,4,16,64,256",
+    input_len: Annotated[int, _number("--input-len", "TOKENS", "Tokens of a prompt.")] = 1024,
+    output_len: Annotated[int, _number("--output-len", "TOKENS", "Tokens of an answer.")] = 1024,
+    tp: o.Tp = 1,
+    copies: Annotated[int, _number("--copies", "N", "Attention's data parallelism: groups of tp devices.")] = 1,
+    ep: Annotated[int, _number("--ep", "N", "Devices that share out the experts whole.")] = 1,
+    dtype: o.DType = None,
+    kernels: Annotated[
+        str, typer.Option("--kernels", metavar="vllm|sglang|trtllm", help="The serving framework.")
+    ] = "vllm",
+    prefill_workers: Annotated[int, _number("--prefill-workers", "N", "Servers that take prompts only.")] = 0,
+    prefill_tp: Annotated[int | None, _number("--prefill-tp", "N", "Their tensor parallelism. [default: --tp]")] = None,
+    prefill_copies: Annotated[int, _number("--prefill-copies", "N", "Their copies.")] = 1,
+    decode_workers: Annotated[int, _number("--decode-workers", "N", "Servers that decode, beside those.")] = 1,
+    set_: o.SetField = None,
+    calibration: o.Calibration = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
+    """Predict a served model: time to first token, time per token and throughput under continuous batching.
+
+    Example: `sartor serving llama-3.1-70b --gpu h100 --tp 4 --dtype fp8 --concurrency 8,64`
+
+    Example: `sartor serving deepseek-v3 --gpu gb200 --dtype nvfp4 --copies 8 --ep 8 --prefill-workers 2 --prefill-tp 4`
+    """
+    from sartor import api
+    from sartor.cli.design import numbers
+    from sartor.report.serving import serving_body, serving_view
+
+    found = api.serving(
+        model,
+        gpu,
+        concurrency=numbers("--concurrency", concurrency, int),
+        input_len=input_len,
+        output_len=output_len,
+        tp=tp,
+        copies=copies,
+        ep=ep,
+        dtype=dtype,
+        kernels=kernels,
+        prefill_workers=prefill_workers,
+        prefill_tp=prefill_tp,
+        prefill_copies=prefill_copies,
+        decode_workers=decode_workers,
+        set=c.parse_sets(set_),
+        calibration=calibration,
+    )
+    c.answer("serving", serving_body(found), as_json=json, out=out)
+    if not json:
+        c.show(serving_view(found))
+    if not found.most_sequences:
+        raise c.Exit(3)

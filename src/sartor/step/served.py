@@ -1,0 +1,198 @@
+"""A model on the devices that serve it: what an engine runs for one pass, and how many sequences it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from sartor.hardware.gpu import Gpu
+from sartor.model.lower import lower
+from sartor.model.lower.split import feasible
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import Phase, Workload
+from sartor.operators import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    CollectiveLibrary,
+    DType,
+    Gemm,
+    GroupedGemm,
+    MemoryBound,
+    MemoryBoundKind,
+    Operator,
+    OperatorGraph,
+    Part,
+    Role,
+)
+from sartor.step.inference import WIDTHS, kv_cache_bytes, weight_bytes
+from sartor.units import Ints, ceil_div
+
+MEMORY_SHARE = 0.9
+"""Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
+
+
+ATTENTION = (Role.QKV, Role.Q_DOWN, Role.Q_UP, Role.KV_DOWN, Role.KV_UP, Role.ATTENTION_OUTPUT)
+"""Linear layers of attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What a serving framework does beside its kernels."""
+
+    name: str
+    all_reduce: CollectiveLibrary = CollectiveLibrary.CUSTOM
+    narrow_cache: bool = False
+    """Keys and values are kept in 8 bits on every GPU where weights are narrower than 16, not only on those that
+    multiply 4 bits."""
+    hidden_launches: float = 0.0
+    """Share of the launches of small kernels, attention and experts that a replayed step hides behind the kernel before
+    (programmatic dependent launch)."""
+    first_token_log_sigma: float = 0.4
+    """Standard deviation of ln(measured / predicted) of the time to first token."""
+
+
+ENGINES: Mapping[str, Engine] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            Engine(name="vllm"),
+            Engine(name="sglang", first_token_log_sigma=1.5),
+            Engine(
+                name="trtllm",
+                all_reduce=CollectiveLibrary.TRTLLM,
+                narrow_cache=True,
+                hidden_launches=0.46,
+                first_token_log_sigma=0.5,
+            ),
+        )
+    }
+)
+"""8-bit caches as the published recipes of SemiAnalysis InferenceX have them (recalled); hidden launches and widths
+fitted on data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A model on one group of devices that answers requests."""
+
+    shape: TransformerShape
+    gpu: Gpu
+    dtype: DType
+    tp: int = 1
+    """Devices that split the heads of one sequence."""
+    copies: int = 1
+    """Attention's data parallelism: groups of ``tp`` devices with sequences of their own that share the experts."""
+    ep: int = 1
+    """Devices that share out the experts whole, of ``tp * copies``; the others split each of them."""
+    engine: Engine = ENGINES["vllm"]
+
+    @property
+    def num_devices(self) -> int:
+        return self.tp * self.copies
+
+    @property
+    def wide_attention(self) -> bool:
+        """4-bit mixtures of experts keep the projections of attention in 16 bits (OpenAI's gpt-oss; NVIDIA's NVFP4
+        checkpoints of DeepSeek-R1)."""
+        return self.dtype is DType.NVFP4 and self.shape.moe_ffn is not None
+
+    @property
+    def cache(self) -> DType:
+        """Type of the keys and values it keeps."""
+        if self.dtype.bytes >= 2:
+            return self.dtype
+        narrow = self.engine.narrow_cache or DType.NVFP4 in self.gpu.peak_flops_per_s
+        return DType.FP8 if narrow else DType.BF16
+
+
+def served_graph(server: Server, workload: Workload) -> OperatorGraph:
+    """The pass of one device as a serving engine runs it.
+
+    Residual sums and casts are done by the kernels beside them (vLLM's ``fused_add_rms_norm`` and its passes for
+    norm, activation and quantization; TensorRT-LLM's ``AllReduceFusionOp``), latent attention's two down projections
+    are one GEMM, and shared and routed experts are summed before one all-reduce.
+    """
+    graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies))
+    experts = iter(_experts(server, workload))
+    kept: list[Operator] = []
+    for op in graph.operators:
+        if _is_fused(op) or (_is_reduce(op) and kept and kept[-1].role is Role.SHARED_DOWN):
+            continue
+        if isinstance(op, Gemm) and op.role is Role.KV_DOWN and _joined(kept, op):
+            continue
+        if isinstance(op, GroupedGemm):
+            op = next(experts)
+        if isinstance(op, Gemm) and op.role in ATTENTION and server.wide_attention:
+            op = replace(op, dtype=DType.BF16)
+        kept.append(_of_engine(server, op, workload))
+    return replace(graph, operators=tuple(kept))
+
+
+def _joined(kept: list[Operator], down: Gemm) -> bool:
+    """Adds latent attention's down projection of keys and values to that of its queries, just before it."""
+    at = max((i for i, op in enumerate(kept) if isinstance(op, Gemm)), default=-1)
+    before = kept[at] if at >= 0 else None
+    if not isinstance(before, Gemm) or before.role not in (Role.Q_DOWN, Role.QKV):
+        return False
+    kept[at] = replace(before, n=before.n + down.n)
+    return True
+
+
+def _is_fused(op: Operator) -> bool:
+    kinds = (MemoryBoundKind.RESIDUAL, MemoryBoundKind.CAST)
+    return isinstance(op, MemoryBound) and op.part is Part.LAYER and op.kind in kinds
+
+
+def _is_reduce(op: Operator) -> bool:
+    return isinstance(op, Collective) and op.role is Role.OUTPUT_REDUCE
+
+
+def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
+    """Expert GEMMs of one device: all copies' tokens, on its share of the experts and of each."""
+    if workload.shape.moe_ffn is None:
+        return []
+    split = server.num_devices // server.ep
+    tokens = ceil_div(workload.microbatch_size * server.copies, server.ep)
+    graph = lower(replace(workload, microbatch_size=tokens), ParallelDims(tp=split, ep=server.ep))
+    return [op for op in graph.operators if isinstance(op, GroupedGemm)]
+
+
+def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
+    """Keys and values read as they are kept; all-reduces by the engine's library; tokens of other copies gathered and
+    summed once where that is less than to every expert they chose."""
+    if isinstance(op, Attention) and workload.phase is Phase.DECODE:
+        return replace(op, kv_dtype=server.cache)
+    if not isinstance(op, Collective):
+        return op
+    if op.kind is CollectiveKind.ALL_TO_ALL:
+        moe = workload.shape.moe_ffn
+        once = op.message_bytes * op.group_size / int(moe.experts_per_token) if moe else op.message_bytes
+        kind = CollectiveKind.ALL_GATHER if op.role is Role.DISPATCH else CollectiveKind.REDUCE_SCATTER
+        return replace(op, kind=kind, message_bytes=once) if np.all(once < op.message_bytes) else op
+    return replace(op, library=server.engine.all_reduce)
+
+
+def capacity(server: Server, tokens: Ints) -> Ints:
+    """Sequences of so many tokens that one copy holds beside its weights; 0 where the weights leave no room."""
+    dims = ParallelDims(tp=server.tp)
+    weights = weight_bytes(server.shape, dims, server.dtype)
+    experts = 2 * (weights - weight_bytes(server.shape, replace(dims, ep=2), server.dtype))
+    free = max(MEMORY_SHARE * server.gpu.hbm_bytes - weights + experts * (1 - 1 / server.copies), 0.0)
+    lengths, where = np.unique(np.asarray(tokens), return_inverse=True)
+    each = [kv_cache_bytes(server.shape, int(n), server.tp, server.cache.bytes) for n in lengths]
+    held = np.asarray([free // max(one, 1.0) for one in each], dtype=np.int64)[where]
+    return held.reshape(np.shape(tokens))
+
+
+def would_fit(server: Server, tokens: int) -> dict[str, int]:
+    """The next wider tensor parallelism with which one sequence fits beside the weights; empty if there is none."""
+    for tp in WIDTHS:
+        wider = replace(server, tp=tp, ep=1)
+        if tp > server.tp and feasible(server.shape, ParallelDims(tp=tp)) and capacity(wider, tokens):
+            return {"tp": tp}
+    return {}

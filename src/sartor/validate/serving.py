@@ -1,0 +1,189 @@
+"""Served models against published figures: times to first token and between tokens at a number of sequences in flight.
+
+A row is a model, a server and what its requests saw. Rows of one server are predicted together. Columns:
+data/end_to_end/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from sartor.cost.correction.calibration import load_calibration
+from sartor.errors import InputError
+from sartor.operators import DType
+from sartor.records.devices import known
+from sartor.records.rows import Unexpressed
+from sartor.step.batching import Load, Steady, disaggregated, steady_state
+from sartor.step.served import ENGINES, Server
+from sartor.validate.inference import Inference, read_rows
+from sartor.validate.inference_modes import (
+    DTYPES,
+    IMPOSSIBLE,
+    TOO_FAST,
+    InferenceRow,
+    number_of,
+    roofline_s,
+    whole_of,
+)
+from sartor.validate.inference_shapes import shape_of
+
+REQUIRED = ("mode", "model", "gpu", "weight_dtype", "framework", "concurrency", "isl", "osl")
+GROUPS = ("mode", "measure", "framework", "gpu")
+
+WAVES = 10
+"""Requests that a benchmark sends per sequence in flight."""
+
+ASSUMED = {
+    "serving_agg": f"as many sequences in flight as concurrency says, {WAVES} requests for each, the first sent at "
+    "once; prompts and answers of isl and osl tokens; attention data parallel over attention_dp groups of tp devices, "
+    "experts whole on ep of them; keys and values in 8 bits with TensorRT-LLM and on GPUs that multiply 4 bits; "
+    "0.9 of the memory; 16-bit weights where weight_dtype is empty; no speculative decoding",
+    "serving_disagg": "as serving_agg, with prompts on prefill_workers and answers on decode_workers servers of "
+    "their own (tp x dp devices each)",
+}
+
+
+def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
+    """Two predictions per row it can express, one for each time it gives. ``data`` is a CSV file or the folder that
+    holds ``serving.csv``. Raises ``InputError``."""
+    path, rows = read_rows(Path(data), "serving.csv", REQUIRED, group_by, also=("measure",))
+    found = tuple(_outcomes(rows))
+    if all(row.reason for row in found):
+        reasons = "; ".join(sorted({row.reason for row in found})[:3])
+        raise InputError("data", path.name, f"none of its {len(rows)} rows can be predicted ({reasons})")
+    return Inference(data=str(data), rows=found, group_by=tuple(group_by) or GROUPS, worst=worst, assumed=ASSUMED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One row that can be read."""
+
+    words: Mapping[str, str]
+    concurrency: int
+    input_len: int
+    output_len: int
+
+
+def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
+    servers: dict[tuple[str, ...], list[_Asked]] = {}
+    for row in rows:
+        try:
+            asked = _asked(row)
+        except Unexpressed as why:
+            yield InferenceRow(words={**row, "measure": ""}, reason=str(why))
+        else:
+            servers.setdefault(_key(row), []).append(asked)
+    for rows_of_one in servers.values():
+        yield from _of_server(rows_of_one)
+
+
+POOLS = tuple(f"{pool}_{name}" for pool in ("prefill", "decode") for name in ("workers", "tp", "dp", "ep", "gpus"))
+SHAPE = ("model", "L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab", "experts", "topk", "moe_d_ff", "mla")
+SERVER = ("mode", *POOLS, *SHAPE, "gpu", "weight_dtype", "gemm_quant", "framework", "tp", "ep", "attention_dp", "n_gpu")
+"""Columns that say which server a row is of."""
+
+
+def _key(row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row.get(name, "") for name in SERVER)
+
+
+def _asked(row: Mapping[str, str]) -> _Asked:
+    if row["mode"] not in ASSUMED:
+        raise Unexpressed(f"mode {row['mode'][:30]}: must be one of {', '.join(ASSUMED)}")
+    sizes = {name: whole_of(row, name) for name in ("concurrency", "isl", "osl")}
+    low = next((name for name, value in sizes.items() if not 1 <= value <= MOST), "")
+    if low:
+        raise Unexpressed(f"{low} is not from 1 to {MOST}")
+    if not any(row.get(name) for name in MEASURED):
+        raise Unexpressed(f"neither {' nor '.join(MEASURED)} is given")
+    for name in MEASURED:
+        if row.get(name) and number_of(row, name) <= 0:
+            raise Unexpressed(f"{name} is not above 0")
+    return _Asked(words=row, concurrency=sizes["concurrency"], input_len=sizes["isl"], output_len=sizes["osl"])
+
+
+MEASURED = ("tpot_ms", "ttft_ms")
+
+MOST = 2**20
+"""Sequences, and tokens of one, beyond which a row is in another unit."""
+
+
+def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_dp", ep: str = "ep") -> Server:
+    """Who answered, its devices by the columns named. Raises ``Unexpressed`` and ``InputError``."""
+    engine = ENGINES.get(row["framework"].lower())
+    if engine is None:
+        raise Unexpressed(f"framework {row['framework'][:30]}: must be one of {', '.join(ENGINES)}")
+    gpu = known(row["gpu"])
+    dtype = DTYPES.get(row["weight_dtype"].lower()) if row["weight_dtype"] else gpu.default_dtype
+    if dtype is None:
+        raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(DTYPES)}")
+    if row.get("gemm_quant") == DType.FP8_BLOCK.value:
+        dtype = DType.FP8_BLOCK
+    sizes = {"tp": whole_of(row, tp, 1), "copies": whole_of(row, copies, 1), "ep": whole_of(row, ep, 1)}
+    return Server(shape=shape_of(row), gpu=gpu, dtype=dtype, engine=engine, **sizes)
+
+
+def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
+    """What a row's server does under many loads, and whose devices decode."""
+    if row["mode"] == "serving_agg":
+        server = server_of(row)
+        if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
+            raise Unexpressed("tp x attention_dp is not n_gpu")
+        return server, steady_state(server, load, waves=WAVES)
+    pools, workers = [], []
+    for pool in ("prefill", "decode"):
+        if not row.get(f"{pool}_workers"):
+            raise Unexpressed(f"{pool}_workers is not given")
+        pools.append(server_of(row, f"{pool}_tp", f"{pool}_dp", f"{pool}_ep"))
+        workers.append(whole_of(row, f"{pool}_workers"))
+        if row.get(f"{pool}_gpus") and pools[-1].num_devices * workers[-1] != whole_of(row, f"{pool}_gpus"):
+            raise Unexpressed(f"{pool}_workers x tp x dp is not {pool}_gpus")
+    return pools[1], disaggregated(pools[0], workers[0], pools[1], workers[1], load, waves=WAVES)
+
+
+def _of_server(asked: Sequence[_Asked]) -> Iterator[InferenceRow]:
+    load = Load(**{name: np.asarray([getattr(a, name) for a in asked]) for name in Load.__slots__})
+    try:
+        server, found = _served(asked[0].words, load)
+    except (Unexpressed, InputError) as why:
+        reason = str(why) if isinstance(why, Unexpressed) else f"{why.field}: {why.must}"
+        yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in asked)
+        return
+    owner = load_calibration(server.gpu, server.dtype).owner(f"gemm.{server.dtype.value}")
+    for i, each in enumerate(asked):
+        yield from (replace(row, calibration=owner) for row in _rows(each, found, i))
+
+
+def _rows(asked: _Asked, found: Steady, i: int) -> Iterator[InferenceRow]:
+    """The times of one row beside what is predicted."""
+    predicted = {
+        "tpot_ms": (found.tpot_s, found.tpot_log_sigma, found.step),
+        "ttft_ms": (found.ttft_s, found.ttft_log_sigma, found.prompt),
+    }
+    for name, (time_s, sigma, of) in predicted.items():
+        if not asked.words.get(name):
+            continue
+        words = {**asked.words, "measure": name.removesuffix("_ms")}
+        row = InferenceRow(
+            words=words,
+            measured_s=number_of(asked.words, name) / 1e3,
+            predicted_s=_at(time_s, i),
+            log_sigma=_at(sigma, i),
+            roofline_s=_at(roofline_s(of), i),
+            source=of.source.value,
+            batch=int(_at(found.running, i)),
+        )
+        if not np.isfinite(row.predicted_s):
+            row = replace(row, reason="weights and one sequence do not fit in memory")
+        elif row.measured_s * IMPOSSIBLE < row.roofline_s:
+            row = replace(row, reason=TOO_FAST)
+        yield row
+
+
+def _at(values: object, i: int) -> float:
+    array = np.asarray(values, dtype=np.float64)
+    return float(array[i] if array.ndim else array)

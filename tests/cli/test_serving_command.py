@@ -1,0 +1,62 @@
+"""`sartor serving`: its JSON, its table, its refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+WORDS = ("serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "1,64")
+
+
+def test_every_time_has_its_interval_and_loads_come_as_asked(sartor) -> None:
+    body = sartor(*WORDS, "--json").body
+    assert body["schema"] == "sartor/serving/1"
+    assert [each["concurrency"] for each in body["loads"]] == [1, 64]
+    for each in body["loads"]:
+        for name in ("ttft", "tpot"):
+            assert each[f"{name}_low_s"] < each[f"{name}_s"] < each[f"{name}_high_s"]
+        assert each["requests_per_s"] * each["request_s"] == pytest.approx(each["concurrency"])
+
+
+def test_the_table_says_what_fits_and_what_is_assumed(sartor) -> None:
+    text = " ".join(sartor(*WORDS).out.split())
+    assert "1024 tokens in, 1024 out" in text
+    assert "sequences of this length fit in memory" in text
+    assert "no speculative decoding" in text
+
+
+def test_pools_of_their_own_count_all_devices(sartor) -> None:
+    words = (*WORDS, "--prefill-workers", 2, "--prefill-tp", 2, "--decode-workers", 3, "--json")
+    assert sartor(*words).body["server"]["num_devices"] == 7
+
+
+def test_a_model_that_does_not_fit_is_an_answer_with_what_would(sartor) -> None:
+    ran = sartor("serving", "llama-3.1-70b", "--gpu", "h100", "--json")
+    assert ran.code == 3
+    assert (ran.body["fits"], ran.body["loads"], ran.body["would_fit"]) == (False, [], {"tp": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--tp", 3), "num_heads=32"),
+        (("--ep", 2), "--ep=2"),
+        (("--copies", 2), "--copies=2"),
+        (("--concurrency", "many"), "--concurrency=many"),
+        (("--concurrency", "0"), "--concurrency=0"),
+        (("--output-len", 0), "--output-len=0"),
+        (("--kernels", "tgi"), "vllm, sglang, trtllm"),
+        (("--decode-workers", 2), "--decode-workers=2"),
+        (("--prefill-tp", 2), "--prefill-tp=2"),
+        (("--dtype", "fp7"), "--dtype"),
+        (("--gpu", "tpu_v4_like"), "serving frameworks run on GPUs"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(sartor, words: tuple[object, ...], named: str) -> None:
+    ran = sartor("serving", "llama-3.1-8b", *words)
+    assert ran.code == 2
+    assert named in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_an_encoder_gives_no_tokens(sartor) -> None:
+    assert "encoder-only" in sartor("serving", "bert-large").err

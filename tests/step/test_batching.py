@@ -1,0 +1,123 @@
+"""Continuous batching: laws of the steady state, and what an engine runs for a pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sartor.hardware.catalog import load_gpu
+from sartor.model.workload import Phase, Workload
+from sartor.model.zoo import load_model
+from sartor.operators import Collective, DType, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
+from sartor.step.batching import Load, disaggregated, steady_state
+from sartor.step.served import ENGINES, Server, capacity, served_graph, would_fit
+
+LLAMA = Server(shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100_sxm"), dtype=DType.FP8)
+MIXTURE = Server(shape=load_model("qwen3-30b-a3b"), gpu=load_gpu("h100_sxm"), dtype=DType.BF16, tp=4)
+LOAD = Load(concurrency=np.array([1, 8, 64, 512]), input_len=1024, output_len=512)
+
+
+def test_more_sequences_in_flight_wait_longer_for_every_token_and_are_given_more_in_all() -> None:
+    found = steady_state(LLAMA, LOAD)
+    for name in ("tpot_s", "ttft_s", "output_tokens_per_s"):
+        assert np.all(np.diff(getattr(found, name)) > 0), name
+
+
+def test_one_sequence_waits_for_its_own_steps_alone() -> None:
+    found = steady_state(LLAMA, replace(LOAD, concurrency=1))
+    assert found.tpot_s == pytest.approx(float(found.step.time_s))
+    assert found.waiting == 0
+
+
+@given(concurrency=st.integers(1, 4096), answer=st.integers(8, 4096), prompt=st.integers(1, 8192))
+def test_littles_law_and_the_memory_hold(concurrency: int, answer: int, prompt: int) -> None:
+    found = steady_state(LLAMA, Load(concurrency=concurrency, input_len=prompt, output_len=answer))
+    request_s = found.ttft_s + (answer - 1) * found.tpot_s
+    assert found.output_tokens_per_s * request_s == pytest.approx(concurrency * answer)
+    assert 1 <= found.running <= capacity(LLAMA, prompt + answer // 2)
+    assert found.running + found.waiting == concurrency
+
+
+def test_many_loads_at_once_are_each_alone() -> None:
+    together = steady_state(LLAMA, LOAD)
+    for i, asked in enumerate(np.asarray(LOAD.concurrency)):
+        alone = steady_state(LLAMA, replace(LOAD, concurrency=int(asked)))
+        assert alone.tpot_s == pytest.approx(together.tpot_s[i], rel=1e-12)
+        assert alone.ttft_s == pytest.approx(together.ttft_s[i], rel=1e-12)
+
+
+def test_a_sequence_that_finds_no_memory_waits_for_one_to_end() -> None:
+    small = replace(LLAMA, gpu=replace(LLAMA.gpu, hbm_bytes=16e9))
+    held = int(capacity(small, 1024 + 256))
+    full, over = (steady_state(small, replace(LOAD, concurrency=n)) for n in (held, held + 8))
+    assert over.tpot_s == full.tpot_s
+    assert over.ttft_s > full.ttft_s + 7 / held * 512 * full.step_s
+
+
+def test_where_weights_do_not_fit_times_are_infinite_and_a_wider_split_is_named() -> None:
+    small = replace(LLAMA, gpu=replace(LLAMA.gpu, hbm_bytes=9e9))
+    assert steady_state(small, replace(LOAD, concurrency=1)).tpot_s == np.inf
+    assert would_fit(small, 1280) == {"tp": 2}
+
+
+def test_a_benchmark_that_begins_all_at_once_sees_later_first_tokens() -> None:
+    first, never = (steady_state(LLAMA, LOAD, waves=n).ttft_s for n in (10, np.inf))
+    assert first[0] == never[0]
+    assert np.all(first[1:] > never[1:])
+
+
+def test_prompts_on_servers_of_their_own_no_longer_stand_between_two_tokens() -> None:
+    together = steady_state(LLAMA, LOAD)
+    apart = disaggregated(LLAMA, 4, LLAMA, 1, LOAD)
+    assert np.all(apart.tpot_s <= together.tpot_s)
+
+
+def test_a_pool_of_prompts_that_is_too_small_sets_the_pace() -> None:
+    """Prompts of 8,192 tokens and answers of 16: one server of prompts gives all there is."""
+    load = Load(concurrency=256, input_len=8192, output_len=16)
+    one, two = (disaggregated(LLAMA, n, LLAMA, 1, load).output_tokens_per_s for n in (1, 2))
+    assert two == pytest.approx(2 * one, rel=0.05)
+
+
+def test_experts_whole_or_split_do_the_same_work() -> None:
+    """All devices of a group see every token: an eighth of the experts whole, or an eighth of each."""
+    workload = Workload(shape=MIXTURE.shape, phase=Phase.DECODE, microbatch_size=64, context_len=512)
+    flops = {
+        ep: sum(op.flops * op.count for op in served_graph(replace(MIXTURE, ep=ep), workload).operators
+                if isinstance(op, GroupedGemm))
+        for ep in (1, 2, 4)
+    }  # fmt: skip
+    assert flops[1] == flops[2] == flops[4]
+
+
+def test_attention_apart_gathers_tokens_before_the_experts_and_heads_split_sum_them_after() -> None:
+    workload = Workload(shape=MIXTURE.shape, phase=Phase.DECODE, microbatch_size=64, context_len=512)
+    apart = served_graph(replace(MIXTURE, tp=1, copies=4, ep=4), workload)
+    roles = {op.role for op in apart.operators if isinstance(op, Collective)}
+    assert roles == {Role.DISPATCH, Role.COMBINE}
+    split = served_graph(MIXTURE, workload)
+    assert {op.role for op in split.operators if isinstance(op, Collective)} >= {Role.OUTPUT_REDUCE}
+
+
+def test_an_engine_fuses_casts_and_residual_sums_and_reduces_shared_experts_once() -> None:
+    server = Server(shape=load_model("deepseek-v3"), gpu=load_gpu("h200_sxm"), dtype=DType.FP8_BLOCK, tp=8)
+    graph = served_graph(server, Workload(shape=server.shape, phase=Phase.DECODE, dtype=server.dtype))
+    kinds = [op.kind for op in graph.operators if isinstance(op, MemoryBound) and op.part is Part.LAYER]
+    assert MemoryBoundKind.CAST not in kinds
+    assert MemoryBoundKind.RESIDUAL not in kinds
+    reduced = [op for op in graph.operators if op.role is Role.OUTPUT_REDUCE and op.part is Part.LAYER]
+    assert sum(int(op.count) for op in reduced) == 2 * 61
+    assert not any(op.role is Role.KV_DOWN for op in graph.operators)
+
+
+@pytest.mark.parametrize(("gpu", "kernels", "cache"), [
+    ("h100_sxm", "vllm", DType.BF16), ("h100_sxm", "trtllm", DType.FP8), ("b200_sxm", "vllm", DType.FP8),
+])  # fmt: skip
+def test_an_8_bit_cache_is_the_engines_or_the_devices_choice(gpu: str, kernels: str, cache: DType) -> None:
+    server = replace(LLAMA, gpu=load_gpu(gpu), engine=ENGINES[kernels])
+    assert server.cache is cache
+    assert replace(server, dtype=DType.BF16).cache is DType.BF16
