@@ -1,8 +1,8 @@
 """Constants of serving engines, fitted on published rows and judged on models that the fit never saw.
 
-``make lab FIT=fit_serving`` reads ../shared/data/end_to_end/serving.csv: aggregated rows of confidence B whose sequences
+``make lab FIT=fit_serving`` reads end_to_end/serving.csv: aggregated rows of confidence B whose sequences
 all fit in memory. Three numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
-stretch and delay of a first token (``sartor.step.served``, ``sartor.step.batching``). Printed: what ships, then for each
+stretch and delay of a first token (``step/served.py``, ``step/batching.py``). Printed: what ships, then for each
 model left out what the others would have given, its errors, and how many of its rows lie inside the 80% interval.
 """
 
@@ -108,10 +108,10 @@ def _servers(rows: list[dict[str, str]]) -> Iterator[list[Mapping[str, str]]]:
 
 def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
     server = server_of(rows[0])
-    load = Load(**{name: np.asarray([int(row[word]) for row in rows])
-                   for name, word in (("concurrency", "concurrency"), ("input_len", "isl"), ("output_len", "osl"))})  # fmt: skip
-    none, every = (steady_state(replace(server, engine=replace(server.engine, hidden_launches=share)), load, waves=WAVES)
-                   for share in (0.0, 1.0))  # fmt: skip
+    named = {"concurrency": "concurrency", "input_len": "isl", "output_len": "osl"}
+    load = Load(**{name: np.asarray([int(row[word]) for row in rows]) for name, word in named.items()})
+    engines = [replace(server.engine, hidden_launches=share) for share in (0.0, 1.0)]
+    none, every = (steady_state(replace(server, engine=engine), load, waves=WAVES) for engine in engines)
     shipped = steady_state(server, load, waves=WAVES)
     waited_s = (shipped.ttft_s - batching.FIRST_TOKEN_S) / batching.FIRST_TOKEN_STRETCH
     for i, row in enumerate(rows):

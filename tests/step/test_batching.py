@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.hardware.catalog import load_gpu
@@ -33,6 +33,7 @@ def test_one_sequence_waits_for_its_own_steps_alone() -> None:
     assert found.waiting == 0
 
 
+@settings(max_examples=20)
 @given(concurrency=st.integers(1, 4096), answer=st.integers(8, 4096), prompt=st.integers(1, 8192))
 def test_littles_law_and_the_memory_hold(concurrency: int, answer: int, prompt: int) -> None:
     found = steady_state(LLAMA, Load(concurrency=concurrency, input_len=prompt, output_len=answer))
