@@ -19,6 +19,9 @@ from sartor.step.served import ENGINES, Engine, Server, capacity, would_fit
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Sequences in flight when nobody says."""
 
+USUAL = "vllm"
+"""The serving framework when nobody says."""
+
 
 def serving(
     model: Model,
@@ -31,7 +34,7 @@ def serving(
     copies: int = 1,
     ep: int = 1,
     dtype: str | None = None,
-    kernels: str = "vllm",
+    kernels: str | None = None,
     prefill_workers: int = 0,
     prefill_tp: int | None = None,
     prefill_copies: int = 1,
@@ -97,7 +100,7 @@ def serving(
         prefill_workers=prefill_workers,
         decode_workers=workers,
         would_fit={} if held else would_fit(server, middle),
-        assumptions=(*reading.assumptions, *reading.notes, *notes, *_assumed(server)),
+        assumptions=(*reading.assumptions, *reading.notes, *notes, *_assumed(server, kernels)),
     )
 
 
@@ -109,9 +112,10 @@ def _serves_text(reading: ModelReading) -> None:
         raise InputError("model", shape.name, "was traced at one length; serving needs a config.json", "llama-3.1-8b")
 
 
-def _engine(kernels: str) -> Engine:
+def _engine(kernels: str | None) -> Engine:
+    kernels = kernels or USUAL
     if kernels not in ENGINES:
-        raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", "vllm")
+        raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", USUAL)
     return ENGINES[kernels]
 
 
@@ -137,8 +141,9 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
     return found
 
 
-def _assumed(server: Server) -> tuple[str, ...]:
+def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
     return (
+        *((f"kernels={USUAL} (default)",) if kernels is None else ()),
         f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
         "sequences begin and end at any time; every prompt and answer of the length asked",
     )

@@ -206,7 +206,7 @@ Kernels = Annotated[
         "--kernels",
         metavar="FRAMEWORK",
         help="In inference: the serving framework whose attention and MoE kernels run: vllm, sglang, trtllm, or one "
-        "family of them (sglang_triton). [default: unknown; the interval covers all]",
+        "family of them (sglang_triton). [default: unknown; the interval covers all; `serving`: vllm]",
     ),
 ]
 Clock = Annotated[

@@ -15,30 +15,47 @@ def register(app: typer.Typer) -> None:
     app.command()(serving)
 
 
-def _number(flag: str, metavar: str, words: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(flag, metavar=metavar, parser=o.whole_number, help=words)
-    return found
-
-
 def serving(
     model: o.Model,
     gpu: o.Gpu = "h100",
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
     ] = "1,4,16,64,256",
-    input_len: Annotated[int, _number("--input-len", "TOKENS", "Tokens of a prompt.")] = 1024,
-    output_len: Annotated[int, _number("--output-len", "TOKENS", "Tokens of an answer.")] = 1024,
+    input_len: Annotated[
+        int, typer.Option("--input-len", metavar="TOKENS", parser=o.whole_number, help="Tokens of a prompt.")
+    ] = 1024,
+    output_len: Annotated[
+        int, typer.Option("--output-len", metavar="TOKENS", parser=o.whole_number, help="Tokens of an answer.")
+    ] = 1024,
     tp: o.Tp = 1,
-    copies: Annotated[int, _number("--copies", "N", "Attention's data parallelism: groups of tp devices.")] = 1,
-    ep: Annotated[int, _number("--ep", "N", "Devices that share out the experts whole.")] = 1,
+    copies: Annotated[
+        int,
+        typer.Option(
+            "--copies", metavar="N", parser=o.whole_number, help="Attention's data parallelism: groups of tp devices."
+        ),
+    ] = 1,
+    ep: Annotated[
+        int, typer.Option("--ep", metavar="N", parser=o.whole_number, help="Devices that share out the experts whole.")
+    ] = 1,
     dtype: o.DType = None,
-    kernels: Annotated[
-        str, typer.Option("--kernels", metavar="vllm|sglang|trtllm", help="The serving framework.")
-    ] = "vllm",
-    prefill_workers: Annotated[int, _number("--prefill-workers", "N", "Servers that take prompts only.")] = 0,
-    prefill_tp: Annotated[int | None, _number("--prefill-tp", "N", "Their tensor parallelism. [default: --tp]")] = None,
-    prefill_copies: Annotated[int, _number("--prefill-copies", "N", "Their copies.")] = 1,
-    decode_workers: Annotated[int, _number("--decode-workers", "N", "Servers that decode, beside those.")] = 1,
+    kernels: o.Kernels = None,
+    prefill_workers: Annotated[
+        int,
+        typer.Option("--prefill-workers", metavar="N", parser=o.whole_number, help="Servers that take prompts only."),
+    ] = 0,
+    prefill_tp: Annotated[
+        int | None,
+        typer.Option(
+            "--prefill-tp", metavar="N", parser=o.whole_number, help="Their tensor parallelism. [default: --tp]"
+        ),
+    ] = None,
+    prefill_copies: Annotated[
+        int, typer.Option("--prefill-copies", metavar="N", parser=o.whole_number, help="Their copies.")
+    ] = 1,
+    decode_workers: Annotated[
+        int,
+        typer.Option("--decode-workers", metavar="N", parser=o.whole_number, help="Servers that decode, beside those."),
+    ] = 1,
     set_: o.SetField = None,
     calibration: o.Calibration = None,
     json: o.AsJson = False,
