@@ -96,14 +96,12 @@ def main() -> int:
 def draw_picture() -> None:
     """Time by operator of the demo, as docs/figures/readme.png."""
     import sartor
-    from sartor.files import write_atomic
+    from run_docs import write_figure
     from sartor.report.charts import draw, to_png
     from sartor.report.figures import advice_points
 
-    advice = sartor.advise(ROOT / "examples" / "pythia-2.8b" / "config.json", gpu="a100")
-    write_atomic(
-        ROOT / "docs" / "figures" / "readme.png", to_png(draw(advice_points(advice)["time_by_operator"]), scale=1.0)
-    )
+    points = advice_points(sartor.advise(ROOT / "examples" / "pythia-2.8b" / "config.json", gpu="a100"))
+    write_figure("readme", to_png(draw(points["time_by_operator"]), scale=1.0), points["time_by_operator"])
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from run_docs import write_figure
 from sartor.bench.records_file import read_rows, row_key
 from sartor.calibrate.fit_file import LEAST_ROWS, calibrate
 from sartor.errors import InputError
-from sartor.files import write_atomic
 from sartor.hardware.catalog import gpu_names
 from sartor.report.draw_measured import draw_study
 from sartor.report.frame import to_png
@@ -26,7 +26,6 @@ from sartor.report.frame import to_png
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "src" / "sartor" / "bench" / "records"
 PAGE = ROOT / "docs" / "measured.md"
-FIGURES = ROOT / "docs" / "figures"
 
 INTRO = """# Measured here
 
@@ -144,7 +143,7 @@ def _studies(folder: Path, draw: bool) -> str:
         study = body["study"]
         name = f"measured-{folder.name}-{study['name']}"
         if draw:
-            write_atomic(FIGURES / f"{name}.png", to_png(draw_study(study, body["device"]["device"]), scale=1.0))
+            write_figure(name, to_png(draw_study(study, body["device"]["device"]), scale=1.0), study)
         rows.append(_study(study))
         figures.append(f"![Study {study['name']}](figures/{name}.png)")
     if not rows:

@@ -3,13 +3,17 @@
 
 A page's ```` ```python ```` blocks share one namespace and run in the repository's root. What a block prints stands in
 the ```` ```text ```` block right after it; ``save(points, "name")`` draws a record to ``docs/figures/name.png``. A
-block after ``<!-- not run -->`` is left alone. Run after changing a page or the model: ``python tools/run_docs.py``.
+block after ``<!-- not run -->`` is left alone. ``docs/figures/numbers.json`` says by a digest which numbers each figure
+shows; a figure of other numbers is stale, as a page is. Run after changing a page or the model:
+``python tools/run_docs.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import json
 import os
 import re
 import sys
@@ -19,6 +23,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
+NUMBERS = FIGURES / "numbers.json"
+DIGITS = 4
+"""Significant digits of a figure's numbers that a reader could tell apart."""
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<output>\n```text\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
 NOT_RUN = "<!-- not run -->\n"
 
@@ -61,16 +68,46 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> str:
 
 def _saver(draw: bool) -> Callable[[Any, str], None]:
     def save(points: Any, name: str) -> None:
-        """Draw a record of sartor.report.points to docs/figures/NAME.png."""
-        from sartor.files import write_atomic
+        """Draw a record of sartor.report.points to docs/figures/NAME.png; without ``draw`` see that it shows this."""
+        if not draw:
+            assert numbers().get(name) == digest(points), f"docs/figures/{name}.png shows other numbers than the model"
+            return
         from sartor.report.charts import draw as draw_chart
         from sartor.report.charts import to_png
 
-        data = to_png(draw_chart(points), scale=1.0) if draw else b""
-        if draw:
-            write_atomic(FIGURES / f"{name}.png", data)
+        write_figure(name, to_png(draw_chart(points), scale=1.0), points)
 
     return save
+
+
+def write_figure(name: str, png: bytes, points: Any) -> None:
+    """Write docs/figures/NAME.png and note the numbers it shows."""
+    from sartor.files import write_atomic
+
+    write_atomic(FIGURES / f"{name}.png", png)
+    noted = dict(sorted({**numbers(), name: digest(points)}.items()))
+    write_atomic(NUMBERS, (json.dumps(noted, indent=1) + "\n").encode())
+
+
+def numbers() -> dict[str, str]:
+    """The digest of each figure's numbers, as they were when it was drawn."""
+    found: dict[str, str] = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.exists() else {}
+    return found
+
+
+def digest(points: Any) -> str:
+    """Of a record's words and numbers, these to ``DIGITS``."""
+    from sartor.report.contract import plain
+
+    return hashlib.sha256(json.dumps(_rounded(plain(points)), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.{DIGITS - 1}e}") if isinstance(value, float) else value
 
 
 def main(arguments: list[str]) -> int:

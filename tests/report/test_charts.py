@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from sartor import api
 from sartor.answers import Advice
 from sartor.errors import InputError, MissingExtraError
 from sartor.report.charts import FIGURES, FILE, FILE_DARK, PAGE, Frame, draw, to_png, to_svg
+from sartor.report.design_words import AREA_WORDS, STEP_WORDS
 from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points
-from sartor.report.palette import DARK, LIGHT
+from sartor.report.palette import DARK, LIGHT, MEANS, css_meanings, painted, slug
 from sartor.report.plan_points import plan_points
+from sartor.report.plan_words import PART_WORDS
 from sartor.report.points import Published, published_points, roofline_points
 from sartor.report.sweep import sweep_field
 
@@ -168,3 +170,22 @@ def test_the_word_for_today_stays_inside_the_plot(advice: Advice) -> None:
         moved = replace(points, params_change=np.resize(changes, len(points.labels)))
         words = [layer["mark"] for layer in draw(moved).to_dict()["layer"] if layer["mark"]["type"] == "text"]
         assert side in {mark["align"] for mark in words}
+
+
+def test_a_colour_means_the_same_in_every_figure_in_words_and_on_the_page() -> None:
+    names = {
+        **PART_WORDS,
+        **STEP_WORDS,
+        "grad_bytes": "gradients",
+        "param_bytes": "weights",
+        "stash_bytes": "activations",
+    }
+    areas = {name.removesuffix("_mm2"): words for name, words in AREA_WORDS.items()}
+    for field, words in {**names, **areas}.items():
+        assert painted(LIGHT, [field]) == painted(LIGHT, [words]), field
+    assert painted(LIGHT, ["optimizer_s"]) == painted(LIGHT, ["optimizer step"]) == painted(LIGHT, ["optimizer_bytes"])
+    every = [name for means in MEANS.values() for name in means]
+    assert len(set(every)) == len(every)
+    for name in every:
+        assert f"--of-{slug(name)}:" in css_meanings()
+    assert set(MEANS) <= {field.name for field in fields(LIGHT)}

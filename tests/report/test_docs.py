@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -41,6 +42,40 @@ def test_every_picture_of_a_page_is_there_and_small(page: Path) -> None:
             picture = page.parent / line[line.rindex("(") + 1 : -1]
             assert picture.is_file(), line
             assert picture.stat().st_size < 200_000, line
+
+
+DATED = {
+    "calibration-curve": "an experiment of 2026-11-21 on measured tables (lab/notebook/calibration-curve.md)",
+    **dict.fromkeys(
+        (
+            f"measured-intel_xeon_processor_2t-{study}"
+            for study in ["decode", "head_dim", "heads", "models", "swiglu", "vocabulary", "waves"]
+        ),
+        "drawn from records, which stay as they are (tools/records_docs.py)",
+    ),
+}
+"""Figures of what was once measured, and by which program."""
+
+
+def test_every_figure_is_drawn_by_a_tool_that_notes_its_numbers_or_says_when_it_was_measured() -> None:
+    drawn = {path.stem for path in RUN.FIGURES.glob("*.png")}
+    assert drawn == {*RUN.numbers(), *DATED}
+
+
+def test_the_picture_of_the_page_shows_todays_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("starlette", reason="the extra web is not installed")
+    monkeypatch.syspath_prepend(REPO / "tools")
+    tool = importlib.import_module("page_docs")
+    assert RUN.numbers()[tool.NAME] == RUN.digest(tool.shown()), "run: python tools/page_docs.py"
+
+
+def test_the_picture_of_the_readme_is_that_of_the_page_about_the_report() -> None:
+    assert RUN.numbers()["readme"] == RUN.numbers()["advice-time_by_operator"], "run: python tools/readme_docs.py"
+
+
+def test_a_figure_of_other_numbers_is_stale() -> None:
+    assert RUN.digest({"a": [1.23456, 2]}) == RUN.digest({"a": [1.23461, 2]})
+    assert RUN.digest({"a": [1.23456]}) != RUN.digest({"a": [1.236]})
 
 
 def test_output_replaces_output_and_code_stays(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.die_points import FloorPlan
 from sartor.report.frame import FILE, Chart, Frame, altair, colour, finish, hover, names_axis, rows_chart, time_unit
-from sartor.report.palette import Theme
+from sartor.report.palette import painted
 from sartor.report.search_points import Convergence
 
 SIDE = 260
@@ -44,11 +44,6 @@ def draw_convergence(points: Convergence, frame: Frame = FILE) -> Chart:
     return finish(alt, chart, points.title, frame, height=240)
 
 
-def _paint(theme: Theme) -> dict[str, str]:
-    order = (theme.blue, theme.green, theme.sky, theme.orange, theme.vermillion, theme.purple, theme.grey)
-    return dict(zip(AREA_WORDS.values(), [*order, theme.muted, theme.line], strict=True))
-
-
 def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
     """Rectangles of each part's area; dies stand side by side at one scale."""
     alt, theme = altair(), frame.theme
@@ -60,8 +55,7 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
             points.top.tolist(), points.right.tolist(), points.bottom.tolist(), strict=True,
         )
     ]  # fmt: skip
-    paint = _paint(theme)
-    used = [part for part in paint if part in points.part]
+    used = [part for part in AREA_WORDS.values() if part in points.part]
     tall = max(points.bottom.tolist())
     wide = max(*points.right.tolist(), tall * WIDEST)
     x = alt.X(
@@ -74,7 +68,7 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
         x2="right:Q",
         y=y,
         y2="bottom:Q",
-        color=colour(alt, "part", used, [paint[part] for part in used]),
+        color=colour(alt, "part", used, painted(theme, used)),
         tooltip=hover(alt, "die:N", "part:N", ("area:Q", "mm2", ",.3~g"), ("share:Q", "of the die", ".1%")),
     )
     roomy = rows_chart(alt, [row for row in rows if float(str(row["room"])) > wide / 22])
@@ -91,9 +85,7 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
     alt, theme = altair(), frame.theme
     end = float(points.end_s.max()) if len(points.end_s) else 1.0
     unit, scale = time_unit(end)
-    tones = {"all cores, alone": theme.orange, "one core": theme.sky}
-    if "shared" in points.mode:
-        tones["shared"] = theme.grey
+    modes = [mode for mode in ("all cores, alone", "one core", "shared") if mode != "shared" or mode in points.mode]
     rows: list[JsonDict] = [
         {"line": line, "operator": op, "mode": mode, "start": a * scale, "end": b * scale, "took": (b - a) * scale,
          "middle": (a + b) / 2 * scale}
@@ -110,7 +102,7 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
             x=x,
             x2="end:Q",
             y=y,
-            color=colour(alt, "mode", list(tones), list(tones.values())),
+            color=colour(alt, "mode", modes, painted(theme, modes)),
             tooltip=hover(
                 alt,
                 "operator:N",

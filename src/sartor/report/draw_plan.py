@@ -21,8 +21,9 @@ from sartor.report.frame import (
     time_unit,
     unique,
 )
-from sartor.report.palette import Theme
-from sartor.report.plan_points import PARTS, MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
+from sartor.report.palette import Theme, painted
+from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
+from sartor.report.plan_trace import KINDS
 from sartor.units import GIB
 
 LABELLED = 260
@@ -52,7 +53,7 @@ def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Chart:
         .encode(
             y=y,
             x=alt.X("time:Q", title=f"step time [{unit}]", axis=alt.Axis(tickCount=7)),
-            color=colour(alt, "part", list(points.parts), _colours(theme, len(points.parts))),
+            color=colour(alt, "part", list(points.parts), painted(theme, points.parts)),
             order=alt.Order("order:Q"),
             tooltip=tips,
         )
@@ -65,12 +66,6 @@ def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Chart:
 
 
 WHOLE = (("time", "step"), ("low", "80% low"), ("high", "80% high"))
-
-
-def _colours(theme: Theme, count: int) -> list[str]:
-    """Compute in blue, the rest in other colours; parts beyond the last colour share grey."""
-    order = (theme.blue, theme.orange, theme.vermillion, theme.purple, theme.green, theme.sky, theme.grey)
-    return [*order, *([theme.muted] * count)][:count]
 
 
 def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Chart:
@@ -89,7 +84,7 @@ def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Chart:
         .encode(
             y=alt.Y("stage:N", sort=list(points.stages), title=None, axis=names_axis(alt)),
             x=alt.X("size:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
-            color=colour(alt, "part", list(points.parts), _memory_colours(theme, points.parts)),
+            color=colour(alt, "part", list(points.parts), painted(theme, points.parts)),
             order=alt.Order("order:Q"),
             tooltip=hover(alt, "stage:N", "part:N", ("size:Q", "size [GiB]", ".3g")),
         )
@@ -97,13 +92,6 @@ def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Chart:
     return finish(
         alt, bar + _limit(alt, points.limit_bytes, theme), points.title, frame, height=rows_height(len(points.stages))
     )
-
-
-def _memory_colours(theme: Theme, names: tuple[str, ...]) -> list[str]:
-    paint = (theme.blue, theme.purple, theme.sky, theme.green, theme.orange, theme.vermillion, theme.ink, theme.grey,
-             theme.line)  # fmt: skip
-    by_name = dict(zip(PARTS, paint, strict=True))
-    return [by_name[name] for name in names]
 
 
 def _limit(alt: Altair, limit_bytes: float, theme: Theme, *, across: str = "x") -> Chart:
@@ -187,7 +175,7 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
     front = sorted((row for row in rows if row["front"]), key=lambda row: float(str(row["time"])))
     cloud = rows_chart(alt, [row for row in rows if not row["front"]])
     dots = cloud.mark_point(filled=True, size=42, opacity=0.75).encode(
-        x=x, y=y, tooltip=tips, color=colour(alt, "tp", words, _colours(theme, len(words)))
+        x=x, y=y, tooltip=tips, color=colour(alt, "tp", words, painted(theme, words))
     )
     edge = rows_chart(alt, front)
     line = edge.mark_line(color=theme.ink, strokeWidth=1.2, interpolate="step-after", opacity=0.7).encode(x=x, y=y)
@@ -219,16 +207,7 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Chart:
             points.start_s.tolist(), points.end_s.tolist(), strict=True,
         )
     ]  # fmt: skip
-    paint = {
-        "forward": theme.blue,
-        "backward": theme.green,
-        "weight gradient": theme.sky,
-        "gather parameters": theme.purple,
-        "reduce gradients": theme.orange,
-        "optimizer step": theme.vermillion,
-        "host and fixed costs": theme.grey,
-    }
-    used = [kind for kind in paint if kind in points.kind]
+    used = [kind for kind in KINDS.values() if kind in points.kind]
     height = max(min(26, 420 // points.num_stages), 9)
     y = alt.Y("stage:N", sort=stages, title=None, axis=names_axis(alt))
     base = rows_chart(alt, rows)
@@ -236,7 +215,7 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Chart:
         y=y,
         x=alt.X("start:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
         x2="end:Q",
-        color=colour(alt, "what", used, [paint[kind] for kind in used]),
+        color=colour(alt, "what", used, painted(theme, used)),
         tooltip=hover(
             alt,
             "stage:N",

@@ -20,7 +20,7 @@ from sartor.report.frame import (
     time_unit,
     unique,
 )
-from sartor.report.palette import Theme
+from sartor.report.palette import painted
 from sartor.report.run_points import IDEAL, RunFall, RunTimeline, SlowOperators
 
 
@@ -109,15 +109,10 @@ def draw_run_timeline(points: RunTimeline, frame: Frame = FILE) -> Chart:
             y=alt.Y("lane:N", sort=list(points.lanes), title=None, axis=names_axis(alt)),
             x=alt.X("start:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
             x2="end:Q",
-            color=colour(alt, "what", kinds, _colours(theme, len(kinds))),
+            color=colour(alt, "what", kinds, painted(theme, kinds)),
             tooltip=hover(
                 alt, "lane:N", "what:N", ("start:Q", f"starts [{unit}]", ".4g"), ("took:Q", f"takes [{unit}]", ".3g")
             ),
         )
     )
     return finish(alt, boxes, points.title, frame, height=44 * len(points.lanes))
-
-
-def _colours(theme: Theme, count: int) -> list[str]:
-    """Kinds beyond the last colour share a grey."""
-    return [*theme.series, *([theme.muted] * count)][:count]

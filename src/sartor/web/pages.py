@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import resources
 
 from sartor import __version__
-from sartor.report.palette import DARK, LIGHT, css_variables
+from sartor.report.palette import DARK, LIGHT, css_meanings, css_variables
 from sartor.web.settings import Settings
 
 MEDIA = {
@@ -87,7 +87,7 @@ def theme() -> str:
         + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};color-scheme:dark;"
     )
     return (
-        f":root{{{light}}}\n"
+        f":root{{{light}{css_meanings()}}}\n"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
         f":root[data-theme=dark]{{{dark}}}\n"
     )

@@ -6,12 +6,12 @@ import { seconds, share } from "./format.js";
 export const COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--vermillion)", "var(--sky)", "var(--purple)", "var(--grey)", "color-mix(in srgb, var(--blue) 50%, var(--ink))", "color-mix(in srgb, var(--orange) 50%, var(--ink))"];
 export const BOUND = { compute: "var(--blue)", memory: "var(--orange)", network: "var(--purple)", overhead: "var(--grey)" };
 
-/** Parts of a step and of a device's memory: words and colour, the same in every figure. */
+/** Parts of a step and of a device's memory, in words. */
 export const SPENT = { compute_s: "compute", tp_s: "tensor parallel", pp_bubble_s: "pipeline bubble", pp_transfer_s: "pipeline transfers", dp_exposed_s: "data parallel, not hidden", ep_s: "expert exchange", cp_s: "context exchange", optimizer_s: "optimizer", overhead_s: "fixed costs" };
 export const HELD = { param_bytes: "parameters", grad_bytes: "gradients", optimizer_bytes: "optimizer", stash_bytes: "activations", kv_cache_bytes: "KV cache", workspace_bytes: "workspace", reserved_bytes: "allocator, context", context_bytes: "context" };
 
-/** What a device does in time: the colours of the report's timeline. */
-export const DONE = { forward: "var(--blue)", backward: "var(--green)", "weight gradient": "var(--sky)", "gather parameters": "var(--purple)", "reduce gradients": "var(--orange)", "optimizer step": "var(--vermillion)", "host and fixed costs": "var(--grey)" };
+/** The colour of what is drawn: the same in every figure here and in the report (theme.css, from sartor.report.palette). */
+export const paint = (name) => `var(--of-${name.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}, var(--grey))`;
 
 /** One rem in px: figures keep their proportions where letters are larger. */
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
@@ -107,9 +107,9 @@ export function timeUnit(largest) {
 export const secondsTicks = (unit) => (at) => String(Number((at / unit).toPrecision(4)));
 export { seconds };
 
-/** A whole as its parts: one bar, and the parts with their numbers; a `limit` as a mark. A part keeps its colour. */
+/** A whole as its parts: one bar, and the parts with their numbers; a `limit` as a mark. */
 export function parts(values, words, whole, form, limit = null) {
-  const rows = Object.entries(words).map(([key, label], i) => [label, values[key] ?? 0, COLOURS[i % COLOURS.length]]).filter(([, value]) => value / whole >= 0.0005);
+  const rows = Object.entries(words).map(([key, label]) => [label, values[key] ?? 0, paint(key.replace(/_(mm2|w)$/, ""))]).filter(([, value]) => value / whole >= 0.0005);
   return [h("div", { class: "stackbar", role: "img", "aria-label": rows.map(([l, v]) => `${l} ${form(v)}`).join(", ") },
     rows.map(([label, v, colour]) => h("i", { style: { width: `${(100 * v) / whole}%`, background: colour }, "data-tip": `${label}: ${form(v)}, ${share(v / whole)}` })),
     limit ? h("b", { style: { left: `${Math.min((100 * limit) / whole, 99.6)}%` }, "data-tip": `usable ${form(limit)}` }) : null),

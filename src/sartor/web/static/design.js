@@ -2,7 +2,7 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, legend, linear, parts, path, ticks } from "./charts.js";
+import { axes, box, figure, legend, linear, paint, parts, path, ticks } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
@@ -12,7 +12,7 @@ import { worker } from "./work.js";
 const EVERY_MS = 2000;
 const AREA = { arrays_mm2: "multiply arrays", lanes_mm2: "vector lanes", private_buffers_mm2: "private buffers", global_buffer_mm2: "global buffer", memory_phys_mm2: "memory interfaces", links_mm2: "links", network_mm2: "on-chip network", control_mm2: "control", uncore_mm2: "host, clock, white space" };
 const POWER = { static_w: "idle", arrays_w: "multiply arrays", lanes_w: "vector lanes", private_buffers_w: "private buffers", global_buffer_w: "global buffer", memory_w: "memory", links_w: "links" };
-const STEP = { microbatches_s: "work on microbatches", fill_s: "pipeline fills, drains", resync_s: "gradients agreed on", optimizer_s: "optimizer step" };
+const STEP = { microbatches_s: "microbatches", fill_s: "pipeline fill and drain", resync_s: "gradient reduction", optimizer_s: "optimizer step" };
 const UNITS = { throughput: "sequences/s", throughput_per_mm2: "sequences/s per mm²", throughput_per_watt: "sequences/s per W", throughput_per_dollar: "sequences/s per USD", throughput_per_ownership_dollar: "sequences/s per USD of ownership" };
 const ENDINGS = { running: "running", complete: "complete: proved", interrupted: "interrupted", time: "ended by its time limit", disk: "ended by a full disk", empty: "nothing yet" };
 
@@ -220,12 +220,12 @@ export function designView({ banner, status }) {
 
   function schedule(bars) {
     const modes = [...new Set(bars.mode)];
-    return [h("p", { class: "muted" }, bars.title), legend(modes.map((mode, i) => [mode, COLOURS[i]])), gantt({ label: bars.title, lines: bars.lines, bars: bars.operator.map((name, i) => ({ line: bars.lines.indexOf(bars.line[i]), start: bars.start_s[i], end: bars.end_s[i], colour: COLOURS[modes.indexOf(bars.mode[i])], tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`, words: name })) })];
+    return [h("p", { class: "muted" }, bars.title), legend(modes.map((mode) => [mode, paint(mode)])), gantt({ label: bars.title, lines: bars.lines, bars: bars.operator.map((name, i) => ({ line: bars.lines.indexOf(bars.line[i]), start: bars.start_s[i], end: bars.end_s[i], colour: paint(bars.mode[i]), tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`, words: name })) })];
   }
 
   function pipeline(bars) {
     const kinds = [...new Set(bars.kind)];
-    return [h("p", { class: "muted" }, bars.title), legend(kinds.map((kind, i) => [kind, COLOURS[i]])), gantt({ label: bars.title, lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`), bars: bars.kind.map((kind, i) => ({ line: bars.stage[i], start: bars.start_s[i], end: bars.end_s[i], colour: COLOURS[kinds.indexOf(kind)], tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}` })) })];
+    return [h("p", { class: "muted" }, bars.title), legend(kinds.map((kind) => [kind, paint(kind)])), gantt({ label: bars.title, lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`), bars: bars.kind.map((kind, i) => ({ line: bars.stage[i], start: bars.start_s[i], end: bars.end_s[i], colour: paint(kind), tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}` })) })];
   }
 
   return { element, refresh };

@@ -2,7 +2,7 @@
 
 import { card, h, put, s, sized, table } from "./dom.js";
 import { ask, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, legend, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, figure, legend, linear, paint, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { seconds, share } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
@@ -122,8 +122,8 @@ function falling(fall) {
 
 function lasting(line) {
   const kinds = [...new Set(line.kind)];
-  const bars = line.kind.map((kind, i) => ({ line: line.lanes.indexOf(line.lane[i]), start: line.begin_s[i], end: line.end_s[i], colour: COLOURS[kinds.indexOf(kind) % COLOURS.length], tip: `${kind}: ${seconds(line.end_s[i] - line.begin_s[i])}` }));
-  return [h("p", { class: "muted" }, line.title), legend(kinds.map((kind, i) => [kind, COLOURS[i % COLOURS.length]])), gantt({ label: line.title, lines: line.lanes, bars, tallest: 2.2 })];
+  const bars = line.kind.map((kind, i) => ({ line: line.lanes.indexOf(line.lane[i]), start: line.begin_s[i], end: line.end_s[i], colour: paint(kind), tip: `${kind}: ${seconds(line.end_s[i] - line.begin_s[i])}` }));
+  return [h("p", { class: "muted" }, line.title), legend(kinds.map((kind) => [kind, paint(kind)])), gantt({ label: line.title, lines: line.lanes, bars, tallest: 2.2 })];
 }
 
 /** Measured time per call beside the predicted one with its interval. */

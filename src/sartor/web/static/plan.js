@@ -2,7 +2,7 @@
 
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, COLOURS, DONE, figure, HELD, legend, linear, parts, path, rem, secondsTicks, SPENT, ticks, timeUnit } from "./charts.js";
+import { axes, box, COLOURS, figure, HELD, legend, linear, parts, path, rem, secondsTicks, paint, SPENT, ticks, timeUnit } from "./charts.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
@@ -155,7 +155,7 @@ export function planView({ banner, status }) {
       const sorted = [...ts].sort((a, b) => a - b), most = Math.min(sorted.at(-1), sorted[0] * 6);
       const xs = [sorted[0] * 0.97, most * 1.03], ys = [0, Math.max(c.limit_bytes, ...bs) * 1.05];
       const x = linear(xs, [frame.left, frame.right]), y = linear(ys, [frame.bottom, frame.top]);
-      const degrees = [...new Set(c.tp)].sort((a, b) => a - b), colour = (tp) => COLOURS[degrees.indexOf(tp) % COLOURS.length];
+      const degrees = [...new Set(c.tp)].sort((a, b) => a - b), colour = (tp) => paint(`tp ${tp}`);
       const away = ts.filter((t) => t > most).length;
       put(holder, legend(degrees.map((tp) => [`tp ${tp}`, colour(tp)])),
         figure(width, height, `${ts.length} plans that fit: step ${seconds(sorted[0])} and longer`,
@@ -167,8 +167,8 @@ export function planView({ banner, status }) {
   }
 
   function timeline(p, memory, body) {
-    const kinds = [...new Set(p.kind)], colour = (kind) => DONE[kind] ?? "var(--grey)";
-    const bars = p.stage.map((stage, i) => ({ line: stage, start: p.start_s[i], end: p.end_s[i], colour: colour(p.kind[i]), words: WORKED.includes(p.kind[i]) ? String(p.microbatch[i]) : "", tip: `${p.kind[i]}${WORKED.includes(p.kind[i]) ? ` of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }));
+    const kinds = [...new Set(p.kind)], colour = paint;
+    const bars = p.stage.map((stage, i) => ({ line: stage, start: p.start_s[i], end: p.end_s[i], colour: colour(p.kind[i]), light: p.kind[i] === "forward", words: WORKED.includes(p.kind[i]) ? String(p.microbatch[i]) : "", tip: `${p.kind[i]}${WORKED.includes(p.kind[i]) ? ` of microbatch ${p.microbatch[i]}${p.chunk[i] ? `, chunk ${p.chunk[i]}` : ""}` : ""}: ${seconds(p.start_s[i])} to ${seconds(p.end_s[i])}` }));
     const lines = Array.from({ length: p.num_stages }, (_, i) => `stage ${i}`);
     const below = memory ? (...room) => track(memory, ...room) : null;
     const perfetto = h("button", { class: "small", id: "get-trace", "data-tip": "For ui.perfetto.dev or chrome://tracing: every microbatch and transfer, and memory.", onclick: () => trace(perfetto, body) }, "Download for Perfetto");

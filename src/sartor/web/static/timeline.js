@@ -61,7 +61,7 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
   function mark(bar, x, row, em) {
     const from = Math.max(x(bar.start), frame.left), wide = Math.max(Math.min(x(bar.end), frame.right) - from - 0.4, 0.4), y = frame.top + row * bar.line;
     const words = bar.words && row >= em && wide > 0.5 * em * bar.words.length;
-    return [s("rect", { x: from, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }), words ? s("text", { class: bar.colour === "var(--blue)" ? "inbar" : "inbar dark", x: from + wide / 2, y: y + row / 2 + 0.25 * em, "text-anchor": "middle" }, bar.words) : null];
+    return [s("rect", { x: from, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }), words ? s("text", { class: bar.light ? "inbar" : "inbar dark", x: from + wide / 2, y: y + row / 2 + 0.25 * em, "text-anchor": "middle" }, bar.words) : null];
   }
 
   /** Drawn anew at another width, the window of time stays. */
