@@ -29,6 +29,7 @@ FOUND = [
     ("measured", 1224),
     ("space", 5014),
     ("space", 8000148),
+    ("space", 100454),
     ("config", 8001403),
     ("config", 102937),
     ("config", 104499),

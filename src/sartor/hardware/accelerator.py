@@ -132,13 +132,15 @@ class Accelerator:
             "vector_core_sram_bytes": template_vector_core_sram(lanes),
             "clock_hz": PUBLISHED_CLOCK_HZ,
         }
+        with np.errstate(over="ignore"):  # infinite bytes are refused like too many
+            buffer_bytes = np.asarray(global_buffer_mib) * MIB
         return cls(
             num_tensor_cores=num_tensor_cores,
             num_vector_cores=num_vector_cores,
             array_rows=depth,
             array_cols=width,
             vector_lanes=lanes,
-            global_buffer_bytes=_whole(np.asarray(global_buffer_mib) * MIB),
+            global_buffer_bytes=_whole(buffer_bytes),
             **{**defaults, **others},
         )
 
