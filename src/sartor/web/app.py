@@ -102,6 +102,14 @@ def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
             return response_of(refusal, close=True)
         if route.name == "design":
             return _sent(await studies.start(body.getvalue()))
+        if route.name == "design_stop":
+            from sartor.read.config_text import parse_config  # loaded after the first page was sent
+            from sartor.web.fields import checked
+
+            try:
+                checked(route.fields, parse_config(body.getvalue(), name="request"))
+            except InputError as error:
+                return response_of(refused(error))
         does = {"design_state": studies.state, "design_stop": studies.stop, "design_file": studies.file}[route.name]
         return _sent(await does(request.path_params["id"]))
 

@@ -21,7 +21,10 @@ const makers = { // the other views are loaded when they are opened
 const views = {};
 let shown = "", heldUntil = 0;
 
+let aboutLink = ""; // stays over the first answer, until something is entered
+
 function banner(message) {
+  message ||= aboutLink;
   put(bannerBox, message ? h("p", {}, message, " ", canUndo() ? h("button", { class: "small", onclick: undo }, `Undo ${undoing()}`) : null) : null);
 }
 
@@ -110,7 +113,8 @@ document.addEventListener("keydown", (event) => {
 addEventListener("hashchange", async () => { if (await fromAddress()) show(); });
 
 async function start() {
-  const readable = await fromAddress();
+  if (!await fromAddress()) aboutLink = "The link could not be read; this is the default page.";
+  addEventListener("input", () => { aboutLink = ""; }, { once: true });
   themeButton();
   explainOnHover();
   const openConfig = configDialog(say), openDevice = deviceDialog(say);
@@ -119,7 +123,7 @@ async function start() {
   show();
   await questionBar(document.getElementById("question"), { onConfig: openConfig, onDevice: openDevice });
   refreshBar();
-  if (!readable) banner("The link could not be read; this is the default page.");
+  if (aboutLink) banner("");
 }
 
 start();
