@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types bench fuzz lab matrix docs clean
+.PHONY: help demo test test-torch check format lint types bench fuzz lab matrix scoreboard docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,14 @@ fuzz: .venv/dev.stamp ## mutated files through every reader; N=1000 SEED=0 READE
 
 lab: .venv/dev.stamp ## check that the fits of lab/ load; FIT=fit_gemm ARGS=h200_sxm.fp8 runs one on ../shared/data
 	@$(BIN)/python lab/run.py $(FIT) $(ARGS)
+
+.venv/peers.stamp: .venv/dev.stamp
+	$(PYTHON) -m venv .venv/peers
+	.venv/peers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[data,heuristics]' llm-analysis
+	@touch $@
+
+scoreboard: .venv/peers.stamp ## other predictors beside ours: docs/scoreboard.md (ARGS="--calculon CHECKOUT --simumax ...")
+	.venv/peers/bin/python lab/scoreboard.py $(ARGS)
 
 docs: .venv/dev.stamp ## regenerate the generated pages of docs/
 	@for f in tools/*_docs.py; do $(BIN)/python $$f || exit 1; done

@@ -29,6 +29,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_moe_residual": (SHARED,),
     "fit_attention_kernels": (SHARED,),
     "fit_intervals": (SHARED / "data",),
+    "scoreboard": (SHARED / "data",),
     "fit_serving": (SHARED / "data" / "end_to_end",),
     "fit_training": (SHARED / "data" / "end_to_end",),
     "kin_docs": (SHARED / "data",),
@@ -58,7 +59,7 @@ def main(words: list[str]) -> int:
 
 def check() -> int:
     """Load every script without running it, and say what it is for and whether it could run here."""
-    missing = {path.stem for path in LAB.glob("*.py")} - {*SCRIPTS, "run"}
+    missing = {path.stem for path in LAB.glob("*.py")} - {*SCRIPTS, "run", "peers"}
     assert not missing, f"lab/run.py does not know {sorted(missing)}"
     sys.path.insert(0, str(LAB))
     failed = 0
