@@ -282,6 +282,7 @@ def test_latent_attention_takes_the_heads_that_follow_and_no_others(server: Any)
         "gemma-3-4b",
         "gpt-neo-2.7b",
         "gpt-oss-20b",
+        "llama-4-scout",
         "opt-350m",
         "t5-v1.1-xxl",
     ],
@@ -293,6 +294,15 @@ def test_a_zoo_model_gives_a_config_that_reads_as_it(server: Any, name: str) -> 
     read = server.post("/api/estimate", {"config": config.json()}).json()["model"]
     sizes = ("num_params", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
     assert {key: own.get(key) for key in sizes} == {key: read.get(key) for key in sizes}
+
+
+def test_fewer_layers_keep_their_windows_and_a_size_no_class_holds_is_refused_at_its_field(server: Any) -> None:
+    config = server.post("/api/config", {"model": "gemma-3-1b", "set": {"num_layers": 12}}).json()
+    assert config["layer_types"] == [*(["sliding_attention"] * 2), "full_attention"] * 4
+    refused = server.post("/api/config", {"model": "bloom-7.1b", "set": {"ffn_hidden_size": 16640}})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["field"] == "ffn_hidden_size"
+    assert refused.json()["error"]["nearest"] == "16384"
 
 
 def test_a_place_and_a_schedule_are_answered(server: Any, repo_dir: Path) -> None:

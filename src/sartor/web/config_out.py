@@ -26,9 +26,24 @@ def written_config(body: JsonMap) -> bytes:
     wanted, _ = edit_fields(reading.shape, changes) if changes else (reading.shape, ())
     config = body["config"]
     if config is None:
-        return _bytes(zoo_config(wanted, str(body["model"])))
+        return _bytes(_of_zoo(reading.shape, wanted, str(body["model"]), changes))
     parsed = parse_config(config.encode()) if isinstance(config, str) else config
     return _bytes(_changed(parsed, reading.shape, wanted) if changes else parsed)
+
+
+def _of_zoo(own: TransformerShape, wanted: TransformerShape, name: str, changes: JsonMap) -> JsonDict:
+    """The file of a zoo model with changes. Raises ``InputError``, at the change where the model itself has a file."""
+    try:
+        return zoo_config(wanted, name)
+    except InputError:
+        if not changes:
+            raise
+    zoo_config(own, name)
+    field = next(iter(changes))
+    must = (
+        "has no config.json: with it, no published class holds all sizes of this model; leave it, or change others too"
+    )
+    raise InputError(field, changes[field], must, str(int(own.fields()[field])))
 
 
 def _bytes(config: JsonMap) -> bytes:

@@ -92,17 +92,36 @@ def _windows(shape: TransformerShape) -> JsonDict:
 
 
 def _spans(shape: TransformerShape) -> dict[int, int]:
-    """The window of every layer that has a position."""
-    spans: dict[int, int] = {}
-    for run in shape.main.runs:
-        spans |= dict.fromkeys(run.positions, int(getattr(run.layer.mixers[0], "window", 0)))
-    return spans
+    """The window of every layer. Where a changed number of layers leaves no positions, those without one stand evenly
+    between the others."""
+    windows = [int(getattr(run.layer.mixers[0], "window", 0)) for run in shape.main.runs]
+    positions = [i for run in shape.main.runs for i in run.positions]
+    layers = sum(int(run.count) for run in shape.main.runs)
+    if sorted(positions) == list(range(layers)):
+        return {i: window for run, window in zip(shape.main.runs, windows, strict=True) for i in run.positions}
+    full = sum(int(run.count) for run, window in zip(shape.main.runs, windows, strict=True) if not window)
+    return {i: 0 if (i + 1) * full // layers > i * full // layers else max(windows) for i in range(layers)}
 
 
 def kinds_of(shape: TransformerShape) -> list[str]:
     """``layer_types``: the kind of attention of every layer."""
     spans = _spans(shape)
     return ["sliding_attention" if spans.get(i) else "full_attention" for i in range(int(shape.num_layers))]
+
+
+def _llama4(shape: TransformerShape) -> JsonDict:
+    """Chunks of attention but where positions are left out, and experts in every layer."""
+    spans, experts = _spans(shape), shape.moe_ffn
+    if not isinstance(experts, MoeFfn) or not spans:
+        return {}
+    return {
+        "head_dim": int(shape.head_dim),
+        "intermediate_size": int(experts.expert.ffn_hidden_size),
+        "intermediate_size_mlp": 2 * int(experts.expert.ffn_hidden_size),
+        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": max(spans.values()),
+        "no_rope_layers": [int(spans.get(i, 0) > 0) for i in range(int(shape.num_layers))],
+    }
 
 
 def _neo(shape: TransformerShape) -> JsonDict:
@@ -179,6 +198,7 @@ CLASSES = (
     _class("gemma3_text", "Gemma3ForCausalLM", more=_windows),
     _class("gpt_neo", "GPTNeoForCausalLM", NEO_KEYS, _neo),
     _class("gpt_oss", "GptOssForCausalLM", more=_windows),
+    _class("llama4_text", "Llama4ForCausalLM", more=_llama4),
     _class("gptj", "GPTJForCausalLM", GPT2_KEYS, lambda shape: {"rotary_dim": 64}),
     _class("t5", "T5ForConditionalGeneration", T5_KEYS, _t5),
 )

@@ -117,7 +117,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     cross = s("g", {});
     readout = s("text", { class: "tick readout", x: 2, y: 0.75 * em }, readOff(pointed ?? value));
     put(plot, s("svg", { width: w, height, role: "img", "aria-label": `Time of a microbatch at equal work from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
-      marks.map((t) => [s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }), s("text", { class: "tick", x: 1, y: y(t) - 2 }, secondsTicks(unit)(t))]),
+      marks.map((t) => [s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }), s("text", { class: "tick", x: 1, y: y(t) < 1.6 * em ? y(t) + 0.8 * em : y(t) - 2 }, secondsTicks(unit)(t))]),
       s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word), readout,
       s("path", { class: "size", d: path(xs, shown.map((i) => (Math.abs(inside(y(data.time_s[i])) - y(data.time_s[i])) > 0 ? null : y(data.time_s[i])))) }),
       s("path", { class: "saw", d: path(xs, shown.map((i) => y(equal[i]))) }),
