@@ -30,7 +30,7 @@ class WebApp:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.pages, self.lanes = settings, pages(settings), make_lanes(settings)
-        self.studies = Studies(self.lanes[SLOW], settings)
+        self.studies = Studies(self.lanes[QUICK], self.lanes[SLOW], settings)
         self.wanted = asyncio.Event()
         self.loading: asyncio.Task[App] | None = None
         self.starting: asyncio.Task[None] | None = None

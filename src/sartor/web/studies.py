@@ -58,10 +58,10 @@ class Started:
 
 
 class Studies:
-    """The studies of this server, by a name of their own. ``lane`` reads them."""
+    """The studies of this server, by a name of their own. ``quick`` checks what is asked, ``lane`` reads them."""
 
-    def __init__(self, lane: Lane, settings: Settings) -> None:
-        self.lane, self.settings = lane, settings
+    def __init__(self, quick: Lane, lane: Lane, settings: Settings) -> None:
+        self.quick, self.lane, self.settings = quick, lane, settings
         self.folder: TemporaryDirectory[str] | None = None
         self.started: dict[str, Started] = {}
 
@@ -71,6 +71,9 @@ class Studies:
         if running is not None:
             must = f"of this server is still being searched; cancel it, or wait (GET /api/design/{running})"
             return refused(InputError("study", running, must))
+        checked = await self.quick.do({"route": "design", "path": {}}, body, _never())
+        if checked is None or checked.status != 200:
+            return checked
         name, one = await self._begin(body)
         while one.running:
             await asyncio.sleep(LOOK_S)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sartor import api, interrupts
+from sartor.api.words import size_of
 from sartor.errors import InputError
-from sartor.json_types import JsonMap
-from sartor.model.reading import ModelReading
+from sartor.json_types import JsonDict, JsonMap
 from sartor.web.asked import model_of
 from sartor.web.reply import Reply, answered
 from sartor.web.uploads import plain_name
@@ -58,22 +58,17 @@ def _end_with_input() -> None:
 
 def searched(body: JsonMap, study: str) -> Reply:
     """The search of a request, kept in ``study``. Raises ``InputError``."""
+    found = api.design(**asked_of(body), study=Path(study))
+    return answered("design", {"status": found.result.status.value})
+
+
+def asked_of(body: JsonMap) -> JsonDict:
+    """Arguments of ``api.design``, as far as they can be checked at once. Raises ``InputError``."""
+    models = [model_of(body), *(plain_name("also", name) for name in body["also"] or ())]
     seconds = body["time_limit"]
     if not 1 <= seconds <= LONGEST_S:
         raise InputError("time_limit", seconds, f"must be from 1 to {LONGEST_S:g} seconds over HTTP", "120")
-    models: list[str | Path | ModelReading] = [
-        model_of(body),
-        *(plain_name("also", name) for name in body["also"] or ()),
-    ]
     for name in ("num_devices", "global_batch_size"):
-        if body[name] is None:
-            raise InputError(name, "not given", "must be given", "1024")
-    found = api.design(
-        models,
-        space=plain_name("space", body["space"]),
-        time_limit=seconds,
-        baselines=False,
-        study=Path(study),
-        **{name: body[name] for name in SAME},
-    )
-    return answered("design", {"status": found.result.status.value})
+        size_of(name, body[name] if body[name] is not None else "not given", 1)
+    space, same = plain_name("space", body["space"]), {name: body[name] for name in SAME}
+    return {"model": models, "space": space, "time_limit": seconds, "baselines": False, **same}

@@ -113,7 +113,7 @@ class Answerer:
         from sartor.web import answers, study_view
         from sartor.web.asked import body_of
         from sartor.web.fields import checked
-        from sartor.web.reply import answered
+        from sartor.web.reply import answered, compact
         from sartor.web.routes import route_named
         from sartor.web.uploads import calibration_at_hand
 
@@ -124,9 +124,12 @@ class Answerer:
             own = {"id": path["id"]} if "id" in path else {}
             return answered("study", {**own, **study_view.watched_body(path.get("study", self.study))})
         if name == "design":
-            from sartor.web.study_run import searched
+            from sartor.web.study_run import asked_of, searched
 
-            return searched(checked(route.fields, body_of(body)), path["study"])
+            wanted = checked(route.fields, body_of(body))
+            if path:
+                return searched(wanted, path["study"])
+            return compact("design", {"models": len(asked_of(wanted)["model"])})
         handler: Callable[[JsonMap], Reply] = getattr(answers, name)
         if route.method == "GET":
             return handler(path)

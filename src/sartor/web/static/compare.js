@@ -79,7 +79,7 @@ export function compareView({ banner, status }) {
       const { gpu, phase, ...rest } = question({ set: {} });
       const found = await ask("/api/advise", { ...rest, gpus: gpus(), objective: phase, top: 3 });
       const take = [["smallest edit", found.smallest_edit], ["suits all", found.minimax], ...found.candidates.map((c, i) => [`advised ${i + 1}`, c])].filter(([, c]) => c);
-      if (!take.length) { status("Keep this shape: none of the same size surely gains."); return; }
+      if (!take.length) { status("Keep this shape: none of the same size is surely faster."); return; }
       update((s) => {
         for (const [name, c] of take) {
           const set = Object.fromEntries(Object.entries(c.changed).map(([f, [, to]]) => [f, to]));

@@ -203,7 +203,7 @@ export function designView({ banner, status }) {
         axes(frame, { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" }, { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit }),
         p.labels.map((label, i) => s("circle", { cx: x(p.area_mm2[i]), cy: y(p.objective[i]), r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5, fill: p.on_front[i] ? "var(--blue)" : "var(--grey)", "fill-opacity": 0.8, class: i === 0 ? "best" : null, "data-tip": `${label}: ${rate(p.objective[i])} ${unit}, ${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W` }))));
     });
-    return [legend([["on the front of objective, area and power", "var(--blue)"], ["beaten in all three", "var(--grey)"]]), holder];
+    return [legend([["on the front of objective, area and power", "var(--blue)"], ["another one is better in all three", "var(--grey)"]]), holder];
   }
 
   function front(found, unit) {

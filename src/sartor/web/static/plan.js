@@ -251,7 +251,7 @@ export function planView({ banner, status }) {
 
   function whyNot(found) {
     const rows = Object.entries(found.rejected).sort((a, b) => b[1] - a[1]), most = rows[0]?.[1] ?? 1;
-    return card("Why not the others", h("p", { class: "muted" }, `${whole(found.space_size)} points of the grid: ${whole(found.fitting)} fit and were priced, the others were struck out.`),
+    return card("Why not the others", h("p", { class: "muted" }, `${whole(found.space_size)} points of the grid: ${whole(found.fitting)} fit and were priced, the others were rejected.`),
       h("ol", { class: "bars why" }, rows.map(([why, n]) => h("li", {}, h("span", { class: "name" }, why), h("span", { class: "bar" }, h("i", { style: { width: `${(100 * n) / most}%` } })), h("span", { class: "number" }, whole(n))))));
   }
 

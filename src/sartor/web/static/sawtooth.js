@@ -175,7 +175,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
         class: "chip", onclick: () => onOffer(offer.value),
         "data-tip": `${seconds(timeOf(offer.value))} a microbatch (${change(offer.time_change)}), ${change(offer.params_change, 2)} parameters; at equal work ${change(-offer.saving)} time.`,
       }, `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `, h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`), h("small", {}, `, ${change(-offer.saving)} at equal work`))),
-        data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value near by"));
+        data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value nearby"));
       draw();
     },
     /** Move the mark at once, before the server has answered. */
