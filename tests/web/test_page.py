@@ -480,6 +480,28 @@ def test_a_search_shows_how_long_it_takes_is_cancelled_and_no_drag_waits_for_it(
     assert "Cancelled" in page.locator("#status").inner_text()
 
 
+def test_of_several_numbers_of_devices_each_is_shown_as_it_comes_and_kept_by_cancel(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page()
+    page.locator("#ask-model").select_option("Llama 3.1 405B")
+    settled(page)
+    page.locator("#tab-plan").click()
+    page.locator("#plan-num_devices").fill("1024, 2048, 4096")
+    page.locator("#plan-num_devices").press("Enter")
+    until(page, "/2 of 3 numbers of devices/.test(document.querySelector('.working')?.textContent ?? '')", 60)
+    assert page.locator("#plan-headline").count() == 1
+    page.locator(".working .cancel").click()
+    until(page, "/Cancelled after [12] of 3/.test(document.querySelector('#status').textContent)")
+    assert page.locator("#plan-headline").count() == 1
+    page.locator("#plan-num_devices").fill("8, 16")
+    page.locator("#ask-model").select_option("Llama 3.1 8B")
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('circle.best') && !document.querySelector('.working')", 60)
+    rows = page.locator("table", has_text="device seconds a step").locator("tbody tr")
+    assert [row.split("\t")[0] for row in rows.all_inner_texts()] == ["8", "16"]
+
+
 def test_what_does_not_fit_says_what_would(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("#ask-model").select_option("Llama 3.1 405B")

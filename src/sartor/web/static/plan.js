@@ -96,15 +96,22 @@ export function planView({ banner, status }) {
     const body = asked();
     element.classList.add("waiting");
     try {
-      const found = await work.run("Pricing all legal plans", (signal) => ask("/api/plan", body, { signal }));
-      if (found === null) { if (!work.busy) status("Cancelled: the result before is still shown."); return; }
-      mark(null);
-      banner("");
-      draw(found, null, body);
+      const counts = [body.num_devices].flat(), parts = [];
+      const found = await work.run("Pricing all legal plans", async (signal, say) => {
+        for (const count of counts) {
+          if (counts.length > 1) say(`Pricing all legal plans: ${parts.length + 1} of ${counts.length} numbers of devices`);
+          parts.push(await ask("/api/plan", { ...body, num_devices: count }, { signal }));
+          mark(null);
+          banner("");
+          draw(together(parts), null, ofBest(parts, body));
+        }
+        return together(parts);
+      });
+      if (found === null) { if (!work.busy) status(parts.length ? `Cancelled after ${parts.length} of ${counts.length} numbers of devices.` : "Cancelled: the result before is still shown."); return; }
       status(found.best ? `Best of ${whole(found.evaluated)} plans: ${seconds(found.best.step_s)} per step` : "Nothing fits");
       if (!found.best) return;
-      const drawn = await work.run("Drawing", (signal) => ask("/api/plan/figures", body, { signal }));
-      if (drawn !== null) draw(found, drawn, body);
+      const drawn = await work.run("Drawing", (signal) => ask("/api/plan/figures", ofBest(parts, body), { signal }));
+      if (drawn !== null) draw(found, drawn, ofBest(parts, body));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       const name = error.field.replace(/^--/, "").replaceAll("-", "_");
@@ -116,6 +123,14 @@ export function planView({ banner, status }) {
       if (!work.busy) element.classList.remove("waiting");
     }
   }
+
+  /** Of several numbers of devices, the answer with the shortest step, and the searches of all. */
+  function together(parts) {
+    const best = parts.reduce((one, other) => ((other.best?.step_s ?? Infinity) < (one.best?.step_s ?? Infinity) ? other : one));
+    return { ...best, searches: parts.flatMap((part) => part.searches), front: parts.flatMap((part) => part.front) };
+  }
+
+  const ofBest = (parts, body) => ({ ...body, num_devices: body.num_devices && together(parts).searches.reduce((one, other) => ((other.step_s ?? Infinity) < (one.step_s ?? Infinity) ? other : one)).num_devices });
 
   function mark(wrong) {
     for (const input of inputs.values()) input.setAttribute("aria-invalid", String(input === wrong));

@@ -4,7 +4,7 @@ import { h, put } from "./dom.js";
 
 const SHOWN_MS = 250; // what is answered sooner needs no words
 
-/** Ask by `job(signal)` and show that in `box`; null where it was cancelled or overtaken by another question. */
+/** Ask by `job(signal, say)` and show that in `box`, in other words once `say(words)` is called; null where it was cancelled or overtaken by another question. */
 export function worker(box) {
   let current = null;
   return {
@@ -13,12 +13,12 @@ export function worker(box) {
     async run(words, job) {
       current?.abort();
       const mine = current = new AbortController(), began = performance.now();
-      const elapsed = h("span", { class: "number", "aria-hidden": "true" });
+      const elapsed = h("span", { class: "number", "aria-hidden": "true" }), label = h("span", {}, words);
       const tell = () => { elapsed.textContent = `${((performance.now() - began) / 1000).toFixed(1)} s`; };
-      const shown = setTimeout(() => put(box, h("p", { class: "working", role: "status" }, h("progress", { "aria-label": words }), words, elapsed, h("button", { class: "small cancel", onclick: () => mine.abort() }, "Cancel"))), SHOWN_MS);
+      const shown = setTimeout(() => put(box, h("p", { class: "working", role: "status" }, h("progress", { "aria-label": words }), label, elapsed, h("button", { class: "small cancel", onclick: () => mine.abort() }, "Cancel"))), SHOWN_MS);
       const timer = setInterval(tell, 100);
       try {
-        return await job(mine.signal);
+        return await job(mine.signal, (now) => { label.textContent = now; });
       } catch (error) {
         if (error.name === "AbortError") return null;
         throw error;
