@@ -1,8 +1,9 @@
 """Other predictors beside sartor on published measurements, written to docs/scoreboard.md: ``make scoreboard``.
 
 Training steps: llm-analysis from the package index; Calculon and SimuMax where a checkout is named (``--calculon
-PATH``, ``--simumax PATH --simumax-system FILE``). GEMMs: nvidia-matmul-heuristics. A predictor is judged on the
-runs it can express, beside sartor on the same ones; what it refuses is counted by reason. A peer that is not there is said to be.
+PATH``, ``--simumax PATH --simumax-system FILE``). GEMMs: nvidia-matmul-heuristics. A predictor is judged on the runs
+it can express, beside sartor on the same ones; what it refuses is counted by reason. A peer that is missing is said
+to be.
 """
 
 from __future__ import annotations
