@@ -165,7 +165,9 @@ def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attentio
         full = replace(full, seq_q=ceil_div(full.seq_q, setting.dims.cp))
     blocks, rest = full.seq_q // window, full.seq_q % window
     if np.any(np.greater(blocks, 0)):
-        yield replace(full, batch=full.batch * blocks, seq_q=window, seq_kv=window)
+        whole = full.batch * np.maximum(blocks, 1)  # where a sequence has none, none is counted
+        count = np.asarray(blocks > 0).astype(int) if isinstance(blocks, np.ndarray) else 1
+        yield replace(full, batch=whole, seq_q=window, seq_kv=window, count=count)
     if np.any(np.greater(rest, 0)):
         rest = np.maximum(rest, 1) if isinstance(rest, np.ndarray) else rest
         count = np.asarray(full.seq_q % window > 0).astype(int) if isinstance(rest, np.ndarray) else 1
