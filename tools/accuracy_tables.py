@@ -16,6 +16,7 @@ from typing import Any
 from sartor.validate.accuracy import Accuracy, Group, groups_of, validate_operators
 from sartor.validate.inference import inference_body, validate_inference
 from sartor.validate.predictions import Predicted
+from sartor.validate.serving import validate_serving
 from sartor.validate.training_accuracy import training_body, validate_training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,9 +80,7 @@ def write_tables(data: Path, folder: Path, *, training_only: bool = False) -> No
         notes["Operators"] = {**found.not_expressed, **{f"left out: {k}": n for k, n in found.left_out.items()}}
     if (data / "end_to_end").is_dir():
         if not training_only:
-            inference = inference_body(validate_inference(data / "end_to_end"))
-            _write(folder / "accuracy_inference.csv", INFERENCE, map(_inference_row, inference["groups"]))
-            notes["Inference"] = inference["not_expressed"]
+            notes |= write_inference(data / "end_to_end", folder)
         training = training_body(validate_training(data / "end_to_end", group_by=["source"], shots=SHOTS, worst=0))
         names = ["precision", "experts_kind"]
         by_class = training_body(validate_training(data / "end_to_end", group_by=names, worst=0))
@@ -92,6 +91,25 @@ def write_tables(data: Path, folder: Path, *, training_only: bool = False) -> No
         notes["Training"] = training["not_expressed"]
     if not training_only:
         (folder / "accuracy_left_out.md").write_text(_notes(notes), encoding="utf-8")
+
+
+def write_inference(data: Path, folder: Path) -> dict[str, Mapping[str, int]]:
+    """The table of passes and of serving; why rows were left out of each."""
+    bodies = {"Inference": inference_body(validate_inference(data))}
+    groups = [*bodies["Inference"]["groups"]]
+    if (data / "serving.csv").is_file():
+        bodies["Serving"] = inference_body(validate_serving(data, group_by=SERVING))
+        groups += [
+            {**each, "mode": f"{each['mode']}_{each['measure']}_{each['confidence']}"}
+            for each in bodies["Serving"]["groups"]
+            if each["expressed"]
+        ]
+    _write(folder / "accuracy_inference.csv", INFERENCE, map(_inference_row, groups))
+    return {name: body["not_expressed"] for name, body in bodies.items()}
+
+
+SERVING = ("mode", "measure", "confidence", "gpu", "weight_dtype")
+"""Rows of serving are grouped by what was measured and how sure the collection is of it, too."""
 
 
 def operator_rows(found: Accuracy) -> Iterator[Row]:

@@ -122,3 +122,12 @@ def test_an_8_bit_cache_is_the_engines_or_the_devices_choice(gpu: str, kernels: 
     server = replace(LLAMA, gpu=load_gpu(gpu), engine=ENGINES[kernels])
     assert server.cache is cache
     assert replace(server, dtype=DType.BF16).cache is DType.BF16
+
+
+def test_prompts_of_many_lengths_are_each_alone_where_attention_is_cut_into_chunks() -> None:
+    """Below a chunk of 8,192 tokens, of whole chunks, and with a rest: one without whole chunks has none counted."""
+    scout = Server(shape=load_model("llama-4-scout"), gpu=load_gpu("h200"), dtype=DType.FP8, tp=4)
+    lengths = (1024, 16384, 20000)
+    together = steady_state(scout, Load(concurrency=8, input_len=np.array(lengths), output_len=128))
+    alone = [steady_state(scout, Load(concurrency=8, input_len=n, output_len=128)).ttft_s for n in lengths]
+    assert list(np.asarray(together.ttft_s)) == pytest.approx(alone)
