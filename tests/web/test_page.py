@@ -213,6 +213,10 @@ def test_better_values_can_be_clicked(open_page: Callable[..., Any]) -> None:
     ).count() else page.evaluate("0")
     set_number(page, "vocab_size", 100_001)
     chip = page.locator("[data-field=vocab_size] .offers .chip").last
+    assert " parameters" in chip.inner_text()
+    until(
+        page, "/, (no )?new finding/.test(document.querySelector('[data-field=vocab_size] .offers .chip').textContent)"
+    )
     chip.click()
     settled(page)
     assert int(page.locator("#field-vocab_size").input_value()) % 8 == 0

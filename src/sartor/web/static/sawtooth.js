@@ -172,11 +172,19 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       slider.value = now;
       slider.setAttribute("aria-valuetext", `${whole(now)}, ${seconds(timeOf(now))}`);
       put(offers, (data?.better ?? []).map((offer) => h("button", {
-        class: "chip", onclick: () => onOffer(offer.value),
-        "data-tip": `${seconds(timeOf(offer.value))} a microbatch (${change(offer.time_change)}), ${change(offer.params_change, 2)} parameters; at equal work ${change(-offer.saving)} time.`,
-      }, `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `, h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`), h("small", {}, `, ${change(-offer.saving)} at equal work`))),
+        class: "chip offered", "data-value": offer.value, onclick: () => onOffer(offer.value), "data-tip": `${seconds(timeOf(offer.value))} a microbatch.`,
+      }, `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `, h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`), `, ${change(offer.params_change)} parameters`,
+      h("small", {}, `${change(-offer.saving)} at equal work`, h("span", { class: "news" })))),
         data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value nearby"));
       draw();
+    },
+    /** The values offered, and which findings each would add: said once they are known. */
+    offered: () => (data?.better ?? []).map((offer) => offer.value),
+    news(at, found) {
+      const chip = offers.querySelector(`[data-value="${at}"]`);
+      if (!chip) return;
+      chip.querySelector(".news").textContent = found.length ? `, new finding: ${found.map((f) => f.rule).join(", ")}` : ", no new finding";
+      if (found.length) chip.dataset.tip += ` ${found.map((f) => f.message).join(" ")}`;
     },
     /** Move the mark at once, before the server has answered. */
     move(now) {

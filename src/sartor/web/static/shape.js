@@ -16,7 +16,7 @@ const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype"
 
 export function shapeView({ banner, status }) {
   const fields = new Map(), anchors = {};
-  let answer = null, modelKey = "", live = false, moving = false, best = "", pending = 0;
+  let answer = null, modelKey = "", live = false, moving = false, best = "", pending = 0, newest = 0;
   const grid = h("div", { class: "fields" });
   const story = h("section", { class: "card story", "aria-label": "Summary" });
   const ticker = h("div", { class: "ticker", "aria-hidden": "true" });
@@ -56,7 +56,18 @@ export function shapeView({ banner, status }) {
       pending -= 1;
       element.classList.toggle("waiting", pending > 0);
     }
-    if (!live) advice.about();
+    if (!live) { advice.about(); news(); }
+  }
+
+  /** What the offered values would be found fault with, asked one at a time once nothing else is. */
+  async function news() {
+    const mine = ++newest, idle = () => mine === newest && !live && pending === 0;
+    await new Promise((done) => setTimeout(done, 800));
+    for (const [field, one] of fields) for (const value of one.offered()) {
+      if (!idle()) return;
+      const found = await ask("/api/lint", question({ set: { ...state.q.set, [field]: value } })).catch(() => null);
+      if (found && idle()) one.news(value, found.findings.filter((f) => !f.remark && !answer.findings.some((g) => g.rule === f.rule && g.field === f.field)));
+    }
   }
 
   function forget(key) {
