@@ -24,6 +24,11 @@ def test_the_table_says_what_fits_and_what_is_assumed(sartor) -> None:
     assert "no speculative decoding" in text
 
 
+def test_more_devices_than_a_node_has_are_said_to_be_joined(sartor) -> None:
+    assert "a node has 8" in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "h100").out
+    assert "a node has" not in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "gb200").out
+
+
 def test_pools_of_their_own_count_all_devices(sartor) -> None:
     words = (*WORDS, "--prefill-workers", 2, "--prefill-tp", 2, "--decode-workers", 3, "--json")
     assert sartor(*words).body["server"]["num_devices"] == 7

@@ -120,7 +120,7 @@ def test_another_word_for_attention_dp_is_not_guessed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"mode": "serving_agg"}, "mode serving_agg"),
+        ({"mode": "serving_agg"}, "`sartor validate serving` reads it"),
         ({"gpu": "h100_sxn"}, "nearest: h100_sxm"),
         ({"weight_dtype": "int3"}, "not one of"),
         ({"tpot_ms": "fast"}, "tpot_ms is not a number"),

@@ -142,8 +142,11 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
 
 
 def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
+    joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
+    far = f"all {server.num_devices} devices joined by their own links (a node has {joined})"
     return (
         *((f"kernels={USUAL} (default)",) if kernels is None else ()),
+        *((far,) if server.num_devices > joined else ()),
         f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
         "sequences begin and end at any time; every prompt and answer of the length asked",
     )

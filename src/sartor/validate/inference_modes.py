@@ -136,7 +136,8 @@ DTYPES = {
 def _predict(row: Mapping[str, str]) -> InferenceRow:
     mode = row["mode"]
     if mode not in _MODES:
-        raise Unexpressed(f"mode {mode[:30]}: must be one of {', '.join(_MODES)}")
+        serves = "; `sartor validate serving` reads it" if mode.startswith("serving_") else ""
+        raise Unexpressed(f"mode {mode[:30]}: must be one of {', '.join(_MODES)}{serves}")
     dtype = DTYPES.get(row["weight_dtype"].lower())
     if dtype is None:
         raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(DTYPES)}")
