@@ -305,6 +305,33 @@ def test_fewer_layers_keep_their_windows_and_a_size_no_class_holds_is_refused_at
     assert refused.json()["error"]["nearest"] == "16384"
 
 
+@pytest.mark.parametrize(
+    ("config", "changed", "written"),
+    [
+        ({"model_type": "qwen", "intermediate_size": 22016}, {"ffn_hidden_size": 11264}, {"intermediate_size": 22528}),
+        (
+            {"model_type": "t5", "num_layers": 12, "num_decoder_layers": 12, "d_ff": 2048, "d_model": 768, "d_kv": 64},
+            {"num_layers": 14},
+            {"num_layers": 14, "num_decoder_layers": 14},
+        ),
+        (
+            {"model_type": "gemma2", "num_hidden_layers": 42, "sliding_window": 4096, "intermediate_size": 14336},
+            {"num_layers": 44},
+            {"num_hidden_layers": 44},
+        ),
+    ],
+)
+def test_a_size_that_a_file_says_twice_doubled_or_by_layer_is_written_so(
+    server: Any, config: dict[str, Any], changed: dict[str, int], written: dict[str, int]
+) -> None:
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+    t5 = {"num_heads": 12, "vocab_size": 32128, "feed_forward_proj": "gated-gelu"}
+    whole = {**(t5 if config["model_type"] == "t5" else {**sizes, "num_key_value_heads": 8}), **config}
+    reply = server.post("/api/config", {"config": whole, "set": changed})
+    assert reply.status_code == 200, reply.text
+    assert {key: reply.json()[key] for key in written} == written
+
+
 def test_a_place_and_a_schedule_are_answered(server: Any, repo_dir: Path) -> None:
     folder = repo_dir / "examples"
     place = json.loads((folder / "placement" / "encoder_decoder.json").read_text())

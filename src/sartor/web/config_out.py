@@ -15,6 +15,12 @@ from sartor.report.lint_formats import CONFIG_KEYS
 from sartor.web.asked import model_of
 from sartor.web.zoo_config import kinds_of, zoo_config
 
+TWINS = {
+    "num_layers": ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers"),
+    "ffn_hidden_size": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+}
+"""Keys that say a size twice, in files of an encoder and a decoder."""
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Sections with the text model's sizes in files that also have towers."""
 
@@ -58,11 +64,12 @@ def _changed(config: JsonMap, old: TransformerShape, new: TransformerShape) -> J
     changed = [field for field in after if before[field] != after[field]]
     for field in changed:
         _write(section, field, int(after[field]))
-    if "num_full_layers" in changed:
-        section["layer_types"] = kinds_of(new)
     for field in changed:  # what the file leaves to its defaults is named only where it has to be
-        if not _reads_as(out, {field: after[field]}):
-            _name(out, section, field, int(after[field]))
+        for way in (_scale, _twin, _name):
+            if not _reads_as(out, {field: after[field]}):
+                way(out, section, field, int(before[field]), int(after[field]))
+    if changed and not _reads_as(out, after) and "num_full_layers" in after:
+        section["layer_types"] = kinds_of(new)
     if not _reads_as(out, after):
         must = "cannot be written to this file in a way that reads back correctly; edit the file by hand"
         raise InputError(changed[0], int(after[changed[0]]), must)
@@ -77,18 +84,38 @@ def _write(section: JsonDict, field: str, value: int) -> None:
             return
 
 
-def _name(out: JsonMap, section: JsonDict, field: str, value: int) -> None:
+def _scale(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
+    """A key that holds a multiple of the size: Qwen's first feed-forward width, of both projections."""
+    for key in CONFIG_KEYS.get(field, ()):
+        if (
+            section.get(key) == value
+            and _is_own(field, key)
+            and (read := int(_fields(out).get(field, 0)))
+            and value % read == 0
+        ):
+            section[key] = value * (value // read)
+            return
+
+
+def _twin(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
+    """The same size of encoder and decoder."""
+    for key in TWINS.get(field, ()):
+        if section.get(key) == old:
+            section[key] = value
+
+
+def _name(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
     """The value under the first of the field's keys that the file's class reads."""
     for key in CONFIG_KEYS[field]:
-        old = section.get(key)
-        if old is not None or not _is_own(field, key):
+        there = section.get(key)
+        if there is not None or not _is_own(field, key):
             continue
         was_there = key in section
         section[key] = value
         if _reads_as(out, {field: value}):
             return
         if was_there:
-            section[key] = old
+            section[key] = there
         else:
             del section[key]
 
@@ -101,8 +128,13 @@ def _is_own(field: str, key: str) -> bool:
 
 def _reads_as(config: JsonMap, fields: JsonMap) -> bool:
     """Whether the file has these sizes."""
+    found = _fields(config)
+    return all(found.get(field) == value for field, value in fields.items())
+
+
+def _fields(config: JsonMap) -> JsonMap:
+    """The sizes that the file is read with; none where it cannot be read."""
     try:
-        found = read_model(copy.deepcopy(dict(config))).shape.fields()
-        return all(found.get(field) == value for field, value in fields.items())
+        return read_model(copy.deepcopy(dict(config))).shape.fields()
     except InputError:
-        return False
+        return {}
