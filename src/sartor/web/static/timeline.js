@@ -79,5 +79,5 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
   select(drawn).call(behaviour).on("dblclick.zoom", () => turn("scaleBy", 2));
   drawn.addEventListener("keydown", (event) => { if (event.key in KEYS && !event.ctrlKey && !event.metaKey) { event.preventDefault(); turn(...KEYS[event.key]); } });
   const button = (text, name, ...how) => h("button", { class: "small", "aria-label": name || null, onclick: () => turn(...how) }, text);
-  return h("div", {}, h("div", { class: "row wrap" }, button("+", "zoom in", "scaleBy", 2), button("−", "zoom out", "scaleBy", 0.5), button("Show all", "", "transform", zoomIdentity), shown, h("span", { class: "muted" }, "Ctrl + wheel zooms, drag moves."), beside), drawn);
+  return h("div", {}, h("div", { class: "row wrap" }, button("+", "zoom in", "scaleBy", 2), button("−", "zoom out", "scaleBy", 0.5), button("Show all", "", "transform", zoomIdentity), shown, h("span", { class: "muted" }, "Ctrl + wheel or two fingers zoom, drag moves."), beside), drawn);
 }
