@@ -305,6 +305,20 @@ def test_fewer_layers_keep_their_windows_and_a_size_no_class_holds_is_refused_at
     assert refused.json()["error"]["nearest"] == "16384"
 
 
+@pytest.mark.parametrize("name", ["gpt2-xl", "deepseek-v2-lite"])
+@pytest.mark.parametrize("words", [{}, {"tp": 2}, {"tp": 3}, {"phase": "decode"}])
+def test_while_a_size_moves_the_times_are_those_it_settles_at(server: Any, name: str, words: dict[str, Any]) -> None:
+    asked = {"model": name, "set": {"vocab_size": 51200}, **words}
+    settled, moving = (
+        server.post("/api/shape", asked).json(),
+        server.post("/api/shape", {**asked, "moving": True}).json(),
+    )
+    for answer in (settled, moving):
+        del answer["totals"]["would_fit"]
+    for key in ("totals", "operators", "says", "model", "runs"):
+        assert moving[key] == settled[key], key
+
+
 @pytest.mark.parametrize(
     ("config", "changed", "written"),
     [

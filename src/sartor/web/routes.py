@@ -108,7 +108,9 @@ ROUTES = (
         fields=(
             *QUESTION,
             table("around", "Center of each field's sweep. Default: the model's own value."),
-            flag("moving", "While a size is dragged: neither sweeps nor the changes after which it would fit."),
+            flag(
+                "moving", "While a size is dragged: no sweeps, no findings, nor the changes after which it would fit."
+            ),
         ),
         schema="shape",
         keys=("model", "workload", "totals", "baseline", "operators", "findings", "sweeps", "roofline"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,9 @@ def shape_body(body: JsonMap) -> JsonDict:
     """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
     reading, gpu, words = model_of(body), device_of(body), question_of(body)
     asked = api.ask(reading, gpu, **words)
-    checked = api.lint_question(asked)
-    found, runs = checked.base, largest_split(asked.workload.shape, asked.dims) == asked.dims
+    runs = largest_split(asked.workload.shape, asked.dims) == asked.dims
+    checked = None if body["moving"] and runs else api.lint_question(asked)
+    found = replace(api.answer_question(asked), question=asked) if checked is None else checked.base
     return {
         "model": contract.model_body(found),
         "workload": contract.workload_body(found),
@@ -65,7 +67,7 @@ def shape_body(body: JsonMap) -> JsonDict:
         "baseline": _baseline(body, reading, gpu, words) if body["set"] else _unchanged(found) if runs else None,
         "runs": runs,
         "operators": contract.operators_body(found),
-        "findings": [finding.to_dict() for finding in checked.findings],
+        "findings": [] if checked is None else [finding.to_dict() for finding in checked.findings],
         "sweeps": [] if body["moving"] else sweeps_of(asked, body["around"] or {}, found.run),
         "roofline": record(roofline_points(found.estimate)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},

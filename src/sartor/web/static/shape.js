@@ -42,7 +42,7 @@ export function shapeView({ banner, status }) {
       const found = await next(asked);
       if (found === null) return; // overtaken by a newer question
       if (key !== modelKey) forget(key);
-      if (asked.moving) { found.sweeps = answer.sweeps; found.totals.would_fit = answer.totals.would_fit; }
+      if (asked.moving) { found.sweeps = answer.sweeps; found.findings = answer.findings; found.totals.would_fit = answer.totals.would_fit; }
       answer = found;
       moving = asked.moving;
       element.classList.remove("unasked", "refused", "stale");
