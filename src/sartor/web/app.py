@@ -25,7 +25,7 @@ from sartor.web.lanes import Lane, busy
 from sartor.web.reply import Reply, refused
 from sartor.web.routes import ROUTES, STUDIES, Route
 from sartor.web.settings import Settings
-from sartor.web.studies import Studies
+from sartor.web.studies import Studies, is_large
 
 COMPRESSED_BYTES = 4096
 """Least size of an answer that is compressed: a catalogue shrinks to a tenth, in a millisecond."""
@@ -53,7 +53,7 @@ def _paths(path: str, lanes: dict[str, Lane], studies: Studies, settings: Settin
     questions = {
         route.method: _studied(route, studies, settings)
         if route.lane == STUDIES
-        else _question(route, lanes[route.lane], settings)
+        else _question(route, lanes[route.lane], studies, settings)
         for route in ROUTES
         if route.path == path
     }
@@ -66,14 +66,16 @@ def _paths(path: str, lanes: dict[str, Lane], studies: Studies, settings: Settin
     return endpoint
 
 
-def _question(route: Route, lane: Lane, settings: Settings) -> Any:
+def _question(route: Route, lane: Lane, studies: Studies, settings: Settings) -> Any:
     """The endpoint of one route: read the body within its limits, have a worker answer."""
 
     async def endpoint(request: Request) -> Response:
         if lane.full:
             return response_of(busy(), close=route.method == "POST")
         if route.takes != "application/json":
-            return await _filed(request, route, lane, settings)
+            return await _filed(request, route, lane, studies, settings)
+        if route.name == "watched" and settings.study is not None and is_large(settings.study):
+            return response_of(await studies.read(route.name, "study", settings.study))
         body = BytesIO()
         if refusal := await read_body(request, route, settings, body):
             return response_of(refusal, close=True)
@@ -83,13 +85,15 @@ def _question(route: Route, lane: Lane, settings: Settings) -> Any:
     return endpoint
 
 
-async def _filed(request: Request, route: Route, lane: Lane, settings: Settings) -> Response:
+async def _filed(request: Request, route: Route, lane: Lane, studies: Studies, settings: Settings) -> Response:
     """The answer to a body that is a file: a worker reads it from a temporary folder, so that none is held twice."""
     with TemporaryDirectory(prefix="sartor-sent-") as folder:
         path = Path(folder) / "sent"
         with path.open("wb") as file:
             if refusal := await read_body(request, route, settings, file):
                 return response_of(refusal, close=True)
+        if is_large(path):
+            return response_of(await studies.read(route.name, "file", path))
         return _sent(await lane.do({"route": route.name, "path": {"file": str(path)}}, b"", _gone(request)))
 
 

@@ -7,6 +7,7 @@ not outlive the server, however that ends; it then keeps the best so far, as aft
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.web.lanes import busy
 from sartor.web.reply import Reply, refused
 from sartor.web.settings import Settings
 
@@ -27,7 +29,10 @@ MOST_KEPT = 16
 """Studies kept; the oldest goes first."""
 LOOK_S = 0.2
 """How often a new search is looked at, until its study says what is asked."""
+LARGE_BYTES = 2**23
+"""A study above this is read in a process of its own: a worker has no memory for it."""
 COMMAND = "import sys; from sartor.web.study_run import main; main(sys.argv[1:])"
+READ = "import sys; from sartor.web.study_run import read; read(sys.argv[1:])"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,14 +52,16 @@ class Started:
         """Why the search ended without an answer."""
         if self.running:
             return None
-        status, _, body = self.said.result().partition(b"\n")
-        if status == b"200":
-            return None
-        if not status:
-            return refused(
-                InputError("study", "as given", "needs more memory than a search may have; ask a smaller one")
-            )
-        return Reply(status=int(status), body=body)
+        reply = _reply_of(self.said.result())
+        return None if reply.status == 200 else reply
+
+
+def _reply_of(said: bytes) -> Reply:
+    """What a process said: its status and answer; nothing where its memory did not do."""
+    status, _, body = said.partition(b"\n")
+    if not status:
+        return refused(InputError("study", "as given", "needs more memory than a process may have; take a smaller one"))
+    return Reply(status=int(status), body=body)
 
 
 class Studies:
@@ -64,6 +71,7 @@ class Studies:
         self.quick, self.lane, self.settings = quick, lane, settings
         self.folder: TemporaryDirectory[str] | None = None
         self.started: dict[str, Started] = {}
+        self.reading = asyncio.Semaphore(1)
 
     async def start(self, body: bytes) -> Reply | None:
         """Begin a search; the answer is its study once that says what is asked, or why it cannot be searched."""
@@ -128,6 +136,23 @@ class Studies:
             return refused(InputError("study", name, "is still being searched; its file is complete when it has ended"))
         return one.failure or Reply(body=one.path.read_bytes(), media="application/vnd.sqlite3")
 
+    async def read(self, name: str, field: str, path: Path) -> Reply:
+        """A large study by the route's name, in a process of its own, one at a time."""
+        if self.reading.locked():
+            return busy()
+        async with self.reading:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", READ, name, field, str(path), str(self.settings.study_bytes), stdout=PIPE
+            )
+            assert process.stdout is not None
+            try:
+                return _reply_of(await asyncio.wait_for(process.stdout.read(), self.settings.slow_s))
+            except TimeoutError:
+                return refused(InputError("study", "as given", f"takes longer to read than {self.settings.slow_s:g} s"))
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+
     def named(self, name: str) -> Started | Reply:
         """One of the studies, or that there is none of that name."""
         if name in self.started:
@@ -156,3 +181,8 @@ class Studies:
 async def _never() -> None:
     """A client that waits: what is read here is soon read."""
     await asyncio.Event().wait()
+
+
+def is_large(path: Path) -> bool:
+    """Whether a study is too large for a worker."""
+    return path.is_file() and path.stat().st_size > LARGE_BYTES

@@ -46,8 +46,20 @@ def main(words: Sequence[str]) -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     with interrupts.patient():
         reply = Answerer().fresh("design", {"study": path}, body)
-        sys.stdout.buffer.write(b"%d\n%b" % (reply.status, reply.body))
-        sys.stdout.buffer.flush()
+        _say(reply)
+
+
+def read(words: Sequence[str]) -> None:
+    """Read a large study (a file that was sent, or the one that is watched) with memory of its own."""
+    name, field, path, most_bytes = words
+    interrupts.deaf()
+    limit_memory(int(most_bytes))
+    _say(Answerer().fresh(name, {field: path}, b""))
+
+
+def _say(reply: Reply) -> None:
+    sys.stdout.buffer.write(b"%d\n%b" % (reply.status, reply.body))
+    sys.stdout.buffer.flush()
 
 
 def _end_with_input() -> None:
