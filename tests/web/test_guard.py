@@ -265,7 +265,7 @@ def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_a
 def test_a_worker_that_asks_for_too_much_memory_answers_with_a_sentence(start_with: Callable[..., Any]) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("memory of a process is limited on Linux alone")
-    server = start_with(worker_bytes=110 * 2**20)
+    server = start_with(worker_bytes=8 * 2**20)
     body = {"model": "llama-3.1-405b", "num_devices": 4096, "cluster": "dgx-h100", "global_batch_size": 4096}
     reply = server.post("/api/plan", body)
     assert reply.status_code == 422

@@ -432,6 +432,21 @@ def test_plans_are_clicked_compared_with_the_best_and_still_there_after_a_reload
     until(page, "document.body.dataset.view === 'plan' && document.querySelector('#plan-headline')")
 
 
+def test_what_was_asked_of_a_plan_stays_when_its_figures_come_late(open_page: Callable[..., Any]) -> None:
+    page, held = open_page(), []
+    page.route("**/api/plan/figures", lambda route: held.append(route))
+    page.locator("#tab-plan").click()
+    page.locator("#plan-fix").fill("pp=4")
+    page.locator("#run-plan").click()
+    page.locator("#get-launch").click()
+    page.wait_for_selector("[data-file]")
+    assert page.locator(".zoomed").count() == 0
+    for route in held:
+        route.continue_()
+    until(page, "document.querySelector('.zoomed rect')", 60)
+    assert page.locator("[data-file]").count()
+
+
 def test_the_step_in_time_is_zoomed_moved_and_downloaded_for_perfetto(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("#tab-plan").click()

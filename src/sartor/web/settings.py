@@ -28,8 +28,8 @@ class Settings:
     """Requests that may wait in each lane; further ones are rejected with a time to retry."""
     workers: int = 1
     """Processes for searches, in addition to the one for quick requests."""
-    worker_bytes: int = 360 * MIB
-    """Memory a worker may allocate."""
+    worker_bytes: int = 320 * MIB
+    """Memory a worker may allocate for its answers."""
     study_bytes: int = 2048 * MIB
     """Memory that the process of a search for a chip may allocate."""
     study: Path | None = None

@@ -138,16 +138,20 @@ class Answerer:
 
 
 def limit_memory(size: int) -> None:
-    """Limit the memory of this process (data, Linux only)."""
+    """Limit what this process may allocate beyond what it has (data, Linux only)."""
     if not size:
         return
     try:
         import resource
+        from pathlib import Path
 
         import numpy as np
 
         square = np.ones((300, 300))
         square @ square  # OpenBLAS takes its buffer now: without memory for it, it tries for ever or ends the process
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+        held = (
+            int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        )  # the libraries, and a buffer per core
+        resource.setrlimit(resource.RLIMIT_DATA, (held + size, held + size))
     except (ImportError, ValueError, OSError):
         print("sartor: this system does not limit a worker's memory", file=sys.stderr)

@@ -138,9 +138,12 @@ export function planView({ banner, status }) {
   }
 
   function draw(found, drawn, body) {
-    if (!found.best) { put(results, infeasible(found), whyNot(found)); return; }
-    const f = drawn?.figures ?? {};
-    shownPlans = { found, body };
+    if (!found.best) { shownPlans = null; put(results, infeasible(found), whyNot(found)); return; }
+    const key = JSON.stringify(body), before = shownPlans?.key === key ? shownPlans : null;
+    if (before?.drawn) return; // the same question has the same answer: what is opened, zoomed and compared in it stays
+    if (!before) put(beside);
+    const f = drawn?.figures ?? {}, files = before?.files ?? card("Launch files", launch(body));
+    shownPlans = { found, body, key, drawn, files };
     put(results,
       card("Best plan", h("p", { class: "lead", id: "plan-headline" }, drawn?.headline ?? `${words(found.best)}: ${seconds(found.best.step_s)} per step.`), body.set && Object.keys(body.set).length ? h("p", { class: "muted" }, `Of the shape with ${fixWords(body.set)}.`) : null, tiles(found.best)),
       card("Where the time goes", parts(found.best.time, SPENT, found.best.step_s, seconds)),
@@ -151,7 +154,7 @@ export function planView({ banner, status }) {
       found.searches.length > 1 ? card("By number of devices", counts(found)) : null,
       card("Best plans by parallel degrees", top(found)),
       whyNot(found),
-      card("Launch files", launch(body)),
+      files,
       found.next_steps.length ? card("What to try next", steps(found)) : null,
       card("Assumptions", h("ul", { class: "plain" }, found.assumptions.map((line) => h("li", {}, line)))));
   }
