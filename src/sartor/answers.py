@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.gemm import GemmAlternative
+from sartor.cost.narrowing import IntervalPart, interval_parts
 from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
@@ -125,6 +126,11 @@ class ModelEstimate:
     @property
     def fits(self) -> bool:
         return self.peak_bytes <= self.usable_bytes
+
+    @property
+    def interval_parts(self) -> tuple[IntervalPart, ...]:
+        """What the operators' interval is made of, and what would narrow it."""
+        return interval_parts(self.estimate, self.question.calibration or load_calibration(self.question.gpu))
 
     @property
     def time_s(self) -> Floats:

@@ -83,7 +83,7 @@ def test_estimate_answers_for_every_example_in_every_phase(sartor, repo_dir: Pat
     for operator in body["operators"]:
         assert set(OPERATOR_KEYS) <= set(operator)
         assert 0 < operator["low_s"] <= operator["time_s"] <= operator["high_s"]
-        assert operator["source"] in ("measured", "calibrated", "analytic")
+        assert operator["source"] in ("measured", "calibrated", "analytic", "assumed")
         assert operator["pass"] in ("forward", "dgrad", "wgrad", "backward")
     totals = body["totals"]
     assert totals["low_s"] < totals["time_s"] < totals["high_s"]

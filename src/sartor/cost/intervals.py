@@ -8,7 +8,7 @@ kernels a graph lists, so its total deviates by ``PASS_LOG_SIGMA`` beyond them. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -48,6 +48,15 @@ def total_deviation(parts: Iterable[tuple[Operator, Floats]]) -> Floats:
     for op, deviation in parts:
         families.setdefault(family(op), []).append(deviation)
     return np.sqrt(sum((correlated(each, [d * d for d in each]) for each in families.values()), 0.0))
+
+
+def variance_of_each(parts: Sequence[tuple[Operator, Floats]]) -> list[Floats]:
+    """What each operator brings to the square of ``total_deviation``: its own square, and its part of what its family
+    shares. They add up to it."""
+    common: dict[str, Floats] = {}
+    for op, deviation in parts:
+        common[family(op)] = common.get(family(op), 0.0) + deviation
+    return [deviation * (RHO * common[family(op)] + (1 - RHO) * deviation) for op, deviation in parts]
 
 
 def correlated(common: list[Floats], own: list[Floats]) -> Floats:

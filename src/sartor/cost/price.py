@@ -15,7 +15,14 @@ from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
-from sartor.cost.intervals import BACKWARD_PASS_LOG_SIGMA, PASS_LOG_SIGMA, add, interval_80, total_deviation
+from sartor.cost.intervals import (
+    BACKWARD_PASS_LOG_SIGMA,
+    PASS_LOG_SIGMA,
+    add,
+    interval_80,
+    total_deviation,
+    variance_of_each,
+)
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
@@ -69,8 +76,24 @@ class Estimate:
         return sum((op.count * cost.time_s / cost.learned for op, cost in pairs), 0.0)
 
     @property
+    def variance_shares(self) -> tuple[float, ...]:
+        """Part of the squared ``log_sigma`` that each operator brings; what is left lies beyond operators."""
+        parts = [
+            (op, c.time_s * op.count * c.log_sigma) for op, c in zip(self.graph.operators, self.costs, strict=True)
+        ]
+        whole = (self.log_sigma * self.time_s) ** 2
+        return tuple(float(np.mean(each / whole)) for each in variance_of_each(parts))
+
+    @property
     def source(self) -> Source:
-        """The weakest source among operators: a total is calibrated only where every part is."""
+        """The weakest source among operators: a total is calibrated only where every part is. Assumed where more of the
+        interval comes from operators whose own is a judgement than from all else."""
+        guessed = [bool(np.any(cost.details.get("assumed", False))) for cost in self.costs]
+        if (
+            any(guessed)
+            and sum(share for share, guess in zip(self.variance_shares, guessed, strict=True) if guess) > 0.5
+        ):
+            return Source.ASSUMED
         order = (Source.ANALYTIC, Source.CALIBRATED, Source.MEASURED)
         return min((cost.source for cost in self.costs), key=order.index, default=Source.ANALYTIC)
 

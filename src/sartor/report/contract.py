@@ -27,6 +27,7 @@ def estimate_body(answer: ModelEstimate) -> JsonDict:
         "workload": workload_body(answer),
         "operators": operators_body(answer),
         "totals": totals_body(answer),
+        "interval_parts": [record(part) for part in answer.interval_parts],
     }
 
 
@@ -162,7 +163,7 @@ def operator_body(op: Operator, cost: Cost) -> JsonDict:
         **picked(cost, *INTERVAL, "compute_s", "memory_s", "overhead_s", "network_s", "bound_by"),
         **{key: plain(details.get(key)) for key in TILE_KEYS},
         "residual": plain(cost.learned if {"residual", "own_rows"} & set(details) else None),
-        "source": cost.source.value,
+        "source": cost.stated_source.value,
     }
 
 
@@ -187,7 +188,6 @@ def gemm_body(answer: GemmAnswer) -> JsonDict:
         "dtype": answer.gemm.dtype.value,
         "layout": answer.gemm.layout.value,
         **operator_body(answer.gemm, answer.cost),
-        "source": answer.cost.stated_source.value,
         "achieved_flops_per_s": plain(answer.gemm.flops / answer.cost.time_s),
         "calibration": answer.calibration,
         "fits": answer.fits,

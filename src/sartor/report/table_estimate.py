@@ -17,7 +17,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
 from sartor.model.workload import Workload
 from sartor.operators import Operator, Pass, kind_name
-from sartor.report.fit_words import fit_lines, serving_words
+from sartor.report.fit_words import fit_lines, narrowing_lines, serving_words
 from sartor.report.grid import share_bar
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
@@ -55,6 +55,7 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
         *_what_is_listed(answer),
         operators_table(answer.estimate),
         totals_line(answer),
+        *narrowing_lines(answer),
         *notes("Assumed", question.assumptions),
     )
 

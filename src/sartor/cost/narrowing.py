@@ -1,0 +1,87 @@
+"""What an interval is made of, kind by kind of kernel, and what would narrow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from sartor.cost.correction.attention import frameworks_of
+from sartor.cost.correction.calibration import ANY, Calibration
+from sartor.cost.cost import Cost, Source
+from sartor.cost.price import Estimate
+from sartor.operators import KIND_NAMES
+
+
+class Narrows(Enum):
+    """What would narrow an interval: whose kernels run, measurements of this device, or nothing that can be asked."""
+
+    KERNELS = "kernels"
+    MEASURE = "measure"
+    ALIGNMENT = "alignment"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalPart:
+    """Kernels of one kind in the interval of a total."""
+
+    kind: str
+    share: float
+    """Part of the variance of ln time."""
+    source: Source
+    """The weakest of these kernels; assumed where that is most of their part."""
+    narrows: Narrows
+    kernels: tuple[str, ...] = ()
+    """Frameworks to choose from, where the kernels' is not named."""
+    log_sigma_without: float
+    """Deviation of ln time that would be left if this part were known exactly."""
+
+
+def interval_parts(found: Estimate, known: Calibration) -> tuple[IntervalPart, ...]:
+    """Kinds of kernels by their part of the interval, the greatest first."""
+    kinds: dict[str, list[tuple[float, Cost]]] = {}
+    for op, cost, share in zip(found.graph.operators, found.costs, found.variance_shares, strict=True):
+        kinds.setdefault(KIND_NAMES.get(type(op), "memory_bound"), []).append((share, cost))
+    sigma = float(np.mean(found.log_sigma))
+    parts = [_part(kind, members, known, sigma) for kind, members in kinds.items()]
+    return tuple(sorted(parts, key=lambda part: -part.share))
+
+
+def _part(kind: str, members: list[tuple[float, Cost]], known: Calibration, sigma: float) -> IntervalPart:
+    share = sum(each for each, _ in members)
+    source = _weakest(members, share)
+    frameworks = _frameworks(kind, known)
+    if frameworks:
+        narrows = Narrows.KERNELS
+    elif source is Source.ASSUMED:
+        narrows = Narrows.ALIGNMENT
+    elif source is Source.ANALYTIC and kind in _MEASURED:
+        narrows = Narrows.MEASURE
+    else:
+        narrows = Narrows.NOTHING
+    left = sigma * max(1 - share, 0.0) ** 0.5
+    return IntervalPart(
+        kind=kind, share=share, source=source, narrows=narrows, kernels=frameworks, log_sigma_without=left
+    )
+
+
+def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
+    guessed = sum(each for each, cost in members if np.any(cost.details.get("assumed", False)))
+    if guessed > 0.5 * share:
+        return Source.ASSUMED
+    order = (Source.ANALYTIC, Source.CALIBRATED, Source.MEASURED)
+    return min((cost.source for _, cost in members), key=order.index)
+
+
+def _frameworks(kind: str, known: Calibration) -> tuple[str, ...]:
+    """Whose kernels could be named where nobody did."""
+    if known.kernels != ANY:
+        return ()
+    families = {"attention": frameworks_of(known), "grouped_gemm": tuple(known.grouped_families)}
+    return tuple(dict.fromkeys(name.partition("_")[0] for name in families.get(kind, ())))
+
+
+_MEASURED = ("gemm", "attention", "memory_bound")
+"""Kinds that ``sartor measure`` times and ``sartor calibrate`` fits."""

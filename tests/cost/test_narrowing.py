@@ -1,0 +1,44 @@
+"""What an interval is made of, and which question would narrow it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sartor.api import estimate
+from sartor.cost.cost import Source
+from sartor.cost.intervals import PASS_LOG_SIGMA
+from sartor.cost.narrowing import IntervalPart, Narrows
+
+
+def parts_of(model: str, gpu: str, **asked: object) -> dict[str, IntervalPart]:
+    return {part.kind: part for part in estimate(model, gpu, **asked).interval_parts}  # type: ignore[arg-type]
+
+
+def test_parts_of_an_interval_and_what_lies_beyond_operators_add_up_to_it() -> None:
+    found = estimate("llama-3-8b", "h100_sxm", phase="decode", kernels="vllm")
+    shares = [part.share for part in found.interval_parts]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) < 1
+    of_operators = sum(found.estimate.variance_shares)
+    beyond = (PASS_LOG_SIGMA / found.estimate.log_sigma) ** 2
+    assert of_operators + beyond == pytest.approx(1.0)
+
+
+def test_an_unnamed_framework_is_what_would_narrow_attention_and_a_named_one_is_not() -> None:
+    unnamed = parts_of("llama-3-8b", "h100_sxm", phase="decode", context_len=8192)["attention"]
+    named = parts_of("llama-3-8b", "h100_sxm", phase="decode", context_len=8192, kernels="vllm")["attention"]
+    assert unnamed.narrows is Narrows.KERNELS
+    assert "vllm" in unnamed.kernels
+    assert named.narrows is Narrows.NOTHING
+    assert named.share < unnamed.share
+
+
+def test_a_gpu_that_nobody_measured_asks_to_be_measured() -> None:
+    assert parts_of("llama-3-8b", "l40s", phase="prefill")["gemm"].narrows is Narrows.MEASURE
+
+
+def test_a_misaligned_vocabulary_is_said_to_be_assumed_in_a_model_as_alone() -> None:
+    found = estimate("gpt2", "h200_sxm")
+    said = {op.name: cost.stated_source for op, cost in zip(found.graph.operators, found.estimate.costs, strict=True)}
+    assert said["logits"] is Source.ASSUMED
+    assert said["mlp_down"] is Source.CALIBRATED
