@@ -22,8 +22,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
-from sartor.calibrate.fit import Products, fit, seconds
-from sartor.calibrate.fit_file import packaged_seconds, read_records, starting_point
+from sartor.calibrate.fit import Products, fit, packaged_seconds, seconds
+from sartor.calibrate.fit_file import read_records, starting_point
 from sartor.calibrate.own_rows import factor_of, fit_own_rows
 from sartor.calibrate.samples import choose, choose_at_random, regions
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from calibrate.test_calibrate import write
 from sartor.calibrate.calibration_toml import as_toml
-from sartor.calibrate.fit import Products
-from sartor.calibrate.fit_file import calibrate, packaged_seconds
+from sartor.calibrate.fit import Products, packaged_seconds
+from sartor.calibrate.fit_file import calibrate
 from sartor.calibrate.own_rows import factor_of, fit_own_rows
 from sartor.calibrate.samples import choose_at_random, grid
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration

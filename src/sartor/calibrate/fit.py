@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.correction.calibration import Clock
+from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.gpu import gemm as product_cost
 from sartor.cost.gpu.tiles import Problems, evaluate
@@ -227,3 +227,15 @@ def _step(jacobian: Array, error: Array, z: Array, damping: float) -> Array:
     normal = (jacobian.T * weight) @ jacobian + (1 + damping) * np.eye(z.size)
     step: Array = np.asarray(-np.linalg.solve(normal, jacobian.T @ (weight * error) + z), dtype=np.float64)
     return step
+
+
+def packaged_seconds(products: Products) -> Array:
+    """What is predicted of every product with what the package knows of the device."""
+    known_of = load_calibration(products.gpu, products.dtype)
+    out = np.empty(len(products))
+    for layout in sorted(set(products.layouts.tolist())):
+        where = np.flatnonzero(products.layouts == layout)
+        sizes = {name: getattr(products, name)[where] for name in ("batch", "m", "n", "k")}
+        product = Gemm(name="gemm", dtype=products.dtype, layout=Layout[layout], **sizes)
+        out[where] = product_cost.gemm_cost(product, products.gpu, known_of, clock=Clock.BOOST).time_s
+    return out

@@ -16,23 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from sartor.calibrate.fit import Array, Index, Products, fit, seconds
+from sartor.calibrate.fit import Array, Index, Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams
 from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.calibrate.samples import choose
+from sartor.calibrate.strangers import strangers
 from sartor.calibrate.trials import Trial, trials
-from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable, fingerprint
 from sartor.cost.correction.own_rows import OwnRows
-from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import peak_flops_per_s
 from sartor.json_types import JsonMap
-from sartor.operators import DType, Gemm, Layout
+from sartor.operators import DType, Layout
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of
 from sartor.records.tables import Table, read_table
@@ -193,18 +193,6 @@ def _under(products: Products, best: Trial) -> str:
     return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
 
 
-def packaged_seconds(products: Products) -> Array:
-    """What is predicted of every product with what the package knows of the device."""
-    known_of = load_calibration(products.gpu, products.dtype)
-    out = np.empty(len(products))
-    for layout in sorted(set(products.layouts.tolist())):
-        where = np.flatnonzero(products.layouts == layout)
-        sizes = {name: getattr(products, name)[where] for name in ("batch", "m", "n", "k")}
-        product = Gemm(name="gemm", dtype=products.dtype, layout=Layout[layout], **sizes)
-        out[where] = gemm_cost(product, products.gpu, known_of, clock=Clock.BOOST).time_s
-    return out
-
-
 def errors(predicted_s: Array, measured_s: Array) -> dict[str, float]:
     """rows, mape, median, p90 of |predicted / measured - 1|, and bias, the median of predicted / measured."""
     ratio = predicted_s / measured_s
@@ -253,24 +241,30 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     rate = 2.0 * numbers["batch"] * numbers["m"] * numbers["n"] * numbers["k"] / targets.measured_s
     usable = of_gpu & of_dtype
     possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
-    for good, reason in ((possible, TOO_FAST), (layouts != "", "layout is not TN, NN or NT")):
-        if lost := int(targets.rows[usable & ~good].sum()):
-            left_out[reason] = lost
+    if lost := int(targets.rows[usable & (layouts == "")].sum()):
+        left_out["layout is not TN, NN or NT"] = lost
     if (usable & ~possible).sum() > 0.5 * usable.sum():
         share = (usable & ~possible).sum() / usable.sum()
         must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
         raise InputError("latency_us", Path(path).name, must)
+    usable &= layouts != ""
+    read = np.flatnonzero(usable)
+    whole = {name: numbers[name].astype(np.int64) for name in ("batch", "m", "n", "k")}
+    products = Products(gpu=device, dtype=kind, layouts=layouts, **whole)
+    for reason, found in (*strangers(products.part(read), targets.measured_s[read]), (TOO_FAST, ~possible[read])):
+        where = read[found & usable[read]]
+        if lost := int(targets.rows[where].sum()):
+            left_out[reason] = lost
+        usable[where] = False
     others = int(targets.rows[~of_gpu].sum())
     left_out |= {f"gpu is not {device.name}": others} if others else {}
-    usable &= possible & (layouts != "")
     if usable.sum() < LEAST_ROWS:
         why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
         must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {usable.sum()}"
         raise InputError("records", Path(path).name, must + (f" ({why})" if why else ""))
-    sizes = {name: numbers[name][usable].astype(np.int64) for name in ("batch", "m", "n", "k")}
     return Records(
         source=Path(path).name,
-        products=Products(gpu=device, dtype=kind, layouts=layouts[usable], **sizes),
+        products=products.part(usable),
         measured_s=targets.measured_s[usable],
         rows=int(targets.rows[usable].sum()),
         date=_newest(table),

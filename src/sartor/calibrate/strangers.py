@@ -1,0 +1,94 @@
+"""Rows of a file of measured GEMMs that are no measurements of what they say: another unit's, copied, another device's.
+
+Told by where they lie from the rest of the file: ln(measured / predicted) less its median, over its robust scatter. A
+row that is merely slow or fast stays: each reason needs evidence of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.calibrate.fit import Array, Products, packaged_seconds
+from sartor.cost.correction.calibration import load_calibration
+from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.gpu import Gpu
+
+Mask = npt.NDArray[np.bool_]
+
+LEAST = 20
+"""Fewer shapes say nothing of one another."""
+
+UNIT, NEAR_UNIT = float(np.log(1000.0)), float(np.log(3.0))
+FAR, FAR_COPY, FAR_DEVICE = 4.0, float(np.log(1.5)), float(np.log(1.25))
+"""Robust deviations, and the least ln, by which a copied row lies off; and the least of a row of another device."""
+
+DISTINCT = 0.8
+"""Part of a file's times that are unlike any other, below which equal times say nothing (a coarse clock)."""
+
+NEAR_DEVICE, SHARE_OF_DEVICE = float(np.log(1.2)), 0.65
+"""How near another device's prediction its rows lie, and the part of all unexplained rows that it must explain."""
+
+
+def strangers(products: Products, measured_s: Array) -> Iterator[tuple[str, Mask]]:
+    """Reasons with the rows that they explain, each row once; judgements that the tests hold to made-up defects."""
+    if len(products) < LEAST:
+        return
+    predicted_s = packaged_seconds(products)
+    ratio = np.log(measured_s / predicted_s)
+    off = ratio - np.median(ratio)
+    unit = np.abs(np.abs(off) - UNIT) < NEAR_UNIT
+    yield "a time about 1,000 times off the other rows' (another unit)", unit
+    scatter = max(float(np.median(np.abs(off))) / 0.6745, 0.01)
+    copied = _copied(measured_s, predicted_s, (np.abs(off) > max(FAR * scatter, FAR_COPY)) & ~unit)
+    yield "a time copied from another shape", copied
+    left = (np.abs(off) > max(FAR * scatter, FAR_DEVICE)) & ~unit & ~copied
+    yield from _of_another_device(products, measured_s, left)
+
+
+def _copied(measured_s: Array, predicted_s: Array, far: Mask) -> Mask:
+    """Rows far off whose time is, to the last digit, that of a shape which should take another."""
+    same: dict[float, list[float]] = {}
+    if np.unique(measured_s).size < DISTINCT * measured_s.size:
+        return np.zeros_like(far)
+    for i in np.flatnonzero(~far):
+        same.setdefault(float(measured_s[i]), []).append(float(predicted_s[i]))
+    copied = np.zeros_like(far)
+    for i in np.flatnonzero(far):
+        others = np.asarray(same.get(float(measured_s[i]), []))
+        copied[i] = bool(np.any(np.abs(np.log(others / predicted_s[i])) > FAR_COPY))
+    return copied if copied.sum() >= _several(far) else np.zeros_like(far)
+
+
+def _several(rows: Mask) -> float:
+    """Single rows far off happen in any file."""
+    return max(5.0, 0.02 * rows.size)
+
+
+def _of_another_device(products: Products, measured_s: Array, left: Mask) -> Iterator[tuple[str, Mask]]:
+    """The measured device that explains most of what is left, if it is most of it."""
+    count = int(left.sum())
+    if count < _several(left):
+        return
+    where, best, explained = np.flatnonzero(left), "", np.zeros(count, dtype=bool)
+    for other in _measured(products):
+        predicted_s = packaged_seconds(replace(products.part(where), gpu=other))
+        near = np.abs(np.log(measured_s[where] / predicted_s)) < NEAR_DEVICE
+        if near.sum() > explained.sum():
+            best, explained = other.name, near
+    if explained.sum() >= SHARE_OF_DEVICE * count:
+        found = np.zeros_like(left)
+        found[where[explained]] = True
+        yield f"a time of another device ({best}'s)", found
+
+
+def _measured(products: Products) -> Iterator[Gpu]:
+    """Devices whose GEMMs of the type were measured, but this one."""
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        typed = gpu.name != products.gpu.name and products.dtype in gpu.peak_flops_per_s
+        if typed and f"gemm.{products.dtype.value}" in load_calibration(gpu).calibrated:
+            yield gpu
