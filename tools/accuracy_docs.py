@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from held_out import error_range, held_out_errors
+from held_out import coverage_range, error_range, held_out_errors
+from sartor.cost.correction.tables import table_of
 from sartor.cost.correction.training_calibration import packaged_training_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,11 +74,20 @@ max(FLOPs / peak, bytes / bandwidth) on the same shapes.
 ## Operators
 
 *Unseen shapes*: mean error on shapes held out of the fit (whole weight shapes, whole curves of sizes, whole models for
-MoE), from the best to the worst GPU. The other columns are over all measured shapes with the calibration that ships,
-which has seen most of them.
+MoE), from the best to the worst GPU, and the share of such shapes inside the interval where a learned correction was
+held to it (its width from one half of the weights held out, checked on the other; least to greatest GPU). The other
+columns are over all measured shapes with the calibration that ships, which has seen most of them.
 
 {operators}
 Nothing was fitted to whole models or sustained rates. Per GPU: [calibrations.md](calibrations.md).
+
+### A GPU that nobody measured
+
+Share of measurements inside the interval on GPUs held out whole (how many), by the measured GPU whose calibration they
+borrow. Their errors: [borrowed calibrations](kin.md).
+
+{unseen_gpus}
+On the same die a network has seen the very layers of another GPU: its intervals of MoE are wide for those.
 
 {borrowed}## Inference
 
@@ -120,6 +130,7 @@ def page(tables: Path = TABLES) -> str:
     training = _read(tables / "accuracy_training.csv")
     return PAGE_TEXT.format(
         operators=_table(_OPERATORS, _operators(_read(tables / "accuracy_operators.csv"))),
+        unseen_gpus=_table(("operator", *_UNSEEN_GPUS.values()), _unseen_gpus()),
         borrowed=_borrowed_part(_read(tables / "accuracy_operators.csv")),
         inference=_table(_INFERENCE, _inference(_read(tables / "accuracy_inference.csv"))),
         training=_table(("runs", "number", *(f"new {way}" for way in HELD)), _held_out()),
@@ -129,7 +140,7 @@ def page(tables: Path = TABLES) -> str:
     )
 
 
-_OPERATORS = ("operator", "GPUs", "unseen shapes", "shapes", "mean", "median", "in 80%", "roofline")
+_OPERATORS = ("operator", "GPUs", "unseen shapes", "in 80%", "shapes", "mean", "median", "in 80%", "roofline")
 
 
 def _operators(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
@@ -140,7 +151,37 @@ def _operators(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
         for row in (row for row in mine if row["gpu"] == "all" and row["split"] == split):
             gpus = {each["gpu"] for each in mine if each["gpu"] != "all" and split in (each["split"], "")}
             figures = (_share(row[key]) for key in ("mape", "median", "in_80", "roofline"))
-            yield (name, str(len(gpus)), error_range(held) if held else "", f"{int(row['shapes']):,}", *figures)
+            unseen = (error_range(held), coverage_range(held)) if held else ("", "")
+            yield (name, str(len(gpus)), *unseen, f"{int(row['shapes']):,}", *figures)
+
+
+_UNSEEN_GPUS = {"die": "same die", "generation": "same generation", "joint": "another, joint fit", "other": "another"}
+_SECTIONS = {
+    "gemm.bf16": "GEMM bf16",
+    "gemm.fp32": "GEMM fp32",
+    "gemm.fp8": "GEMM fp8",
+    "gemm.fp8_block": "GEMM fp8, block scales",
+    "gemm.nvfp4": "GEMM nvfp4",
+    "attention": "attention, prefill",
+    "attention.decode": "attention, decode",
+    "memory_bound": "memory-bound kernels",
+    "grouped": "MoE layers",
+    "collective": "collectives",
+}
+"""Section of lent.toml -> line of the page; networks on the same die count as the kernels they move."""
+_MOVED = {"residual.context": "attention", "residual.generation": "attention.decode", "residual.grouped": "grouped"}
+
+
+def _unseen_gpus() -> Iterator[Sequence[str]]:
+    lent = table_of("lent.toml") or {}
+    found: dict[tuple[str, str], str] = {}
+    for near, entries in lent.items():
+        for section, entry in entries.items():
+            name = _MOVED.get(section, section.replace("residual.", "gemm."))
+            if "inside" in entry:
+                found[name, near] = f"{entry['inside']:.0%} ({entry['devices']})"
+    for section, words in _SECTIONS.items():
+        yield (words, *(found.get((section, near), "") for near in _UNSEEN_GPUS))
 
 
 _BORROWED = ("operator", "GPU", "shapes", "mean", "median", "in 80%", "borrowed from")

@@ -26,6 +26,8 @@ class HeldOut:
     variant: str
     mape: float
     median: float
+    coverage: float | None = None
+    """Share of them inside the 80% interval, where a learned correction was held to one."""
 
 
 def held_out_errors() -> list[HeldOut]:
@@ -43,20 +45,22 @@ def held_out_errors() -> list[HeldOut]:
 
 def _gemm(name: str, record: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[HeldOut]:
     gpu, _, dtype = name.partition(".")
-    yield _error(gpu, "GEMM", dtype, learned.get(name, record)["held_out"])
+    of = learned.get(name, record)
+    yield _error(gpu, "GEMM", dtype, of["held_out"], of.get("coverage"))
 
 
 def _kernels(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[HeldOut]:
     for phase, said in ATTENTION.items():
         record = learned.get(f"{gpu}.{phase}") or provenance.get("attention", {}).get(said)
         if record:
-            yield _error(gpu, "attention", said, record["held_out"])
+            yield _error(gpu, "attention", said, record["held_out"], record.get("coverage"))
     if "memory_bound" in provenance:
         yield _error(gpu, "memory-bound", "", provenance["memory_bound"]["held_out"])
     if "grouped" in provenance:
         yield _kernel_known(gpu, provenance, learned)
         if "grouped_families" in provenance:
-            yield _error(gpu, "MoE", "unknown", learned.get(f"{gpu}.moe", provenance["grouped"])["held_out"])
+            of = learned.get(f"{gpu}.moe", provenance["grouped"])
+            yield _error(gpu, "MoE", "unknown", of["held_out"], of.get("coverage"))
     if "collective" in provenance:
         yield _error(gpu, "collectives", "", provenance["collective"]["held_out"])
 
@@ -68,14 +72,25 @@ def _kernel_known(gpu: str, provenance: Mapping[str, Any], learned: Mapping[str,
     held = [record["held_out"] for record in families]
     rows = sum(each["rows"] for each in held)
     mean = {key: sum(each["rows"] * each[key] for each in held) / rows for key in ("mape", "median")}
-    return _error(gpu, "MoE", "kernel known", mean)
+    covered = sum(record["held_out"]["rows"] * record["coverage"] for record in records) / rows if records else None
+    return _error(gpu, "MoE", "kernel known", mean, covered)
 
 
-def _error(gpu: str, family: str, variant: str, held: Mapping[str, float]) -> HeldOut:
-    return HeldOut(gpu=gpu, family=family, variant=variant, mape=held["mape"], median=held["median"])
+def _error(gpu: str, family: str, variant: str, held: Mapping[str, float], coverage: float | None = None) -> HeldOut:
+    return HeldOut(gpu=gpu, family=family, variant=variant, mape=held["mape"], median=held["median"], coverage=coverage)
 
 
 def error_range(errors: list[HeldOut]) -> str:
     """``2.6 to 5.6%``: the mean errors of the best and of the worst GPU."""
-    least, *_, most = sorted(f"{100 * each.mape:4.1f}" for each in [*errors, *errors])
+    return _range([each.mape for each in errors], 1)
+
+
+def coverage_range(errors: list[HeldOut]) -> str:
+    """``78 to 81%``: the least and the greatest share inside the interval; empty where none is on file."""
+    known = [each.coverage for each in errors if each.coverage is not None]
+    return _range(known, 0) if known else ""
+
+
+def _range(shares: list[float], digits: int) -> str:
+    least, *_, most = sorted(f"{100 * each:{digits + 3}.{digits}f}" for each in [*shares, *shares])
     return f"{most.strip()}%" if least == most else f"{least.strip()} to {most.strip()}%"

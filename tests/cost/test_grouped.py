@@ -114,7 +114,7 @@ def test_another_die_lends_the_library_not_what_a_framework_does_beside_it() -> 
 
 
 def test_four_bit_experts_of_a_framework_with_triton_s_kernels_run_its_others() -> None:
-    """Triton has none; until 2026-11-23 they took the middle of all families, 2.3 times slower in a short down projection."""
+    """Triton has none; the middle of all families is 2.3 times slower in a short down projection."""
     down = replace(EXPERTS, groups=256, n=7168, k=512, tokens=4096, experts=256, dtype=DType.NVFP4)
     known = load_calibration(B200)
     by_name = grouped_cost(down, B200, known.with_kernels("sglang"))
