@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sartor.api import estimate
+from sartor.cli import run
 from sartor.cost.cost import Source
 from sartor.cost.intervals import PASS_LOG_SIGMA
 from sartor.cost.narrowing import IntervalPart, Narrows
@@ -42,3 +43,11 @@ def test_a_misaligned_vocabulary_is_said_to_be_assumed_in_a_model_as_alone() -> 
     said = {op.name: cost.stated_source for op, cost in zip(found.graph.operators, found.estimate.costs, strict=True)}
     assert said["logits"] is Source.ASSUMED
     assert said["mlp_down"] is Source.CALIBRATED
+
+
+def test_a_misaligned_vocabulary_s_operands_are_named_pass_by_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["estimate", "gpt2", "--gpu", "h200"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "logits fwd: n=50257 (contiguous in C)" in told
+    assert "logits dgrad: k=50257" in told
+    assert "logits wgrad: m=50257" in told

@@ -16,7 +16,7 @@ from rich.text import Text
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
 from sartor.model.workload import Workload
-from sartor.operators import Operator, Pass, kind_name
+from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.fit_words import fit_lines, narrowing_lines, serving_words
 from sartor.report.grid import share_bar
 from sartor.report.plan_words import plan_words, step_parts
@@ -26,6 +26,7 @@ from sartor.report.words import (
     efficiency,
     flops_text,
     interval_text,
+    misaligned_text,
     printable,
     short_name,
     signed_share,
@@ -55,6 +56,7 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
         *_what_is_listed(answer),
         operators_table(answer.estimate),
         totals_line(answer),
+        *_misaligned_lines(answer),
         *narrowing_lines(answer),
         *notes("Assumed", question.assumptions),
     )
@@ -69,6 +71,23 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     time = format_seconds(float(answer.estimate.time_s))
     words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
     return [Text(f"{words}, forward and backward: {time}", style="dim")]
+
+
+MISALIGNED_SHARE = 0.02
+"""Part of the time from which on a misaligned GEMM is worth a line."""
+
+
+def _misaligned_lines(answer: ModelEstimate) -> list[Text]:
+    """``Misaligned: logits dgrad: k=50257 (contiguous in A) is a multiple of 2 bytes, not 16``"""
+    found = answer.estimate
+    least = MISALIGNED_SHARE * float(found.time_s)
+    told = [
+        f"{short_name(op)} {PASS_WORDS[op.pass_]}: {words}"
+        for op, cost in zip(found.graph.operators, found.costs, strict=True)
+        if isinstance(op, Gemm) and cost.details.get("alignment", 1.0) < 1 and float(op.count * cost.time_s) >= least
+        if (words := misaligned_text(op))
+    ]
+    return [Text(f"Misaligned: {each}", style="dim") for each in told]
 
 
 def heading(model: str, gpu: str, workload: Workload) -> RenderableType:

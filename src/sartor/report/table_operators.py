@@ -9,11 +9,13 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from sartor.operators import Gemm, Layout
 from sartor.report.contract import bus_bytes_per_s
 from sartor.report.table_estimate import plain_table
 from sartor.report.words import (
     count_text,
     interval_text,
+    misaligned_text,
     owner_words,
     printable,
     signed_share,
@@ -24,7 +26,6 @@ from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import CollectiveAnswer, GemmAnswer
-    from sartor.operators import Gemm
 
 
 def gemm_view(answer: GemmAnswer) -> RenderableType:
@@ -45,16 +46,11 @@ def _too_large(answer: GemmAnswer) -> str:
     return f"Does not fit: operands and result need {need}, but {printable(answer.gpu.name)} has {room} to fill."
 
 
-def _misaligned(gemm: Gemm) -> str:
-    """The lengths, with the operands that lie along them, that are no multiple of 16 bytes."""
-    lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
-    steps = {name: (length & -length) * gemm.dtype.bytes for name, length in lengths.items()}
-    found = [
-        f"{name}={lengths[name]} (contiguous in {operands}) is a multiple of {steps[name]:.3g} bytes, not 16"
-        for name, operands in gemm.layout.contiguous.items()
-        if steps[name] < 16
-    ]
-    return f": {'; '.join(found)}" if found else ""
+def _guilty(gemm: Gemm) -> str:
+    """The operands out of step, and the pass that reads them so."""
+    passes = {Layout.TN: "a forward pass", Layout.NN: "an input gradient", Layout.NT: "a weight gradient"}
+    found = misaligned_text(gemm)
+    return f": as {passes[gemm.layout]} ({gemm.layout.value}), {found}" if found else ""
 
 
 def gemm_reason(answer: GemmAnswer) -> str:
@@ -73,7 +69,7 @@ def gemm_reason(answer: GemmAnswer) -> str:
         f"Tiles of {tile_text(cost)} on {gpu.num_sms} SMs run in {count_text(float(d.get('waves', 0)), 'wave')}; "
         f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
         f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work. Operand alignment allows "
-        f"{format_share(float(d.get('alignment', 1)))} of the main loop's speed{_misaligned(gemm)}. {ends}"
+        f"{format_share(float(d.get('alignment', 1)))} of the main loop's speed{_guilty(gemm)}. {ends}"
         f"{_residual(answer)} Calibration: {owner_words(answer.calibration)}."
     )
 

@@ -50,6 +50,18 @@ def size_text(operator: Operator) -> str:
     return _times(operator.rows, operator.cols)
 
 
+def misaligned_text(gemm: Gemm) -> str:
+    """The lengths, with the operands that lie along them, that are no multiple of 16 bytes; empty where there are none:
+    ``k=4095 (contiguous in A and B) is a multiple of 2 bytes, not 16``."""
+    lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
+    steps = {name: (length & -length) * gemm.dtype.bytes for name, length in lengths.items()}
+    return "; ".join(
+        f"{name}={lengths[name]} (contiguous in {operands}) is a multiple of {steps[name]:.3g} bytes, not 16"
+        for name, operands in gemm.layout.contiguous.items()
+        if steps[name] < 16
+    )
+
+
 def tile_text(cost: Cost) -> str:
     """``256x128``, ``256x128/4`` with k split in four, empty for an operator without tiles."""
     details = cost.details
