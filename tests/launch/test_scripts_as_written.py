@@ -200,3 +200,11 @@ def test_two_arguments_that_exclude_each_other_are_refused(one: str, other: str,
         read(tmp_path, f"{RUN} {other} {one}\n")
     assert one.split()[0] in str(caught.value)
     assert other.split()[0] in str(caught.value)
+
+
+def test_embedding_and_loss_count_as_layers_of_the_chunks_they_are_split_with(tmp_path: Path) -> None:
+    ends = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    chunks = "--num-layers 30 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+    plan = read(tmp_path, f"{RUN} {chunks} {ends}\n").plan
+    assert int(plan.virtual_stages) == 4
+    assert plan.stage_layers == (1, *[2] * 14, 1)

@@ -59,11 +59,12 @@ def read_stages(flags: Flags, pp: int, layers: int | None) -> tuple[tuple[int, .
     virtual = flags.size("--num-virtual-stages-per-pipeline-rank", 1) or 1
     each = flags.size("--num-layers-per-virtual-pipeline-stage")
     if each is not None and layers is not None and pp > 1:
-        if layers % (pp * each):
-            near = nearest_divisors(layers // pp, each) if layers % pp == 0 else ""
-            must = f"must divide the {layers} layers over --pipeline-model-parallel-size {pp}"
+        counted = layers + sum(flags.on(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss"))
+        if counted % (pp * each):
+            near = nearest_divisors(counted // pp, each) if counted % pp == 0 else ""
+            must = f"must divide the {counted} layers over --pipeline-model-parallel-size {pp}"
             raise InputError("--num-layers-per-virtual-pipeline-stage", each, must, near)
-        virtual = layers // (pp * each)
+        virtual = counted // (pp * each)
     return _read_ends(flags, pp, layers, virtual), virtual
 
 
