@@ -28,7 +28,7 @@ from sartor.step.footprint import every_stage, fits, footprint
 from sartor.step.kept_bytes import in_flight
 from sartor.step.results import Footprint
 from sartor.step.simulation import PipelineTimes, simulate
-from sartor.step.states import dense_states
+from sartor.step.states import dense_states, reductions
 from sartor.step.trainers import TRAINERS
 from step.in_flight import most_in_flight
 
@@ -229,3 +229,18 @@ def test_zero_2_with_a_pipeline_holds_whole_gradients() -> None:
     job = _job()
     whole, sharded = (dense_states(job, _plan({"dp": 8, "pp": pp}, zero_stage=2)).grad for pp in (2, 1))
     assert whole == 8 * sharded == dense_states(job, _plan({"dp": 8, "pp": 2}, zero_stage=1)).grad
+
+
+def test_gradients_reduced_in_rounds_are_whole_in_two_chunks_alone() -> None:
+    job = replace(_job(), trainer=TRAINERS["llama-3"])
+    plan = replace(_plan({"dp": 8, "pp": 2}, zero_stage=2), virtual_stages=8)
+    whole = dense_states(job, replace(plan, zero_stage=0)).grad
+    assert dense_states(job, plan).grad == pytest.approx(whole * (2 / 8 + 1 / 8))
+    assert dense_states(job, replace(plan, virtual_stages=1)).grad == whole
+
+
+def test_a_step_reduces_once_a_round_of_microbatches() -> None:
+    rounds = reductions(TRAINERS["llama-3"], 2, 16, 8, np.array([16, 32]))
+    assert rounds.tolist() == [1, 2]
+    assert int(reductions(TRAINERS["torchtitan"], 2, 16, 8, 32)) == 1
+    assert int(reductions(TRAINERS["torchtitan"], 2, 1, 1, 32)) == 32

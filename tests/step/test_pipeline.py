@@ -235,6 +235,13 @@ def test_a_v_keeps_head_and_embedding_on_the_first_device() -> None:
     assert counts[-1, :, [0, -1]].sum() == 0
 
 
+def test_embedding_and_head_have_chunks_of_their_own_where_there_are_two_more_than_layers() -> None:
+    shape = load_model("llama-3.1-405b")
+    layers = stage_counts(shape, 16, 8)[:, :, 1:-1].sum(axis=2)
+    assert layers.sum() == 126
+    assert layers[0, 0] == layers[-1, -1] == 0
+
+
 @pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3"])
 @pytest.mark.parametrize(("pp", "v"), [(1, 1), (2, 1), (4, 2), (5, 3), (16, 1)])
 def test_every_layer_is_on_one_chunk(model: str, pp: int, v: int) -> None:

@@ -167,6 +167,9 @@ class Trainer:
     """Chunks per device that its zero-bubble schedule wants: one, or at least two."""
     shards_fully: bool = False
     """Gradients are sharded with the optimizer state (ZeRO 2, 3), or nothing is, also with a pipeline."""
+    reduces_rounds: bool = False
+    """ZeRO 2 in an interleaved pipeline: a chunk's gradients are reduced, and their whole freed, after each run of pp
+    microbatches through it; else they stay whole until the last microbatch."""
     offloads: tuple[OffloadModule, ...] = ()
     """Activations that it can move to host memory."""
     offloads_layers_alone: bool = True

@@ -148,7 +148,10 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
     """Interleaving: chunks of layers on stages."""
     layers = len(layer_order(job.shape))
     yield Condition(reason="virtual stages need a pipeline", ok=lambda r: (r["virtual_stages"] == 1) | (r["pp"] > 1))
-    yield Condition(reason="fewer layers than virtual stages", ok=lambda r: r["pp"] * r["virtual_stages"] <= layers)
+    yield Condition(
+        reason="fewer layers than virtual stages",
+        ok=lambda r: (r["pp"] * r["virtual_stages"] <= layers) | own_ends(layers, r),
+    )
     yield Condition(
         reason="layers do not divide into so many virtual stages",
         ok=lambda r: (r["virtual_stages"] <= UNEVEN_CHUNKS) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
@@ -162,6 +165,11 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(
             reason=f"{job.trainer.name} does not interleave", ok=lambda r: np.asarray(r["virtual_stages"] == 1)
         )
+
+
+def own_ends(layers: int, rows: Rows) -> Array:
+    """Chunks of one layer each, and one each for the embedding and the head alone (Llama 3, sec. 3.3.2)."""
+    return np.asarray((rows["pp"] * rows["virtual_stages"] == layers + 2) & (rows["virtual_stages"] > 1))
 
 
 def batch_conditions(job: TrainingJob) -> Iterator[Condition]:

@@ -171,6 +171,7 @@ def _held_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
     which, tp, cp, ep, dp, zero, group, offload = rows
     return TrainingPlan(
         dims=ParallelDims(tp=tp, pp=ways[0][which], dp=dp, cp=cp, ep=ep),
+        virtual_stages=ways[1][which],
         zero_stage=zero,
         shard_group=group,
         optimizer_offload=offload.astype(bool),

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from sartor.model.trainer import Trainer
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import DataTraffic, Exchange, grad_exchange, param_exchange, traffic_at
 from sartor.step.stages import StageRows, summed
-from sartor.step.states import shards_gradients, weight_bytes
+from sartor.step.states import reductions, weight_bytes
 from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, Floats, IntArray
 
@@ -132,13 +133,14 @@ class PlanExchange:
     """Exchanges of plans: ``of`` says which way each works, ``at`` which structure it has."""
 
     c: TrainingCoefficients
-    overlaps: bool
+    trainer: Trainer
     work: Worked
     of: IntArray
     x: StageExchange
     at: IntArray
     zero: IntArray
     pp: IntArray
+    virtual: IntArray
 
     def _seen(self, base: FloatArray, rest: FloatArray, share: FloatArray, compute_s: FloatArray) -> FloatArray:
         left = np.maximum(rest.take(self.at, axis=1) - share.take(self.at, axis=1) * compute_s, 0.0)
@@ -161,13 +163,16 @@ class PlanExchange:
         return self._with_3(self._seen(x.params_base, x.params_rest, x.params_share, forward), self.work.gather_s)
 
     def earlier_s(self, microbatches: IntArray) -> FloatArray:
-        """Where ZeRO 2 keeps no whole gradient between microbatches, each but the last reduces its own as well."""
+        """Where ZeRO 2 keeps no whole gradient between microbatches, or between rounds of them, each but the last
+        reduces its own as well."""
         out = np.zeros(self.zero.size)
-        two = np.flatnonzero(shards_gradients(self.zero, self.pp) & (self.zero == 2))
-        if not two.size:
+        times = reductions(self.trainer, self.zero, self.pp, self.virtual, microbatches)
+        more = np.flatnonzero(times > 1)
+        if not more.size:
             return out
-        total, of = self.x.grads_total[:, self.at[two]], self.of[two]
-        window = self.c.dp_overlap_share * (self.work.forward_s[:, of] + self.work.rear_s[:, of])
-        hidden: Any = np.minimum(total, window) if self.overlaps else 0.0
-        out[two] = (microbatches[two] - 1) * np.max(total - hidden + self.c.sm_contention * hidden, axis=0)
+        total, of, count = self.x.grads_total[:, self.at[more]], self.of[more], times[more]
+        beside = (self.work.forward_s[:, of] + self.work.rear_s[:, of]) * np.where(self.pp[more] > 1, self.pp[more], 1)
+        window = self.c.dp_overlap_share * beside
+        hidden: Any = np.minimum(total, window) if self.trainer.dp_overlap else 0.0
+        out[more] = (count - 1) * np.max(total - hidden + self.c.sm_contention * hidden, axis=0)
         return out

@@ -30,7 +30,8 @@ def stage_counts(
     """How many of each of `blocks` every chunk holds: [device, chunk, block].
 
     ``stage_layers`` are the layers of each part in model order; None spreads them as evenly as can be, the first
-    parts taking the rest. ``InputError`` where they are not ``pp * virtual_stages`` numbers that add up to the model.
+    parts taking the rest; where there are two parts more than layers, embedding and head have their own.
+    ``InputError`` where they are not ``pp * virtual_stages`` numbers that add up to the model.
     """
     kinds = blocks(shape)
     order = layer_order(shape)
@@ -64,6 +65,8 @@ def is_v_shaped(schedule: Ints, pp: Ints, virtual_stages: Ints) -> BoolArray:
 
 def _layers_of_parts(num_layers: int, parts: int, given: tuple[int, ...] | None) -> IntArray:
     if given is None:
+        if parts == num_layers + 2:  # embedding and head alone
+            return np.pad(np.ones(num_layers, dtype=np.int64), 1)
         each, rest = divmod(num_layers, parts)
         return each + (np.arange(parts) < rest).astype(np.int64)
     if len(given) != parts or sum(given) != num_layers or min(given) < 0:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sartor.model.trainer import Trainer
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
-from sartor.units import Floats, Ints
+from sartor.units import Bools, Floats, IntArray, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,31 @@ def shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
     PyTorch's pipelining, which synchronises in the last microbatch alone (torch/distributed/pipelining/stage.py,
     ``backward_maybe_with_nosync``); DeepSpeed's pipeline engine refuses ZeRO 2."""
     return np.greater_equal(zero_stage, 3) | (np.equal(zero_stage, 2) & np.equal(pp, 1))
+
+
+def reductions(trainer: Trainer, zero_stage: Ints, pp: Ints, virtual_stages: Ints, microbatches: Ints) -> IntArray:
+    """How often a step reduces a gradient of ZeRO 2: with every microbatch without a pipeline, after every pp of them
+    through a chunk where the trainer ``reduces_rounds``, else once."""
+    two, m = np.equal(zero_stage, 2), np.asarray(microbatches)
+    rounds = two & _in_rounds(trainer, pp, virtual_stages)
+    return np.where(rounds, -(-m // np.asarray(pp)), np.where(two & np.equal(pp, 1), m, 1))
+
+
+def _in_rounds(trainer: Trainer, pp: Ints, virtual_stages: Ints) -> Bools:
+    return np.greater(pp, 1) & np.greater(virtual_stages, 1) & trainer.reduces_rounds
+
+
+WHOLE_CHUNKS = 2
+"""Chunks of a device with whole gradients where these are reduced in rounds: the one at work, the one being reduced."""
+
+
+def _gradient(job: TrainingJob, plan: TrainingPlan, gradient: float, shards: Floats) -> Floats:
+    """Bytes of a gradient per parameter, whole or of its shard."""
+    pp, v = plan.dims.pp, plan.virtual_stages
+    held = np.where(shards_gradients(plan.zero_stage, pp), gradient / shards, gradient)
+    rounds = np.equal(plan.zero_stage, 2) & _in_rounds(job.trainer, pp, v)
+    whole = np.minimum(WHOLE_CHUNKS / np.asarray(v), 1.0)
+    return np.where(rounds, gradient * np.minimum(whole + 1.0 / shards, 1.0), held)
 
 
 def weight_bytes(job: TrainingJob) -> float:
@@ -92,7 +118,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool
     return StateBytes(
         weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
-        grad=np.where(shards_gradients(plan.zero_stage, plan.dims.pp), gradient / shards, gradient),
+        grad=_gradient(job, plan, gradient, shards),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(held, 1)),
         step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)),
     )

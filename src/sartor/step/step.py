@@ -327,8 +327,9 @@ class _Plans:
     def _exchange_s(self, p: dict[str, IntArray], of: IntArray, at: IntArray) -> FloatArray:
         """Gradients and parameters among replicas once a step, beyond what compute and the bubble hide."""
         work, t = self.work, self.tables[0]
-        overlaps, x = t.job.trainer.dp_overlap, self.exchange
-        each = PlanExchange(c=t.c, overlaps=overlaps, work=work, of=of, x=x, at=at, zero=p["zero"], pp=p["pp"])
+        x, trainer = self.exchange, t.job.trainer
+        of_plans = {"zero": p["zero"], "pp": p["pp"], "virtual": p["virtual"]}
+        each = PlanExchange(c=t.c, trainer=trainer, work=work, of=of, x=x, at=at, **of_plans)
         out = np.maximum(each.reduced_s() - work.hides_reduce_s.take(of, axis=1), 0.0).max(axis=0)
         into = np.maximum(each.gathered_s() - work.hides_gather_s.take(of, axis=1), 0.0).max(axis=0)
         exchanged: FloatArray = out + into + each.earlier_s(p["microbatches"]) + x.tied_s.take(at)

@@ -127,10 +127,8 @@ def _exchange(tables: Sequence[PlanTables], stages: StageSeconds, columns: dict[
         parts=none,
     )
     only = np.zeros(1, dtype=np.int64)
-    x, overlaps = exchange_of(tables, stages.rows, only), t.job.trainer.dp_overlap
-    return PlanExchange(
-        c=t.c, overlaps=overlaps, work=work, of=only, x=x, at=only, zero=columns["zero"], pp=columns["pp"]
-    )
+    x, of_plan = exchange_of(tables, stages.rows, only), {name: columns[name] for name in ("zero", "pp", "virtual")}
+    return PlanExchange(c=t.c, trainer=t.job.trainer, work=work, of=only, x=x, at=only, **of_plan)
 
 
 def _pipeline_times(

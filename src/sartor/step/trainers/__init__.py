@@ -17,6 +17,7 @@ from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
 from sartor.step.trainers.fsdp import FSDP
 from sartor.step.trainers.internevo import INTERNEVO
+from sartor.step.trainers.llama_3 import LLAMA_3
 from sartor.step.trainers.llm_foundry import LLM_FOUNDRY
 from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.step.trainers.maxtext import MAXTEXT
@@ -55,6 +56,7 @@ TRAINERS: Mapping[str, Trainer] = {
     "megatron": MEGATRON,
     "fsdp": FSDP,
     "pytorch": PYTORCH,
+    "llama-3": LLAMA_3,
     "lockstep": LOCKSTEP,
 }
 """Those whose words are most specific first: the name in a table may hold words of several."""

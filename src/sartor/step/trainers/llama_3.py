@@ -1,0 +1,22 @@
+"""The trainer of Llama 3 (The Llama 3 Herd of Models, arXiv 2407.21783, sec. 3.3.2): not published as software.
+
+FSDP shards optimizer states and gradients, and does not gather parameters again after forward; gradients are summed
+and reduced in fp32; the pipeline interleaves chunks of one layer, embedding and head in chunks of their own; context
+parallelism gathers keys and values. Recalled from the paper, 2026-11-23. Two things the paper does not say are assumed:
+when a gradient is reduced (after each round of microbatches), and habits of memory (Megatron-LM's).
+"""
+
+from __future__ import annotations
+
+from sartor.model.choices import ContextParallel
+from sartor.model.trainer import MemoryHabits, Trainer
+
+LLAMA_3 = Trainer(
+    name="llama-3",
+    reduces_rounds=True,
+    shards_fully=True,
+    memory=MemoryHabits(wide_weights=True),
+    usual_zero_stage=2,
+    usual_context_parallel=ContextParallel.ALL_GATHER,
+    source="arXiv 2407.21783, sec. 3.3.2 and table 4",
+)
