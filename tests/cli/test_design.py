@@ -323,3 +323,22 @@ def test_spaces_are_in_the_catalogue(sartor: Call) -> None:
     assert (entries["published"]["num_points"], entries["published"]["num_candidates"]) == (75_712, 29_360)
     assert "published" in sartor("catalog", "spaces").out
     assert "29,360" in sartor("catalog", "spaces", "published").out
+
+
+def test_the_best_chip_and_its_step_are_written_for_other_tools(
+    sartor: Call, small: list[object], tmp_path: Path
+) -> None:
+    folders = {tool: tmp_path / tool for tool in ("zigzag", "timeloop", "chakra")}
+    ran = sartor(*small, *(word for tool, folder in folders.items() for word in (f"--{tool}", folder)), "--json")
+    assert ran.code == 0
+    assert sorted(path.name for path in folders["zigzag"].iterdir()) == ["accelerator.yaml", "mapping.yaml"]
+    assert [path.name for path in folders["timeloop"].iterdir()] == ["architecture.yaml"]
+    (plan,) = ran.body["best"]["plan"].values()
+    assert len(list(folders["chakra"].glob("step.*.et"))) == plan["num_devices"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ran = sartor(*small, "--zigzag", tmp_path / "file" / "chip")
+    assert ran.code == 2
+    assert "--zigzag=" in ran.err

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.designs.bounds import splits
-from sartor.designs.detail import model_detail
+from sartor.designs.detail import model_detail, training_step
 from sartor.designs.parts import Split, design_job
 from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
@@ -17,13 +17,11 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import own_links
 from sartor.hardware.device import datasheet_of
 from sartor.model.edit import edit_fields
-from sartor.model.parallel import ParallelDims
-from sartor.model.training import Recompute, TrainingPlan
+from sartor.model.training import Recompute
 from sartor.model.zoo import load_model
 from sartor.plans.search import search_plans
 from sartor.step.footprint import footprint
 from sartor.step.step import step
-from sartor.units import ceil_div
 
 CHIPS = st.builds(
     Accelerator.from_template,
@@ -56,17 +54,12 @@ def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
     outcome, _ = evaluate_option(question, point, Option(model=0, split=split, recompute=recompute), ScheduleStore())
     if outcome is None:
         return
-    found = outcome.plan
-    plan = TrainingPlan(
-        dims=ParallelDims(tp=split.width, pp=found.num_stages, dp=found.data_parallel, ep=split.expert_parallel),
-        microbatch_size=split.microbatch_size,
-        num_microbatches=int(ceil_div(ceil_div(batch, split.microbatch_size), found.data_parallel)),
-        recompute=recompute,
-        stage_layers=tuple(sum(0 <= layer < layers for layer in stage.layers) for stage in found.stages),
-    )
-    job, cluster = design_job(model, batch), own_links(datasheet_of(chip))
-    detail = model_detail(question, Evaluation(point=point, outcomes=(outcome,), bounds=(1.0,)), 0)
+    evaluation = Evaluation(point=point, outcomes=(outcome,), bounds=(1.0,))
+    found = training_step(question, evaluation, 0)
+    detail = model_detail(question, evaluation, 0)
     assert detail is not None
+    assert found is not None
+    job, plan, cluster = found
     assert float(step(job, plan, cluster).step_s) == pytest.approx(outcome.step_s, rel=1e-9)
     assert float(footprint(job, plan, cluster).device_bytes) == pytest.approx(detail.peak_bytes, rel=1e-9)
 

@@ -15,6 +15,7 @@ import typer
 from sartor.cli import common as c
 from sartor.cli import design_options as d
 from sartor.cli import options as o
+from sartor.cli.launch import write_chakra, write_folder
 from sartor.cli.study import check_export_needs, tell_study
 from sartor.errors import InputError
 from sartor.interrupts import asked, patient
@@ -22,6 +23,7 @@ from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import DesignAnswer
+    from sartor.designs.point import Evaluation
     from sartor.designs.result import Progress
 
 
@@ -67,6 +69,9 @@ def design(
     export: o.Export = None,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
+    zigzag: d.Zigzag = None,
+    timeloop: d.Timeloop = None,
+    chakra: o.Chakra = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
@@ -121,6 +126,7 @@ def design(
             sensitivity=sensitivity,
         )
     write_files(found, html, png)
+    write_tools(found, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
         export_points(study, export)
     tell(found, json=json, out=out)
@@ -178,6 +184,31 @@ def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> Non
         from sartor.report.figures import export_pngs
 
         export_pngs(design_points(found), png)
+
+
+def write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | None) -> None:
+    """Write the best chip as files of other tools, and a step of its plans, if requested."""
+    if found.best is None:
+        return
+    from sartor.report.chip_files import CHIP_FILES
+
+    best = found.best.evaluation
+    for tool, folder in tools.items():
+        if folder is not None:
+            names = write_folder(CHIP_FILES[tool](best.point.chip), folder, f"--{tool}")
+            c.say(f"wrote {', '.join(str(folder / name) for name in names)}")
+    if chakra is not None:
+        write_steps(found, best, chakra)
+
+
+def write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
+    """One step of every model on the best chip as Chakra traces; several models have a folder each."""
+    from sartor.designs.detail import training_step
+
+    models = found.question.models
+    for m, model in enumerate(models):
+        if step := training_step(found.question, best, m):
+            write_chakra(*step, folder if len(models) == 1 else folder / model.name.replace("/", "-"))
 
 
 def shapes_asked(shapes: int | None, fleet: str | None, models: list[str]) -> int:

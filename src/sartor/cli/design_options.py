@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -82,4 +83,12 @@ Executor = Annotated[
     typer.Option(
         "--executor", metavar="local|serial|tcp://...", help="Local processes if they help, or a Dask scheduler."
     ),
+]
+Zigzag = Annotated[
+    Path | None,
+    typer.Option("--zigzag", metavar="DIR", help="Write the best chip as accelerator and mapping of ZigZag."),
+]
+Timeloop = Annotated[
+    Path | None,
+    typer.Option("--timeloop", metavar="DIR", help="Write the best chip as architecture of Timeloop/Accelergy."),
 ]

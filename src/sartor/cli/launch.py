@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from sartor.errors import InputError
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
+    from sartor.hardware.cluster import Cluster
+    from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PricedPlan
 
 
@@ -53,7 +56,7 @@ def write_files(
 
         write_trace(plan_trace(answer), trace)
     if chakra is not None and answer.best is not None:
-        write_chakra(answer, chakra)
+        write_chakra(answer.job, answer.best.plan, answer.search.cluster, chakra)
     if html is not None:
         from sartor.files import write_atomic
         from sartor.report.page_plan import plan_page
@@ -68,21 +71,27 @@ def write_files(
             c.say(f"wrote {path}")
 
 
-def write_chakra(answer: PlanAnswer, folder: Path) -> None:
-    """One step of the best plan as Chakra execution traces."""
-    from sartor.files import write_atomic
+def write_chakra(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, folder: Path) -> None:
+    """One step of a plan as Chakra execution traces."""
     from sartor.report.chakra import chakra_files
 
-    assert answer.best is not None
+    names = write_folder(chakra_files(job, plan, cluster), folder, "--chakra")
+    c.say(f"wrote {len(names) - 1} traces, {folder}/step.RANK.et, and {folder}/comm_group.json")
+
+
+def write_folder(files: Iterable[tuple[str, bytes]], folder: Path, option: str) -> list[str]:
+    """Write files (name, contents) into a folder, which is made where there is none; their names."""
+    from sartor.files import write_atomic
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError("--chakra", str(folder), f"must be a folder that can be written ({error.strerror})") from None
+        raise InputError(option, str(folder), f"must be a folder that can be written ({error.strerror})") from None
     names = list[str]()
-    for name, data in chakra_files(answer.job, answer.best.plan, answer.search.cluster):
-        write_atomic(folder / name, data, field="--chakra")
+    for name, data in files:
+        write_atomic(folder / name, data, field=option)
         names.append(name)
-    c.say(f"wrote {len(names) - 1} traces, {folder}/step.RANK.et, and {folder}/comm_group.json")
+    return names
 
 
 def lint_launch(

@@ -339,6 +339,10 @@ HtmlFile = Annotated[
     ),
 ]
 PNG = partial(typer.Option, "--png")
+Chakra = Annotated[
+    Path | None,
+    typer.Option("--chakra", metavar="DIR", help="Write one step as Chakra traces, a file per rank, for ASTRA-sim."),
+]
 PngFolder = Annotated[
     Path | None, PNG(metavar="DIR", callback=writable_folder, help="Write each figure as a PNG (extra `report`).")
 ]

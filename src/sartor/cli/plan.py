@@ -52,7 +52,7 @@ def plan(
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
     trace: o.TraceFile = None,
-    chakra: p.Chakra = None,
+    chakra: o.Chakra = None,
     launch: p.Launch = None,
     allow: o.Allow = None,
     fail_on: o.FailOn = "never",

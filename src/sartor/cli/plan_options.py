@@ -53,10 +53,6 @@ TrainerVersion = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write overwrite different files.")]
-Chakra = Annotated[
-    Path | None,
-    typer.Option("--chakra", metavar="DIR", help="Write one step as Chakra traces, a file per rank, for ASTRA-sim."),
-]
 LAUNCH = partial(typer.Option, "--launch", metavar="FILE")
 Launch = Annotated[
     Path | None, LAUNCH(help="Price and lint an existing launch instead: Megatron script, torchtitan TOML.")

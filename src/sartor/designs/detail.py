@@ -13,11 +13,14 @@ from sartor.cost.chip.energy import power
 from sartor.cost.cost import Cost, Source
 from sartor.cost.intervals import interval_80
 from sartor.designs.bounds import update_s_per_byte
-from sartor.designs.parts import ModelPart, ModelParts
+from sartor.designs.parts import ModelPart, ModelParts, design_job
 from sartor.designs.point import Evaluation, ModelOutcome, Point, parts_of, placement_problem
 from sartor.designs.question import AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.training import Recompute
+from sartor.hardware.cluster import Cluster, own_links
+from sartor.hardware.device import datasheet_of
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.operators import OperatorGraph
 from sartor.placement.check import price
 from sartor.placement.problem import PlacementProblem
@@ -104,6 +107,25 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
         low_s=low_s,
         high_s=high_s,
     )
+
+
+def training_step(
+    question: DesignQuestion, evaluation: Evaluation, m: int
+) -> tuple[TrainingJob, TrainingPlan, Cluster] | None:
+    """The job, plan and cluster by which ``step`` prices model ``m`` as the point does; None where it does not run."""
+    outcome, detail = evaluation.outcomes[m], model_detail(question, evaluation, m)
+    if outcome is None or detail is None:
+        return None
+    found, option, model = outcome.plan, outcome.option, question.models[m]
+    layers = range(int(model.shape.num_layers))
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=option.width, pp=found.num_stages, dp=found.data_parallel, ep=option.expert_parallel),
+        microbatch_size=option.microbatch_size,
+        num_microbatches=detail.num_microbatches,
+        recompute=option.recompute,
+        stage_layers=tuple(sum(layer in layers for layer in stage.layers) for stage in found.stages),
+    )
+    return design_job(model, question.global_batch_size), plan, own_links(datasheet_of(evaluation.point.chip))
 
 
 def _problem(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> tuple[ModelParts, PlacementProblem]:

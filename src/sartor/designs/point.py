@@ -61,6 +61,11 @@ class Point:
     floor: tuple[float, ...] = ()
     schedule_limit_s: float = SCHEDULE_LIMIT_S
 
+    @property
+    def chip(self) -> Accelerator:
+        """The accelerator with the point's memory in its stacks."""
+        return replace(self.accelerator, stack_bytes=self.hbm_bytes / self.accelerator.num_stacks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTime:
