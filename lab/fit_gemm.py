@@ -77,6 +77,10 @@ CACHED: dict[str, tuple[float, float, float]] = {"l2_rate": (0.3, 0.02, 1.0)}
 COPIES = {("blackwell_rtx", DType.BF16): 5.0, ("blackwell_rtx", DType.FP8): 5.0}
 """Of the weights, which the tables' collector turns through (data/measured, README), where L2 is large and fast over
 memory and knowing it helped on unseen weights (nvfp4 and block-scaled fp8: 13.3 and 15.2% against 13.3 and 15.5%)."""
+MEMORY = {"v100": {"write_cost": 1.02}}
+"""Of devices whose sweeps hold no GEMM that its result bounds. V100's kernels over 300 MB stream at 814 GB/s of 900
+where a third is written (add) and at 808 where half is (gelu; memory_bound.parquet): a byte written costs 1.02 read.
+Left free, the sweeps' tall and narrow GEMMs made it 3.6, and unfused scores ran at 115 GB/s."""
 EFFICIENCY = ((0.9, 0.3, 1.1), (10, 0.1, 200), (10, 0.1, 200))
 """Share of peak of a tile: e * m/(m + a) * n/(n + b), times a factor of its own that is pulled towards 1."""
 PENALTIES = ((1.2, 1e-3, 2), (0.43, 1e-3, 2), (0.06, 1e-4, 1), (0.03, 1e-4, 1), (0.01, 1e-4, 0.5), (0.15, 1e-4, 1))
@@ -297,7 +301,7 @@ def sweep_job(shared: Path, gpu: str) -> Job:
         scale=0.2 if device == "mi250x" else 0.05,
         penalties=True,
         starts=8 if device == "a100" else 16,
-        fixed={"throttle": 0.0, "stream_rows": 1.0},  # the sweeps hold none under 32 rows
+        fixed={"throttle": 0.0, "stream_rows": 1.0} | MEMORY.get(device, {}),  # the sweeps hold none under 32 rows
         source=f"reference/codesign_measured.csv, device {device} (authors' raw logs of arXiv 2401.14489, 2023)",
         note="Eager PyTorch, so launches are long and clocks sustained; plain and batched products NN, layers TN.",
     )
@@ -458,7 +462,8 @@ def as_toml(job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], 
     lines += ["", "[gemm]", "# tile_m, tile_n, share of peak in the main loop", "tiles = ["]
     lines += [f"  [{m}, {n}, {share:.3f}]," for m, n, share in c.tiles]
     lines += ["]"]
-    names = [*_scalars(job), *(("input_penalty", "output_penalty") if job.penalties else ()), *job.fixed]
+    names = [*_scalars(job), *(("input_penalty", "output_penalty") if job.penalties else ())]
+    names += [name for name in job.fixed if name not in names]
     if job.penalties:
         names += ["batched_log_sigma", "penalty_log_sigma"]
     lines += [f"{name} = {_number(getattr(c, name))}" for name in names]
