@@ -1,0 +1,36 @@
+"""Kernels inside a training run: what a serving framework falls back to is not what a trainer calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.gpu.gemm import gemm_cost
+from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.operators import DType, Gemm
+from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.running import in_a_run
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_no_width_of_heads_is_slower_than_a_wider_one_on_padded_heads(name: str) -> None:
+    efficiency = in_a_run(load_calibration(load_gpu(name)), TrainingCoefficients()).attention.efficiency
+    for width, rate in efficiency:
+        assert all(rate >= other * width / wide for wide, other in efficiency if wide > width)
+
+
+def test_heads_of_192_on_blackwell_take_no_kernel_of_an_older_generation() -> None:
+    table = load_calibration(load_gpu("gb200"))
+    run = in_a_run(table, TrainingCoefficients())
+    assert dict(table.attention.efficiency)[192] < 0.15
+    assert dict(run.attention.efficiency)[192] > 0.35
+    assert dict(run.attention.efficiency)[128] == dict(table.attention.efficiency)[128]
+
+
+def test_unfused_scores_of_a_v100_are_written_at_a_third_of_its_bandwidth_and_more() -> None:
+    """Its streaming kernels reach nine tenths whatever they write (data/measured, memory_bound); until 2026-11-23 a
+    fit of sweeps that no result bounds made it an eighth."""
+    v100 = load_gpu("v100_sxm")
+    scores = Gemm(name="scores", batch=64, m=2048, n=2048, k=128, dtype=DType.FP16)
+    seconds = float(gemm_cost(scores, v100, load_calibration(v100)).time_s)
+    assert scores.bytes_moved / seconds > v100.hbm_bytes_per_s / 3
