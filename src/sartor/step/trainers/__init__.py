@@ -21,6 +21,7 @@ from sartor.step.trainers.llama_3 import LLAMA_3
 from sartor.step.trainers.llm_foundry import LLM_FOUNDRY
 from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.step.trainers.maxtext import MAXTEXT
+from sartor.step.trainers.megascale import MEGASCALE
 from sartor.step.trainers.megatron import MEGATRON
 from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
 from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
@@ -51,6 +52,7 @@ TRAINERS: Mapping[str, Trainer] = {
     "internevo": INTERNEVO,
     "megatron-deepspeed": MEGATRON_DEEPSPEED,
     "deepspeed": DEEPSPEED,
+    "megascale": MEGASCALE,
     "megatron-bridge": MEGATRON_BRIDGE,
     "nemo": NEMO,
     "megatron": MEGATRON,
