@@ -34,10 +34,15 @@ _FIGURES = {
     "shots_p90_error": "p90 after",
     "memory_mape": "memory",
     "oom_correct": "fits right",
+    "oom_recall": "OOM found",
+    "oom_precision": "OOM right",
     "pair_accuracy": "pairs",
     "top1_regret": "regret",
 }
-_OF_RUNS = {"shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "pair_accuracy", "top1_regret"}
+_OF_RUNS = {
+    "shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "oom_recall", "oom_precision", "pair_accuracy",
+    "top1_regret",
+}  # fmt: skip
 """Shown in a second table: together they are too wide for a terminal."""
 
 _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")

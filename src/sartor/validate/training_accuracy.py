@@ -28,8 +28,9 @@ from sartor.validate.training_rows import read_training
 from sartor.validate.training_shapes import whole
 from sartor.validate.training_shots import DRAWS, Shots, drawn, planned
 
-DERIVED = ("precision", "experts_kind")
-"""What can be grouped by beside the file's columns: ``precision`` (16-bit, fp8, ...) and dense or moe."""
+DERIVED = {name: name for name in ("precision", "trainer", "year", "scale")} | {"experts_kind": "experts"}
+"""What can be grouped by beside the file's columns, and the property of a row: precision (16-bit, fp8, ...), trainer,
+year of its release, scale in devices, dense or moe."""
 
 WORST = 5
 
@@ -134,9 +135,9 @@ def _suspicions(everything: JsonDict) -> list[str]:
 
 def column(outcome: TrainingOutcome, name: str) -> str:
     """A row's value of a column or of a derived one."""
-    if name == "precision":
-        return outcome.case.precision
-    return outcome.case.experts if name == "experts_kind" else outcome.case.words.get(name, "")
+    if name in DERIVED:
+        return str(getattr(outcome.case, DERIVED[name]))
+    return outcome.case.words.get(name, "")
 
 
 def group_figures(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
@@ -193,15 +194,21 @@ def _after(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
 
 
 def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
-    """Memory against what was measured, and whether what ran is said to fit and what ran out is said not to."""
+    """Memory against what was measured; whether what ran is said to fit and what ran out not to; of what ran out, the
+    share said not to fit (recall), and of what is said not to fit, the share that ran out (precision)."""
     weighed = [each.predicted_bytes / each.case.measured_bytes for each in rows if each.weighed]
     judged = [each for each in rows if not each.reason and each.case.memory_known]
     right = [each.fits != each.case.out_of_memory for each in judged]
+    caught = [not each.fits for each in judged if each.case.out_of_memory]
+    refused = [each.case.out_of_memory for each in judged if not each.fits]
     return {
         "memory_rows": len(weighed),
         "memory_mape": float(np.mean(np.abs(np.asarray(weighed) - 1))) if weighed else None,
         "memory_bias": float(np.mean(weighed) - 1) if weighed else None,
         "oom_correct": float(np.mean(right)) if right else None,
+        "oom_rows": len(caught),
+        "oom_recall": float(np.mean(caught)) if caught else None,
+        "oom_precision": float(np.mean(refused)) if refused else None,
     }
 
 

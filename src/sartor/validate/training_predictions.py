@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from sartor.step.footprint import footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import Floats
+from sartor.validate.training_open import fastest, needed_bytes
 from sartor.validate.training_rows import TrainingCase
 
 PARTS = (
@@ -91,6 +92,10 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
     try:
         calibration = _calibration(case.cluster, calibrations)
         constants = coefficients_for(case.job, case.cluster.gpu, table)
+        case, spread = settled(case, table)
+        assert case.job is not None
+        assert case.plan is not None
+        assert case.cluster is not None
         found = step(case.job, case.plan, case.cluster, calibration, constants)
         held = footprint(case.job, case.plan, case.cluster)
     except InputError as error:
@@ -104,12 +109,24 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
     return TrainingOutcome(
         case=case,
         predicted_s=sum(parts.values()),
-        log_sigma=float(np.ravel(found.log_sigma)[0]),
+        log_sigma=math.hypot(_one(found.log_sigma), spread),
         naive_s=naive_s,
         parts=parts,
         predicted_bytes=_bytes(case, held),
         needed_bytes=_needed(case, held),
     )
+
+
+def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
+    """The case with one plan: of those the row leaves open the fastest that fits, and ln(seconds) of the others from
+    it (root mean square)."""
+    if case.open_plans is None or case.job is None or case.cluster is None:
+        return case, 0.0
+    gpu = case.cluster.gpu
+    found = step(case.job, case.open_plans, case.cluster, None, coefficients_for(case.job, gpu, table))
+    held = footprint(case.job, case.open_plans, case.cluster)
+    plan, spread = fastest(case.open_plans, found, held, gpu)
+    return replace(case, plan=plan, open_plans=None), spread
 
 
 def _calibration(cluster: Cluster, known: dict[str, Calibration]) -> Calibration:
@@ -137,7 +154,7 @@ def _bytes(case: TrainingCase, held: Footprint) -> float:
 def _needed(case: TrainingCase, held: Footprint) -> float:
     """Bytes without which a device runs out; no optimizer's where none steps."""
     states = held.optimizer_bytes if case.no_optimizer else 0.0
-    return _one(held.device_bytes - held.reserved_bytes + held.allocated_bytes - states)
+    return _one(needed_bytes(held) - states)
 
 
 def _one(value: Floats) -> float:

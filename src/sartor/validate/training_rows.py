@@ -24,11 +24,14 @@ from sartor.model.workload import AttentionKernel
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
 from sartor.validate.training_hardware import cluster_of
+from sartor.validate.training_open import open_plans
 from sartor.validate.training_shapes import training_shape, whole
 from sartor.validate.training_trainers import optimizer_of, recipe_of, recompute_of, trainer_of
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 MOST_ROWS = 100_000
+LARGE = 1024
+"""Devices of the largest runs that count as small enough to fit on when larger ones are judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class TrainingCase:
     words: Mapping[str, str]
     job: TrainingJob | None = None
     plan: TrainingPlan | None = None
+    open_plans: TrainingPlan | None = None
+    """As arrays, all that the row's blanks allow; None where it leaves nothing open."""
     cluster: Cluster | None = None
     measured_s: float = math.nan
     """Seconds of one step, of the devices the plan names."""
@@ -46,7 +51,7 @@ class TrainingCase:
     """``allocated``, ``reserved`` or ``device``: which figure of a footprint ``measured_bytes`` is."""
     out_of_memory: bool = False
     memory_known: bool = True
-    """Whether the row says all that memory depends on (recomputation and microbatch are told, and not in doubt)."""
+    """Whether the row says all that memory depends on (recomputation and microbatch are stated)."""
     no_optimizer: bool = False
     """Forward and backward alone were timed."""
     assumed: tuple[str, ...] = ()
@@ -64,6 +69,25 @@ class TrainingCase:
     def experts(self) -> str:
         """``moe`` or ``dense``."""
         return "" if self.job is None else "moe" if self.job.shape.moe_ffn is not None else "dense"
+
+    @property
+    def trainer(self) -> str:
+        """Whose constants apply; empty without a job."""
+        return "" if self.job is None else self.job.trainer.name
+
+    @property
+    def year(self) -> str:
+        """Of the software's release: ``2024`` of 2024-12, of container 24.07 and of "2023-2024"; empty if not told."""
+        found = re.findall(r"\b20(\d\d)\b|\b(2\d)\.\d\d\b", self.words.get("framework_version", ""))
+        return max((f"20{a or b}" for a, b in found), default="")
+
+    @property
+    def scale(self) -> str:
+        """Devices: up to 64, up to 1,024, or more."""
+        devices = 0 if self.cluster is None else self.cluster.num_devices
+        return (
+            "" if not devices else "up to 64" if devices <= 64 else "65 to 1024" if devices <= LARGE else "above 1024"
+        )
 
 
 def read_training(data: str | Path, table: str = "training") -> tuple[TrainingCase, ...]:
@@ -115,6 +139,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         words=row,
         job=job,
         plan=plan,
+        open_plans=open_plans(row, plan, shape, trainer),
         cluster=cluster,
         measured_s=_number(row, "iter_time_s") * share,
         measured_bytes=_number(row, "peak_mem_gb") * 1e9,
@@ -148,11 +173,10 @@ def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerSha
 
 
 def _tells_memory(row: Mapping[str, str], said: list[str]) -> bool:
-    """Whether recomputation and microbatch are the row's own: no guess of ours, nor by its note of another release."""
+    """Whether recomputation and microbatch are the row's own, no guess of ours."""
     guesses = ("as full", "as four of five", "as two of three", "microbatch not stated")
     guessed = any(guess in phrase for phrase in said for guess in guesses)
-    doubted = re.search(r"recompute\b.*\bmay differ", row.get("note", ""))
-    return row.get("recompute", "") not in ("", "unknown") and not guessed and not doubted
+    return row.get("recompute", "") not in ("", "unknown") and not guessed
 
 
 def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[ParallelDims, float]:
@@ -165,7 +189,7 @@ def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[Pa
     experts = whole(row, "experts") or 1
     if experts > 1 and dp * cp > 1 and not whole(row, "ep"):
         ep = math.gcd(experts, dp * cp, cluster.devices_per_node)
-        said.append("expert parallelism not stated: as wide as a node where experts divide")
+        said.append("expert parallelism not stated: the fastest that fits")
     sp = row.get("sp", "")
     if sp == "" and tp > 1:
         said.append("sequence parallelism not stated: on where tp > 1")
@@ -192,6 +216,8 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
     if zero is None and trainer.usual_zero_stage < 3:
         zero = 1 if "distributed" in optimizer else trainer.usual_zero_stage
     virtual = max(1, whole(row, "vp") or 1)
+    if not row.get("vp") and dims.pp > 1 and trainer.interleaves:
+        said.append("interleaving not stated: the fastest that fits")
     stages = _layers_by_chunk(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,
@@ -245,7 +271,7 @@ def _batch(row: Mapping[str, str], batch: int, dp: int, said: list[str]) -> tupl
         return max(1, batch // (dp * steps)), steps
     share = batch // dp
     micro = next(size for size in (4, 3, 2, 1) if share % size == 0)
-    said.append("microbatch not stated: the largest up to 4 that divides")
+    said.append("microbatch not stated: the fastest that fits")
     return micro, share // micro
 
 
