@@ -324,6 +324,10 @@ class MoeFfn:
     shared_gate: bool = False
     """A scalar gate h -> 1 on the shared expert (Qwen2-MoE)."""
     router_bias: bool = False
+    routing_groups: int = 1
+    groups_per_token: int = 1
+    """Of the ``routing_groups`` that experts are divided into, those a token's experts may come from (DeepSeek-V3: 4 of
+    8, arXiv 2412.19437, sec. 2.1.2); all where it is as many."""
     vectors: tuple[Vectors, ...] = ()
     router: bool = True
     """False: the router is more than one linear layer, and is among ``projections``."""

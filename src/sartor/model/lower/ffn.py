@@ -192,15 +192,25 @@ def _all_to_all(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
 
 def _sent_rows(setting: Setting, part: MoeFfn, stride: Ints) -> Any:
     """Rows a device sends, including those to itself: k per token. If copies are made on arrival, one per group of
-    devices that holds any of the token's experts: with k experts drawn evenly from P groups, P (1 - (1 - 1/P)^k).
-    Traffic inside a group is left out because its links are an order of magnitude faster."""
+    devices that holds any of the token's experts: with k experts drawn evenly from P groups, P (1 - (1 - 1/P)^k); P are
+    those its routing can reach. Traffic inside a group is left out: its links are an order of magnitude faster."""
     ep, k, near = setting.dims.ep, part.experts_per_token, setting.kernels.dispatch_once_per
     tokens, load = setting.tokens, _fullest(setting, part)
     if near == 0:
         return ceil_div(tokens * k, setting.tp) * load
     groups = np.ceil(np.asarray(ep) / np.maximum(near // stride, 1))
-    groups = np.where(groups > 1, groups, ep) * 1.0
+    groups = _reachable(np.where(groups > 1, groups, ep) * 1.0, part)
     return ceil_div(tokens, setting.tp) * (groups * (1 - (1 - 1 / groups) ** k)) * load
+
+
+def _reachable(groups: Any, part: MoeFfn) -> Any:
+    """Groups of devices that hold experts a token may choose: of the G groups of its routing it takes M, of which each
+    of P groups of devices holds G / P or a part of one. Its chance to hold none: C(G - G/P, M) / C(G, M)."""
+    whole, chosen = part.routing_groups, part.groups_per_token
+    held, missed = np.maximum(whole / groups, 1.0), 1.0
+    for i in range(chosen):
+        missed = missed * np.maximum(whole - held - i, 0.0) / (whole - i)
+    return groups * (1 - missed)
 
 
 def _experts(setting: Setting, part: MoeFfn) -> Piece:

@@ -185,6 +185,7 @@ def _ffn(entry: JsonMap, width: int) -> DenseFfn:
 
 def _experts(entry: JsonMap) -> MoeFfn:
     experts = entry["experts"]
+    computes = family_numerics(entry["family"], entry.get("numerics", {}), entry["activation"]).values
     shared = experts.get("shared_ffn_hidden_size", 0)
     return MoeFfn(
         num_experts=experts["num_experts"],
@@ -193,4 +194,6 @@ def _experts(entry: JsonMap) -> MoeFfn:
         shared=_ffn(entry, shared) if shared else None,
         shared_width=SharedWidth(experts.get("shared_width", "counted" if shared else "own")),
         router_bias="router" in entry["biases"],
+        routing_groups=int(computes.get("router_groups", 1)),
+        groups_per_token=int(computes.get("router_topk_groups", 1)),
     )

@@ -339,6 +339,7 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     own = next((name for name in e.width if f.has(name)), "")
     width = f.size(own) if own else f.size(*e.width)
     check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
+    groups, chosen = _routing_groups(f, num)
     bias = choose(f, e.bias)
     expert = DenseFfn(
         ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=activation(f, family)
@@ -351,11 +352,25 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
         shared_width=_shared_width(e),
         shared_gate=e.shared_gate,
         router_bias=e.router_bias,
+        routing_groups=groups,
+        groups_per_token=chosen,
         vectors=(
             *((Vectors(name="score_bias", fixed=num),) if e.score_bias else ()),
             *(e.vectors(f, sizes) if e.vectors else ()),
         ),
     )
+
+
+MOST_ROUTING_GROUPS = 1024
+"""Far above any model's; of more, routing is taken to reach all."""
+
+
+def _routing_groups(f: Fields, num: int) -> tuple[int, int]:
+    """Groups the experts are divided into, and how many a token chooses from; one of one where nothing is said."""
+    if not f.has("n_group") or not f.has("topk_group"):
+        return 1, 1
+    groups, chosen = f.optional_size("n_group") or 1, f.optional_size("topk_group") or 1
+    return (groups, min(chosen, groups)) if num % groups == 0 and groups <= MOST_ROUTING_GROUPS else (1, 1)
 
 
 def _shared_width(e: Experts) -> SharedWidth:
