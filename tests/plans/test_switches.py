@@ -107,7 +107,7 @@ def test_every_module_more_is_slower_and_keeps_less_and_all_of_them_cost_about_w
     seconds = [float(step(job, plan, CLUSTER).step_s) for job, plan in plans]
     kept = [float(footprint(job, plan, CLUSTER).stash_bytes) for job, plan in plans]
     assert all(a < b for a, b in pairwise(seconds[:-1]))
-    assert seconds[-2] == pytest.approx(seconds[-1], rel=0.01)
+    assert seconds[-2] == pytest.approx(seconds[-1], rel=0.02)
     assert all(a > b for a, b in pairwise(kept))
 
 
