@@ -152,6 +152,25 @@ def test_deepseek_v3s_router_is_written() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "groups"),
+    [("--moe-router-num-groups 8 --moe-router-group-topk 4", (8, 4)), ("--moe-router-num-groups 8", (1, 1))],
+)
+def test_routing_by_groups_is_read_where_both_of_megatrons_flags_limit_it(more: str, groups: tuple[int, int]) -> None:
+    words = "--num-layers 2 --hidden-size 1024 --num-attention-heads 8 --seq-length 2048 --num-experts 64"
+    read = read_megatron_model(parse_flags(f"{words} --moe-router-topk 8 {more}".split()), 1)
+    assert read is not None
+    assert read.moe_ffn is not None
+    assert (read.moe_ffn.routing_groups, read.moe_ffn.groups_per_token) == groups
+
+
+def test_more_groups_a_token_may_choose_from_than_there_are_is_refused() -> None:
+    words = "--num-layers 2 --hidden-size 1024 --num-attention-heads 8 --seq-length 2048 --num-experts 64"
+    more = "--moe-router-num-groups 4 --moe-router-group-topk 5"
+    with pytest.raises(InputError, match="--moe-router-group-topk"):
+        read_megatron_model(parse_flags(f"{words} {more}".split()), 1)
+
+
+@pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"final_logit_softcapping": 30.0}, "logit_softcap=30"),

@@ -11,6 +11,7 @@ from sartor.launch.model_fields import read_numerics
 from sartor.launch.plan import LaunchKind
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (
+    MOST_ROUTING_GROUPS,
     AttentionMixer,
     DenseFfn,
     Ffn,
@@ -221,6 +222,7 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
     top = flags.size("--moe-router-topk", 2) or 2
     if top > experts:
         raise InputError("--moe-router-topk", top, f"must be at most --num-experts {experts}", str(experts))
+    groups, chosen = _routing_groups(flags, experts)
     return dense, MoeFfn(
         num_experts=experts,
         experts_per_token=top,
@@ -229,7 +231,16 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
         shared_width=SharedWidth.OWN if gate or (shared or 0) % expert.ffn_hidden_size else SharedWidth.COUNTED,
         shared_gate=gate,
         router_bias=bias,
+        routing_groups=groups,
+        groups_per_token=chosen,
     )
+
+
+def _routing_groups(flags: Flags, experts: int) -> tuple[int, int]:
+    """Groups the experts are divided into, and how many a token chooses from; both flags limit it or none."""
+    groups = flags.size("--moe-router-num-groups", 1, most=min(experts, MOST_ROUTING_GROUPS)) or 1
+    chosen = flags.size("--moe-router-group-topk", most=groups)
+    return (groups, chosen) if chosen else (1, 1)
 
 
 def _read_pattern(flags: Flags, name: str, layers: int) -> list[int]:

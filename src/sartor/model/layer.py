@@ -312,6 +312,10 @@ class SharedWidth(Enum):
     TIED = "tied"
 
 
+MOST_ROUTING_GROUPS = 1024
+"""Far above any model's; of more, routing is taken to reach all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeFfn:
     """``num_experts`` routed feed-forward parts, ``experts_per_token`` per token, and shared ones."""

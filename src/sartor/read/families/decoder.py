@@ -13,6 +13,7 @@ from functools import cache
 from typing import TypeAlias
 
 from sartor.model.layer import (
+    MOST_ROUTING_GROUPS,
     AttentionMixer,
     DenseFfn,
     Ffn,
@@ -359,10 +360,6 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
             *(e.vectors(f, sizes) if e.vectors else ()),
         ),
     )
-
-
-MOST_ROUTING_GROUPS = 1024
-"""Far above any model's; of more, routing is taken to reach all."""
 
 
 def _routing_groups(f: Fields, num: int) -> tuple[int, int]:
