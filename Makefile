@@ -4,7 +4,7 @@ BIN := .venv/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types bench fuzz lab matrix scoreboard docs clean
+.PHONY: help demo test test-torch check format lint types bench fuzz lab matrix long scoreboard docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,7 +33,10 @@ demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/
 
 test: .venv/dev.stamp ## run every test
 	@$(BIN)/python -m compileall -q src tests # hundreds of tests start a process, which may be told to write no bytecode
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+long: .venv/dev.stamp ## every test with its many cases (the whole zoo in a browser, 50 kills a command): about an hour
+	SARTOR_LONG=1 $(BIN)/python -m pytest -n $(JOBS)
 
 test-torch: .venv/torch.stamp ## install the torch extra and run the tests that want it
 	$(BIN)/python -m pytest -n $(JOBS) -m torch

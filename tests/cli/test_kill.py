@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import times
 from records.made_tables import gemm_rows, write_csv
 
 REPO = Path(__file__).parents[2]
@@ -39,8 +40,8 @@ finally:
         print(f"steps {steps}", file=sys.stderr)
 """
 WRITING = str(Path("sartor") / "files.py")
-MOMENTS = int(os.environ.get("SARTOR_KILLS", "4"))
-"""Moments of each command; fifty take minutes."""
+MOMENTS = times(3, 50)
+"""Of each command."""
 SHAPES = [(m, n, 1024) for m in (16, 128, 512, 2048, 8192) for n in (1024, 4096, 8192)]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from design_samples import TWO, every_option, question, small_space
+from effort import LONG
 from sartor.designs.baselines import alone
 from sartor.designs.candidates import candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
@@ -68,7 +69,7 @@ def pool() -> Iterator[Submitting]:
     by.close()
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", ASKED if LONG else ["throughput", "hbm", "few devices"])
 def test_a_pool_of_workers_finds_what_trying_everything_finds(name: str, pool: Submitting) -> None:
     found = search_design(ASKED[name], SPACE, run=Remembering(by=pool, kept=None, deadline=float("inf")))
     assert found.status is DesignStatus.OPTIMAL

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from design_samples import question, small_space
+from effort import times
 from engine_samples import ASKED, SPACE, CutError, Scripted, digest, evaluations, facts, search
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.engine.codec import from_text, to_text
@@ -232,7 +233,7 @@ def test_a_row_with_a_flipped_bit_is_named_and_the_rest_is_used(
     assert len(read_study(path).points) == whole[1].evaluated, "and kept"
 
 
-@pytest.mark.parametrize("flips", [15, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [times(15, 1000)])
 def test_any_flipped_bit_is_a_sentence_or_changes_nothing(
     flips: int, whole: tuple[Path, JointResult, int], tmp_path: Path
 ) -> None:
@@ -377,7 +378,7 @@ def test_ctrl_c_while_work_is_done_keeps_the_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(times(1, 10)))
 def test_killed_five_times_at_random_it_answers_the_same_and_evaluates_nothing_twice(
     seed: int, whole: tuple[Path, JointResult, int], tmp_path: Path
 ) -> None:

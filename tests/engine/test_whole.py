@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from design_samples import question, small_shape, small_space
+from effort import times
 from engine_samples import CutError
 from sartor.designs import baselines as joint_baselines
 from sartor.designs.chips import known_chips
@@ -203,10 +204,10 @@ print(test_whole.facts(test_whole.ask(Path(sys.argv[1]))))
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_at_random_it_answers_the_same(uncut: Whole, tmp_path: Path) -> None:
+def test_killed_again_and_again_at_random_it_answers_the_same(uncut: Whole, tmp_path: Path) -> None:
     by, path, here = random.Random(7), tmp_path / "study.db", Path(__file__).parent
     words = [sys.executable, "-c", CHILD, str(path), str(here), str(here.parent)]
-    for _ in range(20):
+    for _ in range(times(8, 50)):
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         process.stdout.readline()

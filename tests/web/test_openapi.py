@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from effort import LONG, times
 from sartor.launch.plan import LaunchKind
 from sartor.web.api_page import api_markdown
 from sartor.web.openapi import openapi
@@ -21,15 +22,19 @@ KEPT = "positive_data_acceptance"
 SAME_BODY = ("/api/plan", "/api/plan/figures", "/api/plan/trace", "/api/plan/launch")
 """Questions that read the body of /api/plan/why; every value of every field is tried on that one alone."""
 
+SAME_SHAPE = tuple(f"/api/{name}" for name in ("advise", "compare", "lint", "report", "sweep"))
+"""Questions that read a shape as /api/shape and /api/estimate do: every value is tried on them in the long run."""
+
 
 @pytest.mark.slow
 def test_schemathesis_finds_nothing_to_complain_of(server: Any, tmp_path: Path) -> None:
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed")
     every = f"{len(ROUTES) + 1}/{len(ROUTES) + 1}"  # every question, and /health
-    assert every in _schemathesis(server, tmp_path, "examples,fuzzing", "--max-examples", "12")
-    assert f"{len(ROUTES) + 1 - len(SAME_BODY)}/" in _schemathesis(
-        server, tmp_path, "coverage", *(word for path in SAME_BODY for word in ("--exclude-path", path))
+    assert every in _schemathesis(server, tmp_path, "examples,fuzzing", "--max-examples", str(times(6, 100)))
+    left_out = SAME_BODY if LONG else (*SAME_BODY, *SAME_SHAPE)
+    assert f"{len(ROUTES) + 1 - len(left_out)}/" in _schemathesis(
+        server, tmp_path, "coverage", *(word for path in left_out for word in ("--exclude-path", path))
     )
 
 

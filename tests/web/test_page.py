@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from design_samples import question, small_space
+from effort import LONG
 from sartor.engine.run import run_design
 from traces.kineto_made import Made, strength_for, write
 
@@ -700,19 +701,41 @@ def test_the_theme_is_kept(open_page: Callable[..., Any]) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_every_control_has_a_name_and_words_stand_out_from_their_ground(open_page: Callable[..., Any]) -> None:
-    for scheme in ("light", "dark"):
-        page = open_page(scheme=scheme)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_complain_of_in_any_view(
+    open_page: Callable[..., Any], scheme: str, tmp_path: Path
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
+    run_design(question(), small_space(), study=tmp_path / "study.db")
+    trace = write(Made(fault="", seed=3, steps=3), tmp_path / "rank0.json.gz")
+    page = open_page(scheme=scheme)
+    page.evaluate(axe.AXE_SCRIPT)
+    found = []
+
+    def look(view: str, *, there: str, act: Callable[[], Any]) -> None:
+        page.locator(f"#tab-{view}").click()
+        act()
+        page.wait_for_selector(there)
         settled(page)
-        nameless = page.evaluate(
-            """() => [...document.querySelectorAll('button, input, select, textarea, a')].filter(e => {
-              const label = e.id && document.querySelector(`label[for="${e.id}"]`);
-              return !(e.getAttribute('aria-label') || label || e.closest('label') || e.textContent.trim());
-            }).map(e => e.outerHTML.slice(0, 80))"""
-        )
-        assert nameless == []
-        weak = page.evaluate(CONTRAST)
-        assert weak == [], scheme
+        for fault in page.evaluate("() => axe.run()")["violations"]:
+            found.append((view, fault["id"], [node["html"][:120] for node in fault["nodes"][:3]]))
+
+    def planned() -> None:
+        page.locator("#plan-fix").fill("pp=4")
+        page.locator("#plan-fix").press("Enter")
+        page.locator("#run-plan").click()
+        until(page, "document.querySelector('.zoomed rect')", 60)
+
+    look("shape", there="#step-time", act=lambda: None)
+    look("compare", there=".results table, .results svg", act=lambda: None)
+    look("plan", there="#plan-headline", act=planned)
+    look(
+        "design",
+        there="#study-best",
+        act=lambda: page.locator("#study-file").set_input_files(tmp_path / "study.db"),
+    )
+    look("diagnose", there="#run-says", act=lambda: page.locator("#run-file").set_input_files(trace))
+    assert not found
 
 
 SAMPLE = ("GPT-3 2.7B", "DeepSeek-V3 671B", "Qwen3 32B", "T5 large", "Falcon 7B")
@@ -725,8 +748,8 @@ def test_a_zoo_model_is_loaded_dragged_advised_and_planned(open_page: Callable[.
 
 
 def test_every_zoo_model_is_loaded_dragged_advised_and_planned(open_page: Callable[..., Any], server: Any) -> None:
-    if not os.environ.get("SARTOR_WHOLE_ZOO"):
-        pytest.skip("takes ten minutes: SARTOR_WHOLE_ZOO=1 walks the whole zoo")
+    if not LONG:
+        pytest.skip("takes ten minutes: a part of `make long`")
     names = [entry["name"] for entry in server.get("/api/catalog/models").json()["entries"]]
     page, failed = open_page(), {}
     for name in names:
@@ -767,35 +790,6 @@ def walk(page: Any, name: str) -> None:
     until(page, "!document.querySelector('.waiting')", 120)
     assert page.evaluate(refused) == ""
     assert page.locator("#plan-headline, .bars.why").count()
-
-
-CONTRAST = """() => {
-  const rgb = (text) => {
-    const c = document.createElement('canvas').getContext('2d');
-    c.fillStyle = text;
-    c.fillRect(0, 0, 1, 1);
-    return [...c.getImageData(0, 0, 1, 1).data];
-  };
-  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * linear(c[i] / 255), 0);
-  const under = (e) => {
-    for (let at = e; at; at = at.parentElement) {
-      const c = rgb(getComputedStyle(at).backgroundColor);
-      if (c[3] === 255) return c;
-    }
-    return [255, 255, 255];
-  };
-  const weak = [];
-  for (const e of document.querySelectorAll('main *, header *, section *, footer *')) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || e.closest('svg, :disabled, .faint') || !e.getClientRects().length) continue;
-    const a = light(rgb(getComputedStyle(e).color)), b = light(under(e));
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) weak.push(`${e.tagName}.${e.className} ${e.textContent.slice(0, 20)} ${ratio.toFixed(2)}`);
-  }
-  return weak;
-}"""
-"""WCAG 2.2, 1.4.3: words at 4.5 to 1 from their ground."""
 
 
 def test_the_first_page_takes_less_than_250_kb(open_page: Callable[..., Any], server: Any) -> None:
