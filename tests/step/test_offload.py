@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, write_launch
 from sartor.model.parallel import ParallelDims
@@ -56,6 +58,17 @@ def test_what_is_copied_longer_than_a_layer_computes_is_the_steps_and_no_more() 
     copies = 8 * 2 * kept / host_bytes_per_s(slow)  # 8 microbatches, out and back
     assert plain < float(step(job, PLAN, CLUSTER).step_s)
     assert float(step(job, PLAN, slow).step_s) == pytest.approx(copies, rel=0.1)
+
+
+def test_a_superchip_reaches_its_host_by_the_link_on_the_board() -> None:
+    """GH200: NVLink-C2C, 450 GB/s, bound by its sustained share of LPDDR5X; without it, the PCIe link, 64 GB/s."""
+    grace = own_links(load_gpu("gh200"))
+    alone = replace(grace, gpu=replace(grace.gpu, host_link_bytes_per_s=0.0, host_memory_bytes_per_s=0.0))
+    assert host_bytes_per_s(alone) == 64e9
+    assert 300e9 < host_bytes_per_s(grace) < 450e9
+    job, plan = offloading(OffloadModule.LAYER), replace(PLAN, optimizer_offload=True)
+    for each in (replace(job, offload_modules=frozenset()), job):
+        assert float(step(each, plan, grace).step_s) < float(step(each, plan, alone).step_s)
 
 
 def test_layers_that_stay_on_the_device_halve_the_copies() -> None:

@@ -22,7 +22,7 @@ from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.results import StepEstimate
 from sartor.step.step import step
-from sartor.step.trainers import TRAINERS
+from sartor.step.trainers import TORCHTITAN, TRAINERS
 
 PARTS = (
     "compute_s",
@@ -226,6 +226,18 @@ def test_exchange_of_experts_hides_where_chunks_interleave() -> None:
     both = plan_of(pp=2, dp=32, ep=32, num_microbatches=2, virtual_stages=np.array([1, 2]))
     alone = [step(hides, replace(both, virtual_stages=v), CLUSTER, None, FREE).step_s for v in (1, 2)]
     assert np.asarray(step(hides, both, CLUSTER, None, FREE).step_s).tolist() == alone
+
+
+def test_exchange_of_experts_hides_in_dual_pipe_v_and_not_in_zb_v() -> None:
+    """Of the two schedules in a V, DualPipeV alone runs one microbatch's exchange beside another's compute."""
+    job = job_of(shape_of(experts=True), trainer=TORCHTITAN)
+    plan = plan_of(pp=2, dp=32, ep=32, num_microbatches=4, virtual_stages=2)
+    waits, hides = (
+        step(job, replace(plan, schedule=kind), CLUSTER, None, FREE)
+        for kind in (PipelineSchedule.ZERO_BUBBLE_V, PipelineSchedule.DUAL_PIPE_V)
+    )
+    assert float(hides.ep_s) < 0.5 * float(waits.ep_s)
+    assert float(hides.step_s) < float(waits.step_s)
 
 
 def test_owners_of_whole_tensors_broadcast_in_turn() -> None:

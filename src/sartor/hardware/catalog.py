@@ -151,6 +151,8 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "link_domain": ("link_domain", 1),
     "dies_per_card": ("dies_per_card", 1),
     "pcie_gb_per_s": ("pcie_bytes_per_s", GIGA),
+    "host_link_gb_per_s": ("host_link_bytes_per_s", GIGA),
+    "host_memory_gb_per_s": ("host_memory_bytes_per_s", GIGA),
     "smem_kib_per_sm": ("smem_bytes_per_sm", KIB),
     "memory_side_cache_mib": ("memory_side_cache_bytes", MIB),
     "fp32_accumulate_rate": ("fp32_accumulate_rate", 1),

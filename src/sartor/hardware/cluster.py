@@ -124,6 +124,18 @@ class Cluster:
         """Devices of all pools; 0: any number."""
         return sum(pool.num_devices for pool in self.pools)
 
+    @property
+    def host_link_bytes_per_s(self) -> float:
+        """Between a device and its host, one way."""
+        return self.gpu.host_link_bytes_per_s or self.gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
+
+    @property
+    def host_memory_bytes_per_s(self) -> float:
+        """A device's share of its host's memory, sustained."""
+        if self.gpu.host_memory_bytes_per_s:
+            return self.gpu.host_memory_bytes_per_s * SERVER_MEMORY_BYTES_PER_S / SERVER_MEMORY_NOMINAL_BYTES_PER_S
+        return SERVER_MEMORY_BYTES_PER_S / self.devices_per_node
+
     def reached(self, num_devices: int) -> Cluster:
         """The pools that ``num_devices`` devices fill, in file order."""
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
@@ -140,6 +152,11 @@ def own_links(gpu: Gpu) -> Cluster:
 
 UNSAID_BYTES_PER_S = 16e9
 """Link of a device whose datasheet names none: PCIe 3.0 x16 in one direction, rounded (PCI-SIG, 2010)."""
+
+SERVER_MEMORY_NOMINAL_BYTES_PER_S = 410e9
+SERVER_MEMORY_BYTES_PER_S = 300e9
+"""Memory bandwidth of a two-socket host, shared by its devices, and what of it is sustained (recalled: 8 channels of
+DDR4-3200 a socket)."""
 
 
 def _check_spans(tiers: tuple[LinkTier, ...]) -> None:

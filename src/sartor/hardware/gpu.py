@@ -50,6 +50,10 @@ class Gpu:
     """Devices sold as one card; every number here is per device."""
     pcie_bytes_per_s: float = 0.0
     """Host link, one direction."""
+    host_link_bytes_per_s: float = 0.0
+    """A faster link to a host on the same board (NVLink-C2C), one direction; 0: PCIe is the host link."""
+    host_memory_bytes_per_s: float = 0.0
+    """This device's share of such a host's memory, nominal; 0: a server's, shared by the node."""
     smem_bytes_per_sm: float = 0.0
     memory_side_cache_bytes: float = 0.0
     """A cache between L2 and memory (AMD Infinity Cache); 0 where there is none."""
@@ -139,6 +143,8 @@ _NOT_NEGATIVE = (
     "link_latency_s",
     "link_domain",
     "pcie_bytes_per_s",
+    "host_link_bytes_per_s",
+    "host_memory_bytes_per_s",
     "smem_bytes_per_sm",
     "memory_side_cache_bytes",
     "matrix_tile",

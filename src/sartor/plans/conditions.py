@@ -318,6 +318,13 @@ def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(
             reason=f"{job.trainer.name} always computes {words} again", ok=lambda r: r["recompute"] != Recompute.NONE
         )
+    if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules:
+        yield Condition(  # torchtitan's overlap of the two has no checkpoints (PR 1721)
+            reason="DualPipeV with expert parallelism goes with no recomputation",
+            ok=lambda r: (
+                (r["schedule"] != PipelineSchedule.DUAL_PIPE_V) | (r["ep"] == 1) | (r["recompute"] == Recompute.NONE)
+            ),
+        )
     if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
         yield Condition(
             reason="layers offloaded whole go with no recomputation", ok=lambda r: r["recompute"] == Recompute.NONE

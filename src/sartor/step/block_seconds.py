@@ -36,21 +36,21 @@ class BlockSeconds:
 
 
 def block_seconds(
-    times: tuple[BlockTimes, ...], trainer: Trainer, c: TrainingCoefficients, *, interleaved: bool = False
+    times: tuple[BlockTimes, ...], trainer: Trainer, c: TrainingCoefficients, *, overlapped: bool = False
 ) -> BlockSeconds:
-    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``interleaved`` where a device
-    holds several chunks of the pipeline, so that another microbatch is at hand to hide exchanges behind."""
-    columns = [_seen(each, trainer, c, interleaved) for each in times]
+    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` where the
+    schedule hides exchanges of experts behind another microbatch."""
+    columns = [_seen(each, trainer, c, overlapped) for each in times]
     stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
     return BlockSeconds(**stacked)
 
 
-def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, interleaved: bool) -> dict[str, Any]:
+def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> dict[str, Any]:
     x, net = c.compute_factor, c.network_factor
     ahead, behind = _hidden_tp(t, trainer, c)
     tp_f = net * (t.tp_forward_s - ahead) + c.sm_contention * net * ahead
     tp_b = net * (t.tp_backward_s - behind) + c.sm_contention * net * behind
-    ep = net * _seen_ep(t, trainer, c, interleaved)
+    ep = net * _seen_ep(t, trainer, c, overlapped)
     exchange_f, exchange_b = ep * t.ep_forward_s + net * t.cp_forward_s, ep * t.ep_backward_s + net * t.cp_backward_s
     forward, backward = x * t.forward_s + tp_f + exchange_f, x * t.dgrad_s + tp_b + exchange_b
     wgrad = x * np.asarray(t.wgrad_s)
@@ -72,10 +72,10 @@ def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, interleaved:
     }
 
 
-def _seen_ep(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, interleaved: bool) -> Any:
+def _seen_ep(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> Any:
     """Share of expert-parallel seconds that lengthens a step: what is hidden runs beside another microbatch's compute,
     which it slows."""
-    if not (interleaved and trainer.ep_overlap):
+    if not overlapped:
         return 1.0
     exchange = np.asarray(t.ep_forward_s + t.ep_backward_s)
     compute = np.asarray(t.forward_s + t.dgrad_s + t.wgrad_s)

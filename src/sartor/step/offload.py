@@ -17,17 +17,12 @@ from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.step.activations import Activations
 from sartor.step.distinct import BlockRows
 from sartor.step.kept_bytes import microbatch_of, moved_bytes
-from sartor.step.optimizer import HOST_BYTES_PER_S
 from sartor.units import FloatArray
-
-UNSAID_HOST_BYTES_PER_S = 16e9
-"""Of a device whose datasheet names no host link: PCIe 3.0 x16."""
 
 
 def host_bytes_per_s(cluster: Cluster) -> float:
     """One way between a device and its host: the link, or the device's share of the host's memory."""
-    link = cluster.gpu.pcie_bytes_per_s or UNSAID_HOST_BYTES_PER_S
-    return min(link, HOST_BYTES_PER_S / cluster.devices_per_node)
+    return min(cluster.host_link_bytes_per_s, cluster.host_memory_bytes_per_s)
 
 
 def offload_seconds(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> FloatArray | None:

@@ -62,8 +62,8 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     )
     start, whole = memory_bound_cost(update, cluster.gpu, calibration).time_s  # type: ignore[misc]
     each = (whole - start) / many + _newton_schulz_s(job, cluster)
-    host = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / (cluster.gpu.pcie_bytes_per_s or 16e9)
-    stepped = bytes_per_param(job) * cluster.devices_per_node / HOST_BYTES_PER_S
+    host = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / cluster.host_link_bytes_per_s
+    stepped = bytes_per_param(job) / cluster.host_memory_bytes_per_s
     return OptimizerLine(start_s=float(start), s_per_param=float(each), offload_s_per_param=host + stepped)
 
 
@@ -80,11 +80,6 @@ def chip_update_s_per_param(accelerator: Accelerator) -> Floats:
         pass_=Pass.OPTIMIZER,
     )
     return np.asarray(vector_cost(update, accelerator).time_s) / params
-
-
-HOST_BYTES_PER_S = 300e9
-"""Memory bandwidth of a two-socket host, shared by its devices (recalled: 8 channels of DDR4-3200 a socket give 410
-nominal)."""
 
 
 def bytes_per_param(job: TrainingJob) -> float:

@@ -119,8 +119,9 @@ def tables_of(
     return [plan_tables(job, columns, *each, coefficients, blocks_known) for each in zip(pools, known, strict=True)]
 
 
-STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero")
-"""What tables depend on: of ``virtual`` whether chunks interleave, of ``zero`` whether anything is sharded."""
+STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero", "schedule")
+"""What tables depend on: of ``virtual`` whether chunks interleave, of ``zero`` whether anything is sharded, of
+``schedule`` whether it hides the exchange of experts."""
 WORK = ("pipeline", "structure", "recompute", "recompute_layers", "microbatches", "schedule", "zero")
 """What a pipeline's time depends on: of ``zero`` whether weights are gathered layer by layer."""
 
@@ -148,7 +149,13 @@ def _plans(
     splits: Sequence[tuple[int, ...] | None],
     tables_for: Callable[[dict[str, IntArray]], list[PlanTables]],
 ) -> _Plans:
-    told = {**columns, "virtual": np.minimum(columns["virtual"], 2), "zero": np.minimum(columns["zero"], 1)}
+    hides = (columns["schedule"] == PipelineSchedule.DUAL_PIPE_V) & (columns["ep"] > 1)
+    told = {
+        **columns,
+        "virtual": np.minimum(columns["virtual"], 2),
+        "zero": np.minimum(columns["zero"], 1),
+        "schedule": np.where(hides, PipelineSchedule.DUAL_PIPE_V, 0),
+    }
     few, structure = distinct_rows([told[name] for name in STRUCTURE])
     structures = dict(zip(STRUCTURE, few, strict=True))
     tables = tables_for(structures)

@@ -11,6 +11,7 @@ from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
+from sartor.model.choices import PipelineSchedule
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
@@ -178,17 +179,24 @@ def _seconds(
     rows: BlockRows,
     c: TrainingCoefficients,
 ) -> tuple[BlockSeconds, IntArray]:
-    """Blocks' seconds by distinct rows; twice as many rows where interleaved plans hide what others wait for."""
+    """Blocks' seconds by distinct rows; twice as many rows where some plans hide what others wait for.
+
+    An exchange of experts is hidden behind another microbatch: by DualPipeV, whose schedule pairs a forward with a
+    backward (DeepSeek-V3, 2024, sec. 3.2.1; torchtitan PR 1721), or where a trainer's switch does the same between the
+    chunks of an interleaved pipeline.
+    """
     plain, index = block_seconds(times, job.trainer, c), rows.index
-    interleaved = columns["virtual"] > 1
-    if not job.trainer.ep_overlap or not interleaved.any():
+    overlapped = columns["schedule"] == PipelineSchedule.DUAL_PIPE_V
+    if job.trainer.ep_overlap:
+        overlapped = overlapped | (columns["virtual"] > 1)
+    if not overlapped.any():
         return plain, index
-    other = block_seconds(times, job.trainer, c, interleaved=True)
+    other = block_seconds(times, job.trainer, c, overlapped=True)
     both = {
         each.name: np.concatenate([getattr(plain, each.name), getattr(other, each.name)], axis=1)
         for each in fields(BlockSeconds)
     }
-    return BlockSeconds(**both), index + rows.size * interleaved
+    return BlockSeconds(**both), index + rows.size * overlapped
 
 
 def _twice(offload_s: FloatArray | None, rows: int) -> FloatArray | None:
