@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ def listen() -> None:
     signal.signal(signal.SIGINT, _pressed)
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, _once_more)
+    sys.unraisablehook = _unraisable
 
 
 def deaf() -> None:
@@ -102,6 +104,14 @@ def _once_more(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
         return
     raise KeyboardInterrupt
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Python drops an error raised while an object is cleared away, and prints it: an interrupt is raised again."""
+    if not isinstance(what.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+    elif hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is _once_more:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
 def _loading(frame: FrameType | None) -> bool:

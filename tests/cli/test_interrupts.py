@@ -55,6 +55,25 @@ cp_sat._run = told
 from sartor.__main__ import main
 main()
 """
+WHILE_CLEARED_AWAY = """
+import os, signal, time
+from sartor import interrupts
+
+def generator():
+    try:
+        yield
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+
+interrupts.listen()
+held = generator()
+next(held)
+try:
+    del held
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("raised")
+"""
 GEMM = ["gemm", "512", "512", "512", "--gpu", "a100"]
 
 
@@ -69,6 +88,12 @@ def ran(code: str, *words: object) -> subprocess.CompletedProcess[str]:
 def test_while_a_library_loads(library: str) -> None:
     done = ran(WHILE_LOADING, library, *GEMM, "--json")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_while_an_object_is_cleared_away() -> None:
+    """Python drops what is raised there, and prints a traceback: here nothing is printed, and the interrupt is kept."""
+    done = ran(WHILE_CLEARED_AWAY)
+    assert (done.stdout, done.stderr) == ("raised\n", "")
 
 
 def test_one_that_is_not_to_be_interrupted_is_not() -> None:

@@ -5,6 +5,7 @@ are written."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ import pytest
 
 from effort import times
 from records.made_tables import gemm_rows, write_csv
+from traces.kineto_made import Made, trace
 
 REPO = Path(__file__).parents[2]
 KILLED = """
@@ -59,14 +61,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there is no kill -9 elsewhere")
-@pytest.mark.parametrize("command", ["plan --write", "calibrate", "estimate --out"])
+@pytest.mark.parametrize("command", ["plan --write", "calibrate", "diagnose", "estimate --out"])
 def test_every_file_is_whole_and_the_answer_the_same(command: str, tmp_path: Path) -> None:
     new, old, folder = tmp_path / "new", tmp_path / "old", tmp_path / "folder"
-    records = write_csv(tmp_path / "records.csv", gemm_rows(1.2, shapes=SHAPES)) if command == "calibrate" else None
+    records, profile = write_csv(tmp_path / "records.csv", gemm_rows(1.2, shapes=SHAPES)), tmp_path / "trace.json"
+    profile.write_text(json.dumps(trace(Made(seed=1, steps=3))))
+    written = ["--html", str(folder / "run.html"), "--out", str(folder / "run.json")]
     plan = ["plan", "gpt2-medium", "--cluster", "dgx-a100", "--num-devices", "8", "--overwrite", "--write", "megatron"]
     words = {
         "plan --write": [*plan, str(folder), "--global-batch-size", "32", "--trace", str(folder / "trace.json")],
         "calibrate": ["calibrate", str(records), "--out", str(folder / "c.toml")],
+        "diagnose": ["diagnose", str(profile), "--gpu", "h100", "--records", str(folder / "records.csv"), *written],
         "estimate --out": ["estimate", "pythia-70m", "--gpu", "a100", "--out", str(folder / "estimate.json")],
     }[command]
     counted = [ran(only, 0, words) for only in (WRITING, "")]

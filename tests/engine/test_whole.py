@@ -207,7 +207,7 @@ print(test_whole.facts(test_whole.ask(Path(sys.argv[1]))))
 def test_killed_again_and_again_at_random_it_answers_the_same(uncut: Whole, tmp_path: Path) -> None:
     by, path, here = random.Random(7), tmp_path / "study.db", Path(__file__).parent
     words = [sys.executable, "-c", CHILD, str(path), str(here), str(here.parent)]
-    for _ in range(times(8, 50)):
+    for _ in range(times(5, 50)):
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         process.stdout.readline()

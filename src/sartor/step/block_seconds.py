@@ -56,13 +56,14 @@ def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: 
     wgrad = x * np.asarray(t.wgrad_s)
     host = _host_s(t.kernels, forward + backward + wgrad, trainer, c)
     busy = t.forward_s + t.dgrad_s + t.wgrad_s + t.tp_forward_s + t.tp_backward_s + t.ep_forward_s + t.ep_backward_s
+    regathered = c.checkpoint_s * np.greater(t.tp_forward_s, 0)
     again = np.maximum(t.full_s - t.tp_forward_s - t.ep_forward_s - t.cp_forward_s, 0.0)
     return {
         "forward_s": forward + host / 3,
         "backward_s": backward + host * (2 / 3),
         "wgrad_s": wgrad,
         "selective_s": x * np.asarray(t.selective_s),
-        "full_s": np.where(np.greater(t.full_s, 0), x * again + tp_f + exchange_f + host / 3 + c.checkpoint_s, 0.0),
+        "full_s": np.where(np.greater(t.full_s, 0), x * again + tp_f + exchange_f + host / 3 + regathered, 0.0),
         "tp_s": tp_f + tp_b,
         "ep_s": ep * (t.ep_forward_s + t.ep_backward_s),
         "cp_s": net * (t.cp_forward_s + t.cp_backward_s),

@@ -34,10 +34,10 @@ class TrainingCoefficients:
     launch_s: float = 4e-6
     """Host time for one kernel of an eager trainer (PyTorch dispatch and a launch take 3-6 us; recalled)."""
     checkpoint_s: float = 0.0
-    """Host time of one fully recomputed layer and microbatch that no kernel hides. Assumed cause, not measured:
-    checkpointing reads random states back from the device, which empties its queue of launches; large runs of 2022
-    launched one kernel after the other on top (``CUDA_LAUNCH_BLOCKING``), 10 to 20 us for each of a layer's 160
-    (recalled). Off until fitted."""
+    """Time of one fully recomputed layer and microbatch under tensor parallelism that no kernel hides. Assumed cause,
+    not measured: DeepSpeed keeps a part of a layer's input on each tensor-parallel rank (``partition_activations``) and
+    gathers it first, the host waiting; without tensor parallelism there is nothing to gather, and runs show none of it.
+    Off until fitted."""
     graph_launch_s: float = 1e-6
     """The same with CUDA graphs (about 1 us a node; recalled)."""
     network_factor: float = 1.0

@@ -25,7 +25,7 @@ FORWARD = 1 / 3
 """Share of a chunk's time that is forward (products: one forward, two backward); stalls hardly depend on it."""
 ROUNDS = (1, 2, 3)
 """Rounds of pp microbatches that are gone through; every further one adds what the last of these added."""
-DRAWN = 48
+DRAWN = 192
 """Durations of blocks at which paths are looked for."""
 
 
