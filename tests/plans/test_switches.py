@@ -36,6 +36,42 @@ def test_every_switch_takes_each_of_its_words_and_says_so(name: str) -> None:
             assert settings(choice.job)[name] == choice.said[name]
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite"])
+@pytest.mark.parametrize("cp", [1, 2])
+def test_packed_documents_attend_as_sequences_of_their_length_would(model: str, cp: int) -> None:
+    """A sequence of 8 documents is 8 sequences of one: every token has the same products and the same keys."""
+    packed, _ = training_job(load_model(model), CLUSTER.gpus, global_batch_size=64, seq_len=8192)
+    apart = replace(packed, seq_len=1024, global_batch_size=512)
+    plan = replace(PLAN, dims=ParallelDims(dp=8, cp=cp), num_microbatches=8)
+    for job, each in ((replace(packed, document_len=1024), plan), (replace(packed, document_len=8192), plan)):
+        same = replace(apart, seq_len=job.document_len, global_batch_size=64 * 8192 // job.document_len)
+        wide = replace(each, microbatch_size=8192 // job.document_len)
+        assert float(step(job, each, CLUSTER).step_s) == pytest.approx(float(step(same, wide, CLUSTER).step_s))
+        assert float(footprint(job, each, CLUSTER).device_bytes) == pytest.approx(
+            float(footprint(same, wide, CLUSTER).device_bytes)
+        )
+    seconds = [float(step(replace(packed, document_len=d), plan, CLUSTER).step_s) for d in (512, 2048, 8192)]
+    assert seconds == sorted(seconds)
+
+
+def test_frozen_weights_have_no_update_no_gradients_and_no_optimizer() -> None:
+    frozen = replace(JOB, trains_weights=False)
+    spent, found = step(JOB, PLAN, CLUSTER), step(frozen, PLAN, CLUSTER)
+    assert float(found.optimizer_s) == 0 == float(found.dp_exposed_s)
+    assert (
+        2 / 3 < float(found.compute_s) / float(spent.compute_s) < 0.8
+    )  # no weight gradients; attention has both passes
+    held = footprint(frozen, PLAN, CLUSTER)
+    assert held.optimizer_bytes == held.grad_bytes == 0
+
+
+@pytest.mark.parametrize(("field", "value"), [("trains_weights", False), ("document_len", 1024)])
+@pytest.mark.parametrize("kind", ["megatron", "torchtitan", "maxtext", "deepspeed", "accelerate"])
+def test_no_launch_file_is_written_for_what_it_could_not_say(kind: str, field: str, value: int) -> None:
+    with pytest.raises(InputError, match=r"train all weights|data loader's to say"):
+        launch_files(kind, replace(JOB, **{field: value}), PLAN, CLUSTER)  # type: ignore[arg-type]
+
+
 def test_any_compares_every_value_and_takes_the_fastest() -> None:
     asked = {"tp": 4, "pp": 1, "cp": 1, "zero_stage": 1}
 
@@ -71,6 +107,9 @@ def test_trainers_without_narrow_moments_refuse_them(trainer: str) -> None:
         ({"deepep": "on"}, "the model has no experts"),
         ({"moments_dtype": "int3"}, "must be one of fp32, bf16, fp16, fp8, any"),
         ({"recipe": "nvfp4"}, "has no matrix units for it"),
+        ({"document_len": "1000"}, "must divide seq_len=8192; nearest: 1024"),
+        ({"document_len": "x"}, "must be one of all, 1 to 16777216"),
+        ({"document_len": "any"}, "takes one number"),
         (dict.fromkeys(("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "fused_loss", "grad_fusion"), "any"),
          "at most 32 jobs"),
     ],

@@ -54,6 +54,11 @@ def launch_files(
     Raises `InputError` for a plan the framework cannot run, naming the field and the nearest it could.
     """
     kind = launch_kind(kind)
+    if job.document_len:
+        must = "how documents are packed is the data loader's to say; no launch file of ours does"
+        raise InputError("document_len", job.document_len, must, "all")
+    if not job.trains_weights:
+        raise InputError("train_weights", "off", f"{kind.value} files of ours train all weights", "train_weights=on")
     if kind is LaunchKind.MAXTEXT:
         release_of(kind, version)
         return maxtext_files(job, plan, cluster)

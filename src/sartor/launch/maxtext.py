@@ -163,8 +163,6 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse("sequence_parallel", "false", why, "sequence_parallel=true")
     if job.moments_dtype is not DType.FP32:
         raise _refuse("moments_dtype", job.moments_dtype.value, "narrows the first moment alone", "fp32")
-    if not job.trains_weights:
-        raise _refuse("trains_weights", "false", "trains all weights (no frozen ones)", "trains_weights=true")
 
 
 def _parallel(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> dict[str, Value]:

@@ -111,8 +111,6 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         raise _refuse(
             "recipe", job.recipe.value, "does not support this precision", ", ".join(r.value for r in PRECISION)
         )
-    if not job.trains_weights:
-        raise _refuse("trains_weights", "false", "trains all weights (no frozen ones)", "trains_weights=true")
     if job.trainer.broadcasts_shards and plan.zero_stage:
         raise _refuse("framework", job.trainer.name, "gathers equal shards at once", "--framework megatron")
     if d.cp > 1 and job.seq_len % (2 * d.cp):

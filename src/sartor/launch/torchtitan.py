@@ -164,8 +164,6 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     if plan.recompute is Recompute.SELECTIVE:
         why = "recomputes whole layers, every n-th layer or by operator, not the attention core alone"
         raise _refuse("recompute", "selective", why, "recompute=none or full")
-    if not job.trains_weights:
-        raise _refuse("trains_weights", "false", "trains all weights (no frozen ones)", "trains_weights=true")
     _check_experts(job, plan)
     shards = plan.shard_group or d.dp * d.cp
     if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):

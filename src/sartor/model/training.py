@@ -61,6 +61,8 @@ class TrainingJob:
     """What of a layer's activations waits for backward in host memory."""
     offload_layers: int = 0
     """On each device, the layers that do so; 0: all."""
+    document_len: int = 0
+    """Tokens of each document packed into a sequence: attention stays within it. 0: a sequence is one document."""
     trains_weights: bool = True
     """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
     model."""

@@ -41,6 +41,9 @@ class Workload:
     dropout: bool = False
     routing_skew: float = 1.0
     """Tokens of the busiest expert relative to the mean."""
+    document_len: int = 0
+    """Tokens of each document packed into a sequence of training: its attention stays within it. It divides
+    ``seq_len``; 0: a sequence is one document."""
 
     @property
     def new_tokens(self) -> Ints:

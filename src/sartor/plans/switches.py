@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, combinations, product
@@ -15,6 +15,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, MoeFfn
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, RecomputeModule, TrainingJob
+from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, supports
 
@@ -45,8 +46,26 @@ OFFLOADS: Mapping[str, Setting] = {
         for some in combinations(OffloadModule, n)
     },
 }
-MOST_LAYERS = 1024
-LAYERS: Mapping[str, Setting] = {"all": 0, **{str(n): n for n in range(1, MOST_LAYERS)}}
+
+
+class Numbers(Mapping[str, Setting]):
+    """``all`` (0), or any whole number from 1 to ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __getitem__(self, word: str) -> Setting:
+        if word == "all":
+            return 0
+        if word.isascii() and word.isdigit() and len(word) < 10 and 1 <= int(word) <= self.most:
+            return int(word)
+        raise KeyError(word)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("all",))
+
+    def __len__(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +96,9 @@ SWITCHED: Mapping[str, JobSwitch] = {
     ),
     "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
     "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
-    "offload_layers": JobSwitch(field="offload_layers", words=LAYERS, of_trainer=False),
+    "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
+    "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
     "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
@@ -193,8 +214,12 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
     if name.startswith("offload") and not job.trainer.offloads:
         raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "--framework megatron")
+    if name == "document_len" and word in switch.words:
+        _check_documents(job, word)
     if word == ANY and name in NAMED:
         return module_sets(job) if name == "recompute_modules" else offload_sets(job)
+    if word == ANY and isinstance(switch.words, Numbers):
+        raise InputError(f"fix {name}", word, "takes one number", "all")
     if word == ANY:
         kinds = dict.fromkeys(_word(value) for value in switch.words.values())
         return [each for each in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(each))]
@@ -204,8 +229,8 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
             known = [*(module.value for module in _modules_of(job)), ANY]
         if name == "offload_modules":
             known = [NOTHING, *(module.value for module in _offloadable(job)), ANY]
-        if name == "offload_layers":
-            known = ["all", f"1 to {MOST_LAYERS - 1}"]
+        if isinstance(switch.words, Numbers):
+            known = ["all", f"1 to {switch.words.most}"]
         near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
         raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
     if name == "recompute_modules":
@@ -223,6 +248,15 @@ def _check_modules(name: str, word: str, known: Sequence[str]) -> None:
         must = f"must be a part that the model has and the trainer can move; there are {', '.join(known)}"
         must = must if name == "offload_modules" else f"the model has no such part; it has {', '.join(known)}"
         raise InputError(f"fix {name}", "+".join(absent), must, known[0])
+
+
+def _check_documents(job: TrainingJob, word: str) -> None:
+    each = 0 if word == "all" else int(word)
+    if each and job.seq_len % each:
+        near = sorted((d for d in range(1, job.seq_len + 1) if job.seq_len % d == 0), key=lambda d: abs(d - each))
+        raise InputError("fix document_len", word, f"must divide seq_len={job.seq_len}", str(near[0]))
+    if each and job.attention_kernel is not AttentionKernel.FLASH:
+        raise InputError("fix document_len", word, "unfused attention is computed over whole sequences", "all")
 
 
 def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:

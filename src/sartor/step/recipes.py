@@ -98,6 +98,7 @@ def workload_of(job: TrainingJob, tp: Ints = 1, microbatch_size: Ints = 1) -> Wo
         attention_kernel=job.attention_kernel,
         dropout=job.dropout,
         routing_skew=job.routing_skew,
+        document_len=job.document_len,
     )
 
 

@@ -129,15 +129,16 @@ def _core(
     seq_kv: Ints,
     causal: bool,
 ) -> Attention:
-    """Attention over whole sequences, for the heads of one device."""
+    """Attention over whole sequences, or over each of the documents packed into them, for the heads of one device."""
+    documents = setting.documents
     return Attention(
         name=name,
         role=Role.ATTENTION,
-        batch=setting.batch,
+        batch=setting.batch * documents,
         num_heads=heads,
         num_kv_heads=kv_heads,
-        seq_q=seq_q,
-        seq_kv=seq_kv,
+        seq_q=seq_q // documents,
+        seq_kv=seq_kv // documents,
         head_dim=mixer.head_dim,
         v_head_dim=mixer.value_dim,
         causal=causal,

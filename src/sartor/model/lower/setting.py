@@ -43,6 +43,12 @@ class Setting:
         return self.workload.phase is Phase.DECODE
 
     @property
+    def documents(self) -> Ints:
+        """Documents in a sequence."""
+        each = self.workload.document_len if self.training else 0
+        return self.seq_q // each if each else 1
+
+    @property
     def flash(self) -> bool:
         return self.workload.attention_kernel is AttentionKernel.FLASH
 
