@@ -42,7 +42,7 @@ finally:
         print(f"steps {steps}", file=sys.stderr)
 """
 WRITING = str(Path("sartor") / "files.py")
-MOMENTS = times(3, 50)
+MOMENTS = times(2, 50)
 """Of each command."""
 SHAPES = [(m, n, 1024) for m in (16, 128, 512, 2048, 8192) for n in (1024, 4096, 8192)]
 

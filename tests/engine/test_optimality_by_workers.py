@@ -138,7 +138,7 @@ def steps(found: JointResult) -> Any:
     return found.best, found.ranked, found.upper_bound, found.pruned, told
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_dollar", "area", "two models"])
+@pytest.mark.parametrize("name", ["throughput", "throughput_per_dollar", "area", *(["two models"] if LONG else [])])
 def test_cut_after_any_result_the_gap_is_never_less_than_the_true_one(name: str) -> None:
     asked, optimum, known = ASKED[name], best_of(name), dict[str, Result]()
     after, whole = 0, False

@@ -101,7 +101,7 @@ class Counting:
         patch.setattr(SearchStore, "keep", counted)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(times(1, 2)))
 def test_cut_anywhere_it_ends_as_if_it_had_not_been_and_does_nothing_twice(
     seed: int, uncut: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

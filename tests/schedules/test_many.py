@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
+from effort import times
 from sartor.cost.chip.area import published_grid
 from sartor.cost.chip.operator_latency import Fused
 from sartor.cost.collective.ring import link_time_s
@@ -29,7 +30,7 @@ from sartor.units import Floats
 from strategies import shapes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(15, 40), deadline=None)
 @given(shapes(), accelerators(), st.booleans(), st.sampled_from((1, 2)))
 def test_floor_bound_optimum_and_running_in_turn_stand_in_this_order(
     shape: TransformerShape, accelerator: Accelerator, backward: bool, tp: int
@@ -42,7 +43,7 @@ def test_floor_bound_optimum_and_running_in_turn_stand_in_this_order(
     assert bounds.lower[0] <= found.makespan <= bounds.upper[0]
 
 
-@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=times(15, 40), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(shapes(), accelerators(), st.booleans(), st.sampled_from((1, 2)), st.sampled_from((1, 8)))
 def test_no_block_moves_bytes_faster_than_memory_buffer_and_links(
     shape: TransformerShape, accelerator: Accelerator, backward: bool, tp: int, microbatch: int
