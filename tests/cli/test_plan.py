@@ -149,6 +149,8 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
     ("words", "sentence"),
     [
         (["--fix", "tpp=8"], "--fix=tpp: is no axis of a plan"),
+        (["--fix", "optimizer=muon"], "is no axis of a plan but the job's; nearest: --optimizer"),
+        (["--fix", "rails=true"], "nearest: a tier of a cluster's file: rails = ..."),
         (["--fix", "tp"], "must read AXIS=VALUE"),
         (["--fix", "tp=2,tp=4"], "tp is held at 2 already"),
         (["--fix", "tp=3"], "--fix tp=3: must divide num_devices=16; nearest: 2 or 4"),

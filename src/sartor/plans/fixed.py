@@ -51,10 +51,23 @@ def named_values(fixed: Mapping[str, Any], option: str = "fix") -> dict[str, int
     return {_axis(name, option): _value(_axis(name, option), value, option) for name, value in fixed.items()}
 
 
+OF_THE_JOB = (
+    "attention", "cluster", "dtype", "framework", "global_batch_size", "headroom", "num_devices", "optimizer",
+    "routing_skew", "seq_len",
+)  # fmt: skip
+OF_A_CLUSTER = ("rails", "oversubscription")
+
+
 def _axis(name: str, option: str) -> str:
     axis = name.strip().lower().replace("-", "_")
     if axis in FIXABLE:
         return axis
+    if axis in OF_THE_JOB:
+        raise InputError(option, name, "is no axis of a plan but the job's", f"--{axis.replace('_', '-')}")
+    if axis in OF_A_CLUSTER:
+        raise InputError(
+            option, name, "is no axis of a plan but a network's", f"a tier of a cluster's file: {axis} = ..."
+        )
     known = (*FIXABLE, *SWITCHED)
     near = difflib.get_close_matches(axis, known, n=2, cutoff=0.5)
     raise InputError(option, name, f"is no axis of a plan; there are {', '.join(known)}", " or ".join(near))
