@@ -31,7 +31,8 @@ PLAN = TrainingPlan(dims=ParallelDims(tp=2, dp=8), num_microbatches=8, zero_stag
 def test_every_switch_takes_each_of_its_words_and_says_so(name: str) -> None:
     for word in SWITCHED[name].words:
         if name not in ("recipe", "recompute_modules", "offload_modules", "offload_layers"):
-            (choice,), rest = job_choices(MOE, CLUSTER.gpus, {name: word, "tp": 2})
+            frozen = {"train_weights": "off"} if name == "frozen_bits" else {}
+            (choice,), rest = job_choices(MOE, CLUSTER.gpus, {**frozen, name: word, "tp": 2})
             assert rest == {"tp": 2}
             assert settings(choice.job)[name] == choice.said[name]
 
@@ -63,6 +64,21 @@ def test_frozen_weights_have_no_update_no_gradients_and_no_optimizer() -> None:
     )  # no weight gradients; attention has both passes
     held = footprint(frozen, PLAN, CLUSTER)
     assert held.optimizer_bytes == held.grad_bytes == 0
+
+
+def test_frozen_weights_in_4_bits_hold_a_quarter_and_are_widened_for_every_product() -> None:
+    """QLoRA: layers in 4.127 bits, embedding and head in 16; a read of 4 bits and a write of 16 before each product."""
+    fixed = {"tp": 2, "train_weights": "off"}
+    (frozen,), _ = job_choices(JOB, CLUSTER.gpus, fixed)
+    (narrow,), _ = job_choices(JOB, CLUSTER.gpus, {**fixed, "frozen_bits": 4})
+    ends = 2 * 128256 * 4096 / 2  # of two tensor-parallel devices
+    held = [float(footprint(each.job, PLAN, CLUSTER).param_bytes) for each in (frozen, narrow)]
+    layers = held[0] / 2 - ends
+    assert held[1] == pytest.approx(2 * ends + layers * 4.127 / 8, rel=0.01)
+    plain, widened = (step(each.job, PLAN, CLUSTER) for each in (frozen, narrow))
+    more = float(widened.compute_s - plain.compute_s)
+    moved = 8 * 2 * layers * (4.127 / 8 + 2)  # 8 microbatches, forward and backward
+    assert moved / CLUSTER.gpu.hbm_bytes_per_s < more < 2 * moved / CLUSTER.gpu.hbm_bytes_per_s
 
 
 @pytest.mark.parametrize(("field", "value"), [("trains_weights", False), ("document_len", 1024)])
@@ -110,6 +126,8 @@ def test_trainers_without_narrow_moments_refuse_them(trainer: str) -> None:
         ({"document_len": "1000"}, "must divide seq_len=8192; nearest: 1024"),
         ({"document_len": "x"}, "must be one of all, 1 to 16777216"),
         ({"document_len": "any"}, "takes one number"),
+        ({"frozen_bits": "4"}, "trained have 16 bits; nearest: train_weights=off"),
+        ({"frozen_bits": "4", "train_weights": "off", "recipe": "fp8_delayed"}, "made 16-bit for every product"),
         (dict.fromkeys(("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "fused_loss", "grad_fusion"), "any"),
          "at most 32 jobs"),
     ],

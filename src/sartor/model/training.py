@@ -66,6 +66,9 @@ class TrainingJob:
     trains_weights: bool = True
     """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
     model."""
+    frozen_bits: int = 16
+    """In which frozen layers are held; 4: NormalFloat in blocks of 64, made 16-bit again for every pass (QLoRA,
+    Dettmers et al. 2023, arXiv 2305.14314, sec. 3)."""
 
     @property
     def recomputes_nothing(self) -> bool:

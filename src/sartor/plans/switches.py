@@ -99,6 +99,7 @@ SWITCHED: Mapping[str, JobSwitch] = {
     "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
     "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
     "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
+    "frozen_bits": JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
     "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
@@ -127,7 +128,23 @@ def job_choices(
     if math.prod(map(len, lists)) > MOST_CHOICES:
         must = f"compare at most {MOST_CHOICES} jobs at once"
         raise InputError("fix", f"{math.prod(map(len, lists))} combinations", must, "any for fewer switches")
-    return tuple(_choice(job, dict(zip(asked, words, strict=True))) for words in product(*lists)), rest
+    choices = tuple(_choice(job, dict(zip(asked, words, strict=True))) for words in product(*lists))
+    for choice in choices:
+        _check_frozen(choice.job)
+    return choices, rest
+
+
+def _check_frozen(job: TrainingJob) -> None:
+    if job.frozen_bits == 16:
+        return
+    if job.trains_weights:
+        raise InputError(
+            "fix frozen_bits", job.frozen_bits, "weights that are trained have 16 bits", "train_weights=off"
+        )
+    if job.recipe.dtype.bytes != 2:
+        raise InputError(
+            "fix frozen_bits", job.frozen_bits, "4-bit weights are made 16-bit for every product", "--dtype bf16"
+        )
 
 
 def settings(job: TrainingJob) -> dict[str, str]:

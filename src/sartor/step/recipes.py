@@ -18,7 +18,7 @@ from sartor.model.trainer import Accumulation, Trainer
 from sartor.model.training import Recipe, TrainingJob
 from sartor.model.workload import Phase, Workload
 from sartor.operators import DType
-from sartor.step.states import weight_bytes
+from sartor.step.states import FOUR_BIT_BYTES, frozen_in_4_bits, weight_bytes
 from sartor.units import Ints, round_up
 
 _ANY_LAYOUT = frozenset({"blackwell", "cdna3", "cdna4"})
@@ -60,6 +60,7 @@ def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
         fused=trainer.fused_kernels,
         narrowing=_narrowing(job, cluster.gpu),
         weight_gradients=job.trains_weights,
+        widened_bytes=FOUR_BIT_BYTES if frozen_in_4_bits(job) else 0.0,
         accumulates=trainer.adds_gradients is Accumulation.FUSED,
         gradient_bytes=_gradient_bytes(job),
         strided_heads=trainer.strided_heads and DType.FP32 in cluster.gpu.peak_flops_per_s,

@@ -79,8 +79,20 @@ def weight_bytes(job: TrainingJob) -> float:
     return 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
 
 
+FOUR_BIT_BYTES = (4 + 0.127) / 8
+"""Of a 4-bit weight with its scales, which are quantized too (arXiv 2305.14314, sec. 3: 0.127 bits)."""
+
+
+def frozen_in_4_bits(job: TrainingJob) -> bool:
+    """Whether layers are held in 4 bits."""
+    return not job.trains_weights and job.frozen_bits == 4
+
+
 def gathered_bytes(job: TrainingJob, *, in_layer: bool) -> float:
-    """Of a weight as replicas gather it: as kernels read it, 8 bits where no wider weights are kept."""
+    """Of a weight as replicas gather it: as kernels read it, 8 bits where no wider weights are kept, 4 if it is held
+    so."""
+    if in_layer and frozen_in_4_bits(job):
+        return FOUR_BIT_BYTES
     return job.recipe.dtype.bytes if _is_narrow(job, in_layer) else weight_bytes(job)
 
 
@@ -108,6 +120,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool
     weight = 4.0 if habits.wide_weights else width
     narrow_width, primary = job.recipe.dtype.bytes, _is_narrow(job, in_layer)
     weight = narrow_width if primary else weight
+    weight = FOUR_BIT_BYTES if in_layer and frozen_in_4_bits(job) else weight
     gradient = grad_bytes(job) if job.trains_weights else 0.0
     copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
     held = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0

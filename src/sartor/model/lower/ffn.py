@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sartor.model.layer import DenseFfn, Linear, MoeFfn
-from sartor.model.lower.linear import casts, linear_group, linears, region
+from sartor.model.lower.linear import casts, linear_group, linears, region, widening
 from sartor.model.lower.piece import Fork, Piece, beside, chain
 from sartor.model.lower.pointwise import activation, residual, streamed
 from sartor.model.lower.setting import Setting
@@ -256,6 +256,7 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints,
 
     forward: tuple[Operator, ...] = (
         *casts(setting, name, rows, d_in, dtype, Pass.FORWARD, weights),
+        *widening(setting, name, role, groups * d_out, d_in, Pass.FORWARD),
         gemm("", d_out, d_in, Layout.TN, Pass.FORWARD),
     )
     if not setting.training:
@@ -266,6 +267,9 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints,
         out_dtype=habits.main_grad if habits.accumulates else setting.wide,
         accumulates=habits.accumulates,
     )
-    grad_casts = casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights)
+    grad_casts = (
+        *casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights),
+        *widening(setting, name, role, groups * d_out, d_in, Pass.BACKWARD),
+    )
     kept = ((wgrad,),) if habits.weight_gradients else ()
     return Piece(forward=forward, backward=(*grad_casts, Fork(((dgrad,),), kept)))

@@ -64,6 +64,8 @@ class Kernels:
     quantizing kernel that a GEMM's calibration may include."""
     weight_gradients: bool = True
     """False: the weights are frozen (adapters)."""
+    widened_bytes: float = 0.0
+    """Bytes of a layer's weight as it is held, where a kernel makes it 16-bit again before each product (QLoRA)."""
     accumulates: bool = True
     """The GEMM itself adds weight gradients to a main gradient (Megatron's gradient accumulation fusion); otherwise
     they are written in 16 bits."""

@@ -117,7 +117,10 @@ def product(
     entering, leaving = (rows if split is Split.ROW else own), (own if split is Split.ROW else rows)
     if split is Split.REPLICATED:
         entering = leaving = rows
-    cast = casts(setting, name, entering, d_in, dtype, Pass.FORWARD, weights)
+    cast = (
+        *casts(setting, name, entering, d_in, dtype, Pass.FORWARD, weights),
+        *widening(setting, name, role, d_out, d_in, Pass.FORWARD),
+    )
     if not setting.training:
         return Piece(forward=(*cast, forward))
     dgrad = replace(forward, name=f"{name}.dgrad", n=d_in, k=d_out, layout=Layout.NN, pass_=Pass.DGRAD)
@@ -132,7 +135,10 @@ def product(
         pass_=Pass.WGRAD,
         accumulates=habits.accumulates,
     )
-    grad_cast = casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights)
+    grad_cast = (
+        *casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights),
+        *widening(setting, name, role, d_out, d_in, Pass.BACKWARD),
+    )
     kept: tuple[Flow, ...] = ((wgrad, *accumulation(setting, name, d_out, d_in)),) if habits.weight_gradients else ()
     return Piece(forward=(*cast, forward), backward=(*grad_cast, Fork(((dgrad,),), kept)))
 
@@ -152,6 +158,25 @@ def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[
             cols=d_in,
             bytes_moved=size,
             pass_=Pass.WGRAD,
+        ),
+    )
+
+
+def widening(setting: Setting, name: str, role: Role, rows: Ints, cols: Ints, pass_: Pass) -> tuple[MemoryBound, ...]:
+    """The kernel that makes frozen 4-bit weights 16-bit again before a product; the head is held in 16 bits."""
+    held = setting.kernels.widened_bytes
+    if not held or role is Role.LOGITS:
+        return ()
+    return (
+        MemoryBound(
+            name=f"{name}.widen" if pass_ is Pass.FORWARD else f"{name}.grad_widen",
+            role=Role.CAST,
+            kind=MemoryBoundKind.CAST,
+            rows=rows,
+            cols=cols,
+            bytes_moved=1.0 * rows * cols * (held + setting.element),
+            dtype=setting.wide,
+            pass_=pass_,
         ),
     )
 
