@@ -66,6 +66,18 @@ def test_frozen_weights_have_no_update_no_gradients_and_no_optimizer() -> None:
     assert held.optimizer_bytes == held.grad_bytes == 0
 
 
+def test_frozen_weights_are_held_once_and_their_feed_forward_inputs_not_at_all() -> None:
+    """FP8: one byte and its column-wise copy, no 16-bit weight; 8B, tp 2, 32 layers of gated 14,336."""
+    fixed = {"tp": 2, "recipe": "fp8_delayed"}
+    (trained,), _ = job_choices(JOB, CLUSTER.gpus, fixed)
+    (frozen,), _ = job_choices(JOB, CLUSTER.gpus, {**fixed, "train_weights": "off"})
+    spent, found = (footprint(each.job, PLAN, CLUSTER) for each in (trained, frozen))
+    ends = 2 * 128256 * 4096 / 2
+    layers = float(spent.param_bytes) - 2 * ends  # 2 bytes and twice 1 of each
+    assert float(found.param_bytes) == pytest.approx(2 * ends + layers / 2, rel=0.01)
+    assert float(found.stash_bytes) < 0.9 * float(spent.stash_bytes)
+
+
 def test_frozen_weights_in_4_bits_hold_a_quarter_and_are_widened_for_every_product() -> None:
     """QLoRA: layers in 4.127 bits, embedding and head in 16; a read of 4 bits and a write of 16 before each product."""
     fixed = {"tp": 2, "train_weights": "off"}

@@ -66,6 +66,9 @@ class Rows:
     ep: Ints
     wide: float
     narrow: float
+    ffn_input: float
+    """``narrow``, of what enters feed-forward products; 0 where weights are frozen, as none of their gradients needs it
+    (adapters are taken to stand beside the products of attention, which keep theirs)."""
     flash: bool
     dropout: bool
     gathers: Floats
@@ -92,6 +95,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
     split = np.logical_and(d.sequence_parallel, np.greater(d.tp, 1))
     outer = np.where(split, ceil_div(tokens, d.tp), tokens)
     wide = 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
+    narrow = job.recipe.dtype.bytes if habits.narrow_inputs and job.recipe.dtype.bytes < wide else wide
     return Rows(
         batch=plan.microbatch_size,
         tokens=tokens,
@@ -101,7 +105,8 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         tp=d.tp,
         ep=d.ep,
         wide=wide,
-        narrow=job.recipe.dtype.bytes if habits.narrow_inputs and job.recipe.dtype.bytes < wide else wide,
+        narrow=narrow,
+        ffn_input=narrow if job.trains_weights else 0.0,
         flash=job.attention_kernel is AttentionKernel.FLASH,
         dropout=job.dropout,
         gathers=np.logical_and(split, habits.gathers_input),
@@ -131,8 +136,9 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     outer = rows.outer * hidden_size
     entries = 1 if layer.parallel else len(parts)
     masks = entries * outer if rows.dropout else 0
-    entering = rows.entering * hidden_size * rows.narrow
-    residual = _norm_inputs(rows, layer) * outer + entries * entering + masks
+    entering = rows.entering * hidden_size * (len(layer.mixers) * rows.narrow + len(layer.all_ffns) * rows.ffn_input)
+    entering = rows.entering * hidden_size * rows.narrow if layer.parallel else entering
+    residual = _norm_inputs(rows, layer) * outer + entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
     kept = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
     kept = kept + sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
@@ -142,7 +148,7 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     for each in peaks:
         peak = np.maximum(peak, each)
     whole = residual + kept + core
-    selective = whole - _not_kept(rows, layer, hidden_size, entries * entering, core)
+    selective = whole - _not_kept(rows, layer, hidden_size, entering, core)
     still = rows.offload - {module for again in rows.again for module in GONE.get(again, ())}
     return Activations(
         whole=whole,
@@ -198,9 +204,9 @@ def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tu
 def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Any, modules: frozenset[OffloadModule]) -> Any:
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
     inner = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
-    found = routed * width * rows.narrow if OffloadModule.EXPERT_FC1 in modules else 0
+    found = routed * width * rows.ffn_input if OffloadModule.EXPERT_FC1 in modules else 0
     if OffloadModule.MOE_ACT in modules:
-        found = found + _inner(rows, part.expert, routed, _expert_tp(rows)) - routed * inner * rows.narrow
+        found = found + _inner(rows, part.expert, routed, _expert_tp(rows)) - routed * inner * rows.ffn_input
     return found
 
 
@@ -228,7 +234,7 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
     if isinstance(part, DenseFfn):
         return 0
     width = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
-    saved: Any = _routed(rows, part) * width * rows.narrow if RecomputeModule.MOE_ACT in again else 0
+    saved: Any = _routed(rows, part) * width * rows.ffn_input if RecomputeModule.MOE_ACT in again else 0
     if part.shared is not None and RecomputeModule.SHARED_EXPERTS in again:
         saved = saved + _inner(rows, part.shared, rows.tokens, rows.tp)
     return saved
@@ -299,7 +305,7 @@ def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
     if isinstance(part, DenseFfn):
         return _inner(rows, part, rows.tokens, rows.tp)
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
-    kept = routed * width * rows.narrow + _inner(rows, part.expert, routed, _expert_tp(rows)) + 4 * routed
+    kept = routed * width * rows.ffn_input + _inner(rows, part.expert, routed, _expert_tp(rows)) + 4 * routed
     kept = kept + 8 * rows.outer * part.num_experts
     return kept if part.shared is None else kept + _inner(rows, part.shared, rows.tokens, rows.tp)
 
@@ -308,7 +314,7 @@ def _inner(rows: Rows, part: DenseFfn, tokens: Any, tp: Any) -> Any:
     width = ceil_div(part.ffn_hidden_size, tp)
     ups = 2 if part.gated else 1
     ups += 1 if part.gated and rows.eager else 0
-    return tokens * width * (ups * rows.wide + rows.narrow)
+    return tokens * width * (ups * rows.wide + rows.ffn_input)
 
 
 def _expert_tp(rows: Rows) -> Ints:

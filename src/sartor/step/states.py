@@ -97,7 +97,9 @@ def gathered_bytes(job: TrainingJob, *, in_layer: bool) -> float:
 
 
 def _is_narrow(job: TrainingJob, in_layer: bool) -> bool:
-    return job.trainer.habits.narrow_primary and in_layer and 1 <= job.recipe.dtype.bytes < 2
+    width, habits = job.recipe.dtype.bytes, job.trainer.habits
+    once = not job.trains_weights and habits.narrow_weights  # no optimizer reads a frozen weight in 16 bits again
+    return in_layer and width < 2 and (once or (habits.narrow_primary and width >= 1))
 
 
 def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Ints:
