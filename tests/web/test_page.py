@@ -320,7 +320,7 @@ def test_a_link_brings_everything_back(open_page: Callable[..., Any], pythia: di
     settled(page)
     set_number(page, "num_heads", 20)
     page.locator("#link").click()
-    until(page, "location.hash.length > 10")
+    until(page, "document.querySelector('#status').textContent.toLowerCase().includes('link')")
     shown = page.locator("#step-time").inner_text()
     path = page.evaluate("location.pathname + location.hash")
     again = open_page(path=path)

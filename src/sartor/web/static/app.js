@@ -1,7 +1,7 @@
-// Start: take the state from the address, build the views, keep them in step.
+// Start: take the state from the build the views, keep them in step.
 
 import { h, put } from "./dom.js";
-import { address, canUndo, fromAddress, onChange, redo, state, undo, undoing, update } from "./state.js";
+import { canUndo, fromAddress, onChange, redo, state, undo, undoing, update, writeAddress } from "./state.js";
 import { onServer } from "./api.js";
 import { questionBar, refreshBar } from "./bar.js";
 import { explainOnHover } from "./terms.js";
@@ -95,9 +95,8 @@ function themeButton() {
 }
 
 document.getElementById("link").addEventListener("click", async () => {
-  const link = await address();
-  history.replaceState(null, "", link);
-  try { await navigator.clipboard.writeText(link); status("Link copied."); } catch { status("The address of this page is the link."); }
+  await writeAddress();
+  try { await navigator.clipboard.writeText(location.href); status("Link copied."); } catch { status("The address of this page is the link."); }
 });
 
 document.addEventListener("input", (event) => { event.target.dataset.dirty = "1"; });

@@ -39,7 +39,7 @@ export function update(edit, { live = false, visit = false } = {}) {
   edit(state);
   if (!live) settle();
   tell();
-  if (visit) { clearTimeout(timer); address().then((url) => history.pushState(null, "", url)); }
+  if (visit) { clearTimeout(timer); writeAddress("pushState"); }
 }
 
 function settle() {
@@ -70,11 +70,20 @@ function tell() {
 let timer = 0;
 function keep() {
   clearTimeout(timer);
-  timer = setTimeout(async () => history.replaceState(null, "", await address()), 250);
+  timer = setTimeout(writeAddress, 250);
+}
+
+let written = Promise.resolve();
+/** Put the page as it is now into the address; one after the other, so that an earlier state never comes last. */
+export function writeAddress(how = "replaceState") {
+  const url = address();
+  const now = written.then(async () => history[how](null, "", await url));
+  written = now.catch(() => {}); // a browser refuses too many at once: the next one brings it
+  return now;
 }
 
 /** The address that shows this page as it is. */
-export async function address() {
+async function address() {
   const url = new URL(location.href);
   url.hash = `s=${await pack(differences(START, state))}`;
   url.searchParams.delete("token");
