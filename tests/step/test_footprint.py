@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
@@ -69,7 +70,7 @@ def test_the_states_of_7_5_billion_parameters_are_figure_1_of_the_zero_paper() -
     """Rajbhandari et al. 2020, fig. 1: 7.5e9 parameters, 64 devices, Adam in mixed precision: gigabytes per device."""
     job = _job(trainer=Trainer(grad_dtype=DType.BF16))
     for stage, gigabytes in ((0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)):
-        each = dense_states(job, _plan({"dp": 64}, zero_stage=stage))
+        each = dense_states(job, _plan({"dp": 64}, zero_stage=stage), CLUSTER.gpu)
         total = each.weight + each.grad + each.optimizer
         assert 7.5 * float(total) == pytest.approx(gigabytes, rel=0.004)
 
@@ -78,13 +79,13 @@ def test_megatron_holds_18_bytes_a_parameter_or_6_and_12_shared() -> None:
     """Megatron-LM's training/theoretical_memory_usage.py: 18, or 6 + 12 / dp with its distributed optimizer."""
     job = _job()
     for zero, expected in ((0, 18.0), (1, 6 + 12 / 8)):
-        each = dense_states(job, _plan({"dp": 8}, zero_stage=zero))
+        each = dense_states(job, _plan({"dp": 8}, zero_stage=zero), CLUSTER.gpu)
         assert float(each.weight + each.grad + each.optimizer) == expected
 
 
 def test_fsdp_spreads_16_bytes_a_parameter() -> None:
     job = _job(trainer=TRAINERS["torchtitan"])
-    each = dense_states(job, _plan({"dp": 8}, zero_stage=3))
+    each = dense_states(job, _plan({"dp": 8}, zero_stage=3), CLUSTER.gpu)
     assert float(each.weight + each.grad + each.optimizer) == 16 / 8
 
 
@@ -227,16 +228,16 @@ def test_every_recipe_and_trainer_has_a_footprint(recipe: Recipe, trainer: str) 
 
 def test_zero_2_with_a_pipeline_holds_whole_gradients() -> None:
     job = _job()
-    whole, sharded = (dense_states(job, _plan({"dp": 8, "pp": pp}, zero_stage=2)).grad for pp in (2, 1))
-    assert whole == 8 * sharded == dense_states(job, _plan({"dp": 8, "pp": 2}, zero_stage=1)).grad
+    whole, sharded = (dense_states(job, _plan({"dp": 8, "pp": pp}, zero_stage=2), CLUSTER.gpu).grad for pp in (2, 1))
+    assert whole == 8 * sharded == dense_states(job, _plan({"dp": 8, "pp": 2}, zero_stage=1), CLUSTER.gpu).grad
 
 
 def test_gradients_reduced_in_rounds_are_whole_in_two_chunks_alone() -> None:
     job = replace(_job(), trainer=TRAINERS["llama-3"])
     plan = replace(_plan({"dp": 8, "pp": 2}, zero_stage=2), virtual_stages=8)
-    whole = dense_states(job, replace(plan, zero_stage=0)).grad
-    assert dense_states(job, plan).grad == pytest.approx(whole * (2 / 8 + 1 / 8))
-    assert dense_states(job, replace(plan, virtual_stages=1)).grad == whole
+    whole = dense_states(job, replace(plan, zero_stage=0), CLUSTER.gpu).grad
+    assert dense_states(job, plan, CLUSTER.gpu).grad == pytest.approx(whole * (2 / 8 + 1 / 8))
+    assert dense_states(job, replace(plan, virtual_stages=1), CLUSTER.gpu).grad == whole
 
 
 def test_a_step_reduces_once_a_round_of_microbatches() -> None:
@@ -244,3 +245,15 @@ def test_a_step_reduces_once_a_round_of_microbatches() -> None:
     assert rounds.tolist() == [1, 2]
     assert int(reductions(TRAINERS["torchtitan"], 2, 16, 8, 32)) == 1
     assert int(reductions(TRAINERS["torchtitan"], 2, 1, 1, 32)) == 32
+
+
+def test_blackwell_keeps_one_fp8_copy_of_a_weight_with_one_scale_for_the_tensor_and_others_two() -> None:
+    plan, b200 = _plan({"dp": 8}, zero_stage=1), load_cluster("dgx-b200", 8).gpu
+
+    def copies(recipe: Recipe, gpu: Gpu) -> float:
+        job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=4096, global_batch_size=8, recipe=recipe)
+        return float(np.max(dense_states(job, plan, gpu).narrow))
+
+    assert copies(Recipe.FP8_DELAYED, b200) == copies(Recipe.FP8_CURRENT, b200) == 1
+    assert copies(Recipe.FP8_DELAYED, CLUSTER.gpu) == copies(Recipe.FP8_CURRENT, CLUSTER.gpu) == 2
+    assert copies(Recipe.MXFP8, b200) > 2

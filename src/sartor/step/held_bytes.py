@@ -68,7 +68,7 @@ def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, h
     shape = (len(held), len(plan.zero_stage))  # type: ignore[arg-type]
     habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
     return HeldBytes(
-        **_states(job, plan, params, held),
+        **_states(job, plan, gpu, params, held),
         gathered=_gathered(job, plan, params, held),
         placeholders=_placeholders(job, plan, params, held),
         buckets=np.broadcast_to(np.where(several, habits.buffer_bytes, 0.0), shape),
@@ -89,12 +89,12 @@ def params_at(params: Params, index: Any) -> Params:
     return [(b, BlockParams(dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> dict[str, Any]:
+def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, Any]:
     layers, outer, experts = _counted(params, held, job.trainer.lockstep or int(plan.dims.pp[0]) > 1)  # type: ignore[index]
     pairs = (
-        (layers, dense_states(job, plan)),
-        (outer, dense_states(job, plan, in_layer=False)),
-        (experts, expert_states(job, plan)),
+        (layers, dense_states(job, plan, gpu)),
+        (outer, dense_states(job, plan, gpu, in_layer=False)),
+        (experts, expert_states(job, plan, gpu)),
     )
     names = {
         "weights": "weight",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sartor.hardware.gpu import Gpu
 from sartor.model.trainer import Trainer
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
 from sartor.units import Bools, Floats, IntArray, Ints
@@ -31,14 +32,14 @@ class StateBytes:
     """Temporaries while the optimizer steps."""
 
 
-def dense_states(job: TrainingJob, plan: TrainingPlan, *, in_layer: bool = True) -> StateBytes:
+def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True) -> StateBytes:
     """Of parameters that all of dp x cp hold copies of."""
-    return _states(job, plan, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
+    return _states(job, plan, gpu, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
 
 
-def expert_states(job: TrainingJob, plan: TrainingPlan) -> StateBytes:
+def expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> StateBytes:
     """Of routed experts, of which fewer devices hold copies."""
-    return _states(job, plan, _shards(plan, expert_replicas(job, plan)), True)
+    return _states(job, plan, gpu, _shards(plan, expert_replicas(job, plan)), True)
 
 
 def shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
@@ -114,7 +115,15 @@ def _shards(plan: TrainingPlan, replicas: Ints) -> Floats:
     return np.minimum(group, replicas)
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool) -> StateBytes:
+def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
+    """Copies of a weight that narrow products read: one by rows and one by columns; one for both where the device
+    multiplies FP8 in every layout and all of a tensor has one scale (Transformer Engine's
+    ``is_non_tn_fp8_gemm_supported``: compute capability 10; read 2026-11-24)."""
+    per_tensor = job.recipe in (Recipe.FP8_DELAYED, Recipe.FP8_CURRENT)
+    return 1 if per_tensor and gpu.generation == "blackwell" else 2
+
+
+def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_layer: bool) -> StateBytes:
     def spread(of: float, stage: int) -> Floats:
         return np.where(np.greater_equal(plan.zero_stage, stage), of / shards, of)
 
@@ -127,7 +136,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, shards: Floats, in_layer: bool
     copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
     held = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
-    narrow = narrow_width * (1 if primary else 2) if copied else 0.0
+    narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
     whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
     return StateBytes(
