@@ -237,6 +237,21 @@ def test_a_decoding_step_has_one_row_per_sequence_and_the_whole_context_as_keys(
     assert graph.tokens == 3
 
 
+def test_the_bias_of_experts_is_added_in_fp32_kernels_where_the_trainer_has_no_fused_one() -> None:
+    workload = Workload(shape=load_model("gpt-oss-20b"), phase=Phase.TRAIN, microbatch_size=2, seq_len=1024)
+
+    def added(of: Workload, kernels: Kernels) -> list[Any]:
+        return [op for op in lower(of, kernels=kernels).operators if op.name.startswith("moe.expert_bias")]
+
+    forward, backward = added(workload, Kernels())
+    assert forward.bytes_moved == 28 * 2 * 1024 * 4 * 2880  # 28 bytes of every row and column, 4 rows of a token
+    assert backward.bytes_moved == 40 * 2 * 1024 * 4 * 2880
+    assert (forward.kernels, backward.kernels) == (2 * 32 + 2, 5 * 32 + 2)
+    assert not added(workload, Kernels(expert_bias_apart=False))
+    assert not added(replace(workload, phase=Phase.PREFILL), Kernels())
+    assert not added(replace(workload, shape=load_model("mixtral-8x7b")), Kernels())
+
+
 def test_a_decoding_step_of_few_tokens_touches_few_experts() -> None:
     def groups(b: int) -> int:
         workload = Workload(shape=load_model("mixtral-8x7b"), phase=Phase.DECODE, microbatch_size=b)

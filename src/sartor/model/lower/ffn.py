@@ -227,6 +227,32 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
         ups,
         activation(setting, rows, width, expert.gated, "expert_activation", expert.activation),
         _grouped(setting, part, "expert_down", Role.EXPERT_DOWN, h, width),
+        _bias_of_outputs(setting, part),
+    )
+
+
+def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:
+    """The bias of experts' outputs must be weighted by each row's probability, which is in fp32, so that no product
+    can add it on the way: for each expert bias x probability (written in fp32) and its sum with the output (read and
+    written in fp32), then all are joined (read, written) and made 16-bit again. Backward makes the gradient fp32, and
+    16-bit again for the outputs, joins the parts, and multiplies and sums it twice: for the bias over rows, for the
+    probabilities over columns (Megatron-Core 0.15, transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``, read
+    2026-11-24)."""
+    if not (part.expert.down_bias and setting.training and setting.kernels.expert_bias_apart):
+        return Piece()
+    e, each = setting.element, active_experts(setting, part)
+    return streamed(
+        setting,
+        "expert_bias",
+        MemoryBoundKind.RESIDUAL,
+        expert_rows(setting, part),
+        expert_width(setting, part),
+        24 + 2 * e,
+        32 + 4 * e,
+        flops=2,
+        kernels=2 * each + 2,
+        backward_kernels=5 * each + 2,
+        role=Role.EXPERT_DOWN,
     )
 
 

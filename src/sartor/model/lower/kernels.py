@@ -76,6 +76,8 @@ class Kernels:
     that does not start at a multiple of 16 bytes cannot use the matrix units."""
     grouped_apart: bool = False
     """Experts may run as one library GEMM each, side by side on a few streams, if that is faster."""
+    expert_bias_apart: bool = True
+    """The bias behind experts' last product is weighted and added by kernels of its own, expert by expert."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     dispatch_once_per: int = 0

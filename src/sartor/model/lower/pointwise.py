@@ -27,10 +27,11 @@ def streamed(
     kernels: Ints = 1,
     kernel: str = "",
     role: Role | None = None,
+    backward_kernels: Ints | None = None,
 ) -> Piece:
     """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
     ``rows`` x ``cols``. ``flops`` is vector work per element; the backward does twice that. ``role`` defaults to
-    that of the kind."""
+    that of the kind, ``backward_kernels`` to as many as forward."""
     elements = 1.0 * rows * cols
     kernel_of = partial(
         MemoryBound,
@@ -50,6 +51,7 @@ def streamed(
         bytes_moved=elements * backward_bytes,
         flops=2 * elements * flops,
         pass_=Pass.BACKWARD,
+        kernels=kernels if backward_kernels is None else backward_kernels,
     )
     return Piece(forward=(forward,), backward=(backward,))
 
