@@ -42,6 +42,8 @@ class Published:
 
 OVERLAP = {"tp_overlap": "on"}
 """As Megatron Bridge's recipes have it."""
+DEEPSEEK = {"deepep": "on", "moments_dtype": "bf16"}
+"""As DeepSeek-V3 was trained (arXiv 2412.19437, sec. 3.2.2 and 3.3.3)."""
 RUNS = (
     Published(
         name="GPT-3 175B, 1,024 A100", model="gpt3-175b", cluster="dgx-a100", devices=1024, batch=2048, seq_len=2048,
@@ -70,8 +72,8 @@ RUNS = (
     ),
     Published(
         name="DeepSeek-V3, 2,048 H800", model="deepseek-v3", cluster="dgx-h100", devices=2048, batch=15360,
-        seq_len=4096, dtype="fp8_block", framework="torchtitan", took_s=20.1, free={"deepep": "on"},
-        plan={"tp": 1, "pp": 16, "ep": 64, "schedule": "dual_pipe_v", "deepep": "on", "microbatch_size": 1},
+        seq_len=4096, dtype="fp8_block", framework="hai-llm", took_s=20.1, free=DEEPSEEK,
+        plan={"tp": 1, "pp": 16, "cp": 1, "ep": 64, "schedule": "dual_pipe_v", "microbatch_size": 1, **DEEPSEEK},
     ),
 )  # fmt: skip
 

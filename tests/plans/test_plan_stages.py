@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from sartor.model.blocks import blocks
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.plans.evaluate import Pricer
 from sartor.plans.search import make_pricer, search_plans
@@ -24,6 +24,8 @@ from sartor.plans.stages import Chain, least_bottleneck, splits
 from sartor.step.stage_loads import BlockLoads, StageLoads, block_loads, held_bytes
 from sartor.step.stage_table import stage_table
 from sartor.step.stages import stage_counts
+from sartor.step.step import step_each
+from sartor.step.trainers import TORCHTITAN
 
 
 def shape(layers: int = 8, model: str = "llama-3-8b", **other: Any) -> TransformerShape:
@@ -217,3 +219,35 @@ def test_loads_of_stages_know_what_is_recomputed() -> None:
     }
     assert loads[0][0] < loads[1][0] < loads[2][0] < loads[-1][0]
     assert loads[2][0] - loads[1][0] == pytest.approx(loads[1][0] - loads[0][0])
+
+
+def test_in_a_v_the_first_device_holds_the_head_and_fewer_layers() -> None:
+    """DeepSeek-V3 in little: the device of embedding, head and MTP module is not slower than the others, and no other
+    split of layers over devices has a shorter step."""
+    job = TrainingJob(shape=shape(13, "deepseek-v3"), seq_len=4096, global_batch_size=64, trainer=TORCHTITAN)
+    where = load_cluster("dgx-h100")
+    where = replace(where, gpu=replace(where.gpu, hbm_bytes=where.gpu.hbm_bytes * 64))
+    held = {"tp": 1, "cp": 1, "pp": 4, "ep": 8, "schedule": PipelineSchedule.DUAL_PIPE_V, "zero_stage": 2}
+    best = search_plans(job, where, 32, {**held, "microbatch_size": 1}).best
+    assert best is not None
+    layers = best.plan.stage_layers
+    assert layers is not None
+    assert layers[0] + layers[-1] < min(layers[d] + layers[7 - d] for d in (1, 2, 3))
+    every = [
+        (-(-a // 2), -(-b // 2), -(-c // 2), -(-d // 2), d // 2, c // 2, b // 2, a // 2)
+        for a, b, c in product(range(8), range(2, 8), range(2, 8))
+        if (d := 13 - a - b - c) >= 2
+    ]
+    steps = step_each(job, [replace(best.plan, stage_layers=each) for each in every], where)
+    assert best.step_s == pytest.approx(min(float(each.step_s) for each in steps), rel=5e-3)
+
+
+def test_a_schedule_in_a_v_needs_no_multiple_of_pp_microbatches_and_interleaving_does() -> None:
+    job = TrainingJob(shape=shape(16), seq_len=4096, global_batch_size=72, trainer=TORCHTITAN)
+    where, held = load_cluster("dgx-h100"), {"tp": 1, "cp": 1, "pp": 4, "virtual_stages": 2, "microbatch_size": 1}
+    bent = search_plans(job, where, 16, {**held, "schedule": PipelineSchedule.DUAL_PIPE_V}).best
+    assert bent is not None
+    assert bent.plan.num_microbatches == 18
+    plain = search_plans(job, where, 16, {**held, "schedule": PipelineSchedule.ONE_F_ONE_B})
+    assert plain.best is None
+    assert "interleaving needs num_microbatches to be a multiple of pp" in plain.rejected

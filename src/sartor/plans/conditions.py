@@ -173,15 +173,24 @@ def own_ends(layers: int, rows: Rows) -> Array:
 
 
 def batch_conditions(job: TrainingJob) -> Iterator[Condition]:
-    rounds = not job.trainer.one_program
+    rounds, bent = not job.trainer.one_program, _has_v(job)
     yield Condition(
         reason="global_batch_size does not divide into dp x microbatch_size",
         ok=lambda r: job.global_batch_size % (r["dp"] * r["microbatch_size"]) == 0,
     )
     yield Condition(
         reason=f"{'interleaving' if rounds else job.trainer.name} needs num_microbatches to be a multiple of pp",
-        ok=lambda r: ((r["virtual_stages"] == 1) & rounds) | (num_microbatches(job, r) % r["pp"] == 0),
+        ok=lambda r: (
+            ((r["virtual_stages"] == 1) & rounds)
+            | (num_microbatches(job, r) % r["pp"] == 0)
+            | ((r["virtual_stages"] == 2) & bent)  # of these the schedule decides
+        ),
     )
+
+
+def _has_v(job: TrainingJob) -> bool:
+    """Whether the trainer has schedules in a V."""
+    return max(job.trainer.schedules) >= PipelineSchedule.ZERO_BUBBLE_V
 
 
 def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
@@ -297,7 +306,15 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="a schedule other than 1f1b needs a pipeline" + ("" if circular else " without virtual stages"),
         ok=lambda r: (r["schedule"] == 0) | ((r["pp"] > 1) & (circular | (r["virtual_stages"] == 1) | chunked(r))),
     )
-    if max(known) >= PipelineSchedule.ZERO_BUBBLE_V:
+    if _has_v(job):
+        yield Condition(
+            reason="interleaving needs num_microbatches to be a multiple of pp",
+            ok=lambda r: (
+                (r["virtual_stages"] == 1)
+                | (r["schedule"] >= PipelineSchedule.ZERO_BUBBLE_V)
+                | (num_microbatches(job, r) % r["pp"] == 0)
+            ),
+        )
         yield Condition(
             reason="a schedule in a V wants two chunks per device and two microbatches per stage",
             ok=lambda r: (
@@ -318,7 +335,7 @@ def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(
             reason=f"{job.trainer.name} always computes {words} again", ok=lambda r: r["recompute"] != Recompute.NONE
         )
-    if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules:
+    if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules and not job.trainer.always_again:
         yield Condition(  # torchtitan's overlap of the two has no checkpoints (PR 1721)
             reason="DualPipeV with expert parallelism goes with no recomputation",
             ok=lambda r: (

@@ -3,7 +3,8 @@
 The stages of a pipeline cut a chain: embedding, layers, head. Its split with the least largest load is found by the
 dynamic program of the room ``placement`` over every cut, under the memory each rank has with the microbatches it keeps
 in flight; that is exact for 1F1B without interleaving. Interleaved plans get the same numbers of layers per device,
-spread over their chunks. Every split is then priced as a whole, and counts only if its step is shorter.
+spread over their chunks; in a V the first device holds the head as well. Every split is then priced as a whole, and
+counts only if its step is shorter.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sartor.plans.result import PricedPlan
 from sartor.plans.space import Array, plan_at, size_of, to_plan
 from sartor.step.results import StepEstimate
 from sartor.step.stage_loads import StageLoads, block_loads, held_bytes
+from sartor.step.stages import is_v_shaped
 from sartor.step.step import step_each
 from sartor.units import ceil_div
 
@@ -105,15 +107,16 @@ def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
 
 def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tuple[int, ...]]:
     """Splits worth pricing: the least bottleneck, and if memory forbids it, the least that memory allows."""
-    chain = Chain.of(pricer.job)
     pp, chunks = int(plan.dims.pp), int(plan.virtual_stages)
+    v_shaped = bool(is_v_shaped(plan.schedule, pp, chunks))
+    chain = Chain.of(pricer.job, v_shaped=v_shaped)
     if chain.size < pp:
         return
     free = least_bottleneck(chain, loads, pp)
     if free is None:
         return
     if chunks > 1:
-        yield from _spread(free, pp, chunks)
+        yield from _bent(free) if v_shaped else _spread(free, pp, chunks)
         return
     yield free
     bound = replace(plan, stage_layers=free)
@@ -125,7 +128,8 @@ def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A model as a row of pieces a pipeline may cut between: embedding, every layer, MTP modules with the head."""
+    """A model as a row of pieces a pipeline may cut between: embedding, every layer, MTP modules with the head. In a V
+    these last lie on the first device: they count with the embedding."""
 
     passed: Array
     """[size + 1, K]: how many of each of `blocks` lie before each cut."""
@@ -136,13 +140,13 @@ class Chain:
         return len(self.passed) - 1
 
     @staticmethod
-    def of(job: TrainingJob) -> Chain:
+    def of(job: TrainingJob, *, v_shaped: bool = False) -> Chain:
         kinds, layers = blocks(job.shape), layer_order(job.shape)
-        table = np.zeros((len(layers) + 2, len(kinds)), dtype=np.int64)
+        table = np.zeros((len(layers) + (1 if v_shaped else 2), len(kinds)), dtype=np.int64)
         table[np.arange(len(layers)) + 1, layers] = 1
         for i, block in enumerate(kinds):
             if block.kind is not BlockKind.LAYER:
-                table[0 if block.kind is BlockKind.EMBEDDING else -1, i] = int(block.count)
+                table[0 if v_shaped or block.kind is BlockKind.EMBEDDING else -1, i] = int(block.count)
         is_layer = np.array([block.kind is BlockKind.LAYER for block in kinds])
         return Chain(
             passed=np.concatenate([np.zeros((1, len(kinds)), np.int64), table.cumsum(axis=0)]), is_layer=is_layer
@@ -193,3 +197,10 @@ def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple
         return
     late = [c if d else chunks - 1 - c for c in range(chunks) for d in range(pp)]  # who waits longest for a layer
     yield tuple(ceil_div(per_device[i % pp] - late[i], chunks) for i in range(pp * chunks))
+
+
+def _bent(per_device: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The same in a V: the first chunks there and the second ones back. Only the first device's may hold no layer."""
+    if min(per_device[1:]) >= 2:
+        there = [ceil_div(n, 2) for n in per_device]
+        yield (*there, *(n - first for n, first in zip(per_device[::-1], there[::-1], strict=True)))

@@ -16,6 +16,7 @@ from sartor.model.trainer import Trainer
 from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
 from sartor.step.trainers.fsdp import FSDP
+from sartor.step.trainers.hai_llm import HAI_LLM
 from sartor.step.trainers.internevo import INTERNEVO
 from sartor.step.trainers.llama_3 import LLAMA_3
 from sartor.step.trainers.llm_foundry import LLM_FOUNDRY
@@ -59,6 +60,7 @@ TRAINERS: Mapping[str, Trainer] = {
     "fsdp": FSDP,
     "pytorch": PYTORCH,
     "llama-3": LLAMA_3,
+    "hai-llm": HAI_LLM,
     "lockstep": LOCKSTEP,
 }
 """Those whose words are most specific first: the name in a table may hold words of several."""
