@@ -10,6 +10,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.model.choices import ContextParallel
 from sartor.model.trainer import Trainer
 from sartor.model.zoo import load_model
 from sartor.operators import DType
@@ -34,6 +35,18 @@ def test_a_trainer_asked_for_has_the_switches_its_published_runs_are_priced_with
 def test_a_trainer_whose_launch_is_written_compiles_as_that_launch_says(name: str) -> None:
     assert asked(name).name == name
     assert asked(name).fused_kernels
+
+
+def test_context_parallelism_is_what_the_trainer_does_unless_another_is_said() -> None:
+    def exchange(framework: str, said: str | None = None) -> ContextParallel:
+        shape, gpu = load_model("llama-3.1-8b"), load_gpu("h100_sxm")
+        return training_job(shape, gpu, global_batch_size=64, framework=framework, context_parallel=said)[
+            0
+        ].context_parallel
+
+    assert exchange("torchtitan") is exchange("maxtext") is ContextParallel.ALL_GATHER
+    assert exchange("megatron") is ContextParallel.RING
+    assert exchange("torchtitan", "ring") is ContextParallel.RING
 
 
 def test_a_release_is_said_after_an_at() -> None:

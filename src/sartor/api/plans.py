@@ -40,7 +40,7 @@ def plan(
     framework: str | None = None,
     optimizer: str = "adam",
     attention: str = "flash",
-    context_parallel: str = "ring",
+    context_parallel: str | None = None,
     routing_skew: float = 1.0,
     fix: Mapping[str, int | str] | None = None,
     headroom: float | None = None,
@@ -58,6 +58,7 @@ def plan(
     each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``) and sets switches of the trainer
     (``{"tp_overlap": "on"}``; ``any`` takes the fastest); ``tokens`` is the budget that is
     costed; ``dtype`` is a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @,
+    ``context_parallel`` ring, all_to_all or all_gather (None: what the trainer does),
     ``routing_skew`` the largest expert's tokens over the mean; ``headroom`` the share of memory left free
     (default 0.05 on GPUs). ``why_not`` names axes of a plan to hold beside the best
     one, ``simple`` searches plans of data and tensor parallelism alone. Raises ``InputError``; where nothing fits, the
@@ -227,11 +228,12 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
     if can(best.plan):
         return launch_files(word, answer.job, best.plan, answer.cluster, trainer_version), best
     others = (*answer.search.top, *answer.front, *_within(answer, word.absent_degrees))
-    other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration)
+    spare = 1 - answer.search.headroom
+    other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration, spare)
     if other is None:
         raise reasons[0]
     made = launch_files(word, answer.job, other.plan, answer.cluster, trainer_version)
-    slower = f"{100 * (other.step_s / best.step_s - 1):.1f}%"
+    slower = f"{100 * max(other.step_s / best.step_s - 1, 0):.1f}%"
     note = f"{word.title} cannot run the best plan ({reasons[0]}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other
 

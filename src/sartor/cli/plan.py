@@ -40,7 +40,7 @@ def plan(
     framework: o.Framework = None,
     optimizer: p.Optimizer = "adam",
     attention: o.Attention = "flash",
-    context_parallel: p.ContextParallel = "ring",
+    context_parallel: p.ContextParallel = None,
     routing_skew: o.RoutingSkew = 1.0,
     tokens: p.Tokens = "1T",
     top: o.Top = 10,

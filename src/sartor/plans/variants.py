@@ -20,9 +20,11 @@ def fallback(
     plans: Iterable[PricedPlan],
     can: Callable[[TrainingPlan], bool],
     calibration: Calibration | None = None,
+    filled: float = 1.0,
 ) -> PricedPlan | None:
-    """The fastest plan that fits and ``can`` be told, among the given ones and their variants in switches (all layers
-    recomputed, sequence parallelism the other way, another ZeRO stage); None where there is none.
+    """The fastest plan that fits into the share ``filled`` of memory and ``can`` be told, of the given ones and their
+    variants in switches (all layers recomputed, sequence parallelism the other way, another ZeRO stage); None where
+    there is none.
 
     Plans are taken fastest first; the search ends with the first that is slower than what has been found.
     """
@@ -35,7 +37,7 @@ def fallback(
             if repr(plan) in seen or not can(plan):
                 continue
             seen.add(repr(plan))
-            other = priced if plan is priced.plan else _priced(job, plan, cluster, calibration)
+            other = priced if plan is priced.plan else _priced(job, plan, cluster, calibration, filled)
             if other is not None and (found is None or other.step_s < found.step_s):
                 found = other
     return found
@@ -55,11 +57,11 @@ def _switched(plan: TrainingPlan) -> Iterator[TrainingPlan]:
 
 
 def _priced(
-    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None, filled: float
 ) -> PricedPlan | None:
     try:
         memory = footprint(job, plan, cluster)
-        if float(memory.device_bytes) > usable_bytes(cluster):
+        if float(memory.device_bytes) > filled * usable_bytes(cluster):
             return None
         return PricedPlan(plan=plan, step=step(job, plan, cluster, calibration), footprint=memory)
     except InputError:

@@ -35,7 +35,7 @@ def training_job(
     framework: str | Trainer | None = None,
     optimizer: str = "adam",
     attention: str = "flash",
-    context_parallel: str = "ring",
+    context_parallel: str | None = None,
     routing_skew: float = 1.0,
 ) -> tuple[TrainingJob, tuple[str, ...]]:
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
@@ -43,8 +43,8 @@ def training_job(
     ``framework`` is a trainer's name with its release after an @ where that matters (``nemo@26.06``,
     ``megatron@2021``); None is Megatron-LM, or
     lockstep on an accelerator. ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a
-    recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``gpu`` may be several: all
-    must have the recipe. Raises ``InputError``.
+    recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``context_parallel`` None is
+    what the trainer does. ``gpu`` may be several: all must have the recipe. Raises ``InputError``.
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
@@ -61,7 +61,11 @@ def training_job(
         recipe=recipe,
         optimizer=_word(Optimizer, "optimizer", optimizer),
         attention_kernel=_word(AttentionKernel, "attention", attention),
-        context_parallel=_word(ContextParallel, "context_parallel", context_parallel),
+        context_parallel=(
+            _word(ContextParallel, "context_parallel", context_parallel)
+            if context_parallel
+            else trainer.usual_context_parallel
+        ),
         routing_skew=checked_skew(routing_skew),
         trainer=trainer,
         recompute_modules=frozenset(trainer.always_again or {RecomputeModule.CORE_ATTN}),

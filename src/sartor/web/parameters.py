@@ -119,8 +119,7 @@ PLAN = (
     ATTENTION,
     word(
         "context_parallel",
-        "Communication scheme of context parallelism.",
-        default="ring",
+        "Communication scheme of context parallelism. Default: what the trainer does.",
         words=("ring", "all_to_all", "all_gather"),
     ),
     ROUTING_SKEW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.choices import PipelineSchedule, Recipe
+from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
 from sartor.model.trainer import Release
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP
@@ -28,6 +28,7 @@ TORCHTITAN = replace(
         ),
     ),
     plain_fp8=Recipe.FP8_CURRENT,
+    usual_context_parallel=ContextParallel.ALL_GATHER,
     source="pipeline_parallel_schedule takes PyTorch's 1F1B, Interleaved1F1B, GPipe, "
     "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV; under a "
     "pipeline parameters stay gathered unless fsdp_reshard_after_forward says otherwise; as of 2026-11",
