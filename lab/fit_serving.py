@@ -1,8 +1,8 @@
 """Constants of serving engines, fitted on published rows and judged on models that the fit never saw.
 
 ``make lab FIT=fit_serving`` reads end_to_end/serving.csv: aggregated rows of confidence B whose sequences
-all fit in memory. Three numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
-stretch and delay of a first token (``step/served.py``, ``step/batching.py``). Printed: what ships, then for each
+all fit in memory. Four numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
+stretch, steps and delay of a first token (``step/served.py``, ``step/batching.py``). Printed: what ships, then for each
 model left out what the others would have given, its errors, and how many of its rows lie inside the 80% interval.
 """
 
@@ -24,7 +24,14 @@ from sartor.step.served import ENGINES
 from sartor.validate.inference import read_rows
 from sartor.validate.serving import REQUIRED, WAVES, server_of
 
-SHIPPED = np.array([ENGINES["trtllm"].hidden_launches, batching.FIRST_TOKEN_STRETCH, batching.FIRST_TOKEN_S])
+SHIPPED = np.array(
+    [
+        ENGINES["trtllm"].hidden_launches,
+        batching.FIRST_TOKEN_STRETCH,
+        batching.FIRST_TOKEN_STEPS,
+        batching.FIRST_TOKEN_S,
+    ]
+)
 Array = NDArray[np.float64]
 
 
@@ -41,20 +48,22 @@ class Rows:
     hidden_s: Array
     """What all launches of small kernels take of it."""
     waited_s: Array
-    """Kernels that a first token waits for."""
+    """Passes over prompts that a first token waits for."""
+    step_s: Array
+    """One decoding step."""
     tpot_sigma: Array
     ttft_sigma: Array
 
     def predicted(self, constants: Array) -> tuple[Array, Array]:
-        hidden, stretch, delay_s = constants
+        hidden, stretch, steps, delay_s = constants
         share = np.where(self.engine == "trtllm", hidden, 0.0)
-        return self.fixed_s - share * self.hidden_s, stretch * self.waited_s + delay_s
+        return self.fixed_s - share * self.hidden_s, stretch * self.waited_s + steps * self.step_s + delay_s
 
 
 def main(data: Path) -> None:
     rows = collected(data)
     print(f"{rows.model.size} rows; shipped: {words(SHIPPED)}; fitted on all: {words(fitted(rows, rows.model != ''))}")
-    print(f"{'left out':16} {'constants of the others':36} {'TPOT':>6} {'inside':>6} {'TTFT':>6} {'inside':>6}")
+    print(f"{'left out':16} {'constants of the others':46} {'TPOT':>6} {'inside':>6} {'TTFT':>6} {'inside':>6}")
     errors: dict[str, list[float]] = {"tpot": [], "ttft": []}
     for name in dict.fromkeys(rows.model):
         out = rows.model == name
@@ -65,12 +74,13 @@ def main(data: Path) -> None:
             inside = np.abs(np.log(ratio)) <= Z80 * getattr(rows, f"{measure}_sigma")[out]
             errors[measure] += list(np.abs(ratio - 1))
             cells.append(f"{np.mean(np.abs(ratio - 1)):6.1%} {np.mean(inside):6.0%}")
-        print(f"{name:16} {words(constants):36} {' '.join(cells)}")
+        print(f"{name:16} {words(constants):46} {' '.join(cells)}")
     print("all, each left out: " + ", ".join(f"{name} {np.mean(found):.1%}" for name, found in errors.items()))
 
 
 def words(constants: Array) -> str:
-    return f"hidden {constants[0]:.2f}, stretch {constants[1]:.2f}, {constants[2] * 1e3:.0f} ms"
+    hidden, stretch, steps, delay_s = constants
+    return f"hidden {hidden:.2f}, stretch {stretch:.2f}, {steps:.1f} steps, {delay_s * 1e3:.0f} ms"
 
 
 def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
@@ -81,7 +91,8 @@ def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
         known = chosen & (rows.engine != "sglang")
         return np.log(np.concatenate([(tpot / rows.tpot_s)[chosen], (ttft / rows.ttft_s)[known]]))
 
-    found = least_squares(off, np.array([0.3, 1.2, 0.02]), bounds=([0, 1, 0], [1, 3, 0.2]), loss="soft_l1", f_scale=0.1)
+    bounds = ([0, 1, 0, 0], [1, 3, 20, 0.2])
+    found = least_squares(off, np.array([0.3, 1.2, 2.0, 0.02]), bounds=bounds, loss="soft_l1", f_scale=0.1)
     return np.asarray(found.x)
 
 
@@ -94,7 +105,7 @@ def collected(data: Path) -> Rows:
     return Rows(model=model, engine=engine, **dict(zip(NUMBERS, map(np.asarray, numbers), strict=True)))
 
 
-NUMBERS = ("tpot_s", "ttft_s", "fixed_s", "hidden_s", "waited_s", "tpot_sigma", "ttft_sigma")
+NUMBERS = ("tpot_s", "ttft_s", "fixed_s", "hidden_s", "waited_s", "step_s", "tpot_sigma", "ttft_sigma")
 SAME = ("model", "gpu", "weight_dtype", "framework", "tp", "ep", "attention_dp")
 
 
@@ -113,12 +124,13 @@ def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
     engines = [replace(server.engine, hidden_launches=share) for share in (0.0, 1.0)]
     none, every = (steady_state(replace(server, engine=engine), load, waves=WAVES) for engine in engines)
     shipped = steady_state(server, load, waves=WAVES)
-    waited_s = (shipped.ttft_s - batching.FIRST_TOKEN_S) / batching.FIRST_TOKEN_STRETCH
+    steps_s = batching.FIRST_TOKEN_STEPS * shipped.step_s
+    waited_s = (shipped.ttft_s - steps_s - batching.FIRST_TOKEN_S) / batching.FIRST_TOKEN_STRETCH
     for i, row in enumerate(rows):
         if shipped.waiting[i] or not np.isfinite(shipped.tpot_s[i]):
             continue
         yield ((row["model"], server.engine.name), float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3,
-               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i],
+               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i], shipped.step_s[i],
                shipped.tpot_log_sigma[i], shipped.ttft_log_sigma)  # fmt: skip
 
 

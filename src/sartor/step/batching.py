@@ -24,10 +24,12 @@ from sartor.units import Floats, Ints, ceil_div, plain
 CHUNK = 8192
 """Tokens of prompts an engine takes into one step (TensorRT-LLM's and vLLM's default)."""
 
-FIRST_TOKEN_STRETCH = 1.4
-FIRST_TOKEN_S = 0.025
+FIRST_TOKEN_STRETCH = 1.2
+FIRST_TOKEN_STEPS = 5.4
+FIRST_TOKEN_S = 0.008
 """A first token waits for the pass over its prompt and for those before it, which take this many times their kernels'
-time, and for the server: tokenization, scheduling, transport. Fitted with ``hidden_launches``."""
+time; for so many decoding steps (the one under way, those that the scheduler has already laid out, the one that takes
+the prompt in, and the return of the token); and for tokenization and transport. Fitted with ``hidden_launches``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ def steady_state(server: Server, load: Load, known: Calibration | None = None, *
         queue_s = prompt_s * _queue(running * prompt_s / cycle_s) + (asked - 1) / 2 * prompts.each_s / waves
         room_s = (asked - running) / running * cycle_s
     tpot_s = step_s + (running - 1) / load.output_len * prompt_s
-    first_s = room_s + first_token_s(step_s + prompt_s + queue_s)
+    first_s = room_s + first_token_s(prompt_s + queue_s, step_s)
     return _steady(server, load, held < 1, running, asked - running, step, prompts.alone, step_s, tpot_s, first_s)
 
 
@@ -97,8 +99,8 @@ def calibration_of(server: Server) -> Calibration:
     return load_calibration(server.gpu, server.dtype).with_kernels(server.engine.name)
 
 
-def first_token_s(kernels_s: Floats) -> Floats:
-    return FIRST_TOKEN_STRETCH * kernels_s + FIRST_TOKEN_S
+def first_token_s(prompts_s: Floats, step_s: Floats) -> Floats:
+    return FIRST_TOKEN_STRETCH * prompts_s + FIRST_TOKEN_STEPS * step_s + FIRST_TOKEN_S
 
 
 def _queue(busy: Floats) -> Floats:
@@ -172,7 +174,7 @@ def disaggregated(
         step = decoding(decode, load, each, known)
         step_s = replayed_s(decode, step)
         queue_s = prompt_s * _queue(per_s / most_per_s) + (load.concurrency - 1) / 2 / most_per_s / waves
-        first_s = first_token_s(prompt_s + step_s + moved_s + queue_s)
+        first_s = first_token_s(prompt_s + moved_s + queue_s, step_s)
         per_s = np.minimum(load.concurrency / (first_s + load.output_len * step_s), most_per_s)
         running = np.minimum(per_s * load.output_len * step_s, np.maximum(held, 1))
         per_s = running / (load.output_len * step_s)
