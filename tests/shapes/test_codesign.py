@@ -6,8 +6,7 @@ import pytest
 
 import sartor
 from sartor.errors import InputError
-from sartor.model.workload import Phase
-from sartor.shapes.codesign import objective_weights
+from sartor.model.workload import Phase, phase_weights
 
 ASKED = ("pythia-2.8b", ("a100", "h100"))
 
@@ -26,11 +25,11 @@ ASKED = ("pythia-2.8b", ("a100", "h100"))
 )
 def test_weights_are_positive_and_sum_to_one(words: str, must: str) -> None:
     with pytest.raises(InputError, match=must):
-        objective_weights(words)
+        phase_weights(words)
 
 
 def test_weights_are_read() -> None:
-    assert objective_weights("train:0.7, decode:0.3") == {Phase.TRAIN: 0.7, Phase.DECODE: 0.3}
+    assert phase_weights("train:0.7, decode:0.3") == {Phase.TRAIN: 0.7, Phase.DECODE: 0.3}
 
 
 @pytest.mark.parametrize("rule", ["weighted", "worst"])

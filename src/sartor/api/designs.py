@@ -37,8 +37,11 @@ def design(
     model: Model | Sequence[Model],
     *,
     num_devices: int,
-    global_batch_size: int,
+    global_batch_size: int | None = None,
     seq_len: int | Sequence[int] | None = None,
+    context_len: int | None = None,
+    ttft_ms: float | None = None,
+    tpot_ms: float | None = None,
     weights: Sequence[float] = (),
     space: str | Path | AcceleratorSpace = "published",
     hbm_gib: float | None = None,
@@ -70,7 +73,7 @@ def design(
     workers: int | None = None,
     progress: Callable[[DesignProgress], None] | None = None,
 ) -> DesignAnswer:
-    """Which accelerator and plan go best together: the largest training throughput of a space, with its proof.
+    """Which accelerator and plan go best together: the largest throughput of a space, with its proof.
 
     ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
     are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
@@ -82,7 +85,9 @@ def design(
     name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
     where none is named, `BESIDE` stand beside the baselines.
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
-    (throughput, throughput_per_watt, ...), ``mean`` how several models count together; ``microbatch_size`` and
+    (throughput, throughput_per_watt, ...; prefill, decode or ``train:0.7,decode:0.3`` in throughput's place, where
+    ``ttft_ms`` and ``tpot_ms`` are the most that a prompt's first token and each further one may take, after
+    ``context_len`` tokens), ``mean`` how several models count together; ``microbatch_size`` and
     ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs,
     ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar).
     Without ``plausibility`` chips that no one can build are priced too, and the best is marked if it is one.
@@ -92,7 +97,7 @@ def design(
     """
     from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
     from sartor.designs.against import cluster_of
-    from sartor.designs.ask import design_models, design_question
+    from sartor.designs.ask import Jobs, design_models, design_question, objective_of
     from sartor.designs.cautions import cautions, left_out
     from sartor.designs.front import check_axes
     from sartor.designs.nearby import nearby
@@ -103,7 +108,9 @@ def design(
     readings = read_each(model, set)
     chosen = load_space(space) if isinstance(space, str | Path) else space
     devices = size_of("num_devices", num_devices, 1)
-    asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tp)
+    shares, per = objective_of(objective)
+    jobs = Jobs(shares=shares, context_len=context_len, ttft_s=_milli(ttft_ms), tpot_s=_milli(tpot_ms))
+    asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tp, jobs)
     if hbm_gib is not None and not 0 < hbm_gib < float("inf"):
         raise InputError("hbm_gib", hbm_gib, "must be positive and finite", "96")
     question = design_question(
@@ -115,7 +122,7 @@ def design(
         power_w=power_w,
         hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
         energy_j_per_token=energy_j_per_token,
-        objective=objective,
+        objective=per,
         mean=mean,
         microbatch_sizes=microbatch_size,
         recompute=recompute,
@@ -147,7 +154,7 @@ def design(
         gpus = [load_gpu(name) for name in BESIDE]
     beside, unpriced = _beside(question, found.result.best, gpus, named=against is not None)
     return DesignAnswer(
-        readings=readings,
+        readings=tuple(reading for reading in readings for _ in shares),
         question=question,
         space=chosen,
         result=found.result,
@@ -158,6 +165,10 @@ def design(
         warnings=cautions(chosen, found.result.best),
         assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen), *unpriced),
     )
+
+
+def _milli(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
 
 
 def _beside(

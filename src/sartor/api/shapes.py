@@ -266,11 +266,12 @@ def advise(
     (weighted or worst), and the rest is of the phase with the largest weight. With several GPUs the first
     is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``; ``InputError``.
     """
-    from sartor.shapes.codesign import Regret, objective_weights
+    from sartor.model.workload import phase_weights
+    from sartor.shapes.codesign import Regret
     from sartor.shapes.quality import QualityGuard
     from sartor.shapes.search import search_shapes
 
-    weights = objective_weights(objective) if ":" in objective else {}
+    weights = phase_weights(objective) if ":" in objective else {}
     objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
     rule, guard = word_of(Regret, "regret", regret), QualityGuard(width=evidence)
     first, *others = ["h100_sxm"] if gpu is None else [gpu] if isinstance(gpu, (str, Path, Gpu)) else gpu

@@ -37,6 +37,9 @@ def design(
     num_devices: o.EqualDevices = None,
     global_batch_size: o.GlobalBatch = None,
     seq_len: o.SeqLens = None,
+    context_len: o.ContextLen = None,
+    ttft_ms: d.TtftMs = None,
+    tpot_ms: d.TpotMs = None,
     space: d.Space = "published",
     objective: o.DesignObjective = "throughput",
     mean: d.Mean = "geometric",
@@ -75,7 +78,7 @@ def design(
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
-    """Find the accelerator of a design space and the training plan with the highest throughput, with proof.
+    """Find the accelerator of a design space and the plan with the highest throughput, with proof.
 
     Ctrl-C answers with the best so far and how much better there could be (exit 130); exit 3: no point fits.
 
@@ -87,12 +90,15 @@ def design(
     if not model and study is not None and study.exists():
         tell_study(study, export=export, json=json, out=out)
         return
-    check_given({"--model": model, "--num-devices": num_devices, "--global-batch-size": global_batch_size})
+    check_given({"--model": model, "--num-devices": num_devices})
     with patient(), progress_line(time_limit) as progress:
         found = api.design(
             model or [],
             num_devices=num_devices or 0,
-            global_batch_size=global_batch_size or 0,
+            global_batch_size=global_batch_size,
+            context_len=context_len,
+            ttft_ms=ttft_ms,
+            tpot_ms=tpot_ms,
             seq_len=None if seq_len is None else numbers("--seq-len", seq_len, int),
             weights=() if weights is None else numbers("--weights", weights, float),
             space=space,
@@ -135,7 +141,6 @@ def design(
 GIVEN = {
     "--model": ("name the models to train", "--model gpt3-175b"),
     "--num-devices": ("must be said", "--num-devices 1024"),
-    "--global-batch-size": ("must be said", "--global-batch-size 4096"),
 }
 """What a search cannot do without: what is said where it is missing, and an example."""
 

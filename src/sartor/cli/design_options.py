@@ -78,6 +78,12 @@ Against = Annotated[
         help="A catalogue GPU to price on the same jobs. May be repeated. [default: h100_sxm, tpu_v5p]",
     ),
 ]
+TtftMs = Annotated[
+    float | None, typer.Option("--ttft-ms", metavar="MS", help="Most time to the first token (--objective prefill).")
+]
+TpotMs = Annotated[
+    float | None, typer.Option("--tpot-ms", metavar="MS", help="Most time per output token (--objective decode).")
+]
 Executor = Annotated[
     str,
     typer.Option(

@@ -127,9 +127,9 @@ PhaseToWin = Annotated[
 DesignObjective = Annotated[
     str,
     OBJECTIVE(
-        metavar="WORD",
-        help="throughput, throughput-per-mm2, throughput-per-watt, throughput-per-dollar (die and memory) or "
-        "throughput-per-ownership-dollar (package and electricity too).",
+        metavar="WORDS",
+        help="throughput, alone or -per-mm2, -per-watt, -per-dollar (die and memory) or -per-ownership-dollar (package "
+        "and electricity too); in its place prefill, decode or shares: train:0.7,decode:0.3.",
     ),
 ]
 

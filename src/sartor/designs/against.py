@@ -68,6 +68,9 @@ def against(
 
 def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu, progress: Callable[[str], None] | None) -> Against:
     cluster = cluster_of(gpu, question.num_devices)
+    if any(model.served for model in question.models):
+        must = "is compared in training alone; sartor serve prices a GPU's prompts and tokens"
+        raise InputError("against", gpu.name, must, "--objective throughput")
     found = []
     for m, model in enumerate(question.models):
         if progress:

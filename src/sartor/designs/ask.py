@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.designs.experts import expert_plan
 from sartor.designs.question import (
     HBM_USD_PER_GB,
+    LIMITS,
     AreaModel,
     Budgets,
     DesignCosts,
@@ -22,6 +24,7 @@ from sartor.errors import InputError
 from sartor.model.defaults import seq_len_notes, usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
+from sartor.model.workload import Phase, phase_weights
 
 MICROBATCH_SIZES = (1, 2, 4, 8)
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -34,11 +37,14 @@ def design_models(
     seq_len: int | Sequence[int] | None = None,
     weights: Sequence[float] = (),
     tensor_parallel: Sequence[int] = TENSOR_PARALLEL,
+    jobs: Jobs | None = None,
 ) -> tuple[tuple[DesignModel, ...], tuple[str, ...]]:
-    """The models with their sequence lengths and weights, and what was assumed.
+    """The models with their sequence lengths and weights, once for each of the ``jobs`` (training alone where none are
+    given), and what was assumed.
 
     ``seq_len`` is one number for all or one per model. Raises ``InputError``.
     """
+    jobs = jobs or Jobs()
     if not shapes:
         raise InputError("model", "not given", "name the models to train", "gpt3-175b")
     lengths = _each("seq_len", seq_len, len(shapes))
@@ -48,17 +54,78 @@ def design_models(
         tokens = length if length is not None else usual_seq_len(shape)
         name = shape.name or f"model {len(models) + 1}"
         notes += [f"{name}: {note}" for note in seq_len_notes(length, tokens, shape)]
-        models.append(
-            DesignModel(
-                name=name,
-                shape=shape,
-                seq_len=tokens,
-                widths=tuple(dict.fromkeys(tensor_parallel)),
-                weight=1.0 if weight is None else weight,
-                expert=expert_plan(name, num_devices),
-            )
+        one = DesignModel(
+            name=name,
+            shape=shape,
+            seq_len=tokens,
+            widths=tuple(dict.fromkeys(tensor_parallel)),
+            weight=1.0 if weight is None else weight,
+            expert=expert_plan(name, num_devices),
         )
-    return tuple(models), tuple(notes)
+        for phase, share in jobs.shares.items():
+            models.append(_in_phase(one, phase, share, jobs))
+    return tuple(models), (*notes, *_said_of(jobs))
+
+
+def _in_phase(model: DesignModel, phase: Phase, share: float, jobs: Jobs) -> DesignModel:
+    """The model in one phase of the jobs."""
+    context = (model.seq_len if jobs.context_len is None else jobs.context_len) if phase is Phase.DECODE else 0
+    return replace(
+        model,
+        name=model.name if len(jobs.shares) == 1 else f"{model.name}, {phase.value}",
+        weight=model.weight * share,
+        phase=phase,
+        context_len=context,
+        latency_s={Phase.PREFILL: jobs.ttft_s, Phase.DECODE: jobs.tpot_s}.get(phase),
+        expert=model.expert if phase is Phase.TRAIN else None,
+    )
+
+
+def _said_of(jobs: Jobs) -> tuple[str, ...]:
+    if Phase.TRAIN in jobs.shares and len(jobs.shares) == 1:
+        return ()
+    return (
+        "served: every copy of a model takes a batch of 1 to 1,024 sequences pass after pass on one tensor-parallel "
+        "group, prompts and answers on devices of their own; queueing is not counted (`sartor serve` does)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """What the devices do: shares of phases, and what a pass of serving may last."""
+
+    shares: Mapping[Phase, float] = field(default_factory=lambda: {Phase.TRAIN: 1.0})
+    context_len: int | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for phase, seconds in ((Phase.PREFILL, self.ttft_s), (Phase.DECODE, self.tpot_s)):
+            if seconds is not None and phase not in self.shares:
+                must = f"limits {phase.value}, which the objective does not name"
+                raise InputError(LIMITS[phase], 1e3 * seconds, must, f"--objective {phase.value}")
+        if self.context_len is not None and Phase.DECODE not in self.shares:
+            raise InputError("context_len", self.context_len, "is of decode", "--objective decode")
+
+
+def objective_of(text: str) -> tuple[dict[Phase, float], Objective]:
+    """``decode-per-watt`` or ``train:0.7,decode:0.3``: shares of phases, and what throughput is divided by; throughput
+    alone is that of training. Raises ``InputError``."""
+    what, per, divisor = str(text).lower().replace("-", "_").partition("_per_")
+    phases = {phase.value: phase for phase in Phase}
+    shares = phase_weights(what) if ":" in what else {phases.get(what.strip(), Phase.TRAIN): 1.0}
+    if what.strip() in phases or ":" in what:
+        what = Objective.THROUGHPUT.value
+    words = f"{what}{per}{divisor}"
+    if words not in [each.value for each in Objective]:
+        known = ", ".join(each.value.replace("_", "-") for each in Objective)
+        raise InputError(
+            "objective",
+            text,
+            f"must be one of {known}, or with train, prefill, decode or shares of them in throughput's place",
+            "decode-per-watt",
+        )
+    return shares, Objective(words)
 
 
 def design_question(
@@ -66,12 +133,12 @@ def design_question(
     space: AcceleratorSpace,
     *,
     num_devices: int,
-    global_batch_size: int,
+    global_batch_size: int | None,
     area_mm2: float | None = None,
     power_w: float | None = None,
     hbm_bytes: float | None = None,
     energy_j_per_token: float | None = None,
-    objective: str = "throughput",
+    objective: Objective = Objective.THROUGHPUT,
     mean: str = "geometric",
     microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
     recompute: Sequence[str] = RECOMPUTES,
@@ -83,6 +150,8 @@ def design_question(
     plausibility: bool = True,
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
+    if global_batch_size is None and not all(model.served for model in models):
+        raise InputError("global_batch_size", "not given", "must be said for training", "4096")
     budgets = Budgets(
         area_mm2=area_mm2,
         power_w=power_w,
@@ -94,11 +163,11 @@ def design_question(
     return DesignQuestion(
         models=models,
         num_devices=num_devices,
-        global_batch_size=global_batch_size,
+        global_batch_size=max(microbatch_sizes) if global_batch_size is None else global_batch_size,
         microbatch_sizes=tuple(dict.fromkeys(microbatch_sizes)),
         recomputes=tuple(dict.fromkeys(_recompute(each) for each in recompute)),
         budgets=budgets,
-        objective=word(Objective, "objective", objective),
+        objective=objective,
         mean=word(Mean, "mean", mean),
         costs=DesignCosts(
             area=area,
@@ -107,6 +176,7 @@ def design_question(
             years=years,
             usd_per_kwh=usd_per_kwh,
         ),
+        dtypes=space.dtypes,
     )
 
 

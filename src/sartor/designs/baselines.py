@@ -15,7 +15,7 @@ import numpy as np
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
 from sartor.designs.bounds import LoweredModel, lower_models
-from sartor.designs.candidates import EQUAL, area_of, divisor_of, memory_usd, ownership_usd
+from sartor.designs.candidates import area_of, divisor_of, memory_usd, ownership_usd
 from sartor.designs.chips import NamedChip, known_chips
 from sartor.designs.fixed import expert_options, fixed_outcome
 from sartor.designs.keep import Keep, afresh
@@ -28,7 +28,7 @@ from sartor.designs.point import (
     evaluate_point,
     layer_times,
 )
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
@@ -47,10 +47,12 @@ def chip_baselines(
     store: ScheduleStore | None = None,
     keep: Keep = afresh,
 ) -> Iterator[Baseline]:
-    """Every chip with the experts' placements and with searched ones."""
+    """Every chip with the experts' placements and with searched ones; experts place training alone."""
+    trained = not any(model.served for model in question.models)
     models, store = lower_models(question), store or ScheduleStore()
     for chip in chips:
-        yield keep(f"{chip.name}, expert placement", partial(with_experts, question, chip, store, keep))
+        if trained:
+            yield keep(f"{chip.name}, expert placement", partial(with_experts, question, chip, store, keep))
         yield keep(f"{chip.name}, searched placement", partial(searched, question, models, chip, store, keep))
 
 

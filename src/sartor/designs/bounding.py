@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.designs.bounds import work_rates
-from sartor.designs.candidates import EQUAL, candidates_of
+from sartor.designs.candidates import candidates_of
 from sartor.designs.infeasible import memory_constraint
 from sartor.designs.point import Interval, Option
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import Progress, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sartor.cost.chip.operator_floor import operator_floor
 from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
-from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.designs.question import EQUAL, DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
@@ -51,14 +51,14 @@ def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
 
 def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
     """Splits of a model that the devices and the batch allow: experts are shared among copies, each of which has at
-    least one microbatch."""
-    most = most_devices(question)
-    for size in question.microbatch_sizes:
+    least one microbatch. Served copies have as many sequences as they take."""
+    most, batch = most_devices(question), question.global_batch_size
+    for size in model.batch_sizes if model.served else question.microbatch_sizes:
         for width in model.widths:
             for experts in model.expert_widths:
-                copies = min(most // width, int(ceil_div(question.global_batch_size, size)))
-                if size <= question.global_batch_size and experts <= copies:
-                    yield Split(size, width, experts)
+                copies = most // width if model.served else min(most // width, int(ceil_div(batch, size)))
+                if (model.served or size <= batch) and experts <= copies:
+                    yield from (Split(size, width, experts, dtype) for dtype in question.dtypes)
 
 
 def most_devices(question: DesignQuestion) -> int:
@@ -78,6 +78,10 @@ def quickest(question: DesignQuestion) -> float:
 def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: float = float("inf")) -> Array:
     """Sequences per second [candidates] if work were split perfectly over cores and stages, of which there must be
     enough to hold the model in ``hbm_bytes`` each."""
+    if not a.multiplies(parts.split.dtype):
+        return np.zeros(a.shape)
+    if parts.served:
+        return served_rates(question, parts, pass_floor(parts, a), np.asarray(hbm_bytes))
     shares = _shares(question, parts, hbm_bytes)
     if not shares:
         return np.zeros(a.shape)
@@ -107,6 +111,28 @@ def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
+def pass_floor(parts: ModelParts, a: Accelerator) -> Array:
+    """Least seconds [candidates] of one pass forward over a model."""
+    total = np.zeros(a.shape)
+    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
+        total = total + count * (in_turn_floor if part.in_turn else makespan_floors)(part.forward, a)
+    return total
+
+
+def served_copies(question: DesignQuestion, split: Split) -> int:
+    """Copies of a served model: as many as there are devices for, those that share experts all there."""
+    return question.num_devices // split.width // split.expert_parallel * split.expert_parallel
+
+
+def served_rates(question: DesignQuestion, parts: ModelParts, pass_s: Array, hbm_bytes: Array) -> Array:
+    """Sequences per second of all copies, each a batch in ``pass_s``; 0 where a device has no room or a pass lasts
+    longer than it may."""
+    served, size = parts.served, parts.split.microbatch_size
+    assert served is not None
+    fits = (served.device_bytes <= hbm_bytes) & (pass_s <= served.latency_s * (1 + EQUAL))
+    return np.asarray(np.where(fits, served_copies(question, parts.split) * size / pass_s, 0.0))
+
+
 def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
     """Least seconds [candidates] of operators that run one after another."""
     return sum((operator_floor(op, a).least_s * float(op.count) for op in graph.operators), np.zeros(a.shape))
@@ -117,7 +143,11 @@ def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
 
 def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: Array) -> Array:
     """Sequences per second [recomputes, memories, candidates] that no plan of this split exceeds; ``hbm_bytes`` are the
-    memories [memories, candidates] beside each; 0 where none fits."""
+    memories [memories, candidates] beside each; 0 where none fits. A served model recomputes nothing."""
+    if not a.multiplies(parts.split.dtype):
+        return np.zeros((len(question.recomputes), *hbm_bytes.shape))
+    if parts.served:
+        return _served_plan_rates(question, parts, a, hbm_bytes)
     forward = np.stack([part_seconds(part, part.forward, a) for part in parts.parts])
     backward = np.stack([part_seconds(part, part.backward, a) for part in parts.parts])
     if question.terms is not None:
@@ -137,6 +167,15 @@ def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
             rate = np.where(np.isfinite(time_s), question.global_batch_size / time_s, 0.0)
             out[r, rows, columns] = rate[np.searchsorted(few, columns)]
     return out
+
+
+def _served_plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: Array) -> Array:
+    """The same of a served model; recomputing nothing is the first way, and the others are none."""
+    counted = zip((1, *parts.counts, 1), parts.parts, strict=True)
+    pass_s = np.sum([count * part_seconds(part, part.forward, a) for count, part in counted], axis=0)
+    rates = np.zeros((len(question.recomputes), *hbm_bytes.shape))
+    rates[0] = served_rates(question, parts, pass_s, hbm_bytes)
+    return rates
 
 
 def part_seconds(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array:

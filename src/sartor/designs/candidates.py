@@ -16,16 +16,13 @@ from sartor.cost.chip.energy import power
 from sartor.cost.chip.ownership import electricity_usd, package_usd
 from sartor.designs.cautions import refuses
 from sartor.designs.point import Evaluation
-from sartor.designs.question import AreaModel, DesignQuestion, Objective
+from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import Accelerator
 from sartor.units import GIGA, MIB, format_bytes
 
 Array = npt.NDArray[Any]
-
-EQUAL = 1e-9
-"""Relative difference below which two values count as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class ModelDetail:
     """FLOPs of GEMMs without recomputation over the dense peak of all devices."""
     low_s: float
     high_s: float
+    served: bool = False
 
     @property
     def peak_bytes(self) -> float:
@@ -97,6 +98,8 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
         return None
     parts, problem = _problem(question, point, outcome)
     low_s, high_s = interval_s(outcome.step_s)
+    if parts.served:
+        return _served_detail(question, point, outcome, parts)
     microbatches = -(-problem.num_microbatches // outcome.plan.data_parallel)
     return ModelDetail(
         outcome=outcome,
@@ -109,12 +112,37 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
     )
 
 
+def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> ModelDetail:
+    """A pass of serving: one stage, nothing but its batch."""
+    assert parts.served is not None
+    low_s, high_s = interval_s(outcome.step_s)
+    stage = StageDetail(
+        num_layers=len(parts.order),
+        holds=tuple(dict.fromkeys(layer.name for layer in outcome.layers)),
+        devices=outcome.option.width,
+        forward_s=outcome.step_s,
+        load_s=outcome.step_s,
+        peak_bytes=parts.served.device_bytes,
+    )
+    return ModelDetail(
+        outcome=outcome,
+        time=StepTime(microbatches_s=outcome.step_s, fill_s=0.0, resync_s=0.0, optimizer_s=0.0),
+        stages=(stage,),
+        num_microbatches=1,
+        mfu=_mfu(question, point, outcome, parts),
+        low_s=low_s,
+        high_s=high_s,
+        served=True,
+    )
+
+
 def training_step(
     question: DesignQuestion, evaluation: Evaluation, m: int
 ) -> tuple[TrainingJob, TrainingPlan, Cluster] | None:
-    """The job, plan and cluster by which ``step`` prices model ``m`` as the point does; None where it does not run."""
+    """The job, plan and cluster by which ``step`` prices model ``m`` as the point does; None where it does not run,
+    or is served."""
     outcome, detail = evaluation.outcomes[m], model_detail(question, evaluation, m)
-    if outcome is None or detail is None:
+    if outcome is None or detail is None or question.models[m].served:
         return None
     found, option, model = outcome.plan, outcome.option, question.models[m]
     layers = range(int(model.shape.num_layers))
@@ -125,7 +153,11 @@ def training_step(
         recompute=option.recompute,
         stage_layers=tuple(sum(layer in layers for layer in stage.layers) for stage in found.stages),
     )
-    return design_job(model, question.global_batch_size), plan, own_links(datasheet_of(evaluation.point.chip))
+    return (
+        design_job(model, question.global_batch_size, option.split.dtype),
+        plan,
+        own_links(datasheet_of(evaluation.point.chip)),
+    )
 
 
 def _problem(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> tuple[ModelParts, PlacementProblem]:
@@ -176,7 +208,10 @@ def _mfu(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: M
     for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
         flops += count * (float(part.forward.matmul_flops) + float(part.backward.matmul_flops))
     microbatches = question.global_batch_size / outcome.option.microbatch_size
-    peak = question.num_devices * float(point.accelerator.peak_flops_per_s)
+    if parts.served:
+        microbatches = float(outcome.plan.data_parallel)
+    chip = point.accelerator
+    peak = question.num_devices * float(chip.peak_flops_per_s) * chip.packing(outcome.option.split.dtype)
     return flops * outcome.option.width * microbatches / (peak * outcome.step_s)
 
 
@@ -238,6 +273,7 @@ def plan_fields(detail: ModelDetail) -> dict[str, Any]:
         "microbatch_size": option.microbatch_size,
         "num_microbatches": detail.num_microbatches,
         "recompute": Recompute(option.recompute).word,
+        "dtype": option.split.dtype.value,
         "virtual_stages": plan.virtual_stages,
         "zero_stage": plan.zero_stage,
     }

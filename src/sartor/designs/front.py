@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from sartor.designs.candidates import EQUAL, Candidates, candidates_of
+from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.keep import Keep, afresh
 from sartor.designs.pareto import pareto_front
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Ranked
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace

@@ -8,7 +8,7 @@ from math import inf
 
 from sartor.designs.bounds import LoweredModel, bare_problem, splits
 from sartor.designs.parts import ModelParts, design_job
-from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.designs.question import LIMITS, DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute
@@ -23,6 +23,9 @@ def tightest_constraint(question: DesignQuestion, models: Sequence[LoweredModel]
     found = memory_constraint(question, models, hbm_bytes)
     if found:
         return found
+    for model in question.models:
+        if model.served and model.latency_s:
+            return f"{LIMITS[model.phase]}={1e3 * model.latency_s:g}: no pass of {model.name} is known to be as fast"
     limit = question.budgets.energy_j_per_token
     if limit is not None:
         return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
@@ -48,9 +51,10 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
 def _why_not(question: DesignQuestion, model: DesignModel) -> str:
     """What lowering says to the smallest split that is refused: a width, or a traced graph's type or sizes."""
     job = design_job(model, question.global_batch_size)
-    for microbatch_size, width, experts in splits(question, model):
+    for split in splits(question, model):
+        dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
         try:
-            block_graphs(job, ParallelDims(tp=width, ep=experts, dp=experts), microbatch_size)
+            block_graphs(job, dims, split.microbatch_size)
         except InputError as error:
             return f" ({error})"
     return ""
@@ -60,6 +64,9 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
     """Least bytes per device over microbatches, widths and recomputation; inf if devices are too few."""
     least = inf
     for parts in lowered.parts.values():
+        if parts.served:
+            least = min(least, parts.served.device_bytes)
+            continue
         for recompute in question.recomputes:
             bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
             problem = replace(
@@ -72,7 +79,7 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
 
 def bare_width(parts: ModelParts) -> Width:
     """The layers with their bytes, none of them taking time."""
-    _, width, experts = parts.split
+    width, experts = parts.split.width, parts.split.expert_parallel
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(
         PlacedLayer(

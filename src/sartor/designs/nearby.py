@@ -11,10 +11,10 @@ import numpy as np
 
 from sartor.designs.baselines import alone, point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import EQUAL, Candidates, candidates_of
+from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.cautions import AXES, tied
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
-from sartor.designs.question import DesignQuestion, Objective
+from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.result import JointResult, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator

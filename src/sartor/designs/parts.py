@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 from sartor.designs.question import DesignModel
 from sartor.errors import InputError
-from sartor.model.blocks import BlockKind, blocks, layer_order
+from sartor.model.blocks import Block, BlockKind, blocks, layer_order
 from sartor.model.edit import edit_fields
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.operators import OperatorGraph
+from sartor.model.shape import TransformerShape
+from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.workload import Workload
+from sartor.operators import DType, OperatorGraph
 from sartor.step.activations import rows_of
 from sartor.step.blocks import block_params
-from sartor.step.chip_blocks import block_graphs, check_one_stack
+from sartor.step.chip_blocks import block_graphs, check_one_stack, workload_graphs
+from sartor.step.inference import served_bytes
 from sartor.step.lockstep import WIDTH_BYTES, block_stash, boundary_bytes
 from sartor.step.recipes import padded_vocab
 from sartor.step.trainers.lockstep import LOCKSTEP
@@ -24,11 +28,18 @@ from sartor.units import ceil_div
 
 class Split(NamedTuple):
     """How one copy of a model is cut within its layers: sequences at a time, tensor-parallel ``width``, and the copies
-    that share the experts among them (1: each copy holds all)."""
+    that share the experts among them (1: each copy holds all); and the operand type of its linear layers."""
 
     microbatch_size: int
     width: int
     expert_parallel: int = 1
+    dtype: DType = DType.BF16
+
+    @property
+    def key(self) -> str:
+        """``4.2.1``, and the type where it is not 16 bits wide."""
+        words = map(str, (self.microbatch_size, self.width, self.expert_parallel))
+        return ".".join([*words, *([] if self.dtype is DType.BF16 else [self.dtype.value])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,16 @@ class ModelPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A pass of serving in a training step's place: bytes that each device holds (weights, key/value cache, the
+    operators at work), tokens that a sequence computes, and how long a pass may last."""
+
+    device_bytes: float
+    new_tokens: int
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
     """``parts`` are first, kinds of layers, last; ``order`` names the kind of every layer (an index into ``parts``)."""
 
@@ -56,6 +77,7 @@ class ModelParts:
     parts: tuple[ModelPart, ...]
     order: tuple[int, ...]
     boundary_bytes: float
+    served: Served | None = None
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -63,13 +85,28 @@ class ModelParts:
         return tuple(self.order.count(k) for k in range(1, len(self.parts) - 1))
 
 
-def design_job(model: DesignModel, global_batch_size: int) -> TrainingJob:
-    """The training job a design runs: the model as the lockstep trainer has it, in 16 bits with Adam."""
+RECIPES = {
+    DType.BF16: Recipe.BF16,
+    DType.FP8: Recipe.FP8_DELAYED,
+    DType.MXFP8: Recipe.MXFP8,
+    DType.NVFP4: Recipe.NVFP4,
+}
+"""How a model trains in each type that a space may name: linear layers in it, the rest in 16 bits."""
+
+
+def design_job(model: DesignModel, global_batch_size: int, dtype: DType = DType.BF16) -> TrainingJob:
+    """The training job a design runs: the model as the lockstep trainer has it, with Adam."""
     vocab = int(padded_vocab(model.shape, LOCKSTEP))
     shape = model.shape
     if vocab != shape.vocab_size:
         shape = replace(edit_fields(shape, {"vocab_size": vocab})[0], name=shape.name)
-    return TrainingJob(shape=shape, seq_len=model.seq_len, global_batch_size=global_batch_size, trainer=LOCKSTEP)
+    return TrainingJob(
+        shape=shape,
+        seq_len=model.seq_len,
+        global_batch_size=global_batch_size,
+        recipe=RECIPES[dtype],
+        trainer=LOCKSTEP,
+    )
 
 
 def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
@@ -77,8 +114,10 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
 
     Raises ``InputError`` for models of several stacks, whose layers are no chain.
     """
-    job = design_job(model, global_batch_size)
-    check_one_stack(job)
+    job = design_job(model, global_batch_size, split.dtype)
+    check_one_stack(job.shape)
+    if model.served:
+        return _served_parts(model, job.shape, split)
     dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
     try:
         graphs = block_graphs(job, dims, split.microbatch_size)
@@ -99,15 +138,51 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
         )
         for block, graph, params in zip(known, graphs, block_params(job, dims), strict=True)
     ]
+    return replace(_chain(split, every, known, job.shape), boundary_bytes=float(boundary_bytes(job, rows)))
+
+
+def _chain(split: Split, every: Sequence[ModelPart], known: Sequence[Block], shape: TransformerShape) -> ModelParts:
+    """First part, kinds of layers, last part from every block's."""
     layers = [i for i, block in enumerate(known) if block.kind is BlockKind.LAYER]
     after = [part for i, part in enumerate(every) if i > layers[-1]]
     kind = {i: 1 + k for k, i in enumerate(layers)}
     return ModelParts(
         split=split,
         parts=(every[0], *(every[i] for i in layers), _together("head", after)),
-        order=tuple(kind[int(i)] for i in layer_order(job.shape)),
-        boundary_bytes=float(boundary_bytes(job, rows)),
+        order=tuple(kind[int(i)] for i in layer_order(shape)),
+        boundary_bytes=0.0,
     )
+
+
+def _served_parts(model: DesignModel, shape: TransformerShape, split: Split) -> ModelParts | None:
+    """The parts of a pass of serving, on every device of a copy; None where the width does not split them."""
+    dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
+    workload = Workload(
+        shape=shape,
+        phase=model.phase,
+        microbatch_size=split.microbatch_size,
+        seq_len=model.seq_len,
+        context_len=model.context_len,
+        dtype=split.dtype,
+    )
+    try:
+        graphs, held = workload_graphs(workload, dims), served_bytes(workload, dims)
+    except InputError:
+        return None
+    known = blocks(shape)
+    every = [
+        ModelPart(
+            name=block.name,
+            forward=graph.forward,
+            backward=graph.backward,
+            param_bytes=0.0,
+            activation_bytes=0.0,
+            in_turn=graph.in_turn,
+        )
+        for block, graph in zip(known, graphs, strict=True)
+    ]
+    limit = Served(device_bytes=held, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
+    return replace(_chain(split, every, known, shape), served=limit)
 
 
 def _together(name: str, parts: Sequence[ModelPart]) -> ModelPart:

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 from typing import Any
 
+import numpy as np
+
 from sartor.cost.chip.energy import operator_energy, static_power_w
-from sartor.designs.bounds import bare_problem, most_devices, update_s_per_byte
+from sartor.designs.bounds import bare_problem, most_devices, served_copies, served_rates, update_s_per_byte
 from sartor.designs.parts import ModelParts, Split, model_parts
 from sartor.designs.question import DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
-from sartor.placement.plan import Plan
+from sartor.placement.plan import Plan, Stage
 from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Width
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, in_turn_s, makespan_s, timing_fields
 from sartor.schedules.solve import ScheduleCache
@@ -80,7 +83,8 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutcome:
-    """The best plan found for a model on a point."""
+    """The best plan found for a model on a point. Served, ``step_s`` is one pass, and ``sequences_per_s`` are prompts
+    read, or tokens written, one for each sequence."""
 
     name: str
     option: Option
@@ -163,6 +167,8 @@ def evaluate_option(
     if found is None:
         return None, 0.0
     parts, layers = found
+    if parts.served:
+        return _served(question, point, option, parts, layers)
     reached = place(placement_problem(question, point, option, parts, layers, least=False), question.terms).plan
     if reached is None:
         return None, 0.0
@@ -189,6 +195,40 @@ def evaluate_option(
     return outcome if joules_per_token(question, point, option, outcome.step_s) <= limit else None, bound
 
 
+def _served(
+    question: DesignQuestion, point: Point, option: Option, parts: ModelParts, layers: tuple[LayerTime, ...]
+) -> tuple[ModelOutcome | None, float]:
+    """Of a served model: a batch in every copy, pass after pass."""
+    assert parts.served is not None
+    counts, model = (1, *parts.counts, 1), question.models[option.model]
+    pass_s = sum(n * layer.forward_s for n, layer in zip(counts, layers, strict=True))
+    least_s = sum(n * layer.forward_least_s for n, layer in zip(counts, layers, strict=True))
+    memory = np.asarray(point.hbm_bytes)
+    bound = float(served_rates(question, parts, np.asarray(least_s), memory))
+    rate = float(served_rates(question, parts, np.asarray(pass_s), memory))
+    limit = question.budgets.energy_j_per_token or inf
+    if not rate or joules_per_token(question, point, option, pass_s) > limit:
+        return None, bound
+    ids = tuple(range(-1, len(parts.order) + 1))
+    plan = Plan(
+        tensor_parallel=option.width,
+        data_parallel=served_copies(question, option.split),
+        stages=(Stage(layers=ids, devices=option.width, load_s=pass_s),),
+        time_per_batch_s=pass_s,
+        expert_parallel=option.expert_parallel,
+    )
+    outcome = ModelOutcome(
+        name=model.name,
+        option=option,
+        plan=plan,
+        sequences_per_s=rate,
+        tokens_per_s=rate * parts.served.new_tokens,
+        step_s=pass_s,
+        layers=layers,
+    )
+    return outcome, bound
+
+
 def layer_times(
     question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
 ) -> tuple[ModelParts, tuple[LayerTime, ...]] | None:
@@ -211,11 +251,11 @@ def _layer_times(
     question: DesignQuestion, point: Point, option: Option, parts: ModelParts, store: ScheduleStore
 ) -> Iterator[LayerTime]:
     a = point.accelerator
-    cores, split = timing_fields(a), ".".join(map(str, option.split))
+    cores, split = timing_fields(a), option.split.key
     for k, part in enumerate(parts.parts):
         times = []
         for way, graph in (("forward", part.forward), ("backward", part.backward)):
-            if part.in_turn:
+            if part.in_turn or not graph.operators:
                 seconds = float(in_turn_s(graph, a))
                 times.append((seconds, seconds))
             else:
@@ -269,8 +309,7 @@ def placement_problem(
     layers = tuple(layer(i - 1, k) for i, k in enumerate(kinds))
     edges = tuple(Edge(source=i - 1, dest=i, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
     a = point.accelerator
-    _, tensor, experts = option.split
-    width = Width(tensor_parallel=tensor, expert_parallel=experts, layers=layers, edges=edges)
+    width = Width(tensor_parallel=option.width, expert_parallel=option.expert_parallel, layers=layers, edges=edges)
     return replace(
         bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),
         widths=(width,),
@@ -293,6 +332,8 @@ def joules_per_token(question: DesignQuestion, point: Point, option: Option, ste
             for op in graph.operators:
                 energy = operator_energy(op, a)
                 dynamic += count * times * float(op.count) * float(energy.total_j - energy.static_j)
-    microbatches = question.global_batch_size / option.microbatch_size
+    sequences, tokens = question.global_batch_size, model.seq_len
+    if parts.served:
+        sequences, tokens = served_copies(question, option.split) * option.microbatch_size, parts.served.new_tokens
     static = float(static_power_w(a)) * most_devices(question) * step_s
-    return (dynamic * option.width * microbatches + static) / (question.global_batch_size * model.seq_len)
+    return (dynamic * option.width * sequences / option.microbatch_size + static) / (sequences * tokens)

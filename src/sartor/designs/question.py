@@ -12,12 +12,22 @@ from sartor.errors import InputError
 from sartor.model.layer import MoeFfn
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
+from sartor.model.workload import Phase
+from sartor.operators import DType
 from sartor.placement.terms import PlacementTerms
 from sartor.units import Floats
 
 HBM_USD_PER_GB = 10.0
 """Price of stacked memory per GB (10^9 bytes): 8 to 10 USD for HBM3E (asiatechfeed.com, "What is HBM memory", 2026,
 read 2026-11-21). Uncertain by a factor of two and by generation: give yours."""
+
+
+EQUAL = 1e-9
+"""Relative difference below which two values count as one."""
+BATCH_SIZES = tuple(2**i for i in range(11))
+"""Sequences that a copy of a served model takes at a time."""
+LIMITS = {Phase.PREFILL: "ttft_ms", Phase.DECODE: "tpot_ms"}
+"""What limits the latency of a pass of each phase."""
 
 
 class Objective(StrEnum):
@@ -59,8 +69,12 @@ class ExpertPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignModel:
-    """A model to be trained: ``widths`` are the tensor-parallel degrees that may be used, ``expert_widths`` the numbers
-    of data-parallel copies that may share its experts (empty: powers of two that divide them)."""
+    """A model to be trained or served: ``widths`` are the tensor-parallel degrees that may be used, ``expert_widths``
+    the numbers of data-parallel copies that may share its experts (empty: powers of two that divide them).
+
+    Served, ``batch_sizes`` sequences are taken at a time, ``seq_len`` tokens of a prompt or one token after
+    ``context_len``, and one pass lasts at most ``latency_s``: the time to the first token, or per output token.
+    """
 
     name: str
     shape: TransformerShape
@@ -69,6 +83,10 @@ class DesignModel:
     weight: float = 1.0
     expert: ExpertPlan | None = None
     expert_widths: tuple[int, ...] = ()
+    phase: Phase = Phase.TRAIN
+    context_len: int = 0
+    latency_s: float | None = None
+    batch_sizes: tuple[int, ...] = BATCH_SIZES
 
     def __post_init__(self) -> None:
         if not self.expert_widths:
@@ -81,6 +99,14 @@ class DesignModel:
         for width in self.widths:
             _whole(f"tp of {self.name}", width)
         _positive(f"weights of {self.name}", self.weight)
+        for size in self.batch_sizes:
+            _whole(f"batch of {self.name}", size)
+        if self.latency_s is not None:
+            _positive(LIMITS.get(self.phase, "latency_s"), self.latency_s)
+
+    @property
+    def served(self) -> bool:
+        return self.phase is not Phase.TRAIN
 
 
 def expert_widths_of(shape: TransformerShape) -> tuple[int, ...]:
@@ -154,6 +180,8 @@ class DesignQuestion:
     mean: Mean = Mean.GEOMETRIC
     terms: PlacementTerms | None = None
     costs: DesignCosts = field(default_factory=DesignCosts)
+    dtypes: tuple[DType, ...] = (DType.BF16,)
+    """Operand types of linear layers that a plan may choose, where the chip multiplies them."""
 
     def __post_init__(self) -> None:
         _whole("num_devices", self.num_devices)
@@ -163,6 +191,10 @@ class DesignQuestion:
         names = [model.name for model in self.models]
         if len(set(names)) < len(names):
             raise InputError("model", ", ".join(names), "must be named apart")
+        phases = {model.phase for model in self.models}
+        if self.mean is Mean.ARITHMETIC and len(phases) > 1:
+            must = "adds sequences to tokens: jobs of several phases take the geometric mean"
+            raise InputError("mean", self.mean.value, must, Mean.GEOMETRIC.value)
         for size in self.microbatch_sizes:
             _whole("microbatch_size", size)
         if not self.microbatch_sizes or min(self.microbatch_sizes) > self.global_batch_size:
@@ -171,6 +203,12 @@ class DesignQuestion:
         for each in self.recomputes:
             if each not in (Recompute.NONE, Recompute.FULL):
                 raise InputError("recompute", Recompute(each).word, "must be none or full here", "none, full")
+
+    @property
+    def num_ways(self) -> int:
+        """Batches that a served model may take, or microbatches and ways to recompute; the most of any model."""
+        trained = len(self.microbatch_sizes) * len(self.recomputes)
+        return max(len(model.batch_sizes) if model.served else trained for model in self.models)
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -17,9 +17,9 @@ from functools import partial
 
 import numpy as np
 
-from sartor.designs.candidates import EQUAL, Candidates, area_of, candidates_of, priced
+from sartor.designs.candidates import Candidates, area_of, candidates_of, priced
 from sartor.designs.infeasible import tightest_constraint
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.state import SearchState
@@ -110,7 +110,7 @@ def _result(state: SearchState, interrupted: bool) -> JointResult:
     num_points = space.num_kept * max(len(space.hbm_bytes), 1)
     left_out = num_points - int(np.count_nonzero(state.candidates.hbm_bytes))
     common = {
-        "space_size": num_points * len(question.microbatch_sizes) * len(question.recomputes),
+        "space_size": num_points * question.num_ways,
         "num_candidates": space.num_kept,
         "num_points": num_points,
         "left_out": left_out,

@@ -20,6 +20,7 @@ from sartor.designs.question import AreaModel
 from sartor.errors import InputError
 from sartor.hardware.accelerator import ARRAY_FIELDS, NODES_NM, PUBLISHED_CLOCK_HZ, Accelerator, Dataflow
 from sartor.hardware.memory import Memory
+from sartor.operators import DType
 from sartor.units import GIGA, MEGA, Floats, Ints
 
 Array = npt.NDArray[Any]
@@ -44,6 +45,11 @@ class AcceleratorSpace:
     area_model: AreaModel = AreaModel.PUBLISHED
     """Which area the limits are about where the question does not say."""
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Types in which linear layers may run on some candidate."""
+        return tuple(dict.fromkeys(each for group in self.groups for each in (group.dtype, group.packed_dtype) if each))
 
     @property
     def num_kept(self) -> int:
@@ -100,14 +106,17 @@ _DEFAULTS: dict[str, Any] = {
     "link_gb_per_s": 50,
 }
 _REQUIRED = ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib")
-_CHOICES = ("memory", "node_nm", "dataflow", "hbm_gb", "name", "area_limit_mm2", "area_model")
+DTYPES = (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4)
+"""Narrowest types an array may pack; every array multiplies 16 bits, in which attention stays."""
+_CHOICES = ("memory", "node_nm", "dataflow", "dtype", "hbm_gb", "name", "area_limit_mm2", "area_model")
 
 
 def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     """The product of all axes. An axis is a number, a list, or ``{from, to, step}`` or ``{from, to, factor}``.
 
-    ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory`` and ``node_nm`` may be
-    lists. Raises ``InputError`` for unknown keys and values that cannot be.
+    ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory``, ``node_nm`` and
+    ``dtype`` (the narrowest that arrays pack) may be lists. Raises ``InputError`` for unknown keys and
+    values that cannot be.
     """
     for key in table:
         if key not in _AXES and key not in _CHOICES:
@@ -128,7 +137,10 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     mesh = dict(zip(axes, (x.ravel() for x in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
     return AcceleratorSpace(
         name=str(table.get("name", "own")),
-        groups=tuple(_candidates(mesh, memory, node, flow, tied=tied) for memory, node, flow in groups),
+        groups=tuple(
+            replace(_candidates(mesh, memory, node, flow, tied=tied), packed_dtype=narrow)
+            for memory, node, flow, narrow in groups
+        ),
         hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
         num_points=count * len(groups),
         area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), least=0.0)[0]),
@@ -154,7 +166,7 @@ def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Data
     )
 
 
-def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow]]:
+def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow, DType | None]]:
     memories = [_choice("memory", word, {m.value: m for m in Memory}) for word in _list(table.get("memory", "hbm2"))]
     flows = [
         _choice("dataflow", word, {d.value: d for d in Dataflow})
@@ -164,7 +176,9 @@ def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow]]:
     for node in nodes:
         if node not in NODES_NM:
             raise InputError("node_nm", node, "no area or energy is known for it", ", ".join(map(str, NODES_NM)))
-    return product(memories, nodes, flows)
+    words = [_choice("dtype", word, {d.value: d for d in DTYPES}) for word in _list(table.get("dtype", "bf16"))]
+    narrow = dict.fromkeys(None if dtype is DType.BF16 else dtype for dtype in words)
+    return product(memories, nodes, flows, narrow)
 
 
 def _list(value: Any) -> list[Any]:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.designs.bounding import Bounding
-from sartor.designs.candidates import EQUAL, priced
+from sartor.designs.candidates import priced
 from sartor.designs.point import Evaluation, Point
+from sartor.designs.question import EQUAL
 from sartor.designs.result import Progress
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields

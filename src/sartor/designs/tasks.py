@@ -56,7 +56,7 @@ class PlanTask:
     @property
     def key(self) -> str:
         names = hashlib.blake2b(np.ascontiguousarray(self.index, dtype="<i8").tobytes(), digest_size=12).hexdigest()
-        return f"plan {self.model} {'.'.join(map(str, self.split))} {names}"
+        return f"plan {self.model} {self.split.key} {names}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,7 @@ def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> JsonDict:
     """One accelerator with the memory beside it."""
     numbers = {name: _plain(np.asarray(getattr(accelerator, name))[()]) for name in ARRAY_FIELDS}
     words = {"memory": accelerator.memory.value, "dataflow": accelerator.dataflow.value}
+    words |= {"packed_dtype": accelerator.packed_dtype.value} if accelerator.packed_dtype else {}
     return {**numbers, **words, "node_nm": int(accelerator.node_nm), "hbm_bytes": hbm_bytes}
 
 

@@ -74,6 +74,9 @@ class Accelerator:
     link_latency_s: Floats = 1 * MICRO
     dtype: DType = DType.BF16
     """Widest operand the arrays multiply in one cycle; sums are kept in ``accumulator_bytes``."""
+    packed_dtype: DType | None = None
+    """Narrowest operand of which as many as fill a ``dtype`` operand are multiplied in its place and added (fp8 two in
+    place of one of 16 bits, fp4 four: as H100, B200 and MI355X do). None: an operand takes a place, however narrow."""
     accumulator_bytes: float = 4.0
     registers_bytes_per_mac: float = 32.0
     registers_bytes_per_lane: float = 12.0
@@ -159,6 +162,15 @@ class Accelerator:
         """2 FLOP per multiply-accumulator and cycle."""
         return 2.0 * self.num_tensor_cores * self.array_rows * self.array_cols * self.clock_hz
 
+    def packing(self, dtype: DType) -> int:
+        """Operands of a type that are multiplied in the place of one ``dtype`` operand."""
+        narrowest = _bits(self.packed_dtype or self.dtype)
+        return max(_bits(self.dtype) // _bits(dtype), 1) if _bits(dtype) >= narrowest else 1
+
+    def multiplies(self, dtype: DType) -> bool:
+        """Whether the arrays are made for a type: the one they multiply, or one that they pack."""
+        return _bits(self.packed_dtype or self.dtype) <= _bits(dtype) <= _bits(self.dtype)
+
     @property
     def tensor_port_bytes_per_s(self) -> Floats:
         """Bandwidth of one tensor core to or from the global buffer: one element per row and column and cycle."""
@@ -236,6 +248,11 @@ ARRAY_FIELDS = (
 )
 """Fields that may be arrays."""
 FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
+
+
+def _bits(dtype: DType) -> int:
+    """Of one element, without its share of a block's scale."""
+    return int(8 * dtype.bytes)
 
 
 def _require(name: str, value: object, *, positive: bool = True, whole: bool = False) -> None:

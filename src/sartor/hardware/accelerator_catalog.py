@@ -69,6 +69,7 @@ def accelerator_fields(a: Accelerator) -> JsonDict:
         "stack_bytes": a.stack_bytes or a.memory.stack.bytes,
         "stack_bytes_per_s": a.stack_bytes_per_s or a.memory.stack.bytes_per_s,
         "dtype": a.dtype.value,
+        "packed_dtype": a.packed_dtype and a.packed_dtype.value,
         "dataflow": a.dataflow.value,
         "hbm_bytes": a.hbm_bytes,
         "hbm_bytes_per_s": a.hbm_bytes_per_s,
@@ -147,6 +148,7 @@ def _text(value: object) -> Complaint:
 _CHOICES: dict[str, JsonDict] = {
     "memory": {m.value: m for m in Memory},
     "dtype": {d.value: d for d in DType},
+    "packed_dtype": {d.value: d for d in DType},
     "dataflow": {d.value: d for d in Dataflow},
 }
 _TEXTS = ("name", "title", "note", "confidence")

@@ -62,13 +62,13 @@ def datasheet_of(accelerator: Accelerator) -> Gpu:
     if a.global_buffer_bytes >= a.hbm_bytes:
         must = f"must be smaller than the memory behind it, {a.hbm_bytes / MIB:.4g} MiB"
         raise InputError("global_buffer_mib", a.global_buffer_bytes / MIB, must)
-    peak = float(a.peak_flops_per_s)
+    peak = {dtype: float(a.peak_flops_per_s) * a.packing(dtype) for dtype in DType}
     return Gpu(
         name=a.name or "accelerator",
         vendor="",
         generation=GENERATION,
         num_sms=int(a.num_tensor_cores),
-        peak_flops_per_s=dict.fromkeys((a.dtype, *(dtype for dtype in DType if _multiplies(a, dtype))), peak),
+        peak_flops_per_s={d: peak[d] for d in (a.dtype, *(dtype for dtype in DType if _multiplies(a, dtype)))},
         hbm_bytes=float(a.hbm_bytes),
         hbm_bytes_per_s=float(a.hbm_bytes_per_s),
         l2_bytes=float(a.global_buffer_bytes),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
 
+from sartor.errors import InputError
 from sartor.model.defaults import SEQ_LEN
 from sartor.model.shape import TransformerShape
 from sartor.operators import DType
@@ -15,6 +17,25 @@ class Phase(Enum):
     TRAIN = "train"
     PREFILL = "prefill"
     DECODE = "decode"
+
+
+def phase_weights(text: str) -> dict[Phase, float]:
+    """``train:0.7,decode:0.3`` -> weights by phase. Raises ``InputError`` where they are not positive or do not sum to
+    one."""
+    words = [word.partition(":") for word in text.split(",")]
+    names = {phase.value: phase for phase in Phase}
+    try:
+        weights = {names[name.strip()]: float(value) for name, _, value in words}
+    except (KeyError, ValueError):
+        must = "must read PHASE:WEIGHT,... with train, prefill and decode"
+        raise InputError("objective", text, must, "train:0.7,decode:0.3") from None
+    total = sum(weights.values())
+    if not all(isfinite(w) and w > 0 for w in weights.values()) or len(weights) != len(words):
+        raise InputError("objective", text, "must name each phase once, with a weight above 0", "train:0.7,decode:0.3")
+    if abs(total - 1) > 1e-6:
+        near = ",".join(f"{phase.value}:{w / total:.3g}" for phase, w in weights.items())
+        raise InputError("objective", text, f"weights must sum to 1, not {total:g}", near)
+    return weights
 
 
 class AttentionKernel(Enum):

@@ -101,7 +101,10 @@ def question_body(answer: DesignAnswer) -> JsonDict:
             {
                 "name": model.name,
                 "num_params": plain(reading.num_params),
+                "phase": model.phase.value,
                 "seq_len": model.seq_len,
+                "context_len": model.context_len,
+                "latency_s": model.latency_s,
                 "weight": weight,
                 "tensor_parallel": list(model.widths),
             }
@@ -114,6 +117,7 @@ def question_body(answer: DesignAnswer) -> JsonDict:
         "mean": asked.mean.value,
         "area_model": asked.costs.area.value,
         "microbatch_sizes": list(asked.microbatch_sizes),
+        "dtypes": [each.value for each in asked.dtypes],
         "recompute": [Recompute(each).word for each in asked.recomputes],
         "budgets": record(asked.budgets),
     }

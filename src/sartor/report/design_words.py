@@ -12,6 +12,7 @@ from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.why import AGAINST, Reason
 from sartor.hardware.accelerator import Accelerator
+from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
 from sartor.report.words import printable
 from sartor.units import GIB, GIGA, MIB, format_share
@@ -42,6 +43,7 @@ POWER_WORDS = {
     "memory_w": "memory",
     "links_w": "links",
 }
+PHASE_UNITS = {Phase.TRAIN: "sequences/s", Phase.PREFILL: "prompts/s", Phase.DECODE: "tokens/s"}
 UNITS = {
     Objective.THROUGHPUT: "sequences/s",
     Objective.PER_MM2: "sequences/s per mm2",
@@ -55,10 +57,9 @@ def heading_text(answer: DesignAnswer) -> str:
     """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
     asked = answer.question
     names = ", ".join(f"{printable(model.name)} (sequence length {model.seq_len:,})" for model in asked.models)
-    return (
-        f"{names} on {asked.num_devices:,} devices: global batch {asked.global_batch_size:,}, "
-        f"design space {printable(answer.space.name)}"
-    )
+    served = all(model.served for model in asked.models)
+    batch = "" if served else f"global batch {asked.global_batch_size:,}, "
+    return f"{names} on {asked.num_devices:,} devices: {batch}design space {printable(answer.space.name)}"
 
 
 def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
@@ -89,11 +90,22 @@ def memory_text(size_bytes: float) -> str:
 
 def objective_text(question: DesignQuestion, value: float) -> str:
     """``1.91k sequences/s``, and over how many models it is a mean."""
-    words = f"{rate(value)} {UNITS[question.objective]}"
+    words = f"{rate(value)} {unit_of(question)}"
     if len(question.models) == 1:
         return words
     kind = "geometric" if question.mean is Mean.GEOMETRIC else "arithmetic"
-    return f"{words} ({kind} mean of {len(question.models)} models)"
+    return f"{words} ({kind} mean of {len(question.models)} {'jobs' if mixed(question) else 'models'})"
+
+
+def mixed(question: DesignQuestion) -> bool:
+    """Whether models are in several phases."""
+    return len({model.phase for model in question.models}) > 1
+
+
+def unit_of(question: DesignQuestion) -> str:
+    """What the objective counts: ``tokens/s per W``; of several phases, sequences, prompts or tokens as each has."""
+    plain = "of each/s" if mixed(question) else PHASE_UNITS[question.models[0].phase]
+    return UNITS[question.objective].replace("sequences/s", plain)
 
 
 def rate(value: float) -> str:
@@ -150,6 +162,9 @@ def plan_text(detail: ModelDetail) -> str:
     """``tp 4, pp 2, dp 128, 16 microbatches of 2 sequences, no recomputation``."""
     plan = plan_fields(detail)
     words = [f"{name} {plan[name]}" for name in ("tp", "pp", "dp", "ep") if plan[name] > 1]
+    words += [plan["dtype"]] if plan["dtype"] != "bf16" else []
+    if detail.served:
+        return ", ".join([*words, f"batches of {plan['microbatch_size']:,}"])
     words.append(microbatches_text(plan["num_microbatches"], plan["microbatch_size"]))
     words.append("every layer recomputed" if plan["recompute"] == "full" else "no recomputation")
     return ", ".join(words)

@@ -12,10 +12,10 @@ from sartor.answers import DesignAnswer
 from sartor.designs.pareto import value_of
 from sartor.designs.result import Ranked
 from sartor.report.design_words import (
-    UNITS,
     against_text,
     rate,
     short_chip,
+    unit_of,
 )
 from sartor.report.words import printable
 from sartor.units import GIGA, format_seconds, format_share
@@ -72,7 +72,7 @@ def convergence(answer: DesignAnswer) -> Convergence | None:
         proof = f"Proved optimal after {format_seconds(last)}"
     return Convergence(
         title=f"{proof}; {found.evaluated:,} of {found.evaluated + found.pruned:,} points evaluated",
-        unit=UNITS[answer.question.objective],
+        unit=unit_of(answer.question),
         seconds=np.array([step.seconds for step in steps]),
         bound=np.array([step.bound for step in steps]),
         incumbent=np.array([step.incumbent for step in steps]),
@@ -95,7 +95,7 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
     axes = answer.proved_front.axes if answer.proved_front is not None else ("area_mm2",)
     return DesignCloud(
         title=_cloud_title(best, others),
-        unit=UNITS[answer.question.objective],
+        unit=unit_of(answer.question),
         labels=(
             *(short_chip(each.evaluation.point.accelerator) for each in ranked),
             *(printable(name) for name, _ in others),

@@ -67,7 +67,7 @@ def _known(block: _Block) -> Makespan:
 def timing_fields(a: Accelerator) -> tuple[object, ...]:
     """What the time of an operator depends on: everything but the memory's capacity."""
     numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
-    return (*numbers, a.memory, a.dtype, a.dataflow, a.accumulator_bytes, a.sustained_share)
+    return (*numbers, a.memory, a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, a.sustained_share)
 
 
 def in_turn_s(graph: OperatorGraph, accelerator: Accelerator) -> npt.NDArray[np.float64]:

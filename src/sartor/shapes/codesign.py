@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.compare import compare
-from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
@@ -56,25 +54,6 @@ class CoDesign:
     regret: float
     baseline_regret: float
     wants: tuple[Want, ...]
-
-
-def objective_weights(text: str) -> dict[Phase, float]:
-    """``train:0.7,decode:0.3`` -> weights by phase. Raises ``InputError`` where they are not positive or do not sum to
-    one."""
-    words = [word.partition(":") for word in text.split(",")]
-    names = {phase.value: phase for phase in Phase}
-    try:
-        weights = {names[name.strip()]: float(value) for name, _, value in words}
-    except (KeyError, ValueError):
-        must = "must read PHASE:WEIGHT,... with train, prefill and decode"
-        raise InputError("objective", text, must, "train:0.7,decode:0.3") from None
-    total = sum(weights.values())
-    if not all(math.isfinite(w) and w > 0 for w in weights.values()) or len(weights) != len(words):
-        raise InputError("objective", text, "must name each phase once, with a weight above 0", "train:0.7,decode:0.3")
-    if abs(total - 1) > 1e-6:
-        near = ",".join(f"{phase.value}:{w / total:.3g}" for phase, w in weights.items())
-        raise InputError("objective", text, f"weights must sum to 1, not {total:g}", near)
-    return weights
 
 
 def codesign(

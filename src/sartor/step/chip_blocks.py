@@ -18,7 +18,9 @@ from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower import lower
 from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob
+from sartor.model.workload import Workload
 from sartor.operators import Attention, OperatorGraph, Pass
 from sartor.step.distinct import BlockRows
 from sartor.step.recipes import workload_of
@@ -40,9 +42,13 @@ class BlockGraphs:
 
 def block_graphs(job: TrainingJob, dims: ParallelDims, microbatch_size: int) -> tuple[BlockGraphs, ...]:
     """The graphs of the `blocks` of ``job.shape``. ``InputError`` for sizes that do not split."""
-    workload = workload_of(job, dims.tp, microbatch_size)
-    whole, runs, out = lower(workload, dims), iter(range(len(job.shape.main.runs))), []
-    for i, block in enumerate(blocks(job.shape)):
+    return workload_graphs(workload_of(job, dims.tp, microbatch_size), dims)
+
+
+def workload_graphs(workload: Workload, dims: ParallelDims) -> tuple[BlockGraphs, ...]:
+    """The same of any pass over the model; only training goes backward."""
+    whole, runs, out = lower(workload, dims), iter(range(len(workload.shape.main.runs))), []
+    for i, block in enumerate(blocks(workload.shape)):
         if block.kind is BlockKind.LAYER:
             layer = lower_layer(workload, dims, next(runs))
             out.append(BlockGraphs(forward=layer.forward, backward=layer.backward, in_turn=False))
@@ -51,11 +57,11 @@ def block_graphs(job: TrainingJob, dims: ParallelDims, microbatch_size: int) -> 
     return tuple(out)
 
 
-def check_one_stack(job: TrainingJob) -> None:
+def check_one_stack(shape: TransformerShape) -> None:
     """``InputError`` for a model of several stacks, whose layers are no chain."""
-    if len([stack for stack in job.shape.stacks if stack.is_text]) > 1:
+    if len([stack for stack in shape.stacks if stack.is_text]) > 1:
         must = "must be one stack of layers on an accelerator; an encoder with a decoder is not"
-        raise InputError("model", job.shape.name or "this model", must)
+        raise InputError("model", shape.name or "this model", must)
 
 
 def _outside_layers(whole: OperatorGraph, block: int) -> BlockGraphs:
@@ -71,7 +77,7 @@ def _outside_layers(whole: OperatorGraph, block: int) -> BlockGraphs:
 
 def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple[BlockTimes, ...]:
     """Times of the `blocks` of ``job.shape`` for every distinct row of plans, arrays of one axis."""
-    check_one_stack(job)
+    check_one_stack(job.shape)
     if np.any(rows.cp > 1):
         raise InputError("cp", int(rows.cp.max()), "must be 1 on an accelerator", "1")
     chip = cluster.gpu.accelerator

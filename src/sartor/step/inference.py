@@ -108,6 +108,14 @@ def inference_memory(
     )
 
 
+def served_bytes(workload: Workload, dims: ParallelDims) -> float:
+    """What a device of a chip's own runtime holds: weights, key/value cache, the operators at work."""
+    element = _wide(workload.dtype).bytes
+    cache = kv_cache_bytes(workload.shape, int(workload.kv_len), int(dims.tp), element)
+    weights = weight_bytes(workload.shape, dims, workload.dtype)
+    return weights + cache * float(workload.microbatch_size) + _workspace(workload, lower(workload, dims), element)
+
+
 def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> float:
     """Of one device: matrices in layers in ``dtype``, tables and the head in 16 bits at least."""
     counts = count_params(shape)

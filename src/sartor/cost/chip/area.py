@@ -11,7 +11,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sartor.cost.chip.technology import LOGIC_MTR_PER_MM2, logic_scale, mac_area_um2_45nm, sram_scale
+from sartor.cost.chip.technology import (
+    LOGIC_MTR_PER_MM2,
+    logic_scale,
+    mac_area_um2_45nm,
+    packed_area_um2_45nm,
+    sram_scale,
+)
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
@@ -208,11 +214,13 @@ control, pads and interfaces besides memory were about 15% (Jouppi et al., ISCA 
 def die_area(accelerator: Accelerator) -> DieArea:
     """Area by part at the accelerator's node [mm2]: a fuller model, uncertain where its constants say so.
 
-    Multipliers follow ``dtype`` (Horowitz 2014), logic and buffers shrink by published densities, analog parts do not.
+    Multipliers follow ``dtype`` and what is packed in its place (Horowitz 2014), logic and buffers shrink by published
+    densities, analog parts do not.
     """
     a, node = accelerator, accelerator.node_nm
     logic, sram = logic_scale(node) / UM2_PER_MM2, sram_scale(node) / UM2_PER_MM2
     mac, lane = _mac_um2(a.dtype, a.registers_bytes_per_mac), _mac_um2(DType.FP32, a.registers_bytes_per_lane)
+    mac += packed_area_um2_45nm(a.dtype, a.packed_dtype or a.dtype) * SCALE_45_TO_22NM
     tensor_sram = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
     vector_sram = a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
     lanes = np.asarray(a.num_vector_cores) * a.vector_lanes

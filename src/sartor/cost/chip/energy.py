@@ -14,7 +14,7 @@ import numpy as np
 from sartor.cost.chip.area import die_area
 from sartor.cost.chip.fused_attention import attention_cost, attention_products
 from sartor.cost.chip.systolic import Product, product_cost, product_of
-from sartor.cost.chip.technology import SRAM_PJ_PER_64BIT, energy_between_nodes, mac_energy_pj
+from sartor.cost.chip.technology import SRAM_PJ_PER_64BIT, energy_between_nodes, mac_energy_pj, packed_energy_pj
 from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.collective.ring import link_time_s, volume
 from sartor.hardware.accelerator import Accelerator
@@ -74,7 +74,7 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
     if isinstance(op, Collective):
         return _collective_energy(op, accelerator)
     if isinstance(op, Gemm | GroupedGemm):
-        return _product_energy(product_of(op, accelerator), accelerator)
+        return _product_energy(product_of(op, accelerator), accelerator, op.dtype)
     if isinstance(op, Attention):
         return _attention_energy(op, accelerator)
     cost = vector_cost(op, accelerator)
@@ -100,7 +100,7 @@ def power(accelerator: Accelerator) -> Power:
     )
     parts = {
         "static_w": static_power_w(a),
-        "arrays_w": macs * (mac_energy_pj(a.dtype, node) + _register_pj(a)) * PICO,
+        "arrays_w": macs * (_hottest_pj(a) + _register_pj(a)) * PICO,
         "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
         "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
         "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
@@ -136,14 +136,22 @@ def _register_pj(a: Accelerator) -> float:
     return REGISTER_SHARE * mac_energy_pj(DType.BF16, a.node_nm)
 
 
-def _product_energy(product: Product, a: Accelerator) -> Energy:
+def _place_pj(a: Accelerator, dtype: DType) -> float:
+    """One place of the array in one cycle: an operand's multiply and add, or those of all packed in it."""
+    packed = a.packing(dtype)
+    return mac_energy_pj(a.dtype, a.node_nm) if packed == 1 else packed_energy_pj(dtype, packed, a.node_nm)
+
+
+def _hottest_pj(a: Accelerator) -> float:
+    """A place of the array in the type that takes most."""
+    return max(_place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
+
+
+def _product_energy(product: Product, a: Accelerator, dtype: DType) -> Energy:
     cost = product_cost(product, a)
     epilogue = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
     return Energy(
-        arithmetic_j=(
-            product.macs * mac_energy_pj(a.dtype, a.node_nm) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)
-        )
-        * PICO,
+        arithmetic_j=(product.macs * _place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
         registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
         private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
         global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
@@ -154,7 +162,7 @@ def _product_energy(product: Product, a: Accelerator) -> Energy:
 
 def _attention_energy(op: Attention, a: Accelerator) -> Energy:
     """The products' energy on chip, the softmax's, and the kernel's own traffic and time."""
-    products = [_product_energy(p, a) for p in attention_products(op)]
+    products = [_product_energy(p, a, a.dtype) for p in attention_products(op)]
     cost = attention_cost(op, a)
     lane_cycles = cost.vector_s * a.num_vector_cores * a.vector_lanes * a.clock_hz
     return Energy(

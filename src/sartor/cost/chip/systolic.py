@@ -11,7 +11,7 @@ cost time, and a larger product never saves any. docs/concepts/systolic.md deriv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Gemm, GroupedGemm, Pass
-from sartor.units import Floats, Ints
+from sartor.units import Floats, Ints, ceil_div
 
 Array = npt.NDArray[np.float64]
 
@@ -99,11 +99,21 @@ class ProductCost:
 
 def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
     """The product an operator asks of an accelerator. A grouped product is one per expert, as large as the most loaded
-    expert's. ``InputError`` for operands wider than the arrays multiply."""
+    expert's. Packed operands are a product of wider ones along a shorter contraction. ``InputError`` for operands wider
+    than the arrays multiply."""
     if op.dtype.bytes > accelerator.dtype.bytes:
         must = f"is wider than the {accelerator.dtype.value} that {accelerator.name or 'the accelerator'} multiplies"
         raise InputError("dtype", op.dtype.value, must, accelerator.dtype.value)
     out = (op.out_dtype.bytes if op.out_dtype else max(op.dtype.bytes, 2.0)) * (2 if op.accumulates else 1)
+    together = accelerator.packing(op.dtype)
+    plain = _plain_product(op, out)
+    if together == 1:
+        return plain
+    return replace(plain, k=ceil_div(plain.k, together), operand_bytes=op.dtype.bytes * together)
+
+
+def _plain_product(op: Gemm | GroupedGemm, out: Floats) -> Product:
+    """An operand in each place of the array."""
     if isinstance(op, GroupedGemm):
         rows = np.maximum(np.ceil(np.asarray(op.rows * op.skew, dtype=np.float64) / op.groups), 1)
         if op.pass_ is Pass.WGRAD:

@@ -41,7 +41,7 @@ _MULTIPLY_UM2 = {
 Google Cloud blog, August 2019: a multiplier grows with the square of its significand)."""
 _SIGNIFICAND_BITS = {DType.FP64: 53, DType.TF32: 11, DType.FP8: 4, DType.FP8_BLOCK: 4, DType.MXFP8: 4}
 _SIGNIFICAND_BITS |= {DType.NVFP4: 2, DType.MXFP4: 2}
-_ADD_UM2 = {"int32": 137.0, "fp32": 4184.0}
+_ADD_UM2 = {"int16": 67.0, "int32": 137.0, "fp16": 1360.0, "fp32": 4184.0}
 """Adders at 45 nm, same source: sums are kept in 32 bits."""
 
 
@@ -56,10 +56,25 @@ def mac_area_um2_45nm(dtype: DType) -> float:
     return multiply + _ADD_UM2["fp32"]
 
 
+def packed_area_um2_45nm(wide: DType, narrow: DType) -> float:
+    """What a multiply-accumulator of a wide type takes more to multiply narrower operands in one's place [um2]:
+    multipliers of their own, and adders before the one that accumulates. Four products of 4 bits add as integers
+    exactly; those of 8 bits take 16-bit floating adders. What real units share is not counted: an upper estimate."""
+    types = [each for each in (DType.FP8, DType.NVFP4) if narrow.bytes <= each.bytes < wide.bytes]
+    extra = 0.0
+    for each in types:
+        packed = int(wide.bytes / each.bytes) if each is DType.FP8 else int(2 * wide.bytes)
+        adder = _ADD_UM2["fp16" if each is DType.FP8 else "int16"]
+        multiply = _MULTIPLY_UM2[DType.FP16] * (_SIGNIFICAND_BITS[each] / 11) ** 2
+        extra += packed * multiply + (packed - 1) * adder
+    return extra
+
+
 # ----------------------------------------------------------------------------------------------------------- energy
 
 _PICOJOULES_45_AND_7NM = {
     "add_int32": (0.1, 0.03),
+    "add_fp16": (0.4, 0.16),
     "add_fp32": (0.9, 0.38),
     "multiply_int8": (0.2, 0.07),
     "multiply_fp16": (1.1, 0.34),
@@ -100,6 +115,15 @@ def mac_energy_pj(dtype: DType, node_nm: int) -> float:
     names = {DType.FP16: "multiply_fp16", DType.BF16: "multiply_bf16", DType.TF32: "multiply_fp16"}
     scale = 4.0 if dtype is DType.FP64 else 1.0
     return scale * at(names.get(dtype, "multiply_fp32")) + at("add_fp32")
+
+
+def packed_energy_pj(dtype: DType, packed: int, node_nm: int) -> float:
+    """Energy of so many products of a narrow type, added and accumulated in 32 bits [pJ]; 4-bit ones add as integers,
+    counted at 32 bits."""
+    adder = energy_between_nodes(*_PICOJOULES_45_AND_7NM["add_fp16" if dtype.bytes >= 1 else "add_int32"], node_nm)
+    accumulate = energy_between_nodes(*_PICOJOULES_45_AND_7NM["add_fp32"], node_nm)
+    each = mac_energy_pj(dtype, node_nm) - accumulate
+    return packed * each + (packed - 1) * adder + accumulate
 
 
 # ----------------------------------------------------------------------------------------------------------- prices
