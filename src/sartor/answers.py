@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sartor.designs.question import DesignQuestion
     from sartor.designs.result import JointResult, Ranked
     from sartor.designs.shapes import ShapeDesign
+    from sartor.designs.shapes_proved import JointShapes
     from sartor.designs.space import AcceleratorSpace
     from sartor.hardware.cluster import Cluster
     from sartor.model.flop_conventions import FlopConvention
@@ -455,6 +456,8 @@ class DesignAnswer:
     """Catalogue GPUs on the same jobs, where they were asked for."""
     shapes: ShapeDesign | None = None
     """Shapes of the model's size against chips and plans, where they were asked for."""
+    joint: JointShapes | None = None
+    """The search over all shapes of the model's size, where it was asked for; ``question`` is then that of the best."""
     warnings: tuple[str, ...] = ()
     """Why to doubt the best chip or to widen its space."""
     nearby: Nearby | None = None

@@ -342,3 +342,38 @@ def test_a_folder_that_cannot_be_written_is_named(sartor: Call, small: list[obje
     ran = sartor(*small, "--zigzag", tmp_path / "file" / "chip")
     assert ran.code == 2
     assert "--zigzag=" in ran.err
+
+
+def test_with_all_shapes_the_best_shape_is_part_of_the_proof(sartor: Call, small: list[object]) -> None:
+    asked = [*small, *FEW, "--shapes", "all", "--params-tolerance", "0.05"]
+    body = json.loads(sartor(*asked, "--json").out)
+    joint, shape = body["joint_shapes"], body["best"]["shape"]
+    assert body["status"] == "optimal"
+    assert body["gap"] == 0
+    assert {"num_layers", "hidden_size", "num_heads", "ffn_hidden_size", "num_params", "changed"} <= set(shape)
+    assert abs(shape["params_change"]) <= 0.05
+    assert all(shape[field] == new for field, (_, new) in shape["changed"].items())
+    assert joint["as_it_is"] <= joint["in_turn"] <= body["best"]["objective"]
+    assert joint["gain_over_turns"] == body["best"]["objective"] / joint["in_turn"]
+    assert body["evaluated"] + body["pruned"] + body["left_out"] + body["waiting"] == body["num_points"]
+    assert body["space_size"] == body["num_points"] == joint["num_shapes"] * 16
+    text = sartor(*asked).out
+    assert "Best shape: " in text
+    assert "over the chip first and then the shape" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--shapes", "some"], "--shapes=some: must be a whole number of at least 1, or all"),
+        (["--shapes", "all", "--fleet", "tpu_v4_like"], "--fleet=tpu_v4_like: is compared with a number of shapes"),
+        (["--shapes", "all", "--params-tolerance", "2"], "--params-tolerance=2.0: must be a share from 0 to 1"),
+        (["--shapes", "all", "--evidence", "9"], "evidence=9.0: the width of the quality guard must be from 0 to 4"),
+    ],
+)
+def test_shapes_that_cannot_be_asked_for_are_refused_in_a_sentence(
+    sartor: Call, small: list[object], more: list[str], said: str
+) -> None:
+    ran = sartor(*small, *more)
+    assert ran.code == 2
+    assert said in ran.err

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sartor.designs.result import Ranked
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
+    from sartor.engine.whole import EveryShape
 
 
 BESIDE = ("h100_sxm", "tpu_v5p")
@@ -50,7 +51,9 @@ def design(
     tolerance: float = 0.0,
     baselines: bool = True,
     pareto: Sequence[str] = (),
-    shapes: int = 0,
+    shapes: int | str = 0,
+    params_tolerance: float = 0.01,
+    evidence: float = 1.0,
     fleet: Mapping[str, float] | None = None,
     against: Sequence[GpuLike] | None = None,
     area_mm2: float | None = None,
@@ -82,7 +85,9 @@ def design(
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
     search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
     many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
-    name or file -> weight) too. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
+    name or file -> weight) too; ``"all"``: its layers, heads, head size and widths are axes of the space, within
+    ``params_tolerance`` of its parameters and the quality guard of width ``evidence``, and the best shape is part of
+    the proof. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
     where none is named, `BESIDE` stand beside the baselines.
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
     (throughput, throughput_per_watt, ...; prefill, decode or ``train:0.7,decode:0.3`` in throughput's place, where
@@ -138,11 +143,13 @@ def design(
     gpus = [device_of(gpu) for gpu in against or ()]
     for gpu in gpus:
         cluster_of(gpu, question.num_devices)
-    by_shape = partial(_by_shape, question, chosen, shapes, _fleet(fleet or {})) if shapes else None
+    every = _every_shape(question, chosen, params_tolerance, evidence, fleet) if shapes == "all" else None
+    few = 0 if every else _count(shapes)
+    by_shape = partial(_by_shape, question, chosen, few, _fleet(fleet or {})) if few else None
     found = run_whole(
         question,
         chosen,
-        Beside(baselines=baselines, axes=check_axes(pareto), shapes=by_shape),
+        Beside(baselines=baselines, axes=check_axes(pareto), shapes=by_shape, every_shape=every),
         time_limit_s=seconds("time_limit", time_limit),
         tolerance=tolerance,
         study=study,
@@ -150,6 +157,8 @@ def design(
         workers=workers,
         on_progress=progress,
     )
+    if found.joint is not None:
+        question, notes = found.joint.question, (*notes, *found.joint.axes.assumptions)
     if against is None and baselines and not found.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
     beside, unpriced = _beside(question, found.result.best, gpus, named=against is not None)
@@ -160,6 +169,7 @@ def design(
         result=found.result,
         proved_front=found.front,
         shapes=found.shapes,
+        joint=found.joint,
         against=beside,
         nearby=nearby(question, chosen, found.result) if sensitivity else None,
         warnings=cautions(chosen, found.result.best),
@@ -208,6 +218,34 @@ def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
             raise InputError("fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
         chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
     return chips
+
+
+def _count(shapes: int | str) -> int:
+    """A number of shapes; 0: none. Raises ``InputError``."""
+    if isinstance(shapes, bool) or not isinstance(shapes, int) or shapes < 0:
+        raise InputError("shapes", shapes, "must be a whole number of at least 1, or all", "all")
+    return shapes
+
+
+def _every_shape(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    tolerance: float,
+    evidence: float,
+    fleet: Mapping[str, float] | None,
+) -> EveryShape:
+    """A search over all shapes of the one model's size. Raises ``InputError``."""
+    from sartor.designs.shape_axes import shape_axes
+    from sartor.designs.shapes_proved import search_with_shapes
+    from sartor.shapes.quality import QualityGuard
+
+    if fleet:
+        raise InputError("fleet", ",".join(fleet), "is compared with a number of shapes, not with all", "shapes=4")
+    if len(question.models) != 1:
+        raise InputError("shapes", "all", f"asks about one model, and {len(question.models)} are given", "one model")
+    (model,), guard = question.models, QualityGuard(width=evidence)
+    axes = shape_axes(model.shape, model.seq_len, model.widths, tolerance=tolerance, guard=guard)
+    return partial(search_with_shapes, question, space, axes)
 
 
 def _by_shape(

@@ -62,6 +62,8 @@ def design(
     tolerance: d.Tolerance = 0.0,
     baselines: d.Baselines = True,
     shapes: d.Shapes = None,
+    params_tolerance: d.ParamsTolerance = 0.01,
+    evidence: d.Evidence = 1.0,
     fleet: d.Fleet = None,
     against: d.Against = None,
     pareto: d.Pareto = None,
@@ -108,6 +110,8 @@ def design(
             tolerance=tolerance,
             baselines=baselines,
             shapes=shapes_asked(shapes, fleet, model or []),
+            params_tolerance=params_tolerance,
+            evidence=evidence,
             fleet=fleet_of(fleet),
             against=against or None,
             pareto=words_of(pareto),
@@ -216,17 +220,19 @@ def write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
             write_chakra(*step, folder if len(models) == 1 else folder / model.name.replace("/", "-"))
 
 
-def shapes_asked(shapes: int | None, fleet: str | None, models: list[str]) -> int:
-    """Number of shapes to search; 0 if not requested. Raises ``InputError``."""
+def shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> int | str:
+    """Number of shapes to search, or all; 0 if not requested. Raises ``InputError``."""
     if shapes is None:
         if fleet is not None:
             raise InputError("--fleet", fleet, "asks for the best shape, so --shapes must say how many", "--shapes 4")
         return 0
-    if shapes < 1:
-        raise InputError("--shapes", shapes, "must be a whole number of at least 1", "4")
+    if shapes != "all" and not (shapes.isascii() and shapes.isdigit() and int(shapes)):
+        raise InputError("--shapes", shapes, "must be a whole number of at least 1, or all", "all")
     if len(models) > 1:
         raise InputError("--shapes", shapes, f"asks about one model, and {len(models)} are given", "one --model")
-    return shapes
+    if shapes == "all" and fleet is not None:
+        raise InputError("--fleet", fleet, "is compared with a number of shapes, not with all of them", "--shapes 4")
+    return shapes if shapes == "all" else int(shapes)
 
 
 def fleet_of(text: str | None) -> dict[str, float]:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sartor.cli import options as o
-
 Space = Annotated[
     str, typer.Option("--space", metavar="NAME|FILE", help="A name from `sartor catalog spaces`, or a TOML file.")
 ]
@@ -57,9 +55,20 @@ Baselines = Annotated[
     bool, typer.Option("--baselines/--no-baselines", help="Also price alternatives (known chips, other searches).")
 ]
 Shapes = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--shapes", metavar="N", parser=o.whole_number, help="Also search N shapes of the same size, each with proof."
+        "--shapes",
+        metavar="N|all",
+        help="Also search N shapes of the same size, each with proof; all: the shape is searched with the chip.",
+    ),
+]
+ParamsTolerance = Annotated[
+    float, typer.Option("--params-tolerance", metavar="SHARE", help="--shapes all: by how much parameters may differ.")
+]
+Evidence = Annotated[
+    float,
+    typer.Option(
+        "--evidence", metavar="WIDTH", help="--shapes all: width of the quality guard, 1 is published evidence."
     ),
 ]
 Fleet = Annotated[

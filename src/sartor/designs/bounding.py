@@ -63,6 +63,8 @@ class Bounding:
     on_progress: Callable[[Progress], None] | None
     start: float
     time_limit_s: float
+    floor: float = 0.0
+    """What is reached elsewhere: only more than this is of interest."""
     best: Ranked | None = None
     ranked: dict[tuple[int, float], Ranked] = field(default_factory=dict)
     heap: list[tuple[float, int, int]] = field(default_factory=list)
@@ -99,7 +101,7 @@ class Bounding:
     # What is known
 
     def value(self) -> float:
-        return self.best.objective if self.best else 0.0
+        return self.best.objective if self.best else self.floor
 
     def enough(self) -> float:
         """A bound no larger than this needs no look."""
@@ -123,7 +125,7 @@ class Bounding:
 
     def hopeless(self) -> bool:
         """Whether no memory holds some model, whatever the accelerator: asked once, if the first chunk holds none."""
-        if self.rounds != 1 or self.heap or self.question.terms is not None:
+        if self.rounds != 1 or self.heap or self.floor or self.question.terms is not None:
             return False
         self.infeasible = memory_constraint(self.question, lowered(self.question), self.memory)
         return bool(self.infeasible)

@@ -7,7 +7,7 @@ what some plan reaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ from sartor.step.optimizer import chip_update_s_per_param
 from sartor.units import Floats, ceil_div
 
 Array = npt.NDArray[Any]
+Seconds = Callable[[ModelPart, OperatorGraph, Accelerator], Array]
+"""Of one pass over a part [candidates]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +82,28 @@ def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
     enough to hold the model in ``hbm_bytes`` each."""
     if not a.multiplies(parts.split.dtype):
         return np.zeros(a.shape)
+    return rates_by_work(question, parts, *seconds_of(parts, a, part_floor), hbm_bytes)
+
+
+def seconds_of(parts: ModelParts, a: Accelerator, seconds: Seconds) -> tuple[Array, Array]:
+    """``seconds`` [parts, candidates] of a pass forward and one backward; a served model has no second."""
+    forward = np.stack([seconds(part, part.forward, a) for part in parts.parts])
     if parts.served:
-        return served_rates(question, parts, pass_floor(parts, a), np.asarray(hbm_bytes))
+        return forward, np.zeros(forward.shape)
+    return forward, np.stack([seconds(part, part.backward, a) for part in parts.parts])
+
+
+def rates_by_work(
+    question: DesignQuestion, parts: ModelParts, forward_s: Array, backward_s: Array, hbm_bytes: float = float("inf")
+) -> Array:
+    """The same from the seconds [parts, candidates] of each part."""
+    counts = np.array([1, *parts.counts, 1])
+    forward, backward = counts @ forward_s, counts @ backward_s
+    if parts.served:
+        return served_rates(question, parts, forward, np.asarray(hbm_bytes))
     shares = _shares(question, parts, hbm_bytes)
     if not shares:
-        return np.zeros(a.shape)
-    forward, backward = (np.zeros(a.shape) for _ in range(2))
-    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
-        floor = in_turn_floor if part.in_turn else makespan_floors
-        forward, backward = forward + count * floor(part.forward, a), backward + count * floor(part.backward, a)
+        return np.zeros(forward.shape)
     if question.terms is not None or not np.isfinite(hbm_bytes):
         return _busy_rate(question, forward + backward, parts.split)
     least = np.min([share * (forward + backward) + again * forward for share, again in shares], axis=0)
@@ -111,14 +126,6 @@ def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
-def pass_floor(parts: ModelParts, a: Accelerator) -> Array:
-    """Least seconds [candidates] of one pass forward over a model."""
-    total = np.zeros(a.shape)
-    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
-        total = total + count * (in_turn_floor if part.in_turn else makespan_floors)(part.forward, a)
-    return total
-
-
 def served_copies(question: DesignQuestion, split: Split) -> int:
     """Copies of a served model: as many as there are devices for, those that share experts all there."""
     return question.num_devices // split.width // split.expert_parallel * split.expert_parallel
@@ -131,6 +138,11 @@ def served_rates(question: DesignQuestion, parts: ModelParts, pass_s: Array, hbm
     assert served is not None
     fits = (served.device_bytes <= hbm_bytes) & (pass_s <= served.latency_s * (1 + EQUAL))
     return np.asarray(np.where(fits, served_copies(question, parts.split) * size / pass_s, 0.0))
+
+
+def part_floor(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array:
+    """Least seconds [candidates] of one pass over a part, without tiles and schedules."""
+    return np.asarray((in_turn_floor if part.in_turn else makespan_floors)(graph, a))
 
 
 def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
@@ -146,10 +158,17 @@ def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
     memories [memories, candidates] beside each; 0 where none fits. A served model recomputes nothing."""
     if not a.multiplies(parts.split.dtype):
         return np.zeros((len(question.recomputes), *hbm_bytes.shape))
+    return placed_rates(question, parts, *seconds_of(parts, a, part_seconds), a, hbm_bytes)
+
+
+def placed_rates(
+    question: DesignQuestion, parts: ModelParts, forward: Array, backward: Array, a: Accelerator, hbm_bytes: Array
+) -> Array:
+    """The same from the seconds [parts, candidates] of each part."""
     if parts.served:
-        return _served_plan_rates(question, parts, a, hbm_bytes)
-    forward = np.stack([part_seconds(part, part.forward, a) for part in parts.parts])
-    backward = np.stack([part_seconds(part, part.backward, a) for part in parts.parts])
+        rates = np.zeros((len(question.recomputes), *hbm_bytes.shape))
+        rates[0] = served_rates(question, parts, np.array([1, *parts.counts, 1]) @ forward, hbm_bytes)
+        return rates
     if question.terms is not None:
         counts = np.array([1, *parts.counts, 1])[:, None]
         rate = _busy_rate(question, ((forward + backward) * counts).sum(axis=0), parts.split)
@@ -167,15 +186,6 @@ def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
             rate = np.where(np.isfinite(time_s), question.global_batch_size / time_s, 0.0)
             out[r, rows, columns] = rate[np.searchsorted(few, columns)]
     return out
-
-
-def _served_plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: Array) -> Array:
-    """The same of a served model; recomputing nothing is the first way, and the others are none."""
-    counted = zip((1, *parts.counts, 1), parts.parts, strict=True)
-    pass_s = np.sum([count * part_seconds(part, part.forward, a) for count, part in counted], axis=0)
-    rates = np.zeros((len(question.recomputes), *hbm_bytes.shape))
-    rates[0] = served_rates(question, parts, pass_s, hbm_bytes)
-    return rates
 
 
 def part_seconds(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array:

@@ -52,14 +52,16 @@ class ProvedFront:
 
 
 class NamedSearch(Protocol):
-    """A search of a question that differs from the one asked; ``name`` says in what."""
+    """A search of a question that differs from the one asked; ``name`` says in what, ``floor`` is `search_design`'s."""
 
-    def __call__(self, question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult: ...
+    def __call__(
+        self, question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0
+    ) -> JointResult: ...
 
 
-def plain_search(question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult:
+def plain_search(question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
     """In this process, without a limit."""
-    return search_design(question, space)
+    return search_design(question, space, floor=floor)
 
 
 def proved_front(

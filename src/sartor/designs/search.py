@@ -42,16 +42,18 @@ def search_design(
     run: RunTasks | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     already_s: float = 0.0,
+    floor: float = 0.0,
 ) -> JointResult:
     """The best point of ``space`` for ``question`` with its proof, or the best found and its gap at the limit.
 
-    ``tolerance`` ends the search at that gap. ``run`` does the work (`engine.run` has executors that do); by default it
+    ``tolerance`` ends the search at that gap. ``floor`` is an objective reached elsewhere: where nothing exceeds it the
+    answer has no best but an upper bound. ``run`` does the work (`engine.run` has executors that do); by default it
     is done here, one task after another. ``already_s`` is time spent on it before, counted to the seconds. Ctrl-C ends
     the search, not the answer. Raises ``InputError`` for what cannot be asked.
     """
     deadline = time.perf_counter() + time_limit_s
     ask = partial(run or partial(run_here, deadline=deadline), question)
-    state = SearchState(question, space, tolerance, on_progress, time.perf_counter() - already_s, time_limit_s)
+    state = SearchState(question, space, tolerance, on_progress, time.perf_counter() - already_s, time_limit_s, floor)
     interrupted = False
     try:
         if not state.infeasible:

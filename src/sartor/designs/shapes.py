@@ -25,6 +25,8 @@ from sartor.designs.parts import Split
 from sartor.designs.point import ModelOutcome, Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult
+from sartor.designs.shape_axes import ShapeVariant
+from sartor.designs.shapes_proved import with_shape
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -34,20 +36,6 @@ from sartor.model.workload import Workload
 from sartor.shapes.search import search_shapes
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeVariant:
-    """One shape of the model's size; ``changed`` is empty for the model itself."""
-
-    shape: TransformerShape
-    changed: tuple[tuple[str, int, int], ...]
-    """Field, old, new."""
-
-    @property
-    def name(self) -> str:
-        """``as it is``, or ``num_heads=16, ...``."""
-        return ", ".join(f"{field}={new}" for field, _, new in self.changed) or "as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +152,7 @@ def search_design_shapes(
     if len(question.models) != 1:
         raise InputError("shapes", f"{len(question.models)} models", "asks about one model", "one model")
     start = time.perf_counter()
-    asked = [_with_shape(question, variant) for variant in variants]
+    asked = [with_shape(question, variant) for variant in variants]
     names = [f"shape {i}: {variant.name}" for i, variant in enumerate(variants, 1)]
     results = [search(each, space, name) for each, name in zip(asked, names, strict=True)]
     fits = [i for i, result in enumerate(results) if result.best is not None]
@@ -199,10 +187,6 @@ def search_design_shapes(
         family=family,
         seconds=time.perf_counter() - start,
     )
-
-
-def _with_shape(question: DesignQuestion, variant: ShapeVariant) -> DesignQuestion:
-    return replace(question, models=(replace(question.models[0], shape=variant.shape, expert_widths=()),))
 
 
 def _together(question: DesignQuestion, variants: Sequence[ShapeVariant]) -> DesignQuestion:

@@ -65,8 +65,9 @@ def run_search(
     time_limit_s: float = float("inf"),
     tolerance: float = 0.0,
     on_progress: Callable[[Progress], None] | None = None,
+    floor: float = 0.0,
 ) -> JointResult:
-    """One search of a study that may hold several, by workers that are ready."""
+    """One search of a study that may hold several, by workers that are ready. ``floor`` as in `search_design`."""
     deadline = time.perf_counter() + time_limit_s
     kept = None if store is None else store.scoped(question, space, tolerance, scope)
     already_s = 0.0 if kept is None else kept.spent_s()
@@ -86,6 +87,7 @@ def run_search(
         run=Remembering(by=by, kept=kept, deadline=deadline),
         on_progress=told,
         already_s=already_s,
+        floor=floor,
     )
     if store is None or kept is None:
         return result

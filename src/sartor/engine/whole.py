@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from sartor.designs.baselines import compare
 from sartor.designs.front import NamedSearch, ProvedFront, proved_front
@@ -13,6 +15,7 @@ from sartor.designs.keep import Keep, afresh
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, JointResult, Progress
 from sartor.designs.shapes import ShapeDesign
+from sartor.designs.shapes_proved import JointShapes
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.why import reasons
 from sartor.engine.executors import Workers, make_executor
@@ -30,6 +33,16 @@ class Beside:
     baselines: bool = False
     axes: Sequence[str] = ()
     shapes: Callable[[NamedSearch, Keep], ShapeDesign] | None = None
+    every_shape: EveryShape | None = None
+    """The shape's fields are axes of the space: replaces the search for the best point."""
+
+
+class EveryShape(Protocol):
+    """`search_with_shapes` of a question: with a search that ends by itself at the deadline."""
+
+    def __call__(
+        self, *, search: NamedSearch, tolerance: float, deadline: float, told: OnProgress | None
+    ) -> JointShapes | JointResult: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +52,7 @@ class Whole:
     result: JointResult
     front: ProvedFront | None = None
     shapes: ShapeDesign | None = None
+    joint: JointShapes | None = None
 
 
 def run_whole(
@@ -62,12 +76,29 @@ def run_whole(
         opened = nullcontext() if study is None else open_study(study, by.name)
         with opened as store:
             run = _Run(question, space, by, store, time_limit_s, tolerance, on_progress)
-            whole = Whole(result=run.search(question, space, ""))
+            if beside.every_shape is None:
+                whole = Whole(result=run.search(question, space, ""))
+            else:
+                whole, run = _over_shapes(run, beside.every_shape)
             if whole.result.best is not None and not whole.result.interrupted:
                 whole = _with(whole, beside, run)
             if store is not None:
                 store.ending = ending_of(whole.result, tolerance)
             return whole
+
+
+def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
+    """The best of all shapes; what is asked beside it is asked of the best shape."""
+    deadline = time.perf_counter() + run.limit_s
+
+    def search(question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
+        left_s = max(deadline - time.perf_counter(), 0.0)
+        return replace(run, limit_s=left_s).search(question, space, name, floor)
+
+    found = every_shape(search=search, tolerance=run.tolerance, deadline=deadline, told=run.on_progress)
+    if isinstance(found, JointResult):
+        return Whole(result=found), run
+    return Whole(result=found.result, joint=found), replace(run, question=found.question, scope="the best shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +112,9 @@ class _Run:
     limit_s: float
     tolerance: float
     on_progress: OnProgress | None
+    scope: str = MAIN
 
-    def search(self, question: DesignQuestion, space: AcceleratorSpace, name: str) -> JointResult:
+    def search(self, question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
         """The main search, or another of the study by its name."""
         return run_search(
             question,
@@ -93,14 +125,15 @@ class _Run:
             time_limit_s=self.limit_s,
             tolerance=self.tolerance,
             on_progress=self.on_progress,
+            floor=floor,
         )
 
     @property
     def keep(self) -> Keep:
-        """The study's main part, or nothing."""
+        """The study's main part (that of the best shape, where all were searched), or nothing."""
         if self.store is None:
             return afresh
-        return self.store.scoped(self.question, self.space, self.tolerance, MAIN).keep
+        return self.store.scoped(self.question, self.space, self.tolerance, self.scope).keep
 
     def told(self, result: JointResult, phase: str) -> None:
         """What is done now, with the search's last figures."""

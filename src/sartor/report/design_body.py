@@ -23,7 +23,7 @@ from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import Recompute
 from sartor.report.contract import picked, plain, record
-from sartor.report.design_shapes import shapes_body
+from sartor.report.design_shapes import joint_body, shape_body, shapes_body
 from sartor.report.design_words import why_texts
 
 LEFT_OUT = ("name", "title", "note", "confidence", "sources")
@@ -36,7 +36,7 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "status": found.status.value,
         "interrupted": found.interrupted,
         "question": question_body(answer),
-        "best": None if found.best is None else ranked_body(question, found.best, whole=True),
+        "best": None if found.best is None else best_body(answer, found.best),
         "upper_bound": plain(found.upper_bound),
         "gap": plain(found.gap),
         "space_size": found.space_size,
@@ -54,6 +54,7 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "against": [against_body(each) for each in answer.against],
         "reasons": [reason_body(*each) for each in zip(found.reasons, why_texts(answer), strict=True)],
         "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
+        "joint_shapes": None if answer.joint is None else joint_body(answer.joint),
         "convergence": [progress_body(each) for each in found.trajectory],
         "near_best": None if answer.nearby is None else {k: list(v) for k, v in answer.nearby.near_best.items()},
         "sensitivity": None if answer.nearby is None else [swing_body(each) for each in answer.nearby.swings],
@@ -61,6 +62,12 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "assumptions": list(answer.assumptions),
         "wall_s": found.seconds,
     }
+
+
+def best_body(answer: DesignAnswer, best: Ranked) -> JsonDict:
+    """The best point; with its shape where that was searched too."""
+    body = ranked_body(answer.question, best, whole=True)
+    return body if answer.joint is None else {**body, "shape": shape_body(answer.joint)}
 
 
 def swing_body(swing: Swing) -> JsonDict:

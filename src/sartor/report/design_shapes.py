@@ -10,10 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sartor.designs.candidates import EQUAL
 from sartor.designs.chips import NamedChip
 from sartor.designs.shapes import ShapeDesign
+from sartor.designs.shapes_proved import JointShapes
 from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.json_types import JsonDict
+from sartor.model.counts import count_params
 from sartor.model.training import Recompute
 from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
@@ -87,6 +90,60 @@ def _variant(found: ShapeDesign, i: int) -> JsonDict:
         "gap": plain(result.gap),
         "sequences_per_s": float(found.best_rate[i]),
     }
+
+
+def joint_body(found: JointShapes) -> JsonDict:
+    """``joint_shapes``: how many shapes are in the proof, and what searching them with the chip gains."""
+    before = found.as_it_is.best
+    return {
+        "num_shapes": found.axes.num_shapes,
+        "distinct": len(found.axes.variants),
+        "searched": found.searched,
+        "params_tolerance": found.axes.tolerance,
+        "as_it_is": None if before is None else before.objective,
+        "in_turn": found.in_turn,
+        "gain": found.gain,
+        "gain_over_turns": found.gain_over_turns,
+    }
+
+
+def shape_body(found: JointShapes) -> JsonDict:
+    """``best.shape``: its fields, those that changed, and its parameters against the model's own."""
+    shape = found.variant.shape
+    return {
+        **{name: int(value) for name, value in shape.fields().items()},
+        "changed": {field: [old, new] for field, old, new in found.variant.changed},
+        "num_params": int(count_params(shape).total),
+        "params_change": params_change(found),
+    }
+
+
+def params_change(found: JointShapes) -> float:
+    """Share of parameters that the best shape has more than the model."""
+    shape, own = found.variant.shape, found.axes.variants[0].shape
+    return float(count_params(shape).total / count_params(own).total - 1)
+
+
+def joint_lines(found: JointShapes) -> list[str]:
+    """The best shape, and what it is worth to search it with the chip."""
+    before = found.as_it_is.best
+    if before is None:
+        return []
+    chip = short_chip(before.evaluation.point.accelerator)
+    more = f"{params_change(found):+.1%} parameters"
+    lines = [
+        f"Best shape: {found.variant.name} ({more}), {found.gain:.3f}x the model as it is with its best chip ({chip}).",
+        f"Of {found.axes.num_shapes:,} shapes of this size {len(found.axes.variants):,} are more than a wider other; "
+        f"{found.searched:,} were searched, the others ruled out by their upper bounds.",
+    ]
+    if (gain := found.gain_over_turns) is not None:
+        alone = "gains nothing" if gain <= 1 + EQUAL else f"gains {gain - 1:.2%}"
+        lines.append(f"Searching shape and chip together {alone} over the chip first and then the shape for it.")
+    return lines
+
+
+def joint_view(found: JointShapes) -> RenderableType:
+    return Group(section_title("The model's shape"), *(Text(printable(line)) for line in joint_lines(found)))
 
 
 def shapes_view(found: ShapeDesign) -> RenderableType:

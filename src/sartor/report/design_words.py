@@ -132,7 +132,8 @@ def headline(answer: DesignAnswer) -> str:
 def proof_text(answer: DesignAnswer) -> str:
     """The proof about all other points."""
     found = answer.result
-    how = f"of {found.num_points:,} chips with a memory {found.evaluated:,} evaluated"
+    what = "pairs of a shape and a chip with a memory" if answer.joint else "chips with a memory"
+    how = f"of {found.num_points:,} {what} {found.evaluated:,} evaluated"
     how += f", {found.pruned:,} ruled out by their upper bounds"
     how += f", {found.left_out:,} left out by budgets or limits" if found.left_out else ""
     how += f", {found.waiting:,} not looked at" if found.waiting else ""

@@ -17,7 +17,7 @@ from sartor.report.design_grids import (
     stages_grid,
 )
 from sartor.report.design_points import design_points
-from sartor.report.design_shapes import shapes_section
+from sartor.report.design_shapes import joint_lines, shapes_section
 from sartor.report.design_words import UNITS, heading_text, headline, notes_of, rate, why_texts
 from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
@@ -83,6 +83,7 @@ def _sections(answer: DesignAnswer, records: JsonMap) -> list[Markup]:
         ),
         *([_alternatives(answer)] if answer.result.baselines or answer.against else []),
         grid_table(front_grid(answer, MOST_ROWS)),
+        *([bullets("The model's shape", joint_lines(answer.joint))] if answer.joint else []),
         *([shapes_section(answer.shapes, figure(records, "shapes"))] if answer.shapes else []),
         element("h2", "Plans, and where their time goes", id="plans"),
         figure(records, "step", "The line is the 80% interval."),

@@ -17,7 +17,7 @@ from sartor.report.design_grids import (
     plans_grid,
     steps_grid,
 )
-from sartor.report.design_shapes import shapes_view
+from sartor.report.design_shapes import joint_view, shapes_view
 from sartor.report.design_words import front_text, heading_text, headline, nearby_texts, notes_of, why_texts
 from sartor.report.grid import grid_view
 from sartor.report.table_estimate import notes, section_title
@@ -62,6 +62,8 @@ def design_view(answer: DesignAnswer) -> RenderableType:
             *notes("Notes", gpu_notes(answer)),
         ]
     parts += notes("How firmly the best stands", nearby_texts(answer.nearby))
+    if answer.joint is not None:
+        parts.append(joint_view(answer.joint))
     if answer.shapes is not None:
         parts.append(shapes_view(answer.shapes))
     if len(answer.front) > 1:

@@ -7,7 +7,7 @@ core or one of each, and q on all cores while nothing else runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,20 +90,19 @@ def operator_latencies(
 ) -> tuple[Latencies, Latencies]:
     """``(one_core_s, all_cores_s)``, each of shape (operators, *candidates) [s]; ``count`` is not applied.
 
-    Sizes of the operators are single numbers here; candidates are the accelerator's arrays. Equal operators are priced
-    once, and candidates that differ only in what an operator does not use share its price, so a grid of thousands of
-    candidates costs as much as its distinct tensor-core and vector-core configurations.
+    Candidates are the accelerator's arrays. Equal operators are priced once, and candidates that differ only in what an
+    operator does not use share its price, so a grid of thousands of candidates costs as much as its distinct
+    tensor-core and vector-core configurations. Sizes of an operator may be arrays over the candidates; then each is
+    priced.
     """
     ops = operators.operators if isinstance(operators, OperatorGraph) else tuple(operators)
     known: dict[Any, tuple[Latencies, Latencies]] = {}
     pairs = []
     for op in ops:
-        key = _anonymous(op)
+        each = _priced_each if has_arrays(op) else _over_distinct
+        key = op.name if has_arrays(op) else _anonymous(op)
         if key not in known:
-            known[key] = (
-                _over_distinct(op, one_core(accelerator), accelerator.shape),
-                _over_distinct(op, accelerator, accelerator.shape),
-            )
+            known[key] = each(op, one_core(accelerator), accelerator.shape), each(op, accelerator, accelerator.shape)
         pairs.append(known[key])
     empty = np.zeros((0, *accelerator.shape))
     single, together = (np.stack([pair[i] for pair in pairs]) if pairs else empty for i in (0, 1))
@@ -117,6 +116,17 @@ def _anonymous(op: Operator | Fused) -> Operator | Fused:
 
 def _bare(op: AnyOperator) -> AnyOperator:
     return replace(op, name="", count=1, role=None, block=0, part=Part.LAYER)
+
+
+def has_arrays(op: Operator | Fused) -> bool:
+    """Whether some size differs between candidates."""
+    if isinstance(op, Fused):
+        return has_arrays(op.product) or has_arrays(op.epilogue)
+    return any(isinstance(getattr(op, each.name), np.ndarray) for each in fields(op))
+
+
+def _priced_each(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:
+    return np.asarray(np.broadcast_to(operator_time_s(op, accelerator), shape), dtype=np.float64)
 
 
 def _over_distinct(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:

@@ -1,0 +1,131 @@
+"""Bounds of many shapes on many chips at once: operators of one structure, their sizes arrays over pairs of both.
+
+The bounds are those of `designs.bounds`; all pairs are priced in one array pass per split, and only what places layers
+on devices is counted shape by shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.designs.bounds import Seconds, part_floor, part_seconds, placed_rates, rates_by_work, seconds_of
+from sartor.designs.candidates import Candidates
+from sartor.designs.parts import ModelPart, ModelParts
+from sartor.designs.question import DesignQuestion
+from sartor.operators import Operator, OperatorGraph
+
+Array = npt.NDArray[Any]
+
+PAIRS = 65_536
+"""Pairs priced at a time: some tens of megabytes for each operator."""
+
+
+def first_rates(
+    questions: Sequence[DesignQuestion], parts: Sequence[ModelParts], candidates: Candidates, chips: Array
+) -> Array:
+    """`work_rates` [shapes, chips] of one split: parts and question of every shape, on the candidates ``chips``."""
+    memory = float(candidates.hbm_bytes.max())
+    rates = np.zeros((len(parts), len(chips)))
+    few = max(PAIRS // len(chips), 1)
+    for start in range(0, len(parts), few):
+        shapes = np.arange(start, min(start + few, len(parts)))
+        shape, chip = (i.reshape(-1) for i in np.meshgrid(shapes, np.arange(len(chips)), indexing="ij"))
+        forward, backward = pair_seconds(parts, shape, candidates, chips[chip], part_floor)
+        for s in shapes.tolist():
+            mine = slice((s - start) * len(chips), (s - start + 1) * len(chips))
+            rates[s] = rates_by_work(questions[s], parts[s], forward[:, mine], backward[:, mine], memory)
+    return rates
+
+
+def second_rates(
+    questions: Sequence[DesignQuestion],
+    parts: Sequence[ModelParts],
+    candidates: Candidates,
+    shape: Array,
+    chip: Array,
+    enough: float,
+) -> Array:
+    """`plan_rates` [pairs], the most over memories and recomputation, of shapes and candidates in pairs; where the
+    schedules alone keep the objective from exceeding ``enough``, that bound."""
+    memory = float(candidates.hbm_bytes.max())
+    rates = np.zeros(len(shape))
+    for start in range(0, len(shape), PAIRS // 16):
+        some = slice(start, start + PAIRS // 16)
+        forward, backward = pair_seconds(parts, shape[some], candidates, chip[some], part_seconds)
+        for s in np.unique(shape[some]).tolist():
+            mine = np.flatnonzero(shape[some] == s)
+            at, seconds = start + mine, (forward[:, mine], backward[:, mine])
+            rates[at] = rates_by_work(questions[s], parts[s], *seconds, memory)
+            hopeful = rates[at] > enough * candidates.least_divisor[chip[at]]
+            mine, at = mine[hopeful], at[hopeful]
+            for where, accelerator in candidates.of_groups(chip[at]):
+                hbm, few = candidates.hbm_bytes[:, chip[at][where]], mine[where]
+                placed = placed_rates(questions[s], parts[s], forward[:, few], backward[:, few], accelerator, hbm)
+                rates[at[where]] = np.minimum(rates[at[where]], placed.max(axis=(0, 1)))
+    return rates
+
+
+def pair_seconds(
+    parts: Sequence[ModelParts], shape: Array, candidates: Candidates, chip: Array, seconds: Seconds
+) -> tuple[Array, Array]:
+    """``seconds`` forward and backward [parts, pairs] of every part; shapes are of one structure or of a few. Infinite
+    where a chip does not multiply the split's type."""
+    forward, backward = np.full((2, max(len(each.parts) for each in parts), len(shape)), np.inf)
+    for alike in _alike(parts):
+        pairs = np.flatnonzero(np.isin(shape, alike))
+        for where, accelerator in candidates.of_groups(chip[pairs]):
+            if accelerator.multiplies(parts[0].split.dtype):
+                at = pairs[where]
+                one = _stacked_parts([parts[s] for s in alike], np.searchsorted(alike, shape[at]))
+                forward[:, at], backward[:, at] = seconds_of(one, accelerator, seconds)
+    return forward, backward
+
+
+def _stacked_parts(parts: Sequence[ModelParts], index: Array) -> ModelParts:
+    """Parts of one structure as one, of which candidate i is ``index[i]``; only its graphs mean anything."""
+
+    def one(each: tuple[ModelPart, ...]) -> ModelPart:
+        forward, backward = (stacked([getattr(p, way) for p in each], index) for way in ("forward", "backward"))
+        return replace(each[0], forward=forward, backward=backward)
+
+    return replace(parts[0], parts=tuple(map(one, zip(*(p.parts for p in parts), strict=True))))
+
+
+def _alike(parts: Sequence[ModelParts]) -> list[Array]:
+    """Positions of shapes whose parts have the same structure."""
+    found: dict[Any, list[int]] = {}
+    for s, each in enumerate(parts):
+        found.setdefault(tuple(_structure(g) for p in each.parts for g in (p.forward, p.backward)), []).append(s)
+    return [np.array(positions) for positions in found.values()]
+
+
+def _structure(graph: OperatorGraph) -> Any:
+    """What of a graph is no size."""
+    return graph.edges, tuple((type(op), op.count, *_words(op)) for op in graph.operators)
+
+
+def _words(op: Operator) -> Iterator[Any]:
+    for each in fields(op):
+        value = getattr(op, each.name)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            yield value
+
+
+def stacked(graphs: Sequence[OperatorGraph], index: Array) -> OperatorGraph:
+    """Graphs of one structure as one, of which candidate i is the graph ``index[i]``: sizes that differ are arrays."""
+
+    def one(ops: tuple[Operator, ...]) -> Operator:
+        changed: dict[str, Any] = {}
+        for each in fields(ops[0]):
+            values = [getattr(op, each.name) for op in ops]
+            if any(value != values[0] for value in values):
+                changed[each.name] = np.asarray(values)[index]
+        return replace(ops[0], **changed)
+
+    operators = (one(ops) for ops in zip(*(graph.operators for graph in graphs), strict=True))
+    return replace(graphs[0], operators=tuple(operators))
