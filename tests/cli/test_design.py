@@ -347,7 +347,7 @@ def test_a_folder_that_cannot_be_written_is_named(sartor: Call, small: list[obje
 def test_with_all_shapes_the_best_shape_is_part_of_the_proof(sartor: Call, small: list[object]) -> None:
     asked = [*small, *FEW, "--shapes", "all", "--params-tolerance", "0.05"]
     body = json.loads(sartor(*asked, "--json").out)
-    joint, shape = body["joint_shapes"], body["best"]["shape"]
+    joint, shape = body["shapes"], body["best"]["shape"]
     assert body["status"] == "optimal"
     assert body["gap"] == 0
     assert {"num_layers", "hidden_size", "num_heads", "ffn_hidden_size", "num_params", "changed"} <= set(shape)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.designs.bounds import LoweredModel, lower_models
-from sartor.designs.candidates import EQUAL, Candidates, candidates_of
+from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
 from sartor.designs.shape_bounds import first_rates, second_rates

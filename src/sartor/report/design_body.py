@@ -53,8 +53,7 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "baselines": [baseline_body(question, each) for each in found.baselines],
         "against": [against_body(each) for each in answer.against],
         "reasons": [reason_body(*each) for each in zip(found.reasons, why_texts(answer), strict=True)],
-        "shapes": None if answer.shapes is None else shapes_body(answer.shapes),
-        "joint_shapes": None if answer.joint is None else joint_body(answer.joint),
+        "shapes": _shapes(answer),
         "convergence": [progress_body(each) for each in found.trajectory],
         "near_best": None if answer.nearby is None else {k: list(v) for k, v in answer.nearby.near_best.items()},
         "sensitivity": None if answer.nearby is None else [swing_body(each) for each in answer.nearby.swings],
@@ -68,6 +67,12 @@ def best_body(answer: DesignAnswer, best: Ranked) -> JsonDict:
     """The best point; with its shape where that was searched too."""
     body = ranked_body(answer.question, best, whole=True)
     return body if answer.joint is None else {**body, "shape": shape_body(answer.joint)}
+
+
+def _shapes(answer: DesignAnswer) -> JsonDict | None:
+    if answer.joint is not None:
+        return joint_body(answer.joint)
+    return None if answer.shapes is None else shapes_body(answer.shapes)
 
 
 def swing_body(swing: Swing) -> JsonDict:

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.designs.candidates import EQUAL
 from sartor.designs.chips import NamedChip
+from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.hardware.accelerator_catalog import accelerator_fields
@@ -93,7 +93,7 @@ def _variant(found: ShapeDesign, i: int) -> JsonDict:
 
 
 def joint_body(found: JointShapes) -> JsonDict:
-    """``joint_shapes``: how many shapes are in the proof, and what searching them with the chip gains."""
+    """The ``shapes`` object of ``--shapes all``: how many there are, and what searching them with the chip gains."""
     before = found.as_it_is.best
     return {
         "num_shapes": found.axes.num_shapes,
