@@ -15,7 +15,7 @@ import datetime
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fit_gemm import table_job
+from fit_gemm import AMD_TUNED, Job, judged_by_folds, table_job, tuned_job
 from fit_kernels import AIC, _attention_op
 from sartor.cost.correction import network as measured
 from sartor.cost.correction.attention import (
@@ -39,6 +39,7 @@ from sartor.cost.correction.attention import (
     windows_known,
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.gemm_features import gemm_features, table_length
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records, without_residuals
 from sartor.cost.gpu import gemm as cost_gemm
@@ -75,6 +76,10 @@ class Rows:
     source: str
     features_of: Callable[[dict[str, Any]], Any] | None = None
     """Features of GEMMs of other sizes (m, n, k) on this device."""
+    folds: Any = None
+    """Fifth of the weights that a row is of, where all are held out in turn; such tables are small."""
+    weight: Any = None
+    """How often a row is drawn."""
 
 
 def main(shared: Path, wanted: list[str]) -> None:
@@ -87,14 +92,27 @@ def main(shared: Path, wanted: list[str]) -> None:
     for name in wanted or DEFAULT:
         gpu, what = name.rsplit(".", 1)
         rows = rows_of(shared, gpu, what, gpu)
-        trials[name] = fit(gpu, rows, ~rows.held_out)
-        table[name] = record_of(gpu, what, rows, predict(trials[name], rows))
+        if rows.folds is not None:
+            table[name] = record_of(gpu, what, *unseen(shared, gpu, rows, DType(what)))
+        else:
+            trials[name] = fit(gpu, rows, ~rows.held_out)
+            table[name] = record_of(gpu, what, rows, predict(trials[name], rows))
         save(name, fit(gpu, rows, np.ones_like(rows.held_out)))
         write(table)
         print(name, "formula", table[name]["formula"], "residual", table[name]["held_out"], flush=True)
     for name, trial in trials.items():
         table[name] |= borrowed(shared, name, trial, table)
         write(table)
+
+
+def unseen(shared: Path, gpu: str, rows: Rows, dtype: DType) -> tuple[Rows, Any]:
+    """Rows with the formula's time, and the time with a network, by fits of both that have not seen a row's weights."""
+    formula_s, time_s = np.empty_like(rows.seconds), np.empty_like(rows.seconds)
+    for out, c in judged_by_folds(job_of(shared, gpu, dtype)):
+        trial = gemm_rows(shared, gpu, dtype, gpu, c)
+        formula_s[out] = trial.formula_s[out]
+        time_s[out] = predict(fit(gpu, trial, ~out), trial)[out]
+    return replace(rows, formula_s=formula_s), time_s
 
 
 def cover(shared: Path, wanted: list[str]) -> None:
@@ -158,10 +176,11 @@ def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
     return gemm_rows(shared, gpu, DType(what), owner)
 
 
-def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str) -> Rows:
+def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficients | None = None) -> Rows:
     job = job_of(shared, gpu, dtype)
     device, lender = load_gpu(gpu), load_gpu(owner)
-    c = load_calibration(lender, dtype).gemm[dtype]
+    c = c or load_calibration(lender, dtype).gemm[dtype]
+    folds = job.rows.get("fold")
     m, n, k = (job.rows[name].to_numpy(dtype=np.int64) for name in "mnk")
     gemm = Gemm(name="fit", m=m, n=n, k=k, dtype=dtype)
     machine = cost_gemm._machine(device, dtype, c, Clock.BOOST)
@@ -175,7 +194,9 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str) -> Rows:
     return Rows(
         sizes=job.rows[["m", "n", "k"]],
         seconds=job.rows.us.to_numpy(dtype=np.float64) * 1e-6,
-        held_out=job.rows.held_out.to_numpy(),
+        held_out=job.rows.held_out.to_numpy() if folds is None else np.ones(len(job.rows), dtype=bool),
+        folds=folds,
+        weight=None if folds is None else job.rows.weight.to_numpy(),
         formula_s=evaluate(flat, machine, c, False)["time_s"],
         floor_s=roofline_s(gemm, device),
         features=features_of({"m": flat.m, "n": flat.n, "k": flat.k}),
@@ -188,8 +209,11 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str) -> Rows:
 
 
 @cache
-def job_of(shared: Path, gpu: str, dtype: DType) -> Any:
-    return table_job(shared, gpu, dtype)
+def job_of(shared: Path, gpu: str, dtype: DType) -> Job:
+    if gpu not in AMD_TUNED:
+        return table_job(shared, gpu, dtype)
+    job = tuned_job(shared, gpu, dtype)
+    return replace(job, rows=job.rows[job.rows.batch == 1].reset_index(drop=True))
 
 
 KEYS = ["batch", "heads", "kv_heads", "head_dim", "window", "seq_q", "seq_kv"]
@@ -269,8 +293,12 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = torch.tensor(((x - mean) / scale).T.copy())
     target = torch.tensor(y, dtype=torch.float32)
-    more = [(torch.tensor(((each - mean) / scale).T.copy()), goal) for each, goal in between(rows, where)]
-    net = trained(z, target, WIDTH, epochs_of(len(z)), more)
+    gaps = between(rows, where) if rows.folds is None else []
+    more = [(torch.tensor(((each - mean) / scale).T.copy()), goal) for each, goal in gaps]
+    if rows.folds is None:
+        net = trained(z, target, WIDTH, epochs_of(len(z)), more)
+    else:
+        net = small(z, target, torch.tensor(rows.weight[where]))
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
     seen = torch.cat([z, *(each for each, _ in more)]).numpy().T
@@ -290,6 +318,37 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         kin_log_sigma_small=0.0,
         windows=windows_of(rows.sizes[where]),
     )
+
+
+SMALL_WIDTH, SMALL_LAYERS, SMALL_BATCH, SMALL_RATE, SMALL_DECAY, NOISE = 32, 2, 256, 4e-3, 0.3, 0.1
+"""Of the networks of tables with some hundred rows. ``NOISE``: standard deviations added to what is seen."""
+
+
+def small(z: Any, goal: Any, weight: Any) -> Any:
+    """The same for tables in which one weight may have half of all rows: drawn by ``weight``, seen through noise."""
+    import torch
+
+    parts: list[Any] = []
+    for a, b in pairwise([z.shape[1], *[SMALL_WIDTH] * SMALL_LAYERS]):
+        parts += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    net = torch.nn.Sequential(*parts, torch.nn.Linear(SMALL_WIDTH, 1))
+    with torch.no_grad():
+        net[-1].weight.mul_(0.1)
+        net[-1].bias.zero_()
+    steps, epochs = max(1, len(z) // SMALL_BATCH), max(60, min(150, 300000 // len(z)))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=SMALL_RATE, weight_decay=SMALL_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, SMALL_RATE, total_steps=epochs * steps, pct_start=0.15)
+    for _ in range(epochs):
+        order = torch.multinomial(weight, len(z), replacement=True)
+        for i in range(steps):
+            batch = order[i * SMALL_BATCH : (i + 1) * SMALL_BATCH]
+            seen = z[batch] + NOISE * torch.randn(len(batch), z.shape[1])
+            loss = torch.nn.functional.smooth_l1_loss(net(seen)[:, 0], goal[batch], beta=0.02)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return net
 
 
 def epochs_of(rows: int) -> int:
@@ -424,6 +483,7 @@ DEFAULT = [
     *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
       if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
     "a100_sxm.int8", "arc_pro_b60.fp8",
+    "mi355x.bf16", "mi355x.fp8", "mi308x.fp8",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),
 ]  # fmt: skip

@@ -79,3 +79,22 @@ def test_what_no_table_holds_is_wider_than_what_one_does() -> None:
         beyond = gemm_cost(gemm, H200, known, clock=Clock.BOOST)
         assert beyond.log_sigma > 4 * inside.log_sigma
         assert beyond.stated_source is Source.ASSUMED
+
+
+def test_a_type_priced_by_another_type_s_fit_is_not_called_measured() -> None:
+    """int8 by fp8's fit is 1.2 to 1.6 times off where both were measured (MI308X, MI355X)."""
+    for gpu, dtype in (("h100_sxm", DType.INT8), ("mi308x", DType.INT8), ("b200_sxm", DType.MXFP4)):
+        calibration = load_calibration(load_gpu(gpu), dtype)
+        cost = gemm_cost(Gemm(name="p", m=4096, n=4096, k=4096, dtype=dtype), load_gpu(gpu), calibration)
+        assert cost.stated_source is Source.ANALYTIC
+        assert cost.log_sigma >= 0.3
+        assert calibration.owner(f"gemm.{dtype.value}") == "own (another dtype)"
+
+
+def test_ragged_operands_on_amd_are_assumed_and_wide() -> None:
+    """Its fast kernels refuse them: 100 columns on MI355X take 4 to 8 times as long as the formula says."""
+    gpu = load_gpu("mi355x")
+    for m, n, k in ((1024, 100, 5120), (4096, 4096, 4095)):
+        cost = gemm_cost(Gemm(name="p", m=m, n=n, k=k), gpu, load_calibration(gpu))
+        assert cost.stated_source is Source.ASSUMED
+        assert cost.log_sigma >= 1.0

@@ -32,7 +32,7 @@ def known(gpu: Gpu) -> Calibration:
 
 
 def factor(gemm: Gemm, gpu: Gpu = H200) -> Any:
-    return gemm_cost(gemm, gpu, known(gpu)).details.get("residual", 1.0)
+    return gemm_cost(gemm, gpu, load_calibration(gpu, gemm.dtype)).details.get("residual", 1.0)
 
 
 @pytest.mark.parametrize("key", residual_records())
@@ -164,8 +164,9 @@ def test_a_hundred_thousand_products_take_few_times_the_formula_alone() -> None:
 def test_what_was_held_out_is_met_better_than_by_the_formula(key: str) -> None:
     record = residual_records()[key]
     assert record["held_out"]["rows"] >= 300
-    # Rows of expert layers are medians over kernels of several makes, whose spread no network can tell apart.
-    most = 0.95 if ".moe" in key else 0.75
+    # Rows of expert layers are medians over kernels of several makes, whose spread no network can tell apart; tables
+    # of tuning runs hold few weights, all of them held out in turn.
+    most = 0.95 if ".moe" in key or key.startswith("mi3") else 0.75
     assert record["held_out"]["mape"] < most * record["formula"]["mape"]
     assert 0.75 <= record.get("coverage", 0.8) <= 0.85
 

@@ -103,8 +103,22 @@ def test_a_steeper_power_law_loads_the_busiest_expert_more() -> None:
 
 @pytest.mark.parametrize("law", ["zipf", "power_law_0", "power_law_9", "power_law_x", "power_law_"])
 def test_another_routing_is_not_expressed(law: str) -> None:
-    with pytest.raises(Unexpressed, match="balanced or power_law"):
+    with pytest.raises(Unexpressed, match="balanced, random or power_law"):
         _grouped(law, MOE | {"moe_tp_size": 1, "moe_ep_size": 1})
+
+
+def test_random_choices_miss_some_experts_and_kernels_timed_by_stage_are_timed_alone() -> None:
+    sizes = MOE | {"num_tokens": 16, "topk": 8, "num_experts": 128, "moe_tp_size": 1, "moe_ep_size": 1}
+    assert (
+        _grouped("random", sizes).groups == round(128 * (1 - (1 - 1 / 128) ** 128)) < _grouped("balanced", sizes).groups
+    )
+    staged = {"dtype": "bfloat16", "distribution": "random", "gated": True, "one_stage": "False"}
+    assert {type(op) for op in work_of("moe", staged, sizes, GPU).operators} == {GroupedGemm}
+
+
+def test_a_gemm_is_written_in_the_type_that_its_row_names() -> None:
+    words, sizes = {"dtype": "bfloat16", "out_dtype": "float32"}, {"m": 8, "n": 8, "k": 8, "batch": 1}
+    assert work_of("gemm", words, sizes, GPU).operators[0].out_dtype is DType.FP32
 
 
 def _grouped(distribution: str, sizes: dict[str, Any]) -> Any:

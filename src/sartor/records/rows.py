@@ -111,7 +111,9 @@ def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
         raise Unexpressed(f"layout {given[:20]}: must be TN, NN or NT")
     layout = Layout[given] if given else (Layout.NN if words.get("op") == "bmm" else Layout.TN)
     m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
-    return RowWork(operators=(Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout),))
+    wide = dtype_of(words["out_dtype"]) if words.get("out_dtype", "") != "" else None
+    gemm = Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, out_dtype=wide)
+    return RowWork(operators=(gemm,))
 
 
 def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
@@ -216,7 +218,9 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     With ``moe_ep_size`` devices sharing the experts, this one holds experts / ep and does what ``num_tokens`` x topk
     routed rows leave it; the exchange between devices is not part of the row. With ``moe_tp_size``, the experts' width
     is split. Under a power law the rows of each expert were drawn for each row of the table and the most loaded device
-    was timed: what is expected of such draws is expressed (``_drawn_loads``).
+    was timed: what is expected of such draws is expressed (``_drawn_loads``). Of ``random`` choices as many experts
+    have rows as can be expected. Where a row says whether its kernels are one stage or two (``one_stage``), it timed
+    those alone.
     """
     dtype = dtype_of(words["dtype"])
     tokens, hidden, k, experts = (sizes[name] for name in ("num_tokens", "hidden_size", "topk", "num_experts"))
@@ -229,6 +233,8 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     exponent = _exponent(str(words["distribution"]))
     if exponent:
         groups, routed, skew = _drawn_loads(tokens, k, experts, ep, exponent)
+    if words["distribution"] == RANDOM:
+        groups = np.clip(np.rint(local * (1 - (1 - 1 / np.maximum(local, 2)) ** routed)), 1, groups).astype(np.int64)
     masked = np.maximum(tokens * k - routed, 0)
     wide = 2.0 if dtype.bytes < 2 else dtype.bytes
 
@@ -251,16 +257,18 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
 
     moved = (tokens + routed) * hidden
     inputs = 2 if gated else 1
-    return RowWork(
-        operators=(
-            stream("permute", MemoryBoundKind.ROUTING, routed, hidden, moved),
-            grouped("expert_gate_up" if gated else "expert_up", inputs * width, hidden),
-            stream("expert_activation", MemoryBoundKind.ACTIVATION, routed, width, (inputs + 1) * routed * width),
-            grouped("expert_down", hidden, width),
-            stream("unpermute", MemoryBoundKind.ROUTING, routed, hidden, moved),
-        ),
-        kernels=tuple(str(words.get("kernels", "")).split("+")),
+    stages = (
+        grouped("expert_gate_up" if gated else "expert_up", inputs * width, hidden),
+        grouped("expert_down", hidden, width),
     )
+    around = (
+        stream("permute", MemoryBoundKind.ROUTING, routed, hidden, moved),
+        stream("expert_activation", MemoryBoundKind.ACTIVATION, routed, width, (inputs + 1) * routed * width),
+        stream("unpermute", MemoryBoundKind.ROUTING, routed, hidden, moved),
+    )
+    alone = str(words.get("one_stage", "")) != ""
+    kernels = tuple(str(words.get("kernels", "")).split("+"))
+    return RowWork(operators=stages if alone else (*stages, *around), kernels=kernels)
 
 
 def kernel_family(kernel: str) -> str:
@@ -287,11 +295,14 @@ def _exponent(distribution: str) -> float:
     name, _, alpha = distribution.rpartition("_")
     if name == "power_law" and alpha.replace(".", "", 1).isdigit() and 0 < float(alpha) <= MOST_UNEVEN:
         return float(alpha)
-    if distribution not in ("balanced", "uniform", ""):
-        must = f"must be balanced or power_law_<alpha>, alpha above 0 and at most {MOST_UNEVEN:g}"
+    if distribution not in ("balanced", "uniform", RANDOM, ""):
+        must = f"must be balanced, {RANDOM} or power_law_<alpha>, alpha above 0 and at most {MOST_UNEVEN:g}"
         raise Unexpressed(f"distribution {distribution[:30]}: {must}")
     return 0.0
 
+
+RANDOM = "random"
+"""Every token chooses among all experts alike."""
 
 MOST_UNEVEN = 4.0
 """Exponent of the steepest power law expressed."""

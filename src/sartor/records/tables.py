@@ -52,7 +52,7 @@ KINDS = (
         measured="latency_us",
         texts=("gpu", "dtype"),
         sizes=("m", "n", "k"),
-        optional={"batch": 1, "layout": "", "op": ""},
+        optional={"batch": 1, "layout": "", "op": "", "out_dtype": ""},
     ),
     TableKind(
         name="attention",
@@ -76,7 +76,7 @@ KINDS = (
         measured="latency_us",
         texts=("gpu", "dtype"),
         sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
-        optional={"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "kernel": ""},
+        optional={"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "kernel": "", "one_stage": ""},
         groups=("gpu", "dtype", "distribution"),
     ),
     TableKind(

@@ -122,6 +122,14 @@ SIBLINGS: dict[DType, tuple[DType, ...]] = {
 }
 """Types that run on the same units at the same rate."""
 
+SIBLING_LOG_SIGMA = 0.3
+"""Least standard deviation of ln(measured / predicted) of a type priced by a sibling's fit on the same device: the
+middle of twelve cases that tables can check (int8 and block-scaled fp8 by fp8, weight-only types by each other: 0.16
+to 0.62)."""
+
+OWN_OTHER_TYPE = {"lender": "own (another dtype)"}
+"""What a record says of coefficients of another type of the same device (``Calibration.owner``)."""
+
 OTHER_UNITS = 3.0
 """Widening of a joint fit of 16-bit GEMMs for a type it was not made of: as from another generation."""
 
@@ -164,9 +172,14 @@ def gemm_coefficients(gpu: Gpu, dtype: DType, assumed: GemmCoefficients) -> Foun
 
 
 def _own_fit(asked: _Borrower) -> Found | None:
-    """1. The device's own fit, of the type or of a sibling."""
-    table = next(_tables(asked.gpu.name, asked.dtypes), None)
-    return Found(coefficients=_gemm(table), own=True, record=_record(table)) if table else None
+    """1. The device's own fit, of the type; else of a sibling, which is not measured then."""
+    fit = next(_fits(asked.gpu.name, asked.dtypes), None)
+    if fit is None:
+        return None
+    dtype, table = fit
+    if _alike(dtype, asked.dtype):
+        return Found(coefficients=_gemm(table), own=True, record=_record(table))
+    return Found(coefficients=_sibling(_gemm(table)), record=_record(table) | OWN_OTHER_TYPE)
 
 
 def _joint_fit(asked: _Borrower) -> Found | None:
@@ -187,11 +200,12 @@ def _two_away(near: Relative) -> Relative:
 
 
 def _fit_of(asked: _Borrower, relative: Relative) -> Found | None:
-    table = next(_tables(relative.name, asked.dtypes), None)
+    dtype, table = next(_fits(relative.name, asked.dtypes), (asked.dtype, None))
     if table is None or (asked.general and not relative.same_die):
         return None
     fit = _gemm(table)
     found = borrowed(fit, asked.section, relative.widen)
+    found = found if _alike(dtype, asked.dtype) else _sibling(found)
     if relative.widen > OTHER_DIE and not fit.throttle:
         found = within_power(found, asked.gpu, _general_per_joule(asked.gpu), fit.throttle_s)
     lender = borrowed_from(relative.name) if relative.name != asked.relative.name else {}
@@ -274,8 +288,23 @@ def _general_per_joule(gpu: Gpu) -> float:
 
 def _tables(owner: str, dtypes: Iterable[DType]) -> Iterator[JsonMap]:
     """The fits of a device in these types, as far as there are some."""
-    names = (f"{owner}.{dtype.value}.toml" for dtype in dtypes if owner)
-    return (table for table in map(table_of, names) if table)
+    return (table for _, table in _fits(owner, dtypes))
+
+
+def _fits(owner: str, dtypes: Iterable[DType]) -> Iterator[tuple[DType, JsonMap]]:
+    """The same with the type each was fitted on."""
+    named = ((dtype, table_of(f"{owner}.{dtype.value}.toml")) for dtype in dtypes if owner)
+    return ((dtype, table) for dtype, table in named if table)
+
+
+def _alike(fitted: DType, asked: DType) -> bool:
+    """Whether a fit of one type is one of the other: both 16-bit floats run the same kernels."""
+    return fitted is asked or {fitted, asked} == {DType.BF16, DType.FP16}
+
+
+def _sibling(found: GemmCoefficients) -> GemmCoefficients:
+    """A fit of another type of the same units, as uncertain as those that can be checked turn out."""
+    return widened(found, 1.0, {"": SIBLING_LOG_SIGMA})
 
 
 def _gemm(table: JsonMap) -> GemmCoefficients:

@@ -103,6 +103,10 @@ class GemmCoefficients:
     penalty_log_sigma: float = 0.5
     """Standard deviation of what misaligned operands cost, over ln of that cost: a judgement where it is assumed, 0.02
     where sweeps show it."""
+    ragged_log_sigma: float = 0.0
+    """Standard deviation of ln(measured/predicted) that misaligned operands add whatever their assumed cost: where a
+    library's fast kernels refuse them and another's run; 0 where sweeps show that it does not happen, or
+    ``penalty_log_sigma`` covers it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

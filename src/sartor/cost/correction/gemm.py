@@ -176,7 +176,8 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
     own = rows.log_sigma
     known = np.where(p.batch > 1, np.maximum(own, c.batched_log_sigma), own)
     outside = sum(_beyond(length, span) for length, span in ((p.m, _M), (p.n, _NK), (p.k, _NK)))
-    guessed = np.hypot(c.penalty_log_sigma * _slowdown(rows), _PER_E_FOLD * outside)
+    misaligned = c.penalty_log_sigma * _slowdown(rows) + c.ragged_log_sigma * (p.penalty > 1)
+    guessed = np.hypot(misaligned, _PER_E_FOLD * outside)
     assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
     terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})
     return replace(rows, terms=terms, log_sigma=np.hypot(known, guessed))
