@@ -1,4 +1,4 @@
-"""Write docs/measured.md from the records in src/sartor/bench/records: ``python tools/records_docs.py``.
+"""Write lab/notebook/measured.md from the records in src/sartor/bench/records: ``python tools/records_docs.py``.
 
 One folder a device: CSV or Parquet files of ``sartor measure``, ``study-NAME.json`` and ``parity.json`` as the commands
 print them, and ``NAME.gpu.toml`` where the catalogue lacks the device; ``conditions.txt`` says what else ran. Operators
@@ -25,7 +25,7 @@ from sartor.report.frame import to_png
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "src" / "sartor" / "bench" / "records"
-PAGE = ROOT / "docs" / "measured.md"
+PAGE = ROOT / "lab" / "notebook" / "measured.md"
 
 INTRO = """# Measured here
 
@@ -33,7 +33,8 @@ INTRO = """# Measured here
 
 What `sartor measure` found on machines that sartor's authors could use, beside the prediction. Records lie in
 `src/sartor/bench/records`, one folder per device, made by `lab/measure_on_device.sh`; how they are timed:
-[measure my machine](howto/measure-my-machine.md). Measurements by others: [accuracy](accuracy.md).
+[measure my machine](../../docs/howto/measure-my-machine.md). Measurements by others:
+[accuracy](../../docs/accuracy.md).
 
 - **GEMM**: mean of |predicted / measured - 1|. *Before calibration*: with the defaults for CPUs. *Held out*: four folds
   over contiguous regions of weights, each predicted from a fit without it (`sartor calibrate`). *in 80%*: measurements
@@ -145,7 +146,7 @@ def _studies(folder: Path, draw: bool) -> str:
         if draw:
             write_figure(name, to_png(draw_study(study, body["device"]["device"]), scale=1.0), study)
         rows.append(_study(study))
-        figures.append(f"![Study {study['name']}](figures/{name}.png)")
+        figures.append(f"![Study {study['name']}](../../docs/figures/{name}.png)")
     if not rows:
         return ""
     head = ["### Studies", "", STUDY_COLUMNS, "|---" * STUDY_COLUMNS.count(" | ") + "|---|"]
@@ -191,11 +192,11 @@ def main(arguments: Sequence[str]) -> int:
     shown = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
     if check:
         stale = skeleton(text) != skeleton(shown)
-        print("stale: docs/measured.md" if stale else "docs/measured.md has what its records give")
+        print("stale: lab/notebook/measured.md" if stale else "lab/notebook/measured.md has what its records give")
         return int(stale)
     if text != shown:
         PAGE.write_text(text, encoding="utf-8")
-        print("wrote docs/measured.md")
+        print("wrote lab/notebook/measured.md")
     return 0
 
 

@@ -35,6 +35,11 @@ def test_a_page_runs_and_its_output_is_up_to_date(page: Path) -> None:
     assert now == shown, f"run: python tools/run_docs.py {page.relative_to(REPO)}"
 
 
+def test_the_page_of_claims_shows_what_its_program_prints() -> None:
+    printed = RUN.BLOCK.search((REPO / "lab/notebook/claims.md").read_text(encoding="utf-8"))["output"]
+    assert printed.strip() in (REPO / "docs/case_studies/claims.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_every_picture_of_a_page_is_there_and_small(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():

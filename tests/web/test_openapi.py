@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pytest
 
 from effort import LONG, times
 from sartor.launch.plan import LaunchKind
-from sartor.web.api_page import api_markdown
 from sartor.web.openapi import openapi
 from sartor.web.routes import ROUTES
 
@@ -57,8 +57,10 @@ def test_every_operation_has_an_identifier_of_its_own_and_says_how_it_refuses() 
             assert {"200", "422", "429", "default"} <= set(operation["responses"])
 
 
-def test_the_page_of_the_documentation_is_the_table_of_routes(repo_dir: Path) -> None:
-    assert (repo_dir / "docs" / "http-api.md").read_text(encoding="utf-8") == api_markdown()
+def test_the_page_of_the_documentation_is_the_table_of_routes(repo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(repo_dir / "tools")
+    tool = importlib.import_module("http_docs")
+    assert (repo_dir / "docs" / "http-api.md").read_text(encoding="utf-8") == tool.page()
 
 
 def test_launch_files_are_offered_for_every_trainer_there_is() -> None:

@@ -1,17 +1,15 @@
-"""The HTTP API as an HTML page and as a documentation page, both made from the table of routes."""
+"""The HTTP API as an HTML page, made from the table of routes."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from sartor.json_types import JsonDict
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.web.fields import Field
-from sartor.web.parameters import ADVISE, QUESTION
 from sartor.web.routes import ROUTES, Route
 
 LOG = "".join(
@@ -119,56 +117,3 @@ def default_words(field: Field) -> str:
     if field.required or field.default is None:
         return "required" if field.required else ""
     return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
-
-
-PAGE_HEAD = f"""# HTTP API
-
-*Generated from `src/sartor/web/routes.py` by `tools/http_docs.py`.*
-
-{INTRODUCTION}
-
-`GET /openapi.json` is the OpenAPI 3.1 document with the schema of every answer; `GET /health` says whether the server
-answers. The keys of the answers are those of the command line ([json.md](json.md)).
-"""
-
-
-def api_markdown() -> str:
-    """The same as a documentation page. Fields that several routes share are explained once, at the end."""
-    shared = _shared_fields()
-    plan_only = [field for field in shared if field not in (*QUESTION, *ADVISE)]
-    rest = [field for field in shared if field not in plan_only]
-    sections = (line for route in ROUTES for line in _markdown_section(route, shared))
-    common = [
-        "## Shared fields",
-        "",
-        *_field_table(rest),
-        "",
-        "## Fields of plan questions",
-        "",
-        *_field_table(plan_only),
-    ]
-    return "\n".join([PAGE_HEAD, *sections, *common]).rstrip() + "\n"
-
-
-def _shared_fields() -> list[Field]:
-    """Fields with the same meaning in at least two requests, in order of first appearance."""
-    fields = [field for route in ROUTES for field in route.fields]
-    return [field for i, field in enumerate(fields) if fields.count(field) > 1 and field not in fields[:i]]
-
-
-def _markdown_section(route: Route, shared: list[Field]) -> list[str]:
-    out = [f"## {route.method} {route.path}", "", f"{route.summary} {route.about}".strip(), ""]
-    if route.name in EXAMPLES:
-        out += ["```bash", curl(route), "```", ""]
-    if route.keys:
-        out += [f"Answers with `{'`, `'.join(route.keys)}`.", ""]
-    common = [field.name for field in route.fields if field in shared]
-    if common:
-        out += [f"Shared fields: `{'`, `'.join(common)}`.", ""]
-    own = [field for field in route.fields if field not in shared]
-    return [*out, *_field_table(own), ""] if own else out
-
-
-def _field_table(fields: Sequence[Field]) -> list[str]:
-    rows = [f"| `{f.name}` | {kind_words(f)} | {default_words(f)} | {f.about} |" for f in fields]
-    return ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
