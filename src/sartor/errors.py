@@ -18,7 +18,7 @@ class InputError(ValueError):
     ``nearest`` valid values (may be empty).
     """
 
-    def __init__(self, field: str, value: Any, must: str, nearest: str = "") -> None:
+    def __init__(self, field: str, value: object, must: str, nearest: str = "") -> None:
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
         missing = f"missing {'option' if field.startswith('-') else 'argument'} {field}: {must}"
         sentence = missing if value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
@@ -88,7 +88,7 @@ def visible(text: str) -> str:
     )
 
 
-def _show(value: Any, limit: int = 60) -> str:
+def _show(value: object, limit: int = 60) -> str:
     """A value as files spell it, safe to print: control characters escaped, long ones (paths apart) cut."""
     text = _spelled(value)
     if isinstance(value, str) and value.isprintable() and " " not in value and value:
@@ -97,7 +97,7 @@ def _show(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     if isinstance(value, str):
         return repr(value) if value.isprintable() else ascii(value)
     if value is None or isinstance(value, bool | list | dict):

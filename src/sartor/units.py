@@ -41,7 +41,7 @@ def divisors(number: int) -> list[int]:
     return low + [number // d for d in reversed(low) if d * d != number]
 
 
-def round_up(a: Any, multiple: Any) -> Any:
+def round_up(a: object, multiple: object) -> Any:
     """Smallest multiple of ``multiple`` not below ``a``."""
     return ceil_div(a, multiple) * multiple
 
@@ -71,9 +71,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """``8030261248`` -> ``'8.03B'``."""
+    """``8030261248`` -> ``'8.03B'``, and never ``1e+03M``."""
     for scale, unit in _COUNTS:
-        if abs(count) >= scale:
+        if abs(count) >= 0.9995 * scale:
             return f"{count / scale:.3g}{unit}"
     return f"{count:.3g}"
 

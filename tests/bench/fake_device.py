@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sartor.bench.cases import BenchCase, StackRun
-from sartor.bench.device import DeviceFacts, Loaded, OutOfMemoryOnDevice, Reading, UnsupportedCase
+from sartor.bench.device import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
 
 FACTS = DeviceFacts(
     gpu="fake",
@@ -77,8 +77,8 @@ class FakeDevice:
         self.now += one * launches + lost
         return one + lost / launches
 
-    def read(self) -> Reading:
-        return Reading(clock_hz=1.5e9, power_w=250.0)
+    def read(self) -> DeviceState:
+        return DeviceState(clock_hz=1.5e9, power_w=250.0)
 
     def host_s(self) -> float:
         return self.now

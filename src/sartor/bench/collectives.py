@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sartor.bench.cases import BenchCase
-from sartor.bench.device import DeviceFacts, Reading
+from sartor.bench.device import DeviceFacts, DeviceState
 from sartor.bench.record import Row, row_of
 from sartor.bench.timing import Timing
 from sartor.operators import Collective, CollectiveKind
@@ -94,7 +94,7 @@ def _rank(rank: int, job: _Job, cases: Sequence[tuple[str, int]]) -> None:
         group.destroy_process_group()
 
 
-def _times(torch: ModuleType, group: Any, kind: str, size: int, rank: int, job: _Job, device: str) -> list[float]:
+def _times(torch: ModuleType, group: object, kind: str, size: int, rank: int, job: _Job, device: str) -> list[float]:
     """Seconds of one call in each sample; NaN where the library does not support this collective."""
     try:
         call = _call(torch, group, kind, size, rank, job.ranks, device)
@@ -152,7 +152,7 @@ def _row(case: BenchCase, times: Any, facts: DeviceFacts, *, date: str, suite: s
         launches=LAUNCHES,
         set_aside=0,
         quiet=True,
-        reading=Reading(),
+        reading=DeviceState(),
     )
     row = row_of(case, timing, facts, sets=1, timer="host", suite=suite, date=date)
     return row | {"library": "gloo" if facts.backend == "cpu" else "nccl"}

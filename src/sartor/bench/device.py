@@ -43,7 +43,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DeviceState:
     """Clocks and power right after work; 0 where the device does not say."""
 
     clock_hz: float = 0.0
@@ -80,7 +80,7 @@ class Device(Protocol):
     def launch_s(self, loaded: Loaded, launches: int) -> float:
         """Seconds of one of ``launches`` back-to-back launches, by the device's own clock."""
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceState:
         """Clocks and power now."""
 
     def host_s(self) -> float:

@@ -11,14 +11,14 @@ import subprocess
 import time
 from pathlib import Path
 
-from sartor.bench.device import Reading
+from sartor.bench.device import DeviceState
 from sartor.json_types import JsonDict
 from sartor.units import MEGA
 
 NVIDIA_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 
 
-def read_nvidia(index: int = 0) -> Reading:
+def read_nvidia(index: int = 0) -> DeviceState:
     """Clocks, power and temperature of an NVIDIA device through NVML where its package is there, else nvidia-smi."""
     if found := _nvml(index):
         return found
@@ -32,32 +32,32 @@ def nvidia_driver() -> str:
     return lines[0].strip() if lines else ""
 
 
-def parse_nvidia(line: str) -> Reading:
+def parse_nvidia(line: str) -> DeviceState:
     """One line of ``nvidia-smi --query-gpu`` in the order of ``NVIDIA_QUERY``, without units."""
     values = [_number(word) for word in line.splitlines()[0].split(",")] if line.strip() else []
     sm, memory, power, limit, heat = [*values, *[0.0] * 5][:5]
-    return Reading(
+    return DeviceState(
         clock_hz=sm * MEGA, memory_clock_hz=memory * MEGA, power_w=power, power_limit_w=limit, temperature_c=heat
     )
 
 
-def read_amd(index: int = 0) -> Reading:
+def read_amd(index: int = 0) -> DeviceState:
     """The same of an AMD device through rocm-smi."""
     return parse_amd(_ask("rocm-smi", "-d", str(index), "--showclocks", "--showpower", "--showtemp", "--json"))
 
 
-def parse_amd(text: str) -> Reading:
+def parse_amd(text: str) -> DeviceState:
     """``rocm-smi --json``: the first card's sclk, mclk, power and temperature, whatever their keys are called."""
     try:
         cards = json.loads(text or "{}")
     except ValueError:
-        return Reading()
+        return DeviceState()
     card: JsonDict = next((value for value in cards.values() if isinstance(value, dict)), {})
 
     def first(*words: str) -> float:
         return next((_number(str(v)) for key, v in card.items() if all(word in key.lower() for word in words)), 0.0)
 
-    return Reading(
+    return DeviceState(
         clock_hz=first("sclk", "speed") * MEGA,
         memory_clock_hz=first("mclk", "speed") * MEGA,
         power_w=first("power", "(w)"),
@@ -73,11 +73,11 @@ class CpuProbe:
     def __init__(self) -> None:
         self._energy_j, self._at_s = self._energy(), time.perf_counter()
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceState:
         energy, now = self._energy(), time.perf_counter()
         power = (energy - self._energy_j) / max(now - self._at_s, 1e-9) if energy and self._energy_j else 0.0
         self._energy_j, self._at_s = energy, now
-        return Reading(clock_hz=cpu_clock_hz(_text("/proc/cpuinfo")), power_w=max(power, 0.0))
+        return DeviceState(clock_hz=cpu_clock_hz(_text("/proc/cpuinfo")), power_w=max(power, 0.0))
 
     def waited_s(self) -> float:
         """Sum over threads of the time they were ready and another had the core (/proc/*/schedstat, field 2)."""
@@ -115,13 +115,13 @@ def _cache_size(text: str) -> float:
     return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found[2]] if found else 0.0
 
 
-def _nvml(index: int) -> Reading | None:
+def _nvml(index: int) -> DeviceState | None:
     try:
         import pynvml  # type: ignore[import-not-found,unused-ignore]
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return Reading(
+        return DeviceState(
             clock_hz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * MEGA,
             memory_clock_hz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) * MEGA,
             power_w=pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sartor.bench.cases import ClockMode
-from sartor.bench.device import Device, Loaded, Reading
+from sartor.bench.device import Device, DeviceState, Loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Timing:
     """Samples in which others took the cores."""
     quiet: bool
     """Whether enough undisturbed samples were had; if not, the disturbed ones count too."""
-    reading: Reading
+    reading: DeviceState
 
     @property
     def spread(self) -> float:
@@ -89,7 +89,7 @@ def _warm(device: Device, loaded: Loaded, seconds: float) -> float:
     return one_s
 
 
-def _timing(seconds: list[float], launches: int, set_aside: int, quiet: bool, reading: Reading) -> Timing:
+def _timing(seconds: list[float], launches: int, set_aside: int, quiet: bool, reading: DeviceState) -> Timing:
     p10, median, p90 = (float(value) for value in np.quantile(seconds, [0.1, 0.5, 0.9]))
     return Timing(
         median_s=median,

@@ -54,7 +54,7 @@ class Buffers:
         """A new case starts at the pool's start."""
         self._cursor.clear()
 
-    def random(self, shape: tuple[int, ...], dtype: Any, count: int = 1) -> list[Any]:
+    def random(self, shape: tuple[int, ...], dtype: object, count: int = 1) -> list[Any]:
         """``count`` tensors of normal values, contiguous, each starting on 256 bytes. Read-only: they overlap with
         those of the next case."""
         element = self.torch.empty((), dtype=dtype).element_size()
@@ -67,7 +67,7 @@ class Buffers:
         self._cursor[dtype] = start + step * count
         return [pool[start + i * step : start + i * step + size].view(shape) for i in range(count)]
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: object) -> Any:
         """A tensor for results."""
         return self.torch.empty(shape, dtype=dtype, device=self.device)
 
@@ -78,7 +78,7 @@ class Buffers:
             del self._pools[dtype]
         self._cursor.clear()
 
-    def _pool(self, dtype: Any, elements: int) -> Any:
+    def _pool(self, dtype: object, elements: int) -> Any:
         pool = self._pools.get(dtype)
         if pool is None or pool.numel() < elements:
             self._pools.pop(dtype, None)
@@ -87,7 +87,7 @@ class Buffers:
             self._pools[dtype] = pool = self._filled(dtype, max(elements, usual))
         return pool
 
-    def _filled(self, dtype: Any, elements: int) -> Any:
+    def _filled(self, dtype: object, elements: int) -> Any:
         torch = self.torch
         generator = torch.Generator(device="cpu").manual_seed(20261121)
         chunk = torch.randn(min(CHUNK, elements), generator=generator)

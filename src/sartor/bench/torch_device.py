@@ -17,7 +17,7 @@ from typing import Any
 
 from sartor.bench import probe
 from sartor.bench.cases import BenchCase
-from sartor.bench.device import DeviceFacts, Loaded, OutOfMemoryOnDevice, Reading, UnsupportedCase
+from sartor.bench.device import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.torch_buffers import Buffers
 from sartor.bench.torch_kernels import Kernel
 from sartor.errors import InputError, MissingExtraError
@@ -121,7 +121,7 @@ class TorchDevice:
         except Exception as error:
             raise self._said(error) from error
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceState:
         if self._probe:
             return self._probe.read()
         index = self.torch.cuda.current_device()

@@ -137,14 +137,14 @@ def _differentiable(x: Tensor) -> bool:
 
 
 def _one_tensor(function: Callable[[Any], Callable[..., Any]]) -> Any:
-    def build(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
         return [(x,) for x in buffers.random((rows, cols), dtype, sets)], function(buffers.torch)
 
     return build
 
 
 def _two_tensors(function: Callable[[Any], Callable[..., Any]]) -> Any:
-    def build(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
         first = buffers.random((rows, cols), dtype, sets)
         second = buffers.random((rows, cols), dtype, sets)
         return list(zip(first, second, strict=True)), function(buffers.torch)
@@ -153,7 +153,7 @@ def _two_tensors(function: Callable[[Any], Callable[..., Any]]) -> Any:
 
 
 def _norm(name: str) -> Any:
-    def build(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
         torch = buffers.torch
         weight = torch.ones(cols, dtype=dtype, device=buffers.device)
         call = getattr(torch.nn.functional, name)
@@ -162,7 +162,7 @@ def _norm(name: str) -> Any:
     return build
 
 
-def _rotary(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+def _rotary(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
     """Halves of every row turned against each other by its angles."""
     torch, half = buffers.torch, max(1, cols // 2)
     turn = torch.randn(rows, 1, device=buffers.device)
@@ -175,7 +175,7 @@ def _rotary(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> An
     return [(x,) for x in buffers.random((rows, cols), dtype, sets)], rotate
 
 
-def _embedding(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+def _embedding(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
     torch = buffers.torch
     table = buffers.random((min(50304, 4 * rows + 64), cols), dtype)[0]
     tokens = [torch.randint(0, table.shape[0], (rows,), device=buffers.device) for _ in range(min(sets, 8))]
@@ -183,18 +183,18 @@ def _embedding(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) ->
     return pairs, torch.nn.functional.embedding
 
 
-def _cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+def _cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
     torch = buffers.torch
     labels = torch.randint(0, cols, (rows,), device=buffers.device)
     return [(x, labels) for x in buffers.random((rows, cols), dtype, sets)], torch.nn.functional.cross_entropy
 
 
-def _cast(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+def _cast(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
     other = buffers.torch.float32 if dtype != buffers.torch.float32 else buffers.torch.bfloat16
     return [(x,) for x in buffers.random((rows, cols), dtype, sets)], lambda x: x.to(other)
 
 
-def _routing(buffers: Buffers, rows: int, cols: int, dtype: Any, sets: int) -> Any:
+def _routing(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
     order = buffers.torch.randperm(rows, device=buffers.device)
     return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, at: x.index_select(0, at)
 

@@ -111,7 +111,7 @@ def _step(torch: ModuleType, model: Module, optimizer: Any, batch: Any) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _held_out(torch: ModuleType, model: Module, data: Any, run: StackRun, recipe: TrainRun, device: str) -> float:
+def _held_out(torch: ModuleType, model: Module, data: object, run: StackRun, recipe: TrainRun, device: str) -> float:
     """Mean loss over fixed batches of text not trained on: the same for every shape and seed."""
     model.eval()
     rng = np.random.default_rng(0)

@@ -61,7 +61,7 @@ def to_json(command: str, body: JsonDict) -> str:
     return json.dumps(envelope, indent=2, allow_nan=False, ensure_ascii=True, default=_plain) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """NumPy scalars and arrays as Python's own."""
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -114,6 +114,6 @@ def say(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def show(renderable: Any) -> None:
+def show(renderable: object) -> None:
     """Print for people."""
     console().print(renderable)

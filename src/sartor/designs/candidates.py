@@ -20,7 +20,7 @@ from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import Accelerator
-from sartor.units import GIGA, MIB, format_bytes
+from sartor.units import GIGA, MIB, Floats, Ints, format_bytes
 
 Array = npt.NDArray[Any]
 
@@ -117,7 +117,7 @@ def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluat
     )
 
 
-def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, owned_usd: Any) -> Any:
+def divisor_of(question: DesignQuestion, area_mm2: object, power_w: object, usd: object, owned_usd: object) -> Any:
     """What the objective is per."""
     per = {
         Objective.PER_MM2: area_mm2,
@@ -128,13 +128,13 @@ def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, 
     return per.get(question.objective, 1.0)
 
 
-def ownership_usd(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, num_stacks: Any) -> Any:
+def ownership_usd(question: DesignQuestion, area_mm2: Floats, power_w: Floats, usd: Floats, num_stacks: Ints) -> Floats:
     """Price of die and memory ``usd`` with the package, and the electricity of the years of use."""
     costs = question.costs
     return usd + package_usd(area_mm2, num_stacks) + electricity_usd(power_w, costs.years, costs.usd_per_kwh)
 
 
-def memory_usd(question: DesignQuestion, hbm_bytes: Any) -> Any:
+def memory_usd(question: DesignQuestion, hbm_bytes: Floats) -> Floats:
     """Price of the memory beside a die."""
     return question.costs.hbm_usd_per_gb * hbm_bytes / GIGA
 

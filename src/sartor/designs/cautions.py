@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ def refuses(question: DesignQuestion) -> bool:
     return question.budgets.plausible and question.costs.area is AreaModel.DIE
 
 
-def _at_ends(space: AcceleratorSpace, chip: Any) -> Iterator[str]:
+def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
     for axis, (field, unit) in AXES.items():
         values = np.unique(np.concatenate([np.ravel(getattr(group, field)) for group in space.groups])) / unit
         here, low, high = float(getattr(chip, field)) / unit, float(values[0]), float(values[-1])

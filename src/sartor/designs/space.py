@@ -181,11 +181,11 @@ def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow, D
     return product(memories, nodes, flows, narrow)
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _choice(key: str, word: Any, known: Mapping[str, Any]) -> Any:
+def _choice(key: str, word: object, known: Mapping[str, Any]) -> Any:
     if isinstance(word, str) and word.lower() in known:
         return known[word.lower()]
     near = difflib.get_close_matches(str(word).lower(), known, n=1, cutoff=0.0)

@@ -268,7 +268,7 @@ def _require(name: str, value: object, *, positive: bool = True, whole: bool = F
         raise InputError(name, bad, "must be whole", f"{np.floor(bad):.0f} or {np.ceil(bad):.0f}")
 
 
-def _near_node(node: Any) -> str:
+def _near_node(node: Floats) -> str:
     """The two nodes nearest in ratio."""
     known = isinstance(node, int | float) and np.isfinite(node) and node > 0
     nearest = sorted(NODES_NM, key=lambda n: max(n / node, node / n)) if known else NODES_NM

@@ -26,7 +26,7 @@ from sartor.model.shape import TransformerShape
 from sartor.units import round_up
 
 
-def model_arguments(shape: TransformerShape, tp: Any, seq_len: int) -> tuple[list[Argument], list[str]]:
+def model_arguments(shape: TransformerShape, tp: object, seq_len: int) -> tuple[list[Argument], list[str]]:
     """The arguments that describe a model, and notes. Raises `InputError` for what is no GPT model, and for what the
     arguments cannot say of one."""
     layers = list(_layers(shape))

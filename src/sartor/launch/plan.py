@@ -30,7 +30,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
-from sartor.units import ceil_div
+from sartor.units import Ints, ceil_div
 
 
 class LaunchKind(Enum):
@@ -183,7 +183,7 @@ def _all_recomputed(plan: TrainingPlan, num_layers: int | None) -> bool:
     return num_layers is not None and bool(plan.recompute_layers >= max(device_layers(plan, num_layers)))
 
 
-def even_stages(num_layers: int, chunks: Any) -> tuple[int, ...]:
+def even_stages(num_layers: int, chunks: Ints) -> tuple[int, ...]:
     """Layers of each chunk in model order where nobody says: as even as can be, the first ones taking the rest."""
     chunks = int(chunks)
     return tuple(num_layers // chunks + (k < num_layers % chunks) for k in range(chunks))
@@ -239,7 +239,7 @@ def check_numbers(plan: TrainingPlan, *, splits_experts: bool = True) -> None:
         raise InputError("ep", plan.dims.ep, must, nearest_divisors(ranks, plan.dims.ep))
 
 
-def nearest_divisors(total: Any, wanted: Any) -> str:
+def nearest_divisors(total: Ints, wanted: Ints) -> str:
     """The divisors of ``total`` next to ``wanted``, for the end of a refusal."""
     total, wanted = int(total), int(wanted)
     near = sorted((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))[:2]

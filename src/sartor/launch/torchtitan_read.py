@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import Any
 
 from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
@@ -25,7 +24,7 @@ from sartor.launch.script import Command
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_config import OLDER, no_bearing, override, shown
 from sartor.launch.torchtitan_flavors import Flavor, named_flavor
-from sartor.launch.torchtitan_source import Source
+from sartor.launch.torchtitan_source import RecipeSource
 from sartor.model.numerics import Numerics
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
@@ -63,7 +62,7 @@ def read_torchtitan(
 
 
 def read_torchtitan_python(
-    source: Source, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
+    source: RecipeSource, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
     """The plan of a configuration in Python. Raises `InputError`."""
     config = Document(raw={})
@@ -91,7 +90,7 @@ def _table(raw: JsonDict, section: str) -> JsonDict:
     return raw
 
 
-def _with_settings(flavor: Flavor, source: Source) -> TransformerShape:
+def _with_settings(flavor: Flavor, source: RecipeSource) -> TransformerShape:
     """A flavor's model with what the module sets beside it."""
     values = dict(flavor.computes.values)
     for row in field_rows(KIND):
@@ -236,7 +235,7 @@ def _weighted_stages(layers: int, chunks: int, less_first: int, less_last: int) 
     return tuple(stages)
 
 
-def _module_stages(modules: Any) -> tuple[int, ...]:
+def _module_stages(modules: object) -> tuple[int, ...]:
     if not isinstance(modules, list) or not all(isinstance(part, list) for part in modules) or len(modules) > 65_536:
         must = "must be lists of module names, one list per chunk"
         raise InputError("parallelism.module_fqns_per_model_part", modules, must)

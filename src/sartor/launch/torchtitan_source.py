@@ -27,7 +27,7 @@ CONVERTED = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
 
 
 @dataclass(slots=True)
-class Source:
+class RecipeSource:
     """What a module says: values by dotted path, the model's module and flavor, and settings by class."""
 
     values: JsonDict = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Source:
     unknown: list[str] = field(default_factory=list)
 
 
-def read_source(text: str, function: str, name: str) -> Source:
+def read_source(text: str, function: str, name: str) -> RecipeSource:
     """The configuration that a function of a module returns. Raises `InputError`."""
     try:
         with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def read_source(text: str, function: str, name: str) -> Source:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
-    found = Source()
+    found = RecipeSource()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if function not in functions:
         raise InputError("--config", printable(function), f"must be a function of {name}", ", ".join(functions))
@@ -55,13 +55,13 @@ def read_source(text: str, function: str, name: str) -> Source:
     return found
 
 
-def read_named(module: str, config: str) -> Source:
+def read_named(module: str, config: str) -> RecipeSource:
     """A configuration of torchtitan's own. Raises `InputError` for one whose values are not known."""
     known = named_config(module.rpartition(".")[2], config)
     if known is None:
         must = "must be a configuration of torchtitan 0.3.0 whose values are known, or a file beside the script"
         raise InputError("--config", printable(config), must, ", ".join(config_names(module)))
-    return Source(values=dict(known[1]), module=module.rpartition(".")[2], flavor=known[0])
+    return RecipeSource(values=dict(known[1]), module=module.rpartition(".")[2], flavor=known[0])
 
 
 def _modules(tree: ast.Module) -> dict[str, str]:
@@ -74,7 +74,7 @@ def _modules(tree: ast.Module) -> dict[str, str]:
     return out
 
 
-def _constants(tree: ast.Module, found: Source) -> None:
+def _constants(tree: ast.Module, found: RecipeSource) -> None:
     """Tables at the head of a module that set fields of classes: ``ROPE = {"theta": 500000}``."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
@@ -84,7 +84,11 @@ def _constants(tree: ast.Module, found: Source) -> None:
 
 
 def _follow(
-    node: ast.FunctionDef, functions: dict[str, ast.FunctionDef], found: Source, modules: dict[str, str], depth: int
+    node: ast.FunctionDef,
+    functions: dict[str, ast.FunctionDef],
+    found: RecipeSource,
+    modules: dict[str, str],
+    depth: int,
 ) -> None:
     for statement in node.body:
         for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
@@ -96,7 +100,7 @@ def _follow(
 
 
 def _base(
-    call: ast.Call, functions: dict[str, ast.FunctionDef], found: Source, modules: dict[str, str], depth: int
+    call: ast.Call, functions: dict[str, ast.FunctionDef], found: RecipeSource, modules: dict[str, str], depth: int
 ) -> None:
     """A configuration that another function makes, of this module or torchtitan's own."""
     name = _last(call.func)
@@ -107,7 +111,7 @@ def _base(
         found.values |= known[1]
 
 
-def _call(call: ast.Call, found: Source, modules: dict[str, str]) -> None:
+def _call(call: ast.Call, found: RecipeSource, modules: dict[str, str]) -> None:
     name = _last(call.func)
     if name == "model_registry":
         flavor = _literal(call.args[0]) if call.args else None
@@ -122,7 +126,7 @@ def _call(call: ast.Call, found: Source, modules: dict[str, str]) -> None:
             _section(keyword.arg, keyword.value, found)
 
 
-def _assign(target: ast.expr, value: ast.expr, found: Source) -> None:
+def _assign(target: ast.expr, value: ast.expr, found: RecipeSource) -> None:
     """``config.training.seq_len = 8192``, ``config.compile = CompileConfig(enable=True)``."""
     path = _path(target)[1:]
     if len(path) == 1 and path[0] in SECTIONS:
@@ -131,7 +135,7 @@ def _assign(target: ast.expr, value: ast.expr, found: Source) -> None:
         _put(f"{path[0]}.{path[1]}", value, found)
 
 
-def _section(name: str, value: ast.expr, found: Source) -> None:
+def _section(name: str, value: ast.expr, found: RecipeSource) -> None:
     if name == "activation_checkpoint":
         policy = next((_path(x.func)[0] for x in ast.walk(value) if isinstance(x, ast.Call)), "")
         said = {"mode": "none"} if _is_none(value) else POLICIES.get(policy)
@@ -147,7 +151,7 @@ def _section(name: str, value: ast.expr, found: Source) -> None:
                 _put(f"{name}.{keyword.arg}", keyword.value, found)
 
 
-def _put(path: str, node: ast.expr, found: Source) -> None:
+def _put(path: str, node: ast.expr, found: RecipeSource) -> None:
     value = _literal(node)
     if value is None and not _is_none(node):
         found.unknown.append(f"{path}={printable(ast.unparse(node)[:60])}")
@@ -155,7 +159,7 @@ def _put(path: str, node: ast.expr, found: Source) -> None:
         found.values[path] = value
 
 
-def _convert(value: ast.expr, found: Source) -> None:
+def _convert(value: ast.expr, found: RecipeSource) -> None:
     """Which converters replace linear layers, and their recipe."""
     for call in (x for x in ast.walk(value) if isinstance(x, ast.Call)):
         kind = next((word for start, word in CONVERTED.items() if _path(call.func)[0].startswith(start)), "")

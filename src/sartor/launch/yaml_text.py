@@ -25,7 +25,7 @@ def read_yaml(text: str, *, name: str = "file.yaml") -> JsonDict:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         """Keys as they are written and none twice; no aliases, which a short file can grow without end by."""
 
-        def compose_node(self, parent: Any, index: Any) -> Any:
+        def compose_node(self, parent: object, index: object) -> Any:
             if self.check_event(yaml.AliasEvent):
                 raise yaml.MarkedYAMLError(problem="has an alias (*name)", problem_mark=self.peek_event().start_mark)
             return super().compose_node(parent, index)

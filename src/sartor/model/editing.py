@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.model.layer import (
@@ -145,7 +144,7 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
         raise InputError("num_layers", layers, must, str(others + 1))
 
 
-def _plain(value: Any) -> int | None:
+def _plain(value: object) -> int | None:
     """The value if it is one integer, None for an array of candidates."""
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
 

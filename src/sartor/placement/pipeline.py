@@ -16,15 +16,15 @@ import numpy as np
 from sartor.placement.dynamic_programming import Bottlenecks, Counts
 from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
 from sartor.placement.tabulate import Array, StageTable
-from sartor.units import ceil_div, distinct
+from sartor.units import Ints, ceil_div, distinct
 
 
-def slots(num_microbatches: int, data_parallel: Any, num_stages: Any) -> Any:
+def slots(num_microbatches: int, data_parallel: object, num_stages: object) -> Any:
     """Number of bottlenecks per batch: microbatches of one copy, and filling the pipeline."""
     return ceil_div(num_microbatches, data_parallel) + num_stages - 1
 
 
-def resync_s_per_byte(data_parallel: Any, bytes_per_s: float, factor: float = RESYNC_FACTOR) -> Any:
+def resync_s_per_byte(data_parallel: Ints, bytes_per_s: float, factor: float = RESYNC_FACTOR) -> Any:
     """Seconds to reduce gradients, per parameter byte of the first stage."""
     return factor * (data_parallel - 1) / data_parallel / bytes_per_s
 

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.placement.graph import topological_order
@@ -257,7 +256,7 @@ def _check_fixed(fixed: FixedStrategy, widths: tuple[Width, ...]) -> None:
         raise InputError("fixedTMPC", fixed.tensor_parallel, must, str(nearest))
 
 
-def parse_optimizer(word: Any) -> PlacedOptimizer:
+def parse_optimizer(word: object) -> PlacedOptimizer:
     """``"SGD"`` or ``"Adam"``, in any case; else `InputError` with the nearer of the two."""
     names = {each.value.lower(): each for each in PlacedOptimizer}
     if isinstance(word, str) and word.lower() in names:

@@ -175,7 +175,7 @@ class Fields:
         """Whether the file itself gives one of the fields a value other than null."""
         return any(self.raw.get(name) is not None for name in self._all_names(names))
 
-    def given(self, name: str, otherwise: Any = None) -> Any:
+    def given(self, name: str, otherwise: object = None) -> Any:
         """What the file holds under just this name, unchecked."""
         self._all_names((name,))
         return self.raw.get(name, otherwise)

@@ -35,7 +35,7 @@ from sartor.operators import (
     Operator,
     Pass,
 )
-from sartor.units import ceil_div
+from sartor.units import Floats, Ints, ceil_div
 
 
 class Unexpressed(Exception):
@@ -228,7 +228,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     routed = ceil_div(tokens * k, ep)
     local = ceil_div(experts, ep)
     groups: Any = np.minimum(local, routed)
-    skew: Any = 1.0
+    skew: Floats = 1.0
     gated = bool(words.get("gated", True))
     exponent = _exponent(str(words["distribution"]))
     if exponent:
@@ -317,7 +317,7 @@ DRAWS = 16
 """Draws that an expected load is the mean of, always the same ones."""
 
 
-def _drawn_loads(tokens: Any, k: Any, experts: Any, ep: Any, exponent: float) -> tuple[Any, Any, Any]:
+def _drawn_loads(tokens: Ints, k: Ints, experts: Ints, ep: Ints, exponent: float) -> tuple[Floats, Floats, Floats]:
     """Experts with rows, rows over them all and the largest's rows over the mean's, as expected of the most loaded of
     ``ep`` devices where loads follow a power law."""
     sizes = np.broadcast_arrays(tokens, k, experts, ep)
@@ -371,7 +371,7 @@ def _scaled(drawn: Any, most: int, total: int) -> Any:
     return np.minimum(drawn * scale, most)
 
 
-def _evenly(count: int) -> Any:
+def _evenly(count: int) -> Floats:
     """Numbers below 1, one per place: the places of the least of them are evenly spread (van der Corput 1935)."""
     places, numbers = np.arange(count), np.zeros(count)
     for bit in range(count.bit_length()):
@@ -465,7 +465,7 @@ def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str
 UNEVEN = "group spans nodes: as many of its devices in each node, and a part of a node that its devices divide by"
 
 
-def _uneven(n: Any, per_node: Any, cluster: Cluster) -> Any:
+def _uneven(n: object, per_node: Ints, cluster: Cluster) -> Any:
     near = np.maximum(per_node, 1)
     return (n % near != 0) | (cluster.devices_per_node % near != 0)
 

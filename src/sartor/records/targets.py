@@ -14,6 +14,7 @@ import numpy as np
 from sartor.json_types import JsonDict, JsonMap
 from sartor.records.rows import kernel_family
 from sartor.records.tables import Coded, Floats64, Index, Table, TableKind
+from sartor.units import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def _blank(rows: int) -> Coded:
     return Coded(codes=np.zeros(rows, dtype=np.int64), values=("",))
 
 
-def _column(numbers: Any) -> Coded:
+def _column(numbers: Floats) -> Coded:
     values, codes = np.unique(numbers, return_inverse=True)
     return Coded(codes=codes.astype(np.int64), values=tuple(values.tolist()))
 
@@ -150,7 +151,7 @@ def _mapped(column: Coded, says: Callable[[Any], Any]) -> Coded:
     return Coded(codes=np.asarray([values.index(each) for each in said])[column.codes], values=values)
 
 
-def _codes(numbers: Any) -> Index:
+def _codes(numbers: Floats) -> Index:
     return np.unique(numbers, return_inverse=True)[1].astype(np.int64)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
@@ -15,6 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.records.rows import RowWork, Unexpressed, dtype_of
+from sartor.units import Ints
 
 MODELS = {
     "bert_large": "bert-large",
@@ -68,6 +68,6 @@ def model_work(words: JsonMap, sizes: JsonMap) -> RowWork:
     return RowWork(operators=graph.operators, eager=True, tokens=int(graph.tokens))
 
 
-def _one(size: Any) -> int:
+def _one(size: Ints) -> int:
     """The only entry of an array, or the number."""
     return int(size) if not hasattr(size, "item") else int(size.item())

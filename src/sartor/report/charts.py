@@ -59,7 +59,7 @@ FIGURES: Mapping[type, Any] = {
 """Which function draws which record."""
 
 
-def draw(points: Any, frame: Frame = FILE) -> Any:
+def draw(points: object, frame: Frame = FILE) -> Any:
     """Draw any record of :mod:`sartor.report.points`."""
     return FIGURES[type(points)](points, frame)
 

@@ -270,12 +270,12 @@ def candidate_body(candidate: Any) -> JsonDict:
 INTERVAL = ("time_s", "low_s", "high_s")
 
 
-def picked(noun: Any, *names: str) -> JsonDict:
+def picked(noun: object, *names: str) -> JsonDict:
     """Some attributes as plain values, under their own names."""
     return {name: plain(getattr(noun, name)) for name in names}
 
 
-def record(noun: Any) -> Any:
+def record(noun: object) -> Any:
     """A frozen dataclass as a dictionary of plain values."""
     import dataclasses
 
@@ -284,7 +284,7 @@ def record(noun: Any) -> Any:
     return plain(noun)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """NumPy and enum values as Python's own; infinities and NaN as null, because JSON lacks them."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}

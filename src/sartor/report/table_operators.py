@@ -122,7 +122,7 @@ def tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
     return table
 
 
-def _get(record: Any, name: str) -> Any:
+def _get(record: object, name: str) -> Any:
     return record[name] if isinstance(record, dict) else getattr(record, name)
 
 

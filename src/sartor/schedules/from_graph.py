@@ -15,7 +15,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph
 from sartor.schedules.problem import CoreType, ScheduledOperator, ScheduleProblem
-from sartor.units import MICRO
+from sartor.units import MICRO, Floats
 
 FUSED_KINDS = (
     MemoryBoundKind.ACTIVATION,
@@ -165,7 +165,7 @@ def _edges(graph: OperatorGraph) -> tuple[tuple[int, int], ...]:
     return graph.edges or tuple((i, i + 1) for i in range(len(graph.operators) - 1))
 
 
-def _units(seconds: Any, unit_s: float) -> Any:
+def _units(seconds: Floats, unit_s: float) -> Any:
     """Whole units, rounded up except for floating-point noise."""
     if not np.isfinite(seconds).all():
         raise InputError("num_links", 0, "must be above 0: a collective has no link to run on", "1")

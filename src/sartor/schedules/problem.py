@@ -137,7 +137,7 @@ def successors(problem: ScheduleProblem) -> dict[OperatorId, tuple[OperatorId, .
     return {id_: tuple(targets) for id_, targets in after.items()}
 
 
-def show_id(id_: Any) -> str:
+def show_id(id_: object) -> str:
     """An id that is safe to print: control characters escaped, long ones cut."""
     text = ascii(id_)
     return text if len(text) <= 40 else text[:37] + "..."
@@ -154,7 +154,7 @@ def _core_type(id_: OperatorId, word: Any) -> CoreType:
         raise InputError(f"operator {show_id(id_)} type", word, must, lower[near[0]] if near else "") from None
 
 
-def _check_whole(field: str, value: Any, *, least: int) -> None:
+def _check_whole(field: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         near = str(max(round(value), least)) if isinstance(value, float) and abs(value) < 1e15 else ""
         raise InputError(field, value, f"must be a whole number of at least {least}", near)

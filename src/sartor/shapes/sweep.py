@@ -104,7 +104,7 @@ def price_sweeps(
 
 
 def _sweep(laid: Laid, time_s: Mapping[str, Any]) -> Sweep:
-    def whole(value: Any) -> Any:
+    def whole(value: object) -> Any:
         return np.broadcast_to(np.asarray(value), laid.values.shape)
 
     return Sweep(

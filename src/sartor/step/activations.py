@@ -169,7 +169,7 @@ GONE: Mapping[RecomputeModule, tuple[OffloadModule, ...]] = {
 """Inputs that recomputing a module does not keep, so that there is nothing to move."""
 
 
-def _offloaded(rows: Rows, layer: Layer, hidden_size: Any, modules: frozenset[OffloadModule], kept: Any) -> Any:
+def _offloaded(rows: Rows, layer: Layer, hidden_size: Ints, modules: frozenset[OffloadModule], kept: Floats) -> Floats:
     """Bytes of what is ``kept`` that wait in host memory."""
     if not modules:
         return 0
@@ -177,7 +177,7 @@ def _offloaded(rows: Rows, layer: Layer, hidden_size: Any, modules: frozenset[Of
         return kept
     norms = max(len(layer.norms), 1)
     norm = _norm_inputs(rows, layer) / norms * rows.outer * hidden_size
-    found: Any = norm if OffloadModule.ATTN_NORM in modules and layer.mixers else 0
+    found: Floats = norm if OffloadModule.ATTN_NORM in modules and layer.mixers else 0
     found = found + (norm if OffloadModule.MLP_NORM in modules and layer.all_ffns and norms > 1 else 0)
     for mixer in layer.mixers:
         found = found + (rows.entering * hidden_size * rows.narrow if OffloadModule.QKV_LINEAR in modules else 0)
@@ -192,7 +192,7 @@ def _offloaded(rows: Rows, layer: Layer, hidden_size: Any, modules: frozenset[Of
     return np.minimum(found, kept)
 
 
-def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tuple[Any, Any]:
+def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tuple[Floats, Floats]:
     """Queries, keys and values; and the output, with its narrow copy where the projection keeps one."""
     heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
     kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
@@ -201,7 +201,7 @@ def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tu
     return queries, rows.tokens * out * (rows.wide + (rows.narrow if rows.narrow < rows.wide else 0))
 
 
-def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Any, modules: frozenset[OffloadModule]) -> Any:
+def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozenset[OffloadModule]) -> Floats:
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
     inner = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
     found = routed * width * rows.ffn_input if OffloadModule.EXPERT_FC1 in modules else 0
@@ -210,7 +210,7 @@ def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Any, modules: frozense
     return found
 
 
-def _not_kept(rows: Rows, layer: Layer, hidden_size: Any, entering: Any, core: Any) -> Any:
+def _not_kept(rows: Rows, layer: Layer, hidden_size: Any, entering: Floats, core: Floats) -> Any:
     """Bytes that selective recomputation of the job's modules saves: the outputs of norms, what attention keeps of its
     core, queries, keys and values of latent attention, what a feed-forward part keeps, or its activated values."""
     again = rows.again
@@ -226,7 +226,7 @@ def _queries(rows: Rows, mixer: LatentAttentionMixer) -> Any:
     return rows.tokens * rows.wide * heads * (2 * mixer.head_dim + mixer.value_dim)
 
 
-def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
+def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Any:
     again = rows.again
     whole = RecomputeModule.MLP if isinstance(part, DenseFfn) else RecomputeModule.MOE
     if whole in again:
@@ -263,7 +263,7 @@ def _norm_inputs(rows: Rows, layer: Layer) -> float:
     return sum(eager) or rows.wide
 
 
-def _mixer(rows: Rows, mixer: Mixer, hidden_size: Any) -> Any:
+def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Any:
     """Everything a mixer keeps beyond its core: queries, keys, values, and the output (which the projection keeps)."""
     if isinstance(mixer, StateSpaceMixer):
         return _state_space(rows, mixer, hidden_size)
@@ -299,7 +299,7 @@ def _state_space(rows: Rows, mixer: StateSpaceMixer, hidden_size: Any) -> Any:
     return rows.tokens * ((width + inner) * rows.wide + inner * rows.narrow + states)
 
 
-def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
+def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Any:
     """Inputs of the activation function and of the last product; with experts also their gathered inputs and the
     router's probabilities."""
     if isinstance(part, DenseFfn):
@@ -310,7 +310,7 @@ def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
     return kept if part.shared is None else kept + _inner(rows, part.shared, rows.tokens, rows.tp)
 
 
-def _inner(rows: Rows, part: DenseFfn, tokens: Any, tp: Any) -> Any:
+def _inner(rows: Rows, part: DenseFfn, tokens: Floats, tp: Ints) -> Any:
     width = ceil_div(part.ffn_hidden_size, tp)
     ups = 2 if part.gated else 1
     ups += 1 if part.gated and rows.eager else 0
@@ -346,14 +346,14 @@ def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
     )
 
 
-def _peaks(rows: Rows, part: DenseFfn, tokens: Any, grad_in: Any, grad_out: Any, tp: Any) -> Any:
+def _peaks(rows: Rows, part: DenseFfn, tokens: Floats, grad_in: Floats, grad_out: Any, tp: Ints) -> Any:
     width = tokens * ceil_div(part.ffn_hidden_size, tp) * rows.wide
     ups = width * (2 if part.gated else 1)
     first = grad_in * rows.wide + width
     return np.maximum(np.maximum(first, ups), grad_out * rows.wide - width)
 
 
-def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Any, *, alone: bool) -> Any:
+def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Ints, *, alone: bool) -> Any:
     """Gradients of queries, keys, values and output, with an fp32 sum of the queries' in flash kernels; the scores' in
     unfused ones. Where a feed-forward part follows, what that kept is free again by then."""
     if isinstance(mixer, StateSpaceMixer):

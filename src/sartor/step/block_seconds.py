@@ -84,7 +84,7 @@ def _seen_ep(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlappe
     return 1 - hidden * (1 - c.sm_contention)
 
 
-def _hidden_tp(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tuple[Any, Any]:
+def _hidden_tp(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tuple[Floats, Floats]:
     """Tensor-parallel seconds hidden forward and backward.
 
     Megatron runs what no product waits for beside another product in any case; pieces of collectives beside pieces of

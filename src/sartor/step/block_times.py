@@ -42,6 +42,7 @@ from sartor.step.chip_blocks import chip_row_times
 from sartor.step.distinct import BlockRows, block_rows
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
+from sartor.units import Floats, Ints
 
 Array = npt.NDArray[np.float64]
 
@@ -214,7 +215,7 @@ def _is_dense_product(x: _Priced) -> bool:
     return isinstance(x.operator, Gemm) and not _is_core(x.operator)
 
 
-def _exposed(exchange: list[_Priced], core_s: Any, cp: Any) -> Any:
+def _exposed(exchange: list[_Priced], core_s: Floats, cp: Ints) -> Any:
     """What of the exchange attention does not hide: of a ring, what is longer than cp - 1 of its cp steps; the rest
     is waited for."""
     ring = _sum(x for x in exchange if x.operator.kind is CollectiveKind.SEND_RECV)  # type: ignore[union-attr]

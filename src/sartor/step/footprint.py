@@ -179,7 +179,7 @@ def _held_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
 
 
 def _take(flat: TrainingPlan, where: slice) -> TrainingPlan:
-    def some(of: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    def some(of: object, names: tuple[str, ...]) -> dict[str, Any]:
         values = {name: getattr(of, name) for name in names}
         return {name: value[where] for name, value in values.items() if isinstance(value, np.ndarray)}
 

@@ -15,7 +15,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.blocks import BlockParams, block_params
 from sartor.step.distinct import distinct_rows
 from sartor.step.states import dense_states, expert_states, weight_bytes
-from sartor.units import FloatArray, IntArray
+from sartor.units import FloatArray, Floats, IntArray
 
 CONTEXT_BYTES: Mapping[str, float] = {
     "volta": 0.6e9,
@@ -106,12 +106,12 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held
     return {name: sum(count * getattr(each, field) for count, each in pairs) for name, field in names.items()}
 
 
-def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Any, Any, Any]:
+def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Floats, Floats, Floats]:
     """Parameters of devices [devices, plans]: in layers, outside of them, in experts. ``copies_table``: the head has a
     copy of a tied embedding table."""
-    layers: Any = 0.0
-    outer: Any = 0.0
-    experts: Any = 0.0
+    layers: Floats = 0.0
+    outer: Floats = 0.0
+    experts: Floats = 0.0
     for i, (block, own) in enumerate(params):
         n = held[:, i, None] * 1.0
         if block.layer is None:
@@ -129,7 +129,7 @@ def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_exper
     for i, (block, own) in enumerate(params):
         if block.layer is None:
             continue
-        experts: Any = own.expert
+        experts: Floats = own.expert
         if single_expert:
             number = max((int(getattr(part, "num_experts", 1)) for part in block.layer.all_ffns), default=1)
             experts = experts / np.maximum(number // np.asarray(plan.dims.ep), 1)
@@ -158,7 +158,7 @@ def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: In
     return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
 
 
-def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Any:
+def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Floats:
     """Context with libraries, and NCCL's buffers for every group a device belongs to."""
     d = plan.dims
     if gpu.accelerator is not None:

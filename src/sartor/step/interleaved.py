@@ -7,12 +7,12 @@ what it needs do it, under all durations together. What `simulation` finds task 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sartor.step.orders import warmup_chunks
-from sartor.units import BoolArray, FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 
 class LongestPaths(NamedTuple):
@@ -92,7 +92,7 @@ def _tasks(pp: int, virtual: int, microbatches: int) -> _Tasks:
     return _Tasks(order, *by_number)
 
 
-def _alternating(pp: int, virtual: int, microbatches: int) -> tuple[Any, Any]:
+def _alternating(pp: int, virtual: int, microbatches: int) -> tuple[Floats, Floats]:
     """Of every device's tasks in order [pp, 2 m v]: which are backward, and the how manyth of their direction."""
     warm = np.array([[warmup_chunks(d, pp, virtual, microbatches)] for d in range(pp)])
     count = microbatches * virtual

@@ -54,7 +54,7 @@ class Microbatch:
     table: Any
     """Parameters of the head with its table."""
 
-    def at(self, index: Any) -> Microbatch:
+    def at(self, index: object) -> Microbatch:
         """Of some plans."""
         return replace(
             self,
@@ -160,13 +160,13 @@ STAY = 2
 that is in use and one that is on its way back (Megatron-Core keeps the last groups; how many is assumed)."""
 
 
-def moved_bytes(job: TrainingJob, act: Activations) -> tuple[Any, Any, Any]:
+def moved_bytes(job: TrainingJob, act: Activations) -> tuple[Floats, Floats, Floats]:
     """Bytes of a block and microbatch that are moved, by what is recomputed."""
     inputs = act.inputs if OffloadModule.LAYER_INPUT in job.offload_modules else 0
     return act.whole_offloaded, act.selective_offloaded, inputs
 
 
-def share_moved(job: TrainingJob, layers: Any) -> Any:
+def share_moved(job: TrainingJob, layers: Floats) -> Floats:
     """Share of a device's ``layers`` whose activations are moved."""
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 

@@ -11,14 +11,14 @@ it and runs its forward again while the gradient arrives; the last stage goes st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sartor.model.blocks import Block, BlockKind
 from sartor.model.training import Recompute, TrainingJob
 from sartor.step.activations import Rows, layer_activations
-from sartor.units import FloatArray, IntArray
+from sartor.units import FloatArray, Floats, IntArray
 
 if TYPE_CHECKING:
     from sartor.step.stage_seconds import StageSeconds
@@ -50,7 +50,7 @@ def lockstep_parts(s: StageSeconds, work: dict[str, IntArray], transfer_s: Float
     }
 
 
-def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Any) -> Any:
+def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Floats) -> Floats:
     """Activations that one microbatch leaves in a block until its backward [bytes over plans]."""
     if block.kind is BlockKind.LAYER:
         assert block.layer is not None
@@ -61,6 +61,6 @@ def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Any) -> Any:
     return LOGIT_BYTES * logits + (2 * stream if block.kind is BlockKind.HEAD else 0.0)
 
 
-def boundary_bytes(job: TrainingJob, rows: Rows) -> Any:
+def boundary_bytes(job: TrainingJob, rows: Rows) -> Floats:
     """One microbatch's activation between two layers, on one device."""
     return WIDTH_BYTES * rows.outer * job.shape.hidden_size

@@ -7,8 +7,6 @@ So a step sees what of a layer's copy is longer than a layer's compute.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
@@ -17,7 +15,7 @@ from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.step.activations import Activations
 from sartor.step.distinct import BlockRows
 from sartor.step.kept_bytes import microbatch_of, moved_bytes
-from sartor.units import FloatArray
+from sartor.units import FloatArray, Floats
 
 
 def host_bytes_per_s(cluster: Cluster) -> float:
@@ -41,5 +39,5 @@ def offload_seconds(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> Floa
     return np.array(every) / host_bytes_per_s(cluster)
 
 
-def _moved(job: TrainingJob, act: Activations | None, kind: Recompute) -> Any:
+def _moved(job: TrainingJob, act: Activations | None, kind: Recompute) -> Floats:
     return 0.0 if act is None else moved_bytes(job, act)[kind]

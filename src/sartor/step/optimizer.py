@@ -19,7 +19,7 @@ from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
 from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind, Pass
 from sartor.step.states import weight_bytes
-from sartor.units import Floats, Ints
+from sartor.units import Bools, Floats, Ints
 
 CLIP_BYTES = 12.0
 """fp32 gradient read for its norm, read and written to be scaled."""
@@ -40,7 +40,7 @@ class OptimizerLine:
     offload_s_per_param: float
     """Where states lie in host memory: gradients out and weights back over the host link, states at the host."""
 
-    def seconds(self, params: Floats, offload: Any = False) -> Any:
+    def seconds(self, params: Floats, offload: Bools = False) -> Any:
         each = np.where(offload, self.offload_s_per_param, self.s_per_param)
         return np.where(np.greater(params, 0), self.start_s, 0.0) + each * params
 

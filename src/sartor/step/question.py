@@ -18,7 +18,7 @@ from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, padded_vocab, supports
 from sartor.step.trainers import default_trainer, trainer_named
-from sartor.units import Floats
+from sartor.units import Floats, Ints
 
 MOST = 2**40
 
@@ -29,7 +29,7 @@ def training_job(
     shape: TransformerShape,
     gpu: Gpu | Sequence[Gpu],
     *,
-    global_batch_size: Any,
+    global_batch_size: Ints,
     seq_len: Any = None,
     dtype: str | None = None,
     framework: str | Trainer | None = None,

@@ -27,7 +27,7 @@ Messages = dict[tuple[Axis, CollectiveKind], float]
 
 
 @dataclass(slots=True)
-class Piece:
+class RankTask:
     """FLOPs, bytes of memory moved and bytes of messages by axis and kind, of one task on one rank."""
 
     flops: float = 0.0
@@ -53,7 +53,7 @@ class StepWork:
     plan: TrainingPlan
     orders: tuple[tuple[Task, ...], ...]
     """Tasks of every stage, first to last."""
-    pieces: tuple[tuple[dict[Work, Piece], ...], ...]
+    pieces: tuple[tuple[dict[Work, RankTask], ...], ...]
     handed_bytes: float
     """By one rank to the next stage, of one microbatch."""
     dense_bytes: tuple[float, ...]
@@ -70,11 +70,6 @@ class StepWork:
     def rank_flops(self, stage: int) -> float:
         """Of one rank of a stage in one step."""
         return sum(self.pieces[stage][task.chunk][task.work].flops for task in self.orders[stage])
-
-    def rank_messages(self, stage: int) -> float:
-        """Bytes of a rank's messages within a microbatch, over the step."""
-        found = (self.pieces[stage][task.chunk][task.work].messages for task in self.orders[stage])
-        return sum(size for messages in found for size in messages.values())
 
 
 def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWork:
@@ -139,9 +134,9 @@ def _pieces(
     again: float,
     selective: Sequence[frozenset[Role]],
     split: bool,
-) -> dict[Work, Piece]:
+) -> dict[Work, RankTask]:
     """Forward, backward and, where the schedule splits it off, the weight gradients of one microbatch in a chunk."""
-    out = {Work.FORWARD: Piece(), Work.BACKWARD: Piece(), Work.WGRAD: Piece()}
+    out = {Work.FORWARD: RankTask(), Work.BACKWARD: RankTask(), Work.WGRAD: RankTask()}
     for operators, count, layer, roles in zip(per_block, counts, is_layer, selective, strict=True):
         for operator, each in operators:
             times = each * float(count)

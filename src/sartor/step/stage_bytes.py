@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_of
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.stages import stage_counts
-from sartor.units import FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray
 
 USABLE_SHARE = 0.99
 """Of a device's memory that processes can get (recalled: PyTorch reports 79.15 to 79.33 GiB in all on
@@ -55,7 +54,7 @@ class StageBytes:
         return peak + self.held.gathered + self.held.placeholders + self.buffers
 
     @property
-    def steps(self) -> Any:
+    def steps(self) -> BoolArray:
         """Where the optimizer's step is the fullest moment."""
         return self.held.step_peak + self.buffers > self.stash + self.working
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -173,6 +172,6 @@ class PlanExchange:
         total, of, count = self.x.grads_total[:, self.at[more]], self.of[more], times[more]
         beside = (self.work.forward_s[:, of] + self.work.rear_s[:, of]) * np.where(self.pp[more] > 1, self.pp[more], 1)
         window = self.c.dp_overlap_share * beside
-        hidden: Any = np.minimum(total, window) if self.trainer.dp_overlap else 0.0
+        hidden: Floats = np.minimum(total, window) if self.trainer.dp_overlap else 0.0
         out[more] = (count - 1) * np.max(total - hidden + self.c.sm_contention * hidden, axis=0)
         return out

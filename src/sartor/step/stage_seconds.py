@@ -12,7 +12,7 @@ from sartor.step.data_parallel import grad_exchange, layerwise, param_exchange, 
 from sartor.step.kept_bytes import share_moved
 from sartor.step.stages import StageRows, summed
 from sartor.step.tables import PlanTables
-from sartor.units import FloatArray, IntArray
+from sartor.units import FloatArray, Floats, IntArray
 
 
 class StageSeconds:
@@ -57,7 +57,7 @@ class StageSeconds:
         """Backward of one microbatch, nothing computed again [R, W]."""
         return self._sum(self.t.seconds.backward_s) + self.wgrad_s
 
-    def _share(self, layers: Any) -> Any:
+    def _share(self, layers: Floats) -> Any:
         """Of stages with so many ``layers`` [R], the share that is recomputed [R, W]."""
         some = self.work["recompute_layers"]
         return np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
@@ -77,7 +77,7 @@ class StageSeconds:
         """Layers of a stage, on average."""
         return self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
 
-    def _full_share(self) -> Any:
+    def _full_share(self) -> Floats:
         """Share of the layers that is recomputed whole [W]."""
         share = self._share(np.array([self._mean_layers()]))[0]
         return np.where(self.work["recompute"] == Recompute.FULL, share, 0.0)
@@ -116,7 +116,7 @@ class StageSeconds:
         beside = share * seconds.forward_s[:, at], share * behind
         each = layerwise(params, grads, *beside, t.job.trainer.dp_overlap, c.sm_contention)
 
-        def of_these(values: Any) -> FloatArray:
+        def of_these(values: Floats) -> FloatArray:
             out = np.zeros_like(self.forward_s)
             out[:, of] = values
             return out
@@ -130,7 +130,7 @@ class StageSeconds:
             self.gather_s = of_these(np.asarray(each.first_s)[first])
             self.scatter_s = of_these(np.asarray(each.last_s)[first])
 
-    def evened_s(self, busy: FloatArray) -> Any:
+    def evened_s(self, busy: FloatArray) -> Floats:
         """``busy`` [R, W] if the work were divided at will over the stages."""
         return self.rows.times @ busy / self.rows.pp
 

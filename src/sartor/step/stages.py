@@ -16,7 +16,7 @@ from sartor.errors import InputError
 from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.shape import TransformerShape
 from sartor.model.training import PipelineSchedule, TrainingPlan
-from sartor.units import BoolArray, IntArray, Ints
+from sartor.units import BoolArray, Floats, IntArray, Ints
 
 
 def stage_counts(
@@ -149,7 +149,7 @@ def each_device(counts: IntArray, virtual_stages: int, pools: IntArray | None = 
     )
 
 
-def summed(counts: Any, values: Any) -> Any:
+def summed(counts: Floats, values: Any) -> Any:
     """``counts`` [..., K] of ``values`` [K, n] added up, [..., n]: one after the other, so that an entry doesn't depend
     on how many stand beside it (a BLAS product's last bits do)."""
     weights = np.asarray(counts, dtype=np.float64)

@@ -227,7 +227,7 @@ def _work(kind: str, words: JsonMap, sizes: JsonMap, gpu: Gpu) -> RowWork:
     return model_work(words, sizes) if kind == "layer_and_model" else work_of(kind, words, sizes, gpu)
 
 
-def _seconds(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Any, Any]:
+def _seconds(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Floats, Floats]:
     found = {each: _priced(work, gpu, calibration.with_kernels(each), clock) for each in dict.fromkeys(work.kernels)}
     rows = [found[each] for each in work.kernels]
     return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
@@ -240,7 +240,7 @@ def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> 
     return price(graph, gpu, calibration, clock=clock, details=False)
 
 
-def _bounds(work: RowWork, gpu: Gpu) -> tuple[Any, Any, Any]:
+def _bounds(work: RowWork, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
     """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
     that any device of these numbers could take (bytes that fit in L2 are free, links may be twice as fast as a
     datasheet's: a row's machine may have others), and the work."""

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -92,7 +91,7 @@ def needed_bytes(held: Footprint) -> Floats:
 
 
 def _at(plans: TrainingPlan, i: int) -> TrainingPlan:
-    def one(values: Any) -> int:
+    def one(values: Floats) -> int:
         return int(np.ravel(values)[i])
 
     return replace(

@@ -187,7 +187,7 @@ def shelf_of(what: str) -> str:
     return what
 
 
-def bounded(field: str, value: Any, most: int) -> Any:
+def bounded(field: str, value: object, most: int) -> Any:
     """A count limited to ``most`` over HTTP; other checks are made where it is used."""
     if isinstance(value, int) and value > most:
         raise InputError(field, value, f"must be at most {most} over HTTP", str(most))

@@ -49,13 +49,13 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
     if find_spec("starlette") is None:  # loaded behind the first page
         raise MissingExtraError("the page (starlette)", "web")
 
-    class Server(uvicorn.Server):
+    class ReadyServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             ready()
 
     app, protocol = Guard(WebApp(settings), settings), patient(settings.upload_s)
-    Server(uvicorn.Config(app, http=protocol, **_LIMITS)).run(sockets=[sock])
+    ReadyServer(uvicorn.Config(app, http=protocol, **_LIMITS)).run(sockets=[sock])
 
 
 _LIMITS: JsonDict = {

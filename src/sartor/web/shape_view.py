@@ -115,7 +115,7 @@ def sweeps_of(asked: Question, around: JsonMap, run: InRun | None = None) -> lis
     return [_sweep_body(asked, each) for each in price_sweeps(laid, [asked.gpu], _known(asked, run))]
 
 
-def _laid(asked: Question, field: str, around: Any, run: InRun | None) -> Laid | None:
+def _laid(asked: Question, field: str, around: object, run: InRun | None) -> Laid | None:
     kernels = run.kernels if run else None
     try:
         return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around), kernels=kernels)
@@ -160,7 +160,7 @@ def _sweep_body(asked: Question, found: Sweep) -> JsonDict:
     }
 
 
-def rounded(values: Any, digits: int = 7) -> list[float | None]:
+def rounded(values: object, digits: int = 7) -> list[float | None]:
     """Floats rounded to seven digits, enough for a picture; infinities as None."""
     numbers = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -178,7 +178,7 @@ def _given(field: str, values: Sequence[int]) -> Integers:
     return np.asarray(values, dtype=np.int64)
 
 
-def _values(asked: Question, field: str, around: Any) -> Integers:
+def _values(asked: Question, field: str, around: object) -> Integers:
     """Values around the model's: on a grid on both sides, and every value close by."""
     own = {**asked.workload.shape.fields(), **{name: getattr(asked.workload, name) for name in WORKLOAD_FIELDS}}
     if field not in own:

@@ -115,7 +115,7 @@ def revived(kind: Any, value: Any) -> Any:
     return value
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
+def _one_of(kinds: tuple[Any, ...], value: object) -> Any:
     """The first of several types that accepts a value."""
     if value is None and type(None) in kinds:
         return None

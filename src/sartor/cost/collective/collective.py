@@ -7,7 +7,6 @@ a part and gathers the parts (two shots); the fastest is taken. docs/concepts/co
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -80,7 +79,9 @@ _COPY_SHARE = 0.87
 collectives.parquet (2026-11-21), not fitted."""
 
 
-def _direct(library: CollectiveLibrary, n: Ints, size: Ints, link: float, c: CollectiveCoefficients) -> tuple[Any, Any]:
+def _direct(
+    library: CollectiveLibrary, n: Ints, size: Ints, link: float, c: CollectiveCoefficients
+) -> tuple[Floats, Floats]:
     """The faster of one shot and two: seconds on the links and around them."""
     launch, peer, one_share, second, two_share = next(row[1:6] for row in c.direct if row[0] == library.value)
     one = (n - 1) * size / (one_share * link)

@@ -323,7 +323,7 @@ def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
     return _section(gpu, relative_of(gpu), name, assumed)
 
 
-def _section(gpu: Gpu, relative: Relative, name: str, assumed: Any) -> Found:
+def _section(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Found:
     for owner in (gpu.name, relative.name):
         table = _file(f"{owner}.toml")
         if owner and name in table:

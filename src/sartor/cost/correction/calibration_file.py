@@ -108,7 +108,7 @@ def _own_rows(values: Any, path: str | Path) -> OwnRows:
 _STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attention": AttentionCoefficients}
 
 
-def _stream(kind: type, values: Any, path: str | Path) -> Any:
+def _stream(kind: type, values: object, path: str | Path) -> Any:
     """Coefficients of a section: numbers from 0 to 1e9, and rows of a word or a width and numbers."""
     known = {each.name for each in fields(kind)}
     if not isinstance(values, dict):

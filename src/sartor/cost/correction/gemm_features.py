@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def _ratios(
 
 
 def _tiled(
-    tiles: tuple[tuple[int, int], ...], m: Weights, n: Weights, batch: Any, log_area: Weights, machine: Machine
+    tiles: tuple[tuple[int, int], ...], m: Weights, n: Weights, batch: object, log_area: Weights, machine: Machine
 ) -> tuple[Weights, Weights, Weights]:
     """What the last wave leaves idle, what tiles pad and how many waves there are, by tile, all as ln."""
     tm, tn = np.asarray(tiles, dtype=np.float32).T[:, :, None]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -89,7 +88,7 @@ def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, c: Gro
     return logs
 
 
-def walked_rows(rows: Ints, masked: Floats, tokens: Ints, dragged: float) -> tuple[Any, Any]:
+def walked_rows(rows: Ints, masked: Floats, tokens: Ints, dragged: float) -> tuple[Floats, Floats]:
     """Rows computed and rows only masked: ``dragged`` of the choices that tokens with a row here made elsewhere are
     computed too."""
     if not dragged:

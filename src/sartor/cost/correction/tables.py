@@ -51,7 +51,7 @@ def coefficients(kind: type[AnyCoefficients], values: JsonMap) -> AnyCoefficient
     return kind(**{key: _tuples(value) for key, value in values.items()})
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
 
 

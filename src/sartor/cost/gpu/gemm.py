@@ -27,7 +27,7 @@ from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives,
 from sartor.hardware.gpu import Gpu
 from sartor.hardware.peaks import STAND_INS, peak_flops_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
-from sartor.units import Floats, plain
+from sartor.units import Floats, Ints, plain
 
 
 def gemm_costs(
@@ -214,7 +214,7 @@ def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, A
     return arrays, shape
 
 
-def _packed_bytes(gemm: Gemm | GroupedGemm, c: GemmCoefficients, batch: Any, m: Any, n: Any, k: Any) -> Any:
+def _packed_bytes(gemm: Gemm | GroupedGemm, c: GemmCoefficients, batch: Ints, m: Ints, n: Ints, k: Ints) -> Floats:
     """Traffic of copies into blocks, and of fresh pages for a large result. A few rows in fp32 read weights as they lie
     (MKL; in bf16 oneDNN copies all the same: docs/measured.md)."""
     second = batch * n * k * (c.pack_tn if gemm.layout is Layout.TN else c.pack_nn)
@@ -234,7 +234,7 @@ AS_IT_LIES = 6
 rows, 14 to 21 for four to six, 7 to 14 from eight on: this project's host, MKL 2024.2, 2026-11-21)."""
 
 
-def _group_sizes(op: GroupedGemm) -> tuple[Any, Any, Any, Any]:
+def _group_sizes(op: GroupedGemm) -> tuple[Ints, Ints, Ints, Ints]:
     """A grouped GEMM as a batch of equal ones: groups that have rows, each with its mean rows (times skew)."""
     active = np.maximum(np.minimum(op.groups, op.rows), 1)
     rows = np.ceil(np.asarray(op.rows) / active) * op.skew
@@ -276,7 +276,7 @@ _ELEMENT_BITS = {
 }
 
 
-def _alignment(length: Any, bits: int) -> Any:
+def _alignment(length: object, bits: int) -> Any:
     """log2 of the bytes (1..128) that a contiguous length of elements is a whole multiple of."""
     length = np.asarray(length, dtype=np.int64)
     aligned = np.clip((length & -length) * bits // 8, 1, 128)

@@ -43,7 +43,7 @@ class Problems:
     packed_bytes: Array
     """Traffic of copying operands into blocks before the GEMM."""
 
-    def part(self, where: Any) -> Problems:
+    def part(self, where: object) -> Problems:
         return Problems(**{name: getattr(self, name)[where] for name in Problems.__slots__})
 
 

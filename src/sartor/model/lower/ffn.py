@@ -23,7 +23,7 @@ from sartor.operators import (
     Pass,
     Role,
 )
-from sartor.units import Ints, ceil_div
+from sartor.units import Floats, Ints, ceil_div
 
 
 def dense_ffn(setting: Setting, part: DenseFfn, shared: bool = False) -> Piece:
@@ -83,7 +83,7 @@ def expert_rows(setting: Setting, part: MoeFfn) -> Ints:
     return int(fullest) if fullest.ndim == 0 else fullest
 
 
-def _fullest(setting: Setting, part: MoeFfn) -> Any:
+def _fullest(setting: Setting, part: MoeFfn) -> Floats:
     """Rows of the device with the largest expert, relative to the mean; its other experts get an average load."""
     skew, ep = setting.workload.routing_skew, setting.dims.ep
     if not setting.training or skew == 1.0 or (isinstance(ep, int) and ep == 1):
@@ -203,7 +203,7 @@ def _sent_rows(setting: Setting, part: MoeFfn, stride: Ints) -> Any:
     return ceil_div(tokens, setting.tp) * (groups * (1 - (1 - 1 / groups) ** k)) * load
 
 
-def _reachable(groups: Any, part: MoeFfn) -> Any:
+def _reachable(groups: Ints, part: MoeFfn) -> Any:
     """Groups of devices that hold experts a token may choose: of the G groups of its routing it takes M, of which each
     of P groups of devices holds G / P or a part of one. Its chance to hold none: C(G - G/P, M) / C(G, M)."""
     whole, chosen = part.routing_groups, part.groups_per_token

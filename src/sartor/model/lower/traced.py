@@ -31,7 +31,7 @@ from sartor.operators import (
     Pass,
     Role,
 )
-from sartor.units import Ints
+from sartor.units import Floats, Ints
 
 
 def lower_traced(
@@ -68,7 +68,7 @@ def lower_traced_layer(
     return forward, _part(traced, layer, scale, workload.tokens, backward=True)
 
 
-def _part(traced: TracedModel, layer: int, scale: Any, tokens: Ints, *, backward: bool) -> OperatorGraph:
+def _part(traced: TracedModel, layer: int, scale: object, tokens: Ints, *, backward: bool) -> OperatorGraph:
     alone = len(traced.layers) == 1 and all(call.layer is None for call in traced.calls)
     kept = [
         i
@@ -108,7 +108,7 @@ def check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) ->
             raise InputError(word, int(np.max(degree)), must, "1")
 
 
-def batch_scale(traced: TracedModel, workload: Workload) -> Any:
+def batch_scale(traced: TracedModel, workload: Workload) -> Floats:
     """Number of sequences relative to the trace."""
     return np.asarray(workload.microbatch_size) / traced.microbatch_size
 
@@ -127,7 +127,7 @@ def grown(op: Operator, call: TracedCall, scale: Any) -> Operator:
     return replace(op, **changed)
 
 
-def _times(size: Ints, scale: Any) -> Any:
+def _times(size: Ints, scale: object) -> Any:
     grown_ = np.ceil(np.asarray(size) * scale - 1e-9).astype(np.int64)
     return int(grown_) if grown_.ndim == 0 else grown_
 

@@ -91,7 +91,7 @@ def known_types() -> list[str]:
     return sorted(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
 
 
-def _not_yet(*_: Any, **__: Any) -> Any:
+def _not_yet(*_: object, **__: Any) -> Any:
     """Stands for our attention while a model is built; the recorder's takes its place before it runs."""
     raise RuntimeError("attention ran before it was traced")
 
@@ -154,7 +154,7 @@ def _auto_class(model_type: str) -> str:
     return ""
 
 
-def _prepare(config: Any, attention: str) -> None:
+def _prepare(config: object, attention: str) -> None:
     """Our attention everywhere (it takes no mask), no cache, no kernels of another library."""
     for part in [config, *[v for v in vars(config).values() if hasattr(v, "to_diff_dict")]]:
         if not hasattr(part, "pad_token_id"):
@@ -175,7 +175,7 @@ def _longest(config: Any) -> int:
     return found - 2 if text.model_type in PADDED else int(found)
 
 
-def _inputs(model: Module, config: Any, batch: int, seq: int, train: bool) -> tuple[JsonDict, int]:
+def _inputs(model: Module, config: object, batch: int, seq: int, train: bool) -> tuple[JsonDict, int]:
     """What a step is given: ids, and labels where the class has a loss over them."""
     accepted = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
@@ -208,13 +208,13 @@ def _makes_text(model: Module) -> bool:
     return any(word in type(model).__name__ for word in WITH_LOSS)
 
 
-def _pixels(model: Module, config: Any, batch: int) -> Any:
+def _pixels(model: Module, config: object, batch: int) -> Any:
     size = getattr(config, "image_size", 224)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return torch.zeros(batch, getattr(config, "num_channels", 3), height, width, dtype=model.dtype, device="meta")
 
 
-def _features(model: Module, config: Any, batch: int) -> Any:
+def _features(model: Module, config: object, batch: int) -> Any:
     bins = getattr(config, "num_mel_bins", 80)
     frames = 2 * getattr(config, "max_source_positions", 1500)
     return torch.zeros(batch, bins, frames, dtype=model.dtype, device="meta")

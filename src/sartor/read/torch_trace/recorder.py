@@ -144,13 +144,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             varies=varies,
         )
 
-    def _enter(self, module: Module, _args: Any) -> None:
+    def _enter(self, module: Module, _args: object) -> None:
         name = self._names.get(module, self._stack[-1])
         if torch._C._current_graph_task_id() == -1:  # not a layer that is computed again
             self.calls[name] = self.calls.get(name, 0) + 1
         self._stack.append(name)
 
-    def _leave(self, _module: Any, _args: Any, _out: Any) -> None:
+    def _leave(self, _module: object, _args: object, _out: object) -> None:
         if len(self._stack) > 1:
             self._stack.pop()
 
@@ -203,7 +203,7 @@ def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
-def _facts(name: str, args: Any, kwargs: Any, tensors: list[Any]) -> JsonDict:
+def _facts(name: str, args: Any, kwargs: object, tensors: list[Any]) -> JsonDict:
     """Strides of a product's operands; groups and kernel of a convolution."""
     if name in PRODUCTS:
         first = PRODUCTS[name]
@@ -223,7 +223,7 @@ def _convolution(name: str, args: Any) -> JsonDict:
     return {"weight": tuple(weight.shape), "groups": int(groups), "mask": tuple(mask), "grad": grad, "data": data}
 
 
-def _tensors(tree: Any) -> Iterator[Any]:
+def _tensors(tree: object) -> Iterator[Any]:
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, (tuple, list)):

@@ -125,7 +125,9 @@ def attention_facts(query: Tensor, key: Any, value: Any, *, causal: bool, window
 def hugging_face_attention(recorder: Recorder) -> Any:
     """An attention for ``transformers.AttentionInterface.register``: it is given no mask, and needs none."""
 
-    def attend(module: Module, query: Tensor, key: Any, value: Any, attention_mask: Any = None, **words: Any) -> Any:
+    def attend(
+        module: Module, query: Tensor, key: object, value: object, attention_mask: object = None, **words: Any
+    ) -> Any:
         causal = words.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         window = words.get("sliding_window") or 0

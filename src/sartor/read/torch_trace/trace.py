@@ -90,7 +90,7 @@ def _untraceable(subject: Subject, recorder: Recorder, error: Exception) -> Inpu
     )
 
 
-def _backward(out: Any, subject: Subject, recorder: Recorder) -> None:
+def _backward(out: object, subject: Subject, recorder: Recorder) -> None:
     """From the loss where there is one, else from every output that depends on a parameter."""
     loss = getattr(out, "loss", None)
     if loss is not None:
@@ -109,7 +109,7 @@ def _backward(out: Any, subject: Subject, recorder: Recorder) -> None:
     torch.autograd.backward(found, gradients)
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
+def _leaves(tree: object) -> Iterator[Any]:
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, Mapping):
@@ -244,7 +244,7 @@ def _routed(sizes: Mapping[str, int], folded: Folded, subject: Subject) -> tuple
     return routed, round(routed * share)
 
 
-def _weights(op: Any) -> float:
+def _weights(op: object) -> float:
     return float(op.groups * op.n * op.k * op.count) if isinstance(op, GroupedGemm) else 0.0
 
 

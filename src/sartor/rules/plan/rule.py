@@ -196,5 +196,5 @@ def switched(context: PlanContext, **switches: Any) -> Iterator[Remedy]:
     yield Remedy(fix=dict(switches), plan=context.plan, job=job)
 
 
-def _word(value: Any) -> Any:
+def _word(value: object) -> Any:
     return value.word if hasattr(value, "word") else list(value) if isinstance(value, tuple) else value

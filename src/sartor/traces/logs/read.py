@@ -55,13 +55,8 @@ def _rates(run: RunLog) -> tuple[FloatArray, ...]:
     return run.step_s, run.tokens_per_s, run.device_tokens_per_s, run.samples_per_s
 
 
-def is_log(text: str) -> bool:
-    """Whether a text has lines of steps of a known trainer."""
-    return _format_of(text.splitlines()) is not None
-
-
 @dataclass(slots=True)
-class _Part:
+class _LogPart:
     """One run's lines: the text before its first step, and its steps."""
 
     header: list[str] = field(default_factory=list)
@@ -76,8 +71,8 @@ def _format_of(lines: Sequence[str]) -> LogFormat | None:
     return form if best else None
 
 
-def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_Part]:
-    part, rank, before = _Part(), None, -1
+def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_LogPart]:
+    part, rank, before = _LogPart(), None, -1
     waiting: list[str] = []
     for line in lines:
         step = all(mark in line for mark in form.marks)
@@ -93,7 +88,7 @@ def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_Part]:
         iteration = int(found[1])
         if part.steps and iteration < before:
             yield part
-            part, waiting = _Part(header=waiting), []
+            part, waiting = _LogPart(header=waiting), []
         elif part.steps:
             part.beside.setdefault(before, []).extend(waiting)
         else:
@@ -105,7 +100,7 @@ def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_Part]:
         yield part
 
 
-def _run(form: LogFormat, part: _Part) -> RunLog:
+def _run(form: LogFormat, part: _LogPart) -> RunLog:
     iterations = sorted({iteration for iteration, _ in part.steps})
     row = {iteration: i for i, iteration in enumerate(iterations)}
     columns: dict[str, FloatArray] = {}
@@ -143,7 +138,7 @@ def _value(each: Reading, line: str) -> float | None:
     return value if 0 < value < LARGEST else None
 
 
-def _clock(form: LogFormat, part: _Part, row: dict[int, int]) -> FloatArray:
+def _clock(form: LogFormat, part: _LogPart, row: dict[int, int]) -> FloatArray:
     """When each step's line was printed, in seconds."""
     times = np.full(len(row), np.nan)
     for iteration, line in part.steps if form.clock else ():
@@ -235,7 +230,7 @@ def _trainer(form: LogFormat, arguments: dict[str, str], year: str) -> str:
 _YEAR = re.compile(r"(?<!\d)(20[12]\d)-\d\d-\d\d[ T]")
 
 
-def _year(part: _Part) -> str:
+def _year(part: _LogPart) -> str:
     """The year in which the first step was printed."""
     found = _YEAR.search(part.steps[0][1])
     return found[1] if found else ""
