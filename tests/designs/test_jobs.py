@@ -27,7 +27,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import Phase
-from sartor.operators import DType, Gemm
+from sartor.operators import Collective, CollectiveKind, DType, Gemm
 
 WORDS = ("prefill", "decode", "train:0.6,decode:0.4", "prefill:0.5,decode:0.5", "throughput")
 PER = ("", "-per-mm2", "-per-watt", "-per-dollar", "-per-ownership-dollar")
@@ -178,3 +178,35 @@ def test_limits_of_a_phase_that_is_not_asked_for_and_sums_over_phases_are_refuse
     space = small_space()
     with pytest.raises(InputError, match="geometric"):
         replace(jobs_question(space, "train:0.5,decode:0.5"), mean=Mean.ARITHMETIC)
+
+
+@pytest.mark.parametrize("seed", range(times(3, 1000)))
+def test_tiers_of_links_are_searched_exactly(seed: int) -> None:
+    draw = np.random.default_rng(10_000 + seed)
+    space = small_space(
+        num_tensor_cores=[4],
+        num_vector_cores=[2],
+        array_rows=[16],
+        hbm_gb=[float(draw.choice([0.004, 0.2]))],
+        num_links=draw.choice([1, 2, 4], 2, replace=False).tolist(),
+        scale_up_devices=draw.choice([1, 2, 4, 8], 2, replace=False).tolist(),
+        scale_out_gb_per_s=draw.choice([0.5, 5, 50], 2, replace=False).tolist(),
+        node_nm=7,
+    )
+    asked = jobs_question(space, str(draw.choice(WORDS)) + str(draw.choice(PER)))
+    result = search_design(asked, space)
+    assert result.best is not None
+    assert result.best.objective == pytest.approx(best_of_all(asked, space), rel=1e-9)
+
+
+def test_links_that_reach_all_devices_price_as_links_without_a_tier_and_others_as_the_network_beyond() -> None:
+    flat = chip_with(None)
+    tiers = {"scale_out_bytes_per_s": 1e9, "scale_out_latency_s": 1e-5}
+    for kind in CollectiveKind:
+        for group, stride, inside in ((4, 1, True), (4, 2, True), (8, 2, False), (16, 1, False)):
+            op = Collective(name="c", kind=kind, group_size=group, stride=stride, message_bytes=1e6)
+            there = chip_with(None, scale_up_devices=8, **tiers)
+            beyond = chip_with(None, num_links=1, link_bytes_per_s=1e9, link_latency_s=1e-5)
+            assert operator_time_s(op, there) == operator_time_s(op, flat if inside else beyond)
+    with pytest.raises(InputError, match="scale_out_gb_per_s"):
+        chip_with(None, scale_up_devices=8)

@@ -49,7 +49,9 @@ def test_a_range_holds_the_neighbours_on_its_axis_within_one_percent_of_the_best
 
 def test_each_assumption_is_changed_both_ways_and_faster_is_never_slower(result: JointResult, found: Nearby) -> None:
     assert result.best is not None
-    assert [(each.assumption, each.change) for each in found.swings] == list(SWINGS)
+    assert [(each.assumption, each.change) for each in found.swings] == [
+        each for each in SWINGS if each[0] != "scale-out rate"
+    ], "the chips' links join all devices"
     by = {(each.assumption, each.change): each for each in found.swings}
     for name in ("HBM rate", "link rate"):
         assert by[name, -0.3].objective <= result.best.objective * (1 + 1e-6) <= by[name, 0.3].objective * (1 + 2e-6)

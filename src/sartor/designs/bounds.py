@@ -174,7 +174,7 @@ def placed_rates(
         rate = _busy_rate(question, ((forward + backward) * counts).sum(axis=0), parts.split)
         return np.broadcast_to(rate, (len(question.recomputes), *hbm_bytes.shape)).copy()
     update = update_s_per_byte(question, a)
-    links = np.broadcast_to(a.network_bytes_per_s, a.shape)
+    links = np.broadcast_to(a.reach(question.num_devices)[0], a.shape)
     out = np.zeros((len(question.recomputes), *hbm_bytes.shape))
     for r, recompute in enumerate(question.recomputes):
         for memory in np.unique(hbm_bytes[hbm_bytes > 0]):

@@ -23,6 +23,8 @@ AXES: dict[str, tuple[str, float]] = {
     "num_stacks": ("num_stacks", 1),
     "num_links": ("num_links", 1),
     "link_gb_per_s": ("link_bytes_per_s", GIGA),
+    "scale_up_devices": ("scale_up_devices", 1),
+    "scale_out_gb_per_s": ("scale_out_bytes_per_s", GIGA),
 }
 """Axis of a space file -> field and unit."""
 

@@ -29,6 +29,7 @@ ASSUMED: dict[str, Callable[[Accelerator], dict[str, float]]] = {
     "HBM rate": lambda a: {"stack_bytes_per_s": float(a.hbm_bytes_per_s / a.num_stacks)},
     "buffer bandwidth": lambda a: {"bank_bytes_per_cycle": float(a.bank_bytes_per_cycle)},
     "link rate": lambda a: {"link_bytes_per_s": float(a.link_bytes_per_s)},
+    "scale-out rate": lambda a: {"scale_out_bytes_per_s": float(a.scale_out_bytes_per_s)},
     "link latency": lambda a: {"link_latency_s": float(a.link_latency_s)},
     SUSTAINED: lambda a: {"sustained_share": a.sustained_share},
 }
@@ -134,7 +135,7 @@ def _swings(best: Accelerator, rivals: list[Accelerator], price: Price) -> Itera
         fields = {field: value * (1 + change) for field, value in ASSUMED[name](chip).items()}
         return replace(chip, **fields)  # type: ignore[arg-type]
 
-    for name, change in SWINGS:
+    for name, change in ((name, change) for name, change in SWINGS if any(ASSUMED[name](best).values())):
         mine = price(changed(name, change, best), 0.0).objective
         most = max([mine, *(price(changed(name, change, each), mine).objective for each in rivals)])
         yield Swing(assumption=name, change=change, objective=mine, most=most, num_rivals=len(rivals))

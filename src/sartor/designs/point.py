@@ -313,7 +313,7 @@ def placement_problem(
     return replace(
         bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),
         widths=(width,),
-        link_bytes_per_s=float(a.network_bytes_per_s),
+        link_bytes_per_s=float(a.reach(question.num_devices)[0]),
         update_s_per_byte=float(update_s_per_byte(question, a)),
     )
 

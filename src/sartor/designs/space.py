@@ -97,6 +97,8 @@ _AXES = {
     "num_stacks": 1,
     "num_links": 1,
     "link_gb_per_s": GIGA,
+    "scale_up_devices": 1,
+    "scale_out_gb_per_s": GIGA,
 }
 """File key -> factor to SI (the buffer stays in MiB, as the template takes it)."""
 _DEFAULTS: dict[str, Any] = {
@@ -104,7 +106,10 @@ _DEFAULTS: dict[str, Any] = {
     "num_stacks": 4,
     "num_links": 6,
     "link_gb_per_s": 50,
+    "scale_up_devices": 0,
+    "scale_out_gb_per_s": 0,
 }
+MAY_BE_NONE = ("num_links", "scale_up_devices", "scale_out_gb_per_s")
 _REQUIRED = ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib")
 DTYPES = (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4)
 """Narrowest types an array may pack; every array multiplies 16 bits, in which attention stays."""
@@ -160,6 +165,8 @@ def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Data
         num_stacks=_ints(mesh["num_stacks"], "num_stacks"),
         num_links=_ints(mesh["num_links"], "num_links"),
         link_bytes_per_s=mesh["link_gb_per_s"] * GIGA,
+        scale_up_devices=_ints(mesh["scale_up_devices"], "scale_up_devices"),
+        scale_out_bytes_per_s=mesh["scale_out_gb_per_s"] * GIGA,
         memory=memory,
         node_nm=node,
         dataflow=flow,
@@ -204,7 +211,7 @@ def _values(key: str, value: Floats, least: float = 0.0) -> Array:
         ) from None
     if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
         raise InputError(key, value, "must hold at least one number, all finite")
-    if numbers.min() < least or (least == 0.0 and key in _AXES and numbers.min() <= 0 and key != "num_links"):
+    if numbers.min() < least or (least == 0.0 and key in _AXES and numbers.min() <= 0 and key not in MAY_BE_NONE):
         raise InputError(key, float(numbers.min()), "must be above 0")
     return np.unique(numbers)
 

@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "lanes": ("num_vector_cores", "vector_lanes", "vector_core_sram_bytes"),
     "buffer": ("global_buffer_bytes", "bank_bytes_per_cycle"),
     "memory": ("memory", "num_stacks", "stack_bytes_per_s"),
-    "links": ("num_links", "link_bytes_per_s", "link_latency_s"),
+    "links": ("num_links", "link_bytes_per_s", "link_latency_s", "scale_up_devices", "scale_out_bytes_per_s"),
     "clock": ("clock_hz",),
 }
 """Parts of a chip and the fields that are theirs; memory is its rate, the capacity stays."""

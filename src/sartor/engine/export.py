@@ -104,6 +104,7 @@ def _outcome(outcome: ModelOutcome | None) -> JsonDict:
         "microbatch_size",
         "tp",
         "ep",
+        "dtype",
         "pp",
         "dp",
     )
@@ -112,7 +113,8 @@ def _outcome(outcome: ModelOutcome | None) -> JsonDict:
     option, plan = outcome.option, outcome.plan
     said = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, option.recompute.name)
     pp = len(plan.stages) // plan.virtual_stages
-    return dict(zip(names, (*said, *option.split, pp, plan.data_parallel), strict=True))
+    split = (*option.split[:-1], option.split.dtype.value)
+    return dict(zip(names, (*said, *split, pp, plan.data_parallel), strict=True))
 
 
 def _csv(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:

@@ -19,7 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.memory import Memory
 from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints
+from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, plain
 
 
 class Dataflow(Enum):
@@ -72,6 +72,12 @@ class Accelerator:
     link_bytes_per_s: Floats = 50 * GIGA
     """One link, one direction."""
     link_latency_s: Floats = 1 * MICRO
+    scale_up_devices: Ints = 0
+    """Neighbours that the links join (a node, a rack, a pod); 0: all devices."""
+    scale_out_bytes_per_s: Floats = 0.0
+    """Of one device to those beyond, one direction."""
+    scale_out_latency_s: Floats = 4 * MICRO
+    """One hop there: InfiniBand's in ``hardware.cluster_catalog``."""
     dtype: DType = DType.BF16
     """Widest operand the arrays multiply in one cycle; sums are kept in ``accumulator_bytes``."""
     packed_dtype: DType | None = None
@@ -107,8 +113,12 @@ class Accelerator:
             _require(name, getattr(self, name), whole=True)
         for name in _RATES:
             _require(name, getattr(self, name))
-        for name in ("stack_bytes", "stack_bytes_per_s", "link_latency_s", "num_links"):
-            _require(name, getattr(self, name), positive=False, whole=name.startswith("num_"))
+        for name in _FREE:
+            whole = name in ("num_links", "scale_up_devices")
+            _require(name, getattr(self, name), positive=False, whole=whole)
+        if np.any((np.asarray(self.scale_up_devices) > 0) & (np.asarray(self.scale_out_bytes_per_s) <= 0)):
+            must = f"must be above 0 where links join {np.max(self.scale_up_devices)} devices alone"
+            raise InputError("scale_out_gb_per_s", 0, must, "50")
         if np.max(self.sustained_share) > 1:
             raise InputError("sustained_share", self.sustained_share, "must be at most 1", "1")
         if self.node_nm not in NODES_NM:
@@ -201,6 +211,13 @@ class Accelerator:
         """All links, one direction."""
         return 1.0 * self.num_links * self.link_bytes_per_s
 
+    def reach(self, devices: Ints) -> tuple[Floats, Floats]:
+        """Bandwidth and latency of a hop among so many neighbours: that of the links where these join them all, else
+        that of the network beyond, which some hop of every ring must cross."""
+        inside = (np.asarray(self.scale_up_devices) == 0) | (np.asarray(devices) <= self.scale_up_devices)
+        rate = np.where(inside, self.network_bytes_per_s, self.scale_out_bytes_per_s)
+        return plain(rate), plain(np.where(inside, self.link_latency_s, self.scale_out_latency_s))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the candidates: ``()`` for one accelerator."""
@@ -236,6 +253,15 @@ _RATES = (
     "control_share",
     "sustained_share",
 )
+_FREE = (
+    "stack_bytes",
+    "stack_bytes_per_s",
+    "num_links",
+    "link_latency_s",
+    "scale_up_devices",
+    "scale_out_bytes_per_s",
+    "scale_out_latency_s",
+)
 ARRAY_FIELDS = (
     *_COUNTS,
     "clock_hz",
@@ -244,6 +270,9 @@ ARRAY_FIELDS = (
     "num_links",
     "link_bytes_per_s",
     "link_latency_s",
+    "scale_up_devices",
+    "scale_out_bytes_per_s",
+    "scale_out_latency_s",
     "bank_bytes_per_cycle",
 )
 """Fields that may be arrays."""

@@ -168,13 +168,16 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "num_links": ("num_links", 1),
     "link_gb_per_s": ("link_bytes_per_s", GIGA),
     "link_latency_us": ("link_latency_s", MICRO),
+    "scale_up_devices": ("scale_up_devices", 1),
+    "scale_out_gb_per_s": ("scale_out_bytes_per_s", GIGA),
+    "scale_out_latency_us": ("scale_out_latency_s", MICRO),
     "bank_bytes_per_cycle": ("bank_bytes_per_cycle", 1),
     "control_share": ("control_share", 1),
     "sustained_share": ("sustained_share", 1),
     "node_nm": ("node_nm", 1),
 }
 """File key -> (field, factor to SI)."""
-_WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes"))} | {
+_WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes", "scale_up"))} | {
     "tensor_core_sram_bytes",
     "vector_core_sram_bytes",
     "global_buffer_bytes",

@@ -231,7 +231,7 @@ def die_area(accelerator: Accelerator) -> DieArea:
         "private_buffers_mm2": (tensor_sram + vector_sram) * sram,
         "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2) * sram,
         "memory_phys_mm2": _memory_mm2(a),
-        "links_mm2": np.asarray(a.num_links) * a.link_bytes_per_s / 25e9 * _interface_mm2(LINK_25GB, node),
+        "links_mm2": (a.network_bytes_per_s + a.scale_out_bytes_per_s) / 25e9 * _interface_mm2(LINK_25GB, node),
         "network_mm2": a.delivered_bytes_per_s / a.clock_hz * NETWORK_MTR_PER_BYTE / LOGIC_MTR_PER_MM2[node],
         "control_mm2": control / LOGIC_MTR_PER_MM2[node],
     }

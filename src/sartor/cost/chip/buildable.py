@@ -48,7 +48,7 @@ def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
     return {
         "clock": (np.asarray(a.clock_hz) / MEGA, MAX_CLOCK_HZ / MEGA),
         "die": (die, RETICLE_MM2),
-        "edge": (stacks + np.asarray(a.num_links) * a.link_bytes_per_s / LINK_BYTES_PER_S_PER_MM,
+        "edge": (stacks + (a.network_bytes_per_s + a.scale_out_bytes_per_s) / LINK_BYTES_PER_S_PER_MM,
                  EDGE_OF_ROOT * np.sqrt(die)),
         "power": (watts.tdp_w, MAX_PACKAGE_W),
         "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / die, MAX_W_PER_MM2),
@@ -67,6 +67,7 @@ def faults(a: Accelerator) -> Iterator[str]:
     found = limits(a)
     die = float(found["die"][0])
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
+    joined += f" and {a.scale_out_bytes_per_s / GIGA:g} GB/s beyond" if a.scale_out_bytes_per_s else ""
     for name, (needs, most) in found.items():
         if float(needs) > float(most):
             yield WORDS[name].format(needs=float(needs), most=float(most), die=die, where=joined, node=a.node_nm)

@@ -105,7 +105,7 @@ def power(accelerator: Accelerator) -> Power:
         "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
         "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
-        "links_w": a.network_bytes_per_s * 8 * LINK_PJ_PER_BIT * PICO,
+        "links_w": (a.network_bytes_per_s + a.scale_out_bytes_per_s) * 8 * LINK_PJ_PER_BIT * PICO,
     }
     return Power(**{name: plain(part) for name, part in parts.items()})
 

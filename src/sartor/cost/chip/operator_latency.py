@@ -41,7 +41,8 @@ class Fused:
 _MEMORY = ("clock_hz", "num_stacks", "stack_bytes_per_s", "global_buffer_bytes", "bank_bytes_per_cycle")
 _TENSOR = ("num_tensor_cores", "array_rows", "array_cols", "tensor_core_sram_bytes")
 _VECTOR = ("num_vector_cores", "vector_lanes", "vector_core_sram_bytes")
-_LINKS = ("num_links", "link_bytes_per_s", "link_latency_s")
+_SCALE_OUT = ("scale_up_devices", "scale_out_bytes_per_s", "scale_out_latency_s")
+_LINKS = ("num_links", "link_bytes_per_s", "link_latency_s", *_SCALE_OUT)
 _USES: dict[type, tuple[str, ...]] = {
     Gemm: (*_TENSOR, *_MEMORY),
     GroupedGemm: (*_TENSOR, *_MEMORY),

@@ -39,12 +39,13 @@ def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
     """Time of a collective over ``group_size`` accelerators on their own links [s]; shapes broadcast over candidates.
 
     It occupies no core. A message is striped over all links and reaches the stated rate; a step takes the stated
-    latency. A group of one costs nothing; without links, infinity.
+    latency. A group that spans more neighbours than links join goes at the pace of the network beyond. A group of one
+    costs nothing; without links, infinity.
     """
     n = np.asarray(op.group_size, dtype=np.float64)
-    latency_s = accelerator.link_latency_s
+    bytes_per_s, latency_s = accelerator.reach(op.group_size * op.stride)
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole_s = np.asarray(op.message_bytes, dtype=np.float64) / np.asarray(accelerator.network_bytes_per_s)
+        whole_s = np.asarray(op.message_bytes, dtype=np.float64) / np.asarray(bytes_per_s)
         time_s = hops(op.kind, n) * latency_s + volume(op.kind, n) * whole_s
         if op.kind is CollectiveKind.ALL_REDUCE:
             time_s = np.minimum(time_s, tree_steps(n) * (latency_s + whole_s))
