@@ -12,7 +12,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.schedules.makespan import timing_fields
 
-PAIRS = {"a100_like": "a100_sxm", "h100_like": "h100_sxm"}
+PAIRS = {"a100_like": "a100_sxm", "h100_like": "h100_sxm", "mi300x_like": "mi300x"}
 
 
 @pytest.mark.parametrize("size", [4096, 8192])
