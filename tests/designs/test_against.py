@@ -45,6 +45,31 @@ def test_a_gpu_beside_a_chip_takes_what_plan_says_it_takes(tmp_path: Path, capsy
     assert mine["needed"]["area"] == pytest.approx(body["best"]["area_mm2"] / load_gpu("h100").die_mm2 / mine["ratio"])
 
 
+def test_a_served_gpu_takes_what_estimate_says_and_keeps_memory_and_latency(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text(
+        "num_tensor_cores = [8]\nnum_vector_cores = [4]\narray_cols = [128]\narray_rows = [128]\n"
+        "global_buffer_mib = [32]\n"
+    )
+    asked = ["design", "--model", "gpt2-xl", "--num-devices", "4", "--no-baselines", "--executor", "serial", "--json"]
+    asked += ["--objective", "decode", "--context-len", "1000", "--tpot-ms", "6", "--against", "h100"]
+    with pytest.raises(SystemExit):
+        cli.main([*asked, "--space", str(space)])
+    body = json.loads(capsys.readouterr().out)
+    (mine,) = body["against"][0]["per_model"].values()
+    assert mine["step_s"] <= 0.006
+    (model,), how = body["question"]["models"], mine["plan"]
+    assert (model["phase"], model["context_len"], model["latency_s"]) == ("decode", 1000, 0.006)
+    known = sartor.estimate(
+        "gpt2-xl", "h100", phase="decode", tp=how["tp"], microbatch_size=how["microbatch_size"], context_len=1000
+    )
+    assert mine["step_s"] == pytest.approx(float(known.time_s), rel=0.02)
+    rate = how["dp"] * how["microbatch_size"] / mine["step_s"]
+    assert mine["ratio"] == pytest.approx(body["best"]["objective"] / rate)
+
+
 def test_an_accelerator_is_no_catalogue_gpu_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["design", "--model", "gpt2", *SMALL, "--against", "tpu_v4_like"])

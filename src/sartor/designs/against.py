@@ -1,15 +1,20 @@
 """Catalogue GPUs on the jobs of a design: the same models, devices and batch, by the plan `sartor plan` would choose.
 
-A GPU runs as its default trainer does, priced by what measurements say of it; the chip runs in lockstep, priced by the
-template. How much faster the chip must be to win at equal area, power or cost follows from both times.
+A GPU runs as its default trainer does, or serves in 16 bits as the chip does, priced by what measurements say of it;
+the chip runs in lockstep, priced by the template. How much faster the chip must be to win at equal area, power or cost
+follows from both times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
 
 from sartor.cost.chip.die_cost import die_cost
+from sartor.cost.price import price
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import Ranked
 from sartor.errors import InputError
@@ -17,8 +22,13 @@ from sartor.hardware.accelerator import NODES_NM
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from, cluster_names, load_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.model.lower import lower
+from sartor.model.lower.split import feasible
+from sartor.model.parallel import ParallelDims
+from sartor.model.workload import Workload
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import search_plans
+from sartor.step.inference import inference_memory
 from sartor.step.question import training_job
 from sartor.units import GIGA
 
@@ -38,16 +48,27 @@ class AgainstModel:
     """One model on the GPU: its best plan (None: none fits), and how it compares with the chip of the design."""
 
     model: str
-    plan: PricedPlan | None
+    plan: PricedPlan | GpuPass | None
     chip_step_s: float | None
     needed: Needed | None
+    ratio: float | None
+    """The chip's throughput over the GPU's: above 1 the chip is faster, device for device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPass:
+    """A served model on a GPU as a design serves it: copies of ``tp`` devices, each with a batch pass after pass."""
+
+    tp: int
+    copies: int
+    batch_size: int
+    step_s: float
+    low_s: float
+    high_s: float
 
     @property
-    def ratio(self) -> float | None:
-        """The GPU's step over the chip's: above 1 the chip is faster, device for device."""
-        if self.plan is None or self.chip_step_s is None:
-            return None
-        return self.plan.step_s / self.chip_step_s
+    def sequences_per_s(self) -> float:
+        return self.copies * self.batch_size / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +89,23 @@ def against(
 
 def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu, progress: Callable[[str], None] | None) -> Against:
     cluster = cluster_of(gpu, question.num_devices)
-    if any(model.served for model in question.models):
-        must = "is compared in training alone; sartor serve prices a GPU's prompts and tokens"
-        raise InputError("against", gpu.name, must, "--objective throughput")
     found = []
     for m, model in enumerate(question.models):
         if progress:
             progress(f"{model.name} on {gpu.name}")
         outcome = best.evaluation.outcomes[m] if best else None
         chip_s = outcome.step_s if outcome else None
-        plan = _best_plan(question, model, cluster)
-        needed = _needed(question, gpu, best, chip_s / plan.step_s) if best and chip_s and plan else None
-        found.append(AgainstModel(model=model.name, plan=plan, chip_step_s=chip_s, needed=needed))
+        plan, slower = (
+            _best_pass(question, model, cluster) if model.served else _best_plan(question, model, cluster),
+            None,
+        )
+        if outcome and isinstance(plan, GpuPass):
+            slower = plan.sequences_per_s / outcome.sequences_per_s
+        elif chip_s and plan:
+            slower = chip_s / plan.step_s
+        needed = _needed(question, gpu, best, slower) if best and slower else None
+        ratio = 1 / slower if slower else None
+        found.append(AgainstModel(model=model.name, plan=plan, chip_step_s=chip_s, needed=needed, ratio=ratio))
     return Against(gpu=gpu, cluster=cluster.name, models=tuple(found))
 
 
@@ -98,6 +124,34 @@ def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
 def _best_plan(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> PricedPlan | None:
     job, _ = training_job(model.shape, cluster.gpu, global_batch_size=question.global_batch_size, seq_len=model.seq_len)
     return search_plans(job, cluster, question.num_devices, top=1).best
+
+
+def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> GpuPass | None:
+    """The most sequences per second by any width and batch of the design, within memory and latency."""
+    passes = (
+        each for tp in model.widths if tp <= question.num_devices for each in _passes(question, model, cluster, tp)
+    )
+    return max(passes, key=lambda each: each.sequences_per_s, default=None)
+
+
+def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: int) -> Iterator[GpuPass]:
+    dims, sizes = ParallelDims(tp=tp), np.array(model.batch_sizes)
+    workload = Workload(
+        shape=model.shape,
+        phase=model.phase,
+        microbatch_size=sizes,
+        seq_len=model.seq_len,
+        context_len=model.context_len,
+    )
+    if not feasible(model.shape, dims):
+        return
+    found = price(lower(workload, dims), cluster.gpu, details=False, cluster=cluster)
+    columns = (np.broadcast_to(x, sizes.shape).tolist() for x in (found.time_s, found.low_s, found.high_s))
+    for size, time_s, low_s, high_s in zip(model.batch_sizes, *columns, strict=True):
+        alone = replace(workload, microbatch_size=size)
+        if time_s <= (model.latency_s or inf) and inference_memory(alone, dims, cluster.gpu).fits:
+            copies = question.num_devices // tp
+            yield GpuPass(tp=tp, copies=copies, batch_size=size, step_s=time_s, low_s=low_s, high_s=high_s)
 
 
 def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> Needed:

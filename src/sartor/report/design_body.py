@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sartor.answers import DesignAnswer
-from sartor.designs.against import Against, AgainstModel
+from sartor.designs.against import Against, AgainstModel, GpuPass
 from sartor.designs.detail import (
     SOURCE,
     ModelDetail,
@@ -93,14 +93,18 @@ def _against_model(found: AgainstModel) -> JsonDict:
     plan = found.plan
     if plan is None:
         return {"status": "infeasible", "step_s": None, "low_s": None, "high_s": None, "ratio": None, "needed": None}
-    dims = plan.plan.dims
+    if isinstance(plan, GpuPass):
+        mfu, how = None, {"tp": plan.tp, "dp": plan.copies, "microbatch_size": plan.batch_size}
+    else:
+        mfu = plain(plan.step.mfu)
+        how = {name: int(getattr(plan.plan.dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
     return {
         "status": "optimal",
         "step_s": plain(plan.step_s),
         "low_s": plain(plan.low_s),
         "high_s": plain(plan.high_s),
-        "mfu": plain(plan.step.mfu),
-        "plan": {name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")},
+        "mfu": mfu,
+        "plan": how,
         "ratio": found.ratio,
         "needed": None if found.needed is None else record(found.needed),
     }

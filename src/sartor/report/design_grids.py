@@ -149,8 +149,13 @@ GPU_NOTES = (
 )
 
 
+SERVED_NOTE = "Served, a GPU takes batches pass after pass as the chip does, in 16 bits; a step is one pass."
+
+
 def gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     """How to read the table of GPUs."""
+    served = any(model.served for model in answer.question.models)
+    told = (*GPU_NOTES, *([SERVED_NOTE] if served else []))
     if answer.question.costs.area is AreaModel.DIE:
-        return GPU_NOTES
-    return (*GPU_NOTES, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")
+        return told
+    return (*told, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")
