@@ -77,10 +77,11 @@ CACHED: dict[str, tuple[float, float, float]] = {"l2_rate": (0.3, 0.02, 1.0)}
 COPIES = {("blackwell_rtx", DType.BF16): 5.0, ("blackwell_rtx", DType.FP8): 5.0}
 """Of the weights, which the tables' collector turns through (data/measured, README), where L2 is large and fast over
 memory and knowing it helped on unseen weights (nvfp4 and block-scaled fp8: 13.3 and 15.2% against 13.3 and 15.5%)."""
-MEMORY = {"v100": {"write_cost": 1.02}}
+MEMORY = {"v100": {"write_cost": 0.47}}
 """Of devices whose sweeps hold no GEMM that its result bounds. V100's kernels over 300 MB stream at 814 GB/s of 900
-where a third is written (add) and at 808 where half is (gelu; memory_bound.parquet): a byte written costs 1.02 read.
-Left free, the sweeps' tall and narrow GEMMs made it 3.6, and unfused scores ran at 115 GB/s."""
+where a third is written (add) and at 808 where half is (gelu; memory_bound.parquet): a byte written takes 1.02 of one
+read there, so 0.47 of one as the sweeps' tall and narrow GEMMs read theirs (``hbm_share`` 0.42). Left free, those made
+it 3.6, and unfused scores ran at 115 GB/s."""
 EFFICIENCY = ((0.9, 0.3, 1.1), (10, 0.1, 200), (10, 0.1, 200))
 """Share of peak of a tile: e * m/(m + a) * n/(n + b), times a factor of its own that is pulled towards 1."""
 PENALTIES = ((1.2, 1e-3, 2), (0.43, 1e-3, 2), (0.06, 1e-4, 1), (0.03, 1e-4, 1), (0.01, 1e-4, 0.5), (0.15, 1e-4, 1))

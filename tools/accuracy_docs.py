@@ -110,8 +110,8 @@ By source: *left out* of the fit, and with the constants that ship, which have s
 other runs once three were used to calibrate (`--shots 3`).
 
 {fitted}
-**Where predictions fail**: mixtures of experts whose kernels changed from release to release, GPT-OSS (a quarter too
-fast everywhere), long sequences on new TPUs and under NeMo on Blackwell (a source that does not say how it counts),
+**Where predictions fail**: mixtures of experts whose kernels changed from release to release, GPT-OSS (5 to 20%
+too fast), long sequences on new TPUs and under NeMo on Blackwell (a source that does not say how it counts),
 V100.
 Nothing was fitted to fine-tuning:
 

@@ -252,6 +252,29 @@ def test_the_bias_of_experts_is_added_in_fp32_kernels_where_the_trainer_has_no_f
     assert not added(replace(workload, shape=load_model("mixtral-8x7b")), Kernels())
 
 
+def test_a_limit_on_experts_gates_is_a_kernel_of_its_own_where_the_trainer_has_no_fused_one() -> None:
+    workload = Workload(shape=load_model("gpt-oss-20b"), phase=Phase.TRAIN, microbatch_size=2, seq_len=1024)
+
+    def clamped(of: Workload, kernels: Kernels) -> set[float]:
+        return {op.bytes_moved for op in lower(of, kernels=kernels).operators if "expert_clamp" in op.name}  # type: ignore[union-attr]
+
+    gates_and_values = 2 * 1024 * 4 * 2 * 2880
+    assert clamped(workload, Kernels()) == {8 * gates_and_values, 10 * gates_and_values}
+    assert not clamped(workload, Kernels(expert_bias_apart=False))
+    assert not clamped(replace(workload, shape=load_model("mixtral-8x7b")), Kernels())
+
+
+def test_a_fused_softmax_reads_the_half_that_a_causal_mask_leaves() -> None:
+    workload = Workload(shape=single(heads=4), seq_len=256, attention_kernel=AttentionKernel.UNFUSED)
+    scores = workload.microbatch_size * 4 * 256 * 256
+
+    def moved(kernels: Kernels) -> list[float]:
+        return [op.bytes_moved / scores for op in lower(workload, kernels=kernels).operators if "softmax" in op.name]  # type: ignore[union-attr]
+
+    assert moved(Kernels()) == [2 * 1.5, 2 * 2.0]
+    assert moved(Kernels(fused=False)) == [2 * 6.0, 2 * 7.0]
+
+
 def test_a_decoding_step_of_few_tokens_touches_few_experts() -> None:
     def groups(b: int) -> int:
         workload = Workload(shape=load_model("mixtral-8x7b"), phase=Phase.DECODE, microbatch_size=b)

@@ -155,3 +155,12 @@ def test_a_layer_of_elementwise_kernels_keeps_what_pytorch_does() -> None:
     job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=512, global_batch_size=1, trainer=eager)
     kept = layer_activations(rows_of(job, TrainingPlan()), layer, 256)
     assert kept.whole == 7426048 - 69632
+
+
+def test_attention_s_backward_adds_one_gradient_of_the_scores_less_what_the_feed_forward_part_freed() -> None:
+    s, b, h, a = 2048, 1, 2048, 16
+    scores, ffn = 2 * a * s * s * b, 16 * s * b * h
+    vectors = 8 * s * b * h
+    assert _activations(_job(), h, a).backward == 2 * s * b * h + vectors + scores - ffn
+    eager = replace(_job(dropout=False), trainer=replace(_job().trainer, fused_kernels=False))
+    assert _activations(eager, h, a).backward == 2 * s * b * h + vectors + 2 * scores - ffn

@@ -365,6 +365,15 @@ def test_fp8_weights_are_gathered_in_8_bits_where_no_wider_ones_are_kept() -> No
     assert times[0] < 0.9 * times[1]
 
 
+def test_weights_with_no_room_for_another_layer_are_waited_for() -> None:
+    """DeepSpeed gathers nothing ahead where that would be more than ``stage3_max_live_parameters``."""
+    deepspeed = TRAINERS["deepspeed"]
+    tight = replace(deepspeed, memory=replace(deepspeed.memory, most_gathered=1.0))
+    plan = plan_of(dp=64, zero_stage=3)
+    ahead, waits = (step(job_of(trainer=t), plan, CLUSTER) for t in (deepspeed, tight))
+    assert waits.dp_exposed_s > 1.05 * ahead.dp_exposed_s
+
+
 def test_what_fsdp_computes_again_hides_its_traffic() -> None:
     slow = replace(CLUSTER, tiers=tuple(replace(t, bytes_per_s=t.bytes_per_s / 16) for t in CLUSTER.tiers))
     plan, job = plan_of(dp=64, zero_stage=3), job_of(trainer=TRAINERS["fsdp"])

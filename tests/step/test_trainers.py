@@ -57,6 +57,10 @@ def test_a_release_is_said_after_an_at() -> None:
     assert not asked("nemo@25.09", "b200_sxm").fused_experts
     assert not asked("nemo@26.06", "h100_sxm").fused_experts
     assert asked("megatron-bridge").grad_dtype is DType.BF16
+    assert asked("nemo").p2p_overlap
+    assert not asked("nemo@23.03").p2p_overlap
+    assert asked("megatron-deepspeed@2021").memory.flat_grad_bytes == 2
+    assert asked("megatron-deepspeed@2022").memory.flat_grad_bytes == 0
 
 
 def test_a_release_nobody_knows_changes_nothing() -> None:

@@ -38,6 +38,8 @@ class MemoryHabits:
     """The same for bf16 training, where it differs."""
     fp16_step_bytes: float = 0.0
     """Per parameter of the shard while the optimizer steps in fp16 training: copies of its gradients."""
+    flat_grad_bytes: float = 0.0
+    """Per parameter of the device, whole, while the optimizer steps: a flat copy of all gradients that is reduced."""
     narrow_inputs: bool = True
     """FP8 and FP4 recipes keep the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
     narrow_weights: bool = True

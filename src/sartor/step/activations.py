@@ -141,9 +141,10 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     residual = _norm_inputs(rows, layer) * outer + entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
     kept = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
-    kept = kept + sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
+    inner = sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
+    kept = kept + inner
     peaks = [_ffn_backward(rows, part, hidden_size) for part in layer.all_ffns]
-    peaks += [_mixer_backward(rows, mixer, hidden_size, alone=not layer.all_ffns) for mixer in layer.mixers]
+    peaks += [_mixer_backward(rows, mixer, hidden_size, freed=inner) for mixer in layer.mixers]
     peak: Floats = 0
     for each in peaks:
         peak = np.maximum(peak, each)
@@ -353,15 +354,16 @@ def _peaks(rows: Rows, part: DenseFfn, tokens: Floats, grad_in: Floats, grad_out
     return np.maximum(np.maximum(first, ups), grad_out * rows.wide - width)
 
 
-def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Ints, *, alone: bool) -> Any:
+def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Ints, *, freed: Any) -> Any:
     """Gradients of queries, keys, values and output, with an fp32 sum of the queries' in flash kernels; the scores' in
-    unfused ones. Where a feed-forward part follows, what that kept is free again by then."""
+    unfused ones. What feed-forward parts of the layer kept (``freed``) is free again by then."""
     if isinstance(mixer, StateSpaceMixer):
-        return 2 * _state_space(rows, mixer, hidden_size) if alone else 0
+        return np.maximum(2 * _state_space(rows, mixer, hidden_size) - freed, 0)
     heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
     grads = heads * (mixer.head_dim + mixer.value_dim) + kv_heads * (mixer.head_dim + mixer.value_dim)
     vectors = rows.tokens * (grads * rows.wide + (4 * heads * mixer.head_dim if rows.flash else 0))
-    scores = 0 if rows.flash else 2 * heads * rows.tokens * rows.keys * rows.wide
-    if alone or (isinstance(mixer, AttentionMixer) and mixer.cross):
-        return vectors + scores
-    return scores
+    # fused softmax turns the scores' gradient in place (Megatron-LM, scaled_masked_softmax.h); dropped scores are free
+    grown = 2 if rows.eager and not rows.dropout else 1
+    scores = 0 if rows.flash else grown * heads * rows.tokens * rows.keys * rows.wide
+    cross = isinstance(mixer, AttentionMixer) and mixer.cross
+    return np.maximum(vectors + scores - (0 if cross else freed), 0)

@@ -191,15 +191,23 @@ class LayerwiseGather:
 
 
 def layerwise(
-    params: Exchange, grads: Exchange, forward_s: Floats, backward_s: Floats, overlaps: bool, contention: float
+    params: Exchange,
+    grads: Exchange,
+    forward_s: Floats,
+    backward_s: Floats,
+    overlaps: bool,
+    contention: float,
+    prefetches: Bools = True,
 ) -> LayerwiseGather:
     """A layer's parameters are gathered while the one before computes, again in backward, where the gradients of the
     one after leave by the same links: ``max(compute, communication)`` per layer (PyTorch FSDP, Zhao et al. 2023,
-    arXiv 2304.11277, sec. 3.3)."""
+    arXiv 2304.11277, sec. 3.3). Without room for more parameters (``prefetches``) compute waits for every gather."""
     gather, scatter = params.total_s, grads.total_s
+    ahead = np.where(prefetches, gather, 0.0)
+    waited = gather - ahead
     return LayerwiseGather(
-        forward_s=_beyond(gather, forward_s, overlaps, contention),
-        backward_s=_beyond(gather + scatter, backward_s, overlaps, contention),
+        forward_s=waited + _beyond(ahead, forward_s, overlaps, contention),
+        backward_s=waited + _beyond(ahead + scatter, backward_s, overlaps, contention),
         first_s=gather,
         last_s=scatter,
     )

@@ -114,7 +114,9 @@ class StageSeconds:
         seconds, share = t.seconds, c.dp_overlap_share
         behind = (seconds.backward_s + seconds.wgrad_s)[:, at] + self._again_s()[:, of]
         beside = share * seconds.forward_s[:, at], share * behind
-        each = layerwise(params, grads, *beside, t.job.trainer.dp_overlap, c.sm_contention)
+        held = t.job.trainer.memory
+        room = (dense + expert) * held.layers_gathered <= held.most_gathered
+        each = layerwise(params, grads, *beside, t.job.trainer.dp_overlap, c.sm_contention, room)
 
         def of_these(values: Floats) -> FloatArray:
             out = np.zeros_like(self.forward_s)

@@ -144,7 +144,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
         grad=_gradient(job, plan, gradient, shards),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(held, 1)),
-        step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)),
+        step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)) + (habits.flat_grad_bytes if gradient else 0.0),
     )
 
 

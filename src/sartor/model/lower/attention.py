@@ -186,7 +186,7 @@ def kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
 
 def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
     """Score, softmax, over-value; backward dV, dP, softmax, dQ, dK (codesign digest sec. 1.1 and 1.2). Query heads
-    that share a key/value head are packed into the rows. Masks and windows save no work here."""
+    that share a key/value head are packed into the rows. Masks and windows save the GEMMs no work."""
     batch, packed = core.batch * core.num_kv_heads, core.num_heads // core.num_kv_heads * core.seq_q
     kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
     score, over_value = Role.SCORE, Role.OVER_VALUE
@@ -196,7 +196,8 @@ def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
     def gemm(name: str, role: Role, m: Ints, n: Ints, k: Ints, layout: Layout, pass_: Pass = Pass.BACKWARD) -> Gemm:
         return Gemm(name=prefix + name, role=role, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
 
-    middle = softmax(setting, core.batch * core.num_heads * core.seq_q, kv, f"{prefix}softmax")
+    rows, square = core.batch * core.num_heads * core.seq_q, setting.training and not core.window
+    middle = softmax(setting, rows, kv, f"{prefix}softmax", causal=core.causal and square)
     forward = (
         gemm("attn_score", score, packed, kv, d, Layout.TN, Pass.FORWARD),
         *middle.forward,

@@ -225,10 +225,23 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
     rows = expert_rows(setting, part)
     return chain(
         ups,
+        _clamped(setting, rows, 2 * width),
         activation(setting, rows, width, expert.gated, "expert_activation", expert.activation),
         _grouped(setting, part, "expert_down", Role.EXPERT_DOWN, h, width),
         _bias_of_outputs(setting, part),
     )
+
+
+def _clamped(setting: Setting, rows: Any, cols: Ints) -> Piece:
+    """A limit on gates and values is applied before the fused activation: both halves clamped (read, written) and
+    joined again (read, written); backward reads what was clamped and its gradient, writes one, and joins the halves
+    (Megatron-Core 0.15, fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``, read 2026-11-24)."""
+    numerics = setting.workload.shape.numerics
+    limited = numerics is not None and numerics.get("glu_limit")
+    if not (limited and setting.training and setting.kernels.expert_bias_apart):
+        return Piece()
+    e, kind, role = setting.element, MemoryBoundKind.ACTIVATION, Role.ACTIVATION
+    return streamed(setting, "expert_clamp", kind, rows, cols, 4 * e, 5 * e, flops=1, kernels=3, role=role)
 
 
 def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:

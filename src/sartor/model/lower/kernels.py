@@ -77,7 +77,8 @@ class Kernels:
     grouped_apart: bool = False
     """Experts may run as one library GEMM each, side by side on a few streams, if that is faster."""
     expert_bias_apart: bool = True
-    """The bias behind experts' last product is weighted and added by kernels of its own, expert by expert."""
+    """The bias behind experts' last product is weighted and added by kernels of its own, expert by expert; a limit on
+    their gates is applied before the activation."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     dispatch_once_per: int = 0

@@ -125,12 +125,15 @@ def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Pi
     return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, moved, moved, flops=3, kernels=kernels)
 
 
-def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax") -> Piece:
+def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax", *, causal: bool = False) -> Piece:
     """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
-    gradient and writes the scores'. Dropout is an elementwise kernel after it: read, write, and a one-byte mask each
-    way. Unfused, scale and mask are separate kernels each way (2 elements each)."""
+    gradient and writes the scores'. Under a causal mask it reads the seen half alone and writes zeros to the rest
+    (Megatron-LM, scaled_upper_triang_masked_softmax.h; read 2026-11-24). Dropout is an elementwise kernel after it:
+    read, write, and a one-byte mask each way. Unfused, scale and mask are separate kernels each way (2 elements
+    each)."""
     e, apart = setting.element, 0 if setting.kernels.fused else 2
-    moved, back = (2 + 2 * apart) * e, (3 + 2 * apart) * e
+    read = 0.5 if causal and setting.kernels.fused else 1.0
+    moved, back = (1 + read + 2 * apart) * e, (1 + 2 * read + 2 * apart) * e
     probabilities = streamed(
         setting, name, MemoryBoundKind.SOFTMAX, rows, cols, moved, back, flops=5, kernels=1 + apart
     )

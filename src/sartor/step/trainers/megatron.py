@@ -25,8 +25,14 @@ MEGATRON = Trainer(
     releases=(
         Release(
             last=(2022,),
-            changes={"name": "megatron-v2", "grad_fusion": False, "optional_sequence_parallel": False},
-            source="version 2 has fitted constants of its own; sequence parallelism came in 2022 (arXiv 2205.05198)",
+            changes={
+                "name": "megatron-v2",
+                "grad_fusion": False,
+                "optional_sequence_parallel": False,
+                "p2p_overlap": False,
+            },
+            source="version 2 has fitted constants of its own; sequence parallelism came in 2022 (arXiv 2205.05198), "
+            "overlapped transfers between stages in 2023 (overlap_p2p_comm; year recalled)",
         ),
     ),
     offloads=OFFLOADS,

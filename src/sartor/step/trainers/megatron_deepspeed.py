@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sartor.model.choices import COMMON_SCHEDULES
-from sartor.model.trainer import Accumulation, Trainer
+from sartor.model.trainer import Accumulation, Release, Trainer
 from sartor.step.trainers.deepspeed import HABITS
 
 MEGATRON_DEEPSPEED = Trainer(
@@ -18,5 +20,13 @@ MEGATRON_DEEPSPEED = Trainer(
     optional_sequence_parallel=False,
     usual_zero_stage=1,
     drops_out=True,
+    releases=(
+        Release(
+            last=(2021,),
+            changes={"memory": replace(HABITS, flat_grad_bytes=2.0, buffer_bytes=1e9)},
+            source="DeepSpeed's stage1.py of 2021 copies all gradients into flat 16-bit partitions, has no buckets, "
+            "and reduces 5e8 elements at a time, which PyTorch lays end to end once more (read 2026-11-24)",
+        ),
+    ),
     source="memory as DeepSpeed's; schedules not looked up: any",
 )

@@ -16,6 +16,12 @@ NEMO = Trainer(
     releases=(
         UNFUSED,
         Release(
+            last=(23, 5),
+            changes={"p2p_overlap": False, "dp_overlap": False},
+            source="its GPT-3 recipes set overlap_grad_sync: False and have no overlap_p2p_comm yet (the launcher's "
+            "conf/training/gpt3/175b.yaml; read 2026-11-24)",
+        ),
+        Release(
             first=(26, 6),
             generations=("blackwell",),
             changes={"fused_experts": True},
