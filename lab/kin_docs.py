@@ -45,6 +45,8 @@ NEAREST = {
     "a100_sxm": ("a100_pcie_80gb", 1.3),
     "a100_pcie_80gb": ("a100_pcie_40gb", 1.3),
     "a100_pcie_40gb": ("a100_pcie_80gb", 1.3),
+    "h100_sxm": ("h200_sxm", 1.3),
+    "h200_sxm": ("h100_sxm", 1.3),
     "a40": ("a100_sxm", 1.8),
     "p4": ("p100_pcie_16gb", 1.8),
     "p100_pcie_16gb": ("p4", 1.8),
@@ -52,7 +54,8 @@ NEAREST = {
 """The relative of the same generation, and the widening its die gives it (kin.toml's rule)."""
 
 ELSEWHERE = {
-    "a100_sxm": "h200_sxm",
+    "a100_sxm": "h100_sxm",
+    "h100_sxm": "b200_sxm",
     "a40": "rtx_pro_6000_server",
     "a100_pcie_80gb": "v100_pcie_32gb",
     "a100_pcie_40gb": "v100_pcie_32gb",
@@ -102,7 +105,7 @@ LIMITS = """## Limits
 
 - Means hide outliers: B200's attention prefill borrowed from GB200 is 25% off, A40's collectives borrowed from A100
   52% (its links are bridges between pairs), fp8 and nvfp4 GEMMs of RTX PRO 6000 from another generation 23 to 25%,
-  with 22 to 35% of them inside the interval, memory-bound kernels of vidur's A100 47%, none of them inside. Device by
+  with 22 to 35% of them inside the interval, memory-bound kernels of vidur's A100 47%, 16% of them inside. Device by
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
 - bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all other generations
   ([GEMM](concepts/gemm.md)); block-scaled fp8 and fp32 have none and borrow from one GPU.
@@ -225,7 +228,7 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
         if name == "joint.toml":
             return _joint_without(load_gpu(gpu).generation)
         if name == "lent.toml":
-            return (read(name) or {}) and _lent_without(gpu)
+            return (read(name) or {}) | _lent_without(gpu)
         table = read(name)
         return {**table, gpu: entry} if name == "kin.toml" and table else table
 
@@ -254,7 +257,7 @@ def _joint_without(generation: str) -> dict[str, Any]:
 
 @cache
 def _lent_without(gpu: str) -> dict[str, Any]:
-    """What distances add to intervals by the other devices alone."""
+    """What distances add to intervals by the other devices alone; a distance that is not here never saw this one."""
     table = tomllib.loads(LENT_HELD_OUT.read_text(encoding="utf-8"))
     return table.get(gpu, {})  # type: ignore[no-any-return]
 

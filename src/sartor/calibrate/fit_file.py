@@ -20,7 +20,6 @@ from sartor.calibrate.fit import Array, Index, Products, fit, packaged_seconds, 
 from sartor.calibrate.fit_streams import StreamFit, fit_streams
 from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.calibrate.samples import choose
-from sartor.calibrate.strangers import strangers
 from sartor.calibrate.trials import Trial, trials
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
@@ -35,6 +34,7 @@ from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of
+from sartor.records.strangers import Timed, strangers
 from sartor.records.tables import Table, read_table
 from sartor.records.targets import targets_of
 
@@ -251,7 +251,15 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     read = np.flatnonzero(usable)
     whole = {name: numbers[name].astype(np.int64) for name in ("batch", "m", "n", "k")}
     products = Products(gpu=device, dtype=kind, layouts=layouts, **whole)
-    for reason, found in (*strangers(products.part(read), targets.measured_s[read]), (TOO_FAST, ~possible[read])):
+    given = products.part(read)
+    timed = Timed(
+        gpu=device,
+        dtype=kind,
+        measured_s=targets.measured_s[read],
+        predicted_s=packaged_seconds(given),
+        predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
+    )
+    for reason, found in (*strangers(timed), (TOO_FAST, ~possible[read])):
         where = read[found & usable[read]]
         if lost := int(targets.rows[where].sum()):
             left_out[reason] = lost

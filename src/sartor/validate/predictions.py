@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from sartor.operators import (
 )
 from sartor.records.devices import Devices, device_of
 from sartor.records.rows import RowWork, Unexpressed, outside, work_of
+from sartor.records.strangers import Timed, strangers
 from sartor.records.tables import Coded, Floats64, Index
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_models import model_work
@@ -42,6 +43,11 @@ IMPOSSIBLE = 1.1
 (data/measured/README.md flags such rows by the same factor)."""
 
 TOO_FAST = f"faster than {IMPOSSIBLE} x what the datasheet allows: is latency_us in microseconds?"
+
+
+SHARP = 0.12
+"""Standard deviation of predictions above which they cannot tell a defect of the table from an error of their own: a
+judgement (no row of data/measured and data/measured_amd with flag 0 is taken for one, 2026-11-24)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +218,33 @@ def _fill(
         roofline, least, amount = _bounds(work, device)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
         out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], TOO_FAST)
+        if np.median(sigma) < SHARP:
+            for reason, where in _strange(work, device, calibration, clock, targets.measured_s[part], time_s):
+                out.refuse(part[where], reason)
         owner = _owner(targets.kind.name, work, calibration)
         out.owner[part] = out.owners.setdefault(owner, len(out.owners))
+
+
+def _strange(
+    work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, measured_s: Floats64, time_s: Floats
+) -> Iterator[tuple[str, Any]]:
+    """GEMMs that are no measurements of what they say; told only where the device's own were measured, and of single
+    ones, so that what a borrowed calibration or a batch misses is never taken for a defect of the table."""
+    op = work.operators[0]
+    if not isinstance(op, Gemm) or f"gemm.{op.dtype.value}" not in calibration.calibrated or len(work.operators) > 1:
+        return
+    shape = measured_s.shape
+    single = np.flatnonzero(np.broadcast_to(np.asarray(op.batch) == 1, shape))
+    m, n, k = (np.broadcast_to(each, shape)[single] for each in (op.m, op.n, op.k))
+
+    def on(other: Gpu, some: Index) -> Any:
+        same = replace(op, batch=1, m=m[some], n=n[some], k=k[some])
+        return gemm_costs([same], other, load_calibration(other, op.dtype), clock=clock, details=False)[0].time_s
+
+    predicted_s = np.broadcast_to(time_s, shape)[single]
+    timed = Timed(gpu=gpu, dtype=op.dtype, measured_s=measured_s[single], predicted_s=predicted_s, predict=on)
+    for reason, where in strangers(timed):
+        yield reason, single[where]
 
 
 def _parts(kind: str, rows: Index) -> list[Index]:

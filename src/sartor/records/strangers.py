@@ -6,18 +6,32 @@ row that is merely slow or fast stays: each reason needs evidence of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.calibrate.fit import Array, Products, packaged_seconds
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu
+from sartor.operators import DType
 
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """GEMMs of one type on one device: their measured times, and what is predicted of any of them on any device."""
+
+    gpu: Gpu
+    dtype: DType
+    measured_s: Array
+    predicted_s: Array
+    predict: Callable[[Gpu, Index], Array]
+
 
 LEAST = 20
 """Fewer shapes say nothing of one another."""
@@ -33,11 +47,11 @@ NEAR_DEVICE, SHARE_OF_DEVICE = float(np.log(1.2)), 0.65
 """How near another device's prediction its rows lie, and the part of all unexplained rows that it must explain."""
 
 
-def strangers(products: Products, measured_s: Array) -> Iterator[tuple[str, Mask]]:
+def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     """Reasons with the rows that they explain, each row once; judgements that the tests hold to made-up defects."""
-    if len(products) < LEAST:
+    measured_s, predicted_s = timed.measured_s, timed.predicted_s
+    if measured_s.size < LEAST:
         return
-    predicted_s = packaged_seconds(products)
     ratio = np.log(measured_s / predicted_s)
     off = ratio - np.median(ratio)
     unit = np.abs(np.abs(off) - UNIT) < NEAR_UNIT
@@ -46,7 +60,7 @@ def strangers(products: Products, measured_s: Array) -> Iterator[tuple[str, Mask
     copied = _copied(measured_s, predicted_s, (np.abs(off) > max(FAR * scatter, FAR_COPY)) & ~unit)
     yield "a time copied from another shape", copied
     left = (np.abs(off) > max(FAR * scatter, FAR_DEVICE)) & ~unit & ~copied
-    yield from _of_another_device(products, measured_s, left)
+    yield from _of_another_device(timed, left)
 
 
 def _copied(measured_s: Array, predicted_s: Array, far: Mask) -> Mask:
@@ -68,15 +82,14 @@ def _several(rows: Mask) -> float:
     return max(5.0, 0.02 * rows.size)
 
 
-def _of_another_device(products: Products, measured_s: Array, left: Mask) -> Iterator[tuple[str, Mask]]:
+def _of_another_device(timed: Timed, left: Mask) -> Iterator[tuple[str, Mask]]:
     """The measured device that explains most of what is left, if it is most of it."""
     count = int(left.sum())
     if count < _several(left):
         return
     where, best, explained = np.flatnonzero(left), "", np.zeros(count, dtype=bool)
-    for other in _measured(products):
-        predicted_s = packaged_seconds(replace(products.part(where), gpu=other))
-        near = np.abs(np.log(measured_s[where] / predicted_s)) < NEAR_DEVICE
+    for other in _measured(timed):
+        near = np.abs(np.log(timed.measured_s[where] / timed.predict(other, where))) < NEAR_DEVICE
         if near.sum() > explained.sum():
             best, explained = other.name, near
     if explained.sum() >= SHARE_OF_DEVICE * count:
@@ -85,10 +98,10 @@ def _of_another_device(products: Products, measured_s: Array, left: Mask) -> Ite
         yield f"a time of another device ({best}'s)", found
 
 
-def _measured(products: Products) -> Iterator[Gpu]:
+def _measured(timed: Timed) -> Iterator[Gpu]:
     """Devices whose GEMMs of the type were measured, but this one."""
     for name in gpu_names():
         gpu = load_gpu(name)
-        typed = gpu.name != products.gpu.name and products.dtype in gpu.peak_flops_per_s
-        if typed and f"gemm.{products.dtype.value}" in load_calibration(gpu).calibrated:
+        typed = gpu.name != timed.gpu.name and timed.dtype in gpu.peak_flops_per_s
+        if typed and f"gemm.{timed.dtype.value}" in load_calibration(gpu).calibrated:
             yield gpu

@@ -1,0 +1,86 @@
+"""Rows that are no measurements of what they say are named, left out and counted; others stay. By `calibrate` and by
+`validate`, which read the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sartor.calibrate.fit import Array, Index, Products, packaged_seconds
+from sartor.calibrate.fit_file import read_records
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType
+from sartor.records.tables import read_tables
+from sartor.records.targets import targets_of
+from sartor.validate.predictions import predict
+
+LeftOut = Callable[[Array], Mapping[str, int]]
+ROWS, ODD = 300, 40
+
+
+def products(gpu: str) -> Products:
+    draw = np.random.default_rng(5)
+    sizes: dict[str, Index] = {name: 64 * draw.integers(4, 160, ROWS) for name in ("m", "n", "k")}
+    layouts = np.full(ROWS, "TN")
+    return Products(gpu=load_gpu(gpu), dtype=DType.BF16, batch=np.ones(ROWS, dtype=np.int64), layouts=layouts, **sizes)
+
+
+def times(gpu: str, noise: float = 0.04) -> Array:
+    draw = np.random.default_rng(6)
+    found: Array = packaged_seconds(products(gpu)) * np.exp(noise * draw.standard_normal(ROWS))
+    return found
+
+
+def by_calibrate(path: Path) -> Mapping[str, int]:
+    records = read_records(path)
+    assert records.rows + sum(records.left_out.values()) == ROWS
+    return records.left_out
+
+
+def by_validate(path: Path) -> Mapping[str, int]:
+    predicted = predict(targets_of(read_tables(path, ()).tables))
+    counted = np.bincount(predicted.reason, minlength=len(predicted.reasons))
+    assert counted.sum() == ROWS
+    return {reason: int(count) for reason, count in zip(predicted.reasons, counted, strict=True) if reason and count}
+
+
+@pytest.fixture(params=[by_calibrate, by_validate])
+def left_out(request: pytest.FixtureRequest, tmp_path: Path) -> LeftOut:
+    def found(seconds: Array) -> Mapping[str, int]:
+        each = products("h200_sxm")
+        lines = ["gpu,dtype,m,n,k,latency_us"]
+        sizes = zip(each.m, each.n, each.k, seconds, strict=True)
+        lines += [f"h200_sxm,bf16,{m},{n},{k},{1e6 * s:.5f}" for m, n, k, s in sizes]
+        (tmp_path / "records.csv").write_text("\n".join(lines) + "\n")
+        counts: Mapping[str, int] = request.param(tmp_path / "records.csv")
+        return counts
+
+    return found
+
+
+def test_honest_rows_stay_also_where_they_are_noisy_or_all_slower(left_out: LeftOut) -> None:
+    assert not left_out(times("h200_sxm"))
+    assert not left_out(1.6 * times("h200_sxm", 0.15))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_rows_in_another_unit_are_named_and_counted(left_out: LeftOut, factor: float) -> None:
+    seconds = times("h200_sxm")
+    seconds[:ODD] *= factor
+    assert left_out(seconds) == {"a time about 1,000 times off the other rows' (another unit)": ODD}
+
+
+def test_rows_of_another_device_are_named_and_counted(left_out: LeftOut) -> None:
+    seconds = times("h200_sxm")
+    seconds[:ODD] = times("a100_sxm")[:ODD]
+    assert left_out(seconds) == {"a time of another device (a100_sxm's)": ODD}
+
+
+def test_times_copied_from_other_shapes_are_named_and_counted(left_out: LeftOut) -> None:
+    seconds = times("h200_sxm")
+    seconds[:ODD] = seconds[ODD : 2 * ODD]
+    found = left_out(seconds)
+    assert found["a time copied from another shape"] > 0.7 * ODD
