@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sartor.designs.question import AreaModel
+from sartor.designs.space import _AXES, _CHOICES
 from sartor.errors import InputError
-from sartor.read.space_file import load_space, space_entry, space_names
+from sartor.read.space_file import SpaceFile, load_space, space_entry, space_names
 
 LEAST = """
 num_tensor_cores = [1, 2, 3]
@@ -124,3 +125,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="UTF-8"):
         load_space(path)
+
+
+def test_every_axis_of_a_space_may_stand_in_a_file() -> None:
+    assert {*_AXES, *_CHOICES} <= set(SpaceFile.model_fields)

@@ -114,7 +114,9 @@ def design(
     chosen = load_space(space) if isinstance(space, str | Path) else space
     devices = size_of("num_devices", num_devices, 1)
     shares, per = objective_of(objective)
-    jobs = Jobs(shares=shares, context_len=context_len, ttft_s=_milli(ttft_ms), tpot_s=_milli(tpot_ms))
+    jobs = Jobs(
+        shares=shares, context_len=context_len, ttft_s=_milli("ttft_ms", ttft_ms), tpot_s=_milli("tpot_ms", tpot_ms)
+    )
     asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tp, jobs)
     if hbm_gib is not None and not 0 < hbm_gib < float("inf"):
         raise InputError("hbm_gib", hbm_gib, "must be positive and finite", "96")
@@ -177,8 +179,13 @@ def design(
     )
 
 
-def _milli(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3
+def _milli(field: str, milliseconds: float | None) -> float | None:
+    """Seconds. Raises ``InputError``."""
+    if milliseconds is None:
+        return None
+    if not 0 < milliseconds < float("inf"):
+        raise InputError(field, milliseconds, "must be positive and finite", "20")
+    return milliseconds / 1e3
 
 
 def _beside(

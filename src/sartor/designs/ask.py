@@ -86,7 +86,7 @@ def _said_of(jobs: Jobs) -> tuple[str, ...]:
         return ()
     return (
         "served: every copy of a model takes a batch of 1 to 1,024 sequences pass after pass on one tensor-parallel "
-        "group, prompts and answers on devices of their own; queueing is not counted (`sartor serve` does)",
+        "group, prompts and answers on devices of their own; queueing is not counted (`sartor serving` does)",
     )
 
 

@@ -52,9 +52,12 @@ class SpaceFile(BaseModel):
     num_stacks: Axis | None = None
     num_links: Axis | None = None
     link_gb_per_s: Axis | None = None
+    scale_up_devices: Axis | None = None
+    scale_out_gb_per_s: Axis | None = None
     memory: str | list[str] | None = None
     node_nm: int | list[int] | None = None
     dataflow: str | list[str] | None = None
+    dtype: str | list[str] | None = None
     hbm_gb: Axis | None = None
     area_limit_mm2: int | float | None = None
     area_model: Literal["published", "die"] | None = None
