@@ -28,6 +28,7 @@ from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import Phase
 from sartor.operators import Collective, CollectiveKind, DType, Gemm
+from sartor.report.design_words import chip_text
 
 WORDS = ("prefill", "decode", "train:0.6,decode:0.4", "prefill:0.5,decode:0.5", "throughput")
 PER = ("", "-per-mm2", "-per-watt", "-per-dollar", "-per-ownership-dollar")
@@ -210,3 +211,8 @@ def test_links_that_reach_all_devices_price_as_links_without_a_tier_and_others_a
             assert operator_time_s(op, there) == operator_time_s(op, flat if inside else beyond)
     with pytest.raises(InputError, match="scale_out_gb_per_s"):
         chip_with(None, scale_up_devices=8)
+
+
+def test_a_chip_that_packs_narrow_operands_says_so() -> None:
+    assert "of 32 x 32 packing fp8, 2 vector cores" in chip_text(chip_with(DType.FP8))
+    assert "packing" not in chip_text(chip_with(None))

@@ -65,7 +65,8 @@ def heading_text(answer: DesignAnswer) -> str:
 def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
     """``4 tensor cores of 256 x 256, 64 vector cores of 256 lanes, 32 MiB, 64 GB of hbm2``."""
     text = (
-        f"{count(a.num_tensor_cores, 'tensor core')} of {a.array_rows} x {a.array_cols}, "
+        f"{count(a.num_tensor_cores, 'tensor core')} of {a.array_rows} x {a.array_cols}"
+        f"{f' packing {a.packed_dtype.value}' if a.packed_dtype else ''}, "
         f"{count(a.num_vector_cores, 'vector core')} of {a.vector_lanes} lanes, "
         f"{float(a.global_buffer_bytes) / MIB:g} MiB buffer"
     )
@@ -75,6 +76,7 @@ def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
 def short_chip(a: Accelerator) -> str:
     """``4x256x256 + 64x256, 32 MiB``: tensor cores, vector cores, buffer."""
     tensor = f"{a.num_tensor_cores}x{a.array_rows}x{a.array_cols}"
+    tensor += f" {a.packed_dtype.value}" if a.packed_dtype else ""
     return f"{tensor} + {a.num_vector_cores}x{a.vector_lanes}, {float(a.global_buffer_bytes) / MIB:g} MiB"
 
 
