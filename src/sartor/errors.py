@@ -7,6 +7,8 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+from sartor.json_types import JsonDict
+
 NOT_GIVEN = "not given"
 """The value of a missing option."""
 
@@ -32,7 +34,7 @@ class InputError(ValueError):
         """The same error under another name of its field."""
         return InputError(field, self.value, self.must, self.nearest)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """The ``error`` object of the JSON contract."""
         return {
             "message": str(self),
@@ -54,7 +56,7 @@ class UsageError(InputError):
 class InternalError(UsageError):
     """An error of sartor's own, to be reported; in JSON ``{"internal": true, ...}``."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         return {"internal": True, **super().to_dict()}
 
 
@@ -67,7 +69,7 @@ class MissingExtraError(InputError):
         self.args = (f"{feature}: not installed here; run: {command}",)
 
 
-def _again(kind: type[InputError], words: tuple[Any, ...], parts: dict[str, Any]) -> InputError:
+def _again(kind: type[InputError], words: tuple[Any, ...], parts: JsonDict) -> InputError:
     error = kind.__new__(kind, *words)
     error.args = words
     error.__dict__.update(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+from sartor.json_types import JsonDict
 from sartor.operators import Gemm
 from sartor.step.results import step_source
 from sartor.units import format_seconds
@@ -65,7 +66,7 @@ def diagnose(
     from sartor.traces.read import is_trace
 
     paths = _paths(run)
-    plan: dict[str, Any] = {
+    plan: JsonDict = {
         "num_devices": num_devices,
         "global_batch_size": global_batch_size,
         "seq_len": seq_len,
@@ -75,7 +76,7 @@ def diagnose(
         if len(paths) > 1:
             other = next(path for path in paths if not is_trace(path))
             raise InputError("RUN", str(other), "several files must all be traces; a log is diagnosed alone")
-        more: dict[str, Any] = {"framework": framework, "fix": fix, "set": set, "calibration": calibration, **plan}
+        more: JsonDict = {"framework": framework, "fix": fix, "set": set, "calibration": calibration, **plan}
         more["best_plan"] = best_plan
         return diagnose_log(paths[0], model=model, cluster=cluster, gpu=gpu, launch=launch, run=number, **more)
     traces = _traces(paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model
@@ -25,6 +25,7 @@ from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.workload import AttentionKernel, Phase
@@ -322,7 +323,7 @@ def _common(
     weights: Mapping[Phase, float],
     context_len: int | None,
     microbatch_size: int | None,
-    space: Mapping[str, Any],
+    space: JsonMap,
 ) -> CoDesign:
     """One shape for every phase of the objective on every device."""
     from sartor.shapes.codesign import codesign

@@ -57,7 +57,7 @@ class DeviceState:
 class Loaded:
     """A case with its buffers on the device: ``launch(i)`` queues it on the i-th set of buffers."""
 
-    launch: Callable[[int], Any]
+    launch: Callable[[int], object]
     sets: int = 1
     set_bytes: float = 0.0
     """Bytes that one launch touches."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.bench.device import UnsupportedCase
 from sartor.bench.torch_buffers import Buffers, torch_dtype
@@ -51,11 +52,13 @@ def _check(op: Attention) -> None:
         raise UnsupportedCase("causal attention of a later chunk: PyTorch aligns its mask to the first key")
 
 
-def _attend(torch: ModuleType, kernel: str, *, causal: bool, grouped: bool) -> Any:
+def _attend(
+    torch: ModuleType, kernel: str, *, causal: bool, grouped: bool
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """The call; with a kernel asked for, PyTorch refuses (and we say so) where it has none for these sizes."""
     call = torch.nn.functional.scaled_dot_product_attention
 
-    def plain(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return call(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     if not kernel:
@@ -66,21 +69,23 @@ def _attend(torch: ModuleType, kernel: str, *, causal: bool, grouped: bool) -> A
 
     backend = getattr(SDPBackend, BACKENDS[kernel])
 
-    def chosen(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    def chosen(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel([backend]):
             return plain(q, k, v)
 
     return chosen
 
 
-def _backward(torch: ModuleType, attend: Any, q: Tensor, k: Tensor, v: Tensor, sets: int, moved: float) -> Kernel:
+def _backward(
+    torch: ModuleType, attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, sets: int, moved: float
+) -> Kernel:
     graphs = []
     for tensors in zip(q, k, v, strict=True):
         leaves = tuple(x.detach().requires_grad_() for x in tensors)
         out = attend(*leaves)
         graphs.append((out, leaves, torch.randn_like(out)))
 
-    def launch(i: int) -> Any:
+    def launch(i: int) -> object:
         out, leaves, gradient = graphs[i % sets]
         return torch.autograd.grad(out, leaves, gradient, retain_graph=True)
 

@@ -7,10 +7,15 @@ cache, so that operands come from memory as they do in a model.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sartor.operators import DType
 from sartor.units import MIB, ceil_div
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch import dtype as TorchType
+
 
 MOST_SETS = 256
 ALIGN_BYTES = 256
@@ -20,7 +25,7 @@ CHUNK = (1 << 22) + 4099
 """Distinct random values; the pool repeats them at an odd period."""
 
 
-def torch_dtype(torch: ModuleType, dtype: DType) -> Any:
+def torch_dtype(torch: ModuleType, dtype: DType) -> TorchType:
     """The element type of PyTorch; ``KeyError`` where it has none."""
     names = {
         DType.FP64: "float64",
@@ -40,8 +45,8 @@ class Buffers:
     def __init__(self, torch: ModuleType, device: str, rotate_bytes: float, memory_bytes: float) -> None:
         self.torch, self.device = torch, device
         self.rotate_bytes, self._memory_bytes = rotate_bytes, memory_bytes
-        self._pools: dict[Any, Any] = {}
-        self._cursor: dict[Any, int] = {}
+        self._pools: dict[object, Tensor] = {}
+        self._cursor: dict[object, int] = {}
 
     def sets(self, set_bytes: float, resident: bool = False) -> int:
         """How many sets of ``set_bytes`` a case rotates over."""
@@ -54,7 +59,7 @@ class Buffers:
         """A new case starts at the pool's start."""
         self._cursor.clear()
 
-    def random(self, shape: tuple[int, ...], dtype: object, count: int = 1) -> list[Any]:
+    def random(self, shape: tuple[int, ...], dtype: object, count: int = 1) -> list[Tensor]:
         """``count`` tensors of normal values, contiguous, each starting on 256 bytes. Read-only: they overlap with
         those of the next case."""
         element = self.torch.empty((), dtype=dtype).element_size()
@@ -67,7 +72,7 @@ class Buffers:
         self._cursor[dtype] = start + step * count
         return [pool[start + i * step : start + i * step + size].view(shape) for i in range(count)]
 
-    def empty(self, shape: tuple[int, ...], dtype: object) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: object) -> Tensor:
         """A tensor for results."""
         return self.torch.empty(shape, dtype=dtype, device=self.device)
 
@@ -78,7 +83,7 @@ class Buffers:
             del self._pools[dtype]
         self._cursor.clear()
 
-    def _pool(self, dtype: object, elements: int) -> Any:
+    def _pool(self, dtype: object, elements: int) -> Tensor:
         pool = self._pools.get(dtype)
         if pool is None or pool.numel() < elements:
             self._pools.pop(dtype, None)
@@ -87,7 +92,7 @@ class Buffers:
             self._pools[dtype] = pool = self._filled(dtype, max(elements, usual))
         return pool
 
-    def _filled(self, dtype: object, elements: int) -> Any:
+    def _filled(self, dtype: object, elements: int) -> Tensor:
         torch = self.torch
         generator = torch.Generator(device="cpu").manual_seed(20261121)
         chunk = torch.randn(min(CHUNK, elements), generator=generator)

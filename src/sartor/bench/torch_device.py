@@ -12,6 +12,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -35,13 +36,14 @@ GRAPH_S, MOST_GRAPHED = 2e-3, 256
 """A graph holds launches for about this long, and at most so many."""
 
 
-def import_torch() -> Any:
+def import_torch() -> ModuleType:
     """PyTorch. Raises ``MissingExtraError`` with the command that installs it."""
     try:
         import torch
     except ImportError:
         raise MissingExtraError("measuring needs PyTorch", "torch") from None
-    return torch
+    module: ModuleType = torch
+    return module
 
 
 def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> TorchDevice:
@@ -218,7 +220,7 @@ def _kernel(case: BenchCase, buffers: Buffers) -> Kernel:
     return stack_kernel(work, buffers)
 
 
-def _call(launch: Any, launches: int) -> None:
+def _call(launch: Callable[[int], object], launches: int) -> None:
     for i in range(launches):
         launch(i)
 

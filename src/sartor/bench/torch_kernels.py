@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from sartor.bench.device import UnsupportedCase
 from sartor.bench.torch_buffers import Buffers, torch_dtype
@@ -17,13 +17,19 @@ from sartor.operators import DType, Gemm, GroupedGemm, Layout, MemoryBound, Memo
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch import dtype as TorchType
+
+
+Inputs: TypeAlias = "tuple[list[tuple[Tensor, ...]], Callable[..., Tensor]]"
+"""What a kernel is given, one entry per set of buffers, and the function to call."""
+Builder: TypeAlias = Callable[["Buffers", int, int, object, int], Inputs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """``launch(i)`` runs it on set ``i``; ``capturable`` where a CUDA graph can hold it."""
 
-    launch: Callable[[int], Any]
+    launch: Callable[[int], object]
     sets: int
     set_bytes: float
     capturable: bool = True
@@ -49,7 +55,7 @@ def gemm_kernel(op: Gemm, buffers: Buffers, resident: bool = False) -> Kernel:
     )
 
 
-def _turned(x: Tensor, turned: bool) -> Any:
+def _turned(x: Tensor, turned: bool) -> Tensor:
     return x.transpose(-1, -2) if turned else x
 
 
@@ -64,7 +70,7 @@ def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
     a, b = buffers.random((m, k), dtype, sets), buffers.random((n, k), dtype, sets)
     one = torch.ones((), device=buffers.device)
 
-    def launch(i: int) -> Any:
+    def launch(i: int) -> object:
         return torch._scaled_mm(a[i % sets], b[i % sets].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
     return Kernel(launch=launch, sets=sets, set_bytes=float(op.bytes_moved))
@@ -82,12 +88,12 @@ def grouped_kernel(op: GroupedGemm, buffers: Buffers) -> Kernel:
     if hasattr(torch, "_grouped_mm") and buffers.device != "cpu" and op.dtype is DType.BF16:
         ends = torch.arange(1, groups + 1, device=buffers.device, dtype=torch.int32) * rows
 
-        def launch(i: int) -> Any:
+        def launch(i: int) -> object:
             return torch._grouped_mm(a[i % sets], w[i % sets].transpose(-1, -2), offs=ends)
 
     else:
 
-        def launch(i: int) -> Any:
+        def launch(i: int) -> object:
             return torch.bmm(a[i % sets].view(groups, rows, k), w[i % sets].transpose(-1, -2))
 
     return Kernel(launch=launch, sets=sets, set_bytes=float(op.bytes_moved))
@@ -116,7 +122,9 @@ def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = Fals
     return _backward(buffers.torch, inputs, function, sets, moved)
 
 
-def _backward(torch: ModuleType, inputs: list[Any], function: Any, sets: int, moved: float) -> Kernel:
+def _backward(
+    torch: ModuleType, inputs: list[tuple[Tensor, ...]], function: Callable[..., Tensor], sets: int, moved: float
+) -> Kernel:
     """Autograd's backward alone: graphs are kept, gradients are not accumulated."""
     graphs = []
     for arguments in inputs:
@@ -125,7 +133,7 @@ def _backward(torch: ModuleType, inputs: list[Any], function: Any, sets: int, mo
         wanted = tuple(x for x in leaves if _differentiable(x))
         graphs.append((out, wanted, torch.randn_like(out)))
 
-    def launch(i: int) -> Any:
+    def launch(i: int) -> object:
         out, wanted, gradient = graphs[i % sets]
         return torch.autograd.grad(out, wanted, gradient, retain_graph=True)
 
@@ -136,15 +144,15 @@ def _differentiable(x: Tensor) -> bool:
     return bool(getattr(x, "is_floating_point", lambda: False)())
 
 
-def _one_tensor(function: Callable[[Any], Callable[..., Any]]) -> Any:
-    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _one_tensor(function: Callable[[ModuleType], Callable[..., Tensor]]) -> Builder:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
         return [(x,) for x in buffers.random((rows, cols), dtype, sets)], function(buffers.torch)
 
     return build
 
 
-def _two_tensors(function: Callable[[Any], Callable[..., Any]]) -> Any:
-    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _two_tensors(function: Callable[[ModuleType], Callable[..., Tensor]]) -> Builder:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
         first = buffers.random((rows, cols), dtype, sets)
         second = buffers.random((rows, cols), dtype, sets)
         return list(zip(first, second, strict=True)), function(buffers.torch)
@@ -152,8 +160,8 @@ def _two_tensors(function: Callable[[Any], Callable[..., Any]]) -> Any:
     return build
 
 
-def _norm(name: str) -> Any:
-    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _norm(name: str) -> Builder:
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
         torch = buffers.torch
         weight = torch.ones(cols, dtype=dtype, device=buffers.device)
         call = getattr(torch.nn.functional, name)
@@ -162,20 +170,20 @@ def _norm(name: str) -> Any:
     return build
 
 
-def _rotary(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _rotary(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
     """Halves of every row turned against each other by its angles."""
     torch, half = buffers.torch, max(1, cols // 2)
     turn = torch.randn(rows, 1, device=buffers.device)
     cos, sin = torch.cos(turn).to(dtype), torch.sin(turn).to(dtype)
 
-    def rotate(x: Tensor) -> Any:
+    def rotate(x: Tensor) -> Tensor:
         a, b = x[:, :half], x[:, half : 2 * half]
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=1)
 
     return [(x,) for x in buffers.random((rows, cols), dtype, sets)], rotate
 
 
-def _embedding(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _embedding(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
     torch = buffers.torch
     table = buffers.random((min(50304, 4 * rows + 64), cols), dtype)[0]
     tokens = [torch.randint(0, table.shape[0], (rows,), device=buffers.device) for _ in range(min(sets, 8))]
@@ -183,18 +191,18 @@ def _embedding(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int)
     return pairs, torch.nn.functional.embedding
 
 
-def _cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
     torch = buffers.torch
     labels = torch.randint(0, cols, (rows,), device=buffers.device)
     return [(x, labels) for x in buffers.random((rows, cols), dtype, sets)], torch.nn.functional.cross_entropy
 
 
-def _cast(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _cast(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
     other = buffers.torch.float32 if dtype != buffers.torch.float32 else buffers.torch.bfloat16
     return [(x,) for x in buffers.random((rows, cols), dtype, sets)], lambda x: x.to(other)
 
 
-def _routing(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Any:
+def _routing(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
     order = buffers.torch.randperm(rows, device=buffers.device)
     return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, at: x.index_select(0, at)
 
@@ -230,7 +238,7 @@ _STREAMS: JsonDict = {
 }
 
 
-def _dtype(torch: ModuleType, dtype: DType) -> Any:
+def _dtype(torch: ModuleType, dtype: DType) -> TorchType:
     try:
         return torch_dtype(torch, dtype)
     except (KeyError, AttributeError):

@@ -6,8 +6,9 @@ norm, a tied head with cross-entropy. Decoding attends to a cache that is there 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sartor.bench.cases import StackRun, StepPart
 from sartor.bench.torch_buffers import Buffers, torch_dtype
@@ -34,24 +35,24 @@ def stack_kernel(run: StackRun, buffers: Buffers) -> Kernel:
     return Kernel(launch=_train(torch, model, x, run), sets=1, set_bytes=moved, capturable=False)
 
 
-def _forward(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Any:
+def _forward(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Callable[[int], object]:
     model.eval()
     if run.part is StepPart.DECODE:
         model.fill_cache(run.batch, run.context_len)
 
-    def launch(_: int) -> Any:
+    def launch(_: int) -> object:
         with torch.no_grad():
             return model(x)
 
     return launch
 
 
-def _train(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Any:
+def _train(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Callable[[int], object]:
     labels = torch.roll(x, -1, dims=1) if run.vocab_size else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) if run.part is StepPart.STEP else None
     source = x if run.vocab_size else x.detach().clone().requires_grad_()
 
-    def launch(_: int) -> Any:
+    def launch(_: int) -> object:
         out = model(source)
         if labels is None:
             out.backward(source.detach())
@@ -66,7 +67,7 @@ def _train(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Any:
     return launch
 
 
-def build_stack(torch: ModuleType, run: StackRun) -> Any:
+def build_stack(torch: ModuleType, run: StackRun) -> Module:
     """The module; weights are those of PyTorch's initialisation."""
     nn, functional = torch.nn, torch.nn.functional
     h, a, g, d, f = run.hidden_size, run.num_heads, run.num_kv_heads, run.head_dim, run.ffn_hidden_size
@@ -79,13 +80,13 @@ def build_stack(torch: ModuleType, run: StackRun) -> Any:
             self.out = nn.Linear(a * d, h, bias=False)
             self.up = nn.Linear(h, (2 if run.gated else 1) * f, bias=False)
             self.down = nn.Linear(f, h, bias=False)
-            self.cache: Any = None
+            self.cache: Tensor | None = None
 
-        def forward(self, x: Tensor) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             x = x + self.out(self.attend(self.qkv(self.norm1(x))))
             return x + self.down(self.act(self.up(self.norm2(x))))
 
-        def attend(self, qkv: Any) -> Any:
+        def attend(self, qkv: Tensor) -> Tensor:
             b, s, _ = qkv.shape
             q, k, v = qkv.split((a * d, g * d, g * d), dim=-1)
             q, k, v = (x.view(b, s, n, d).transpose(1, 2) for x, n in ((q, a), (k, g), (v, g)))
@@ -96,7 +97,7 @@ def build_stack(torch: ModuleType, run: StackRun) -> Any:
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=run.causal and s > 1, enable_gqa=a != g)
             return mixed.transpose(1, 2).reshape(b, s, a * d)
 
-        def act(self, x: Tensor) -> Any:
+        def act(self, x: Tensor) -> Tensor:
             if run.gated:
                 gate, up = x.chunk(2, dim=-1)
                 return functional.silu(gate) * up
@@ -109,7 +110,7 @@ def build_stack(torch: ModuleType, run: StackRun) -> Any:
             self.layers = nn.ModuleList(TorchLayer() for _ in range(run.num_layers))
             self.norm = nn.RMSNorm(h) if run.vocab_size else nn.Identity()
 
-        def forward(self, x: Tensor) -> Any:
+        def forward(self, x: Tensor) -> Tensor:
             x = self.table(x) if self.table is not None else x
             for layer in self.layers:
                 x = layer(x)

@@ -17,7 +17,9 @@ from sartor.bench.torch_stack import build_stack
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
+    from torch.optim import Optimizer
 
 HELD_OUT = 0.1
 """Share of the text, at its end, that is not trained on."""
@@ -90,12 +92,12 @@ def _schedule(step: int, recipe: TrainRun) -> float:
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(recipe.steps - warm, 1.0)))
 
 
-def _batch(torch: ModuleType, data: Any, run: StackRun, rng: Any, device: str) -> Any:
+def _batch(torch: ModuleType, data: Any, run: StackRun, rng: Any, device: str) -> Tensor:
     starts = rng.integers(0, len(data) - run.seq_len - 1, run.batch)
     return torch.stack([data[int(s) : int(s) + run.seq_len + 1] for s in starts]).to(device)
 
 
-def _loss(torch: ModuleType, model: Module, batch: Any) -> Any:
+def _loss(torch: ModuleType, model: Module, batch: Tensor) -> Tensor:
     narrow = batch.device.type != "cpu"
     with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=narrow):  # weights stay in fp32
         logits = model(batch[:, :-1])
@@ -103,7 +105,7 @@ def _loss(torch: ModuleType, model: Module, batch: Any) -> Any:
     return torch.nn.functional.cross_entropy(flat, batch[:, 1:].reshape(-1))
 
 
-def _step(torch: ModuleType, model: Module, optimizer: Any, batch: Any) -> None:
+def _step(torch: ModuleType, model: Module, optimizer: Optimizer, batch: Tensor) -> None:
     model.train()
     _loss(torch, model, batch).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from sartor.cost.intervals import interval_80
+from sartor.json_types import JsonDict
 from sartor.units import Floats
 
 
@@ -43,7 +43,7 @@ class Cost:
     overhead_s: Floats = 0.0
     log_sigma: Floats = 0.3
     source: Source = Source.ANALYTIC
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonDict = field(default_factory=dict)
     """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment; ``assumed`` where
     more of the interval is judgement than error of the fit."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sartor.json_types import JsonDict
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
@@ -169,9 +170,9 @@ class TransformerShape:
         part = self.dense_ffn or self.moe_ffn
         return 0 if part is None else part.ffn_hidden_size
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> JsonDict:
         """The main sizes by their glossary names, without those the model lacks."""
-        out: dict[str, Any] = {
+        out: JsonDict = {
             "num_layers": self.num_layers,
             "hidden_size": self.hidden_size,
             "vocab_size": self.vocab_size,

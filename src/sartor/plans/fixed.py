@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures
@@ -29,7 +30,7 @@ NEAR_DEVICES = 64
 """How far above and below a number of devices is looked for one that some plan uses."""
 
 
-def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) -> dict[str, int]:
+def check_fixed(job: TrainingJob, num_devices: int, fixed: JsonMap) -> dict[str, int]:
     """``fixed`` as integers by axis, each a value that some plan of the job on ``num_devices`` has by itself.
 
     Raises ``InputError`` for an unknown axis, an unknown word, a value no plan can have, and for a number of devices
@@ -46,7 +47,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: Mapping[str, Any]) ->
     return values
 
 
-def named_values(fixed: Mapping[str, Any], option: str = "fix") -> dict[str, int]:
+def named_values(fixed: JsonMap, option: str = "fix") -> dict[str, int]:
     """Values by axis as integers. Raises ``InputError`` for an axis or a word that there is none of."""
     return {_axis(name, option): _value(_axis(name, option), value, option) for name, value in fixed.items()}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
+from sartor.json_types import JsonDict
 from sartor.rules.catalog import RULES, UNKNOWN, find_rule
 from sartor.rules.pricing import price
 from sartor.rules.rule import Context, Finding, Rule, without
@@ -45,7 +45,7 @@ def _alike(one: Finding, other: Finding) -> bool:
     return both_run and one.remark == other.remark and bool(one.fix.keys() & other.fix.keys())
 
 
-def rule_entries(name: str | None = None) -> list[dict[str, Any]]:
+def rule_entries(name: str | None = None) -> list[JsonDict]:
     """The rows of ``sartor catalog rules``: every rule, or one rule with its page."""
     if name is not None:
         rule = find_rule(name)
@@ -53,5 +53,5 @@ def rule_entries(name: str | None = None) -> list[dict[str, Any]]:
     return [_entry(rule) for rule in RULES]
 
 
-def _entry(rule: Rule) -> dict[str, Any]:
+def _entry(rule: Rule) -> JsonDict:
     return {"code": rule.code, "name": rule.name, "worst": rule.worst.value, "title": rule.title, "source": rule.source}

@@ -16,6 +16,7 @@ from sartor.cost.compare import compare, work_kept
 from sartor.cost.price import Estimate
 from sartor.cost.together import price_all
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
@@ -130,9 +131,7 @@ def _by_fix(change: _Change, priced: tuple[Any, Any]) -> dict[Key, Offer]:
     }
 
 
-def changed(
-    workload: Workload, dims: ParallelDims, changes: Mapping[str, Any]
-) -> tuple[Workload, ParallelDims, frozenset[str]]:
+def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[Workload, ParallelDims, frozenset[str]]:
     """Workload and dims with some fields changed (to numbers or arrays), and which of those are shape fields."""
     of_workload = {name: value for name, value in changes.items() if name in WORKLOAD_FIELDS}
     of_dims = {name: value for name, value in changes.items() if name in DIMS_FIELDS}

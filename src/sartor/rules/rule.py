@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as default
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
@@ -19,6 +19,7 @@ from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
@@ -193,7 +194,7 @@ class Finding:
         """The names of all rules that it speaks for."""
         return (self.rule, *(other.rule for other in self.others))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """The keys of the JSON contract, plus ``code`` (R1..R22), the gain's interval and its source, whether it is a
         remark, and every rule that speaks."""
         reasons = [

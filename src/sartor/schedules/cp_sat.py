@@ -18,13 +18,18 @@ import math
 import time
 from collections.abc import Iterable
 from threading import Event, Thread
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from sartor.errors import MissingExtraError
 from sartor.interrupts import asked
 from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.split import OpBlock, Timetable, bits
 from sartor.schedules.traffic import Crowd, crowds, spread
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, CpSolver, IntervalVar, IntVar
+
 
 WORKERS = 8
 """CP-SAT's search portfolio needs eight workers even on one core (docs/dependencies.md)."""
@@ -62,8 +67,8 @@ def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit
     return _answer(model, hint, lower_bound, 1, PATIENCE_S, limit_s * WORK_PER_S)
 
 
-def _solver(model: _Model, workers: int, time_limit_s: float, work: float) -> Any:
-    solver = model.cp.CpSolver()
+def _solver(model: _Model, workers: int, time_limit_s: float, work: float) -> CpSolver:
+    solver: CpSolver = model.cp.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = workers
@@ -100,7 +105,7 @@ def _answer(
             model.spread(each)
 
 
-def _run(solver: Any, model: Any) -> tuple[Any, bool]:
+def _run(solver: CpSolver, model: CpModel) -> tuple[Any, bool]:
     """Solve in a second thread, so that Ctrl-C stops the search and keeps its best result.
 
     It waits for an event, not for the thread: an interrupted ``Thread.join`` takes the thread for finished.
@@ -146,7 +151,7 @@ class _Model:
         self._hint(hint)
         self.model.minimize(self.makespan)
 
-    def read(self, solver: Any) -> Timetable:
+    def read(self, solver: CpSolver) -> Timetable:
         """The solver's schedule."""
         split = [mode if isinstance(mode, int) else solver.value(mode) for mode in self.split]
         return Timetable(starts=tuple(solver.value(start) for start in self.starts), split=tuple(map(bool, split)))
@@ -169,10 +174,11 @@ class _Model:
                     far_apart.append(apart)
         self.model.add_bool_or(far_apart)
 
-    def _time(self, least: int = 0) -> Any:
-        return self.model.new_int_var(least, self.horizon, "")
+    def _time(self, least: int = 0) -> IntVar:
+        time: IntVar = self.model.new_int_var(least, self.horizon, "")
+        return time
 
-    def _mode(self, i: int) -> Any:
+    def _mode(self, i: int) -> IntVar | int:
         """Split (1) or not (0): a variable where both modes may serve, else a plain number."""
         if not self.block.may_split[i]:
             return 0
@@ -189,7 +195,7 @@ class _Model:
     def _end(self, i: int) -> Any:
         return self.starts[i] + self._split(i) + self._single(i)
 
-    def _intervals(self, *, split: bool) -> dict[int, Any]:
+    def _intervals(self, *, split: bool) -> dict[int, IntervalVar]:
         """Fixed-size intervals of one mode, of the operators that may run in it."""
         block, fixed = self.block, self.model.new_optional_fixed_size_interval_var
         times, out = block.intra_latency if split else block.latency, {}
@@ -295,7 +301,7 @@ def paths(block: OpBlock) -> list[list[int]]:
 
 def twins(block: OpBlock) -> list[tuple[int, int]]:
     """Pairs of neighbours among operators with the same type, times, predecessors and successors."""
-    last: dict[tuple[Any, ...], int] = {}
+    last: dict[tuple[object, ...], int] = {}
     pairs = []
     keys = zip(
         block.core_types, block.latency, block.intra_latency, block.before, block.after, *block.traffic, strict=True
@@ -307,7 +313,7 @@ def twins(block: OpBlock) -> list[tuple[int, int]]:
     return pairs
 
 
-def _cp_model() -> Any:
+def _cp_model() -> ModuleType:
     try:
         from ortools.sat.python import cp_model
     except ImportError:

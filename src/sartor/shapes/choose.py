@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sartor.json_types import JsonMap
 from sartor.shapes.space import IntArray, Points, is_coupled
 
 FloatArray = npt.NDArray[np.float64]
@@ -48,7 +49,7 @@ def changes(points: Points) -> Changes:
     return Changes(fields=tuple(edits), kinds=bits @ table, count=table.sum(axis=0))
 
 
-def _width(fields: Mapping[str, Any], heads: str) -> Any:
+def _width(fields: JsonMap, heads: str) -> Any:
     """Elements of all queries, or of all keys, of a token."""
     return fields[heads] * fields["head_dim"]
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.workload import Phase, Workload
@@ -110,7 +111,7 @@ def _around(asked: int, factors: Sequence[float]) -> list[int]:
 
 
 def _times(
-    workload: Workload, gpu: Gpu, evaluator: Evaluator, fields: Mapping[str, Any], extent: tuple[int, ...]
+    workload: Workload, gpu: Gpu, evaluator: Evaluator, fields: JsonMap, extent: tuple[int, ...]
 ) -> npt.NDArray[np.float64]:
     """Seconds [..., 1 + candidates]; infinite where a shape does not split over the ranks."""
     shape = edit(workload.shape, **fields)
@@ -123,7 +124,7 @@ def _tp_range(
     workload: Workload,
     gpu: Gpu,
     evaluator: Evaluator,
-    fields: Mapping[str, Any],
+    fields: JsonMap,
     kept: npt.NDArray[np.float64],
 ) -> tuple[StabilityRange, ...]:
     """Degrees within a node that the baseline also splits over."""

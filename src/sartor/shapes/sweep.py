@@ -14,6 +14,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.together import price_all
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.counts import count_params
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.lower import feasible, lower
@@ -103,7 +104,7 @@ def price_sweeps(
     return [_sweep(each, {name: answers[i].time_s for name, answers in found.items()}) for i, each in enumerate(laid)]
 
 
-def _sweep(laid: Laid, time_s: Mapping[str, Any]) -> Sweep:
+def _sweep(laid: Laid, time_s: JsonMap) -> Sweep:
     def whole(value: object) -> Any:
         return np.broadcast_to(np.asarray(value), laid.values.shape)
 
@@ -138,20 +139,20 @@ def _varied(
     return replace(workload, shape=edit(workload.shape, **edited)), possible, own[field]
 
 
-def _followed(own: Mapping[str, int], field: str, values: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _followed(own: Mapping[str, int], field: str, values: npt.NDArray[np.int64]) -> JsonDict:
     """Values of the field and of the fields derived from it."""
-    edited: dict[str, Any] = {field: values}
+    edited: JsonDict = {field: values}
     if "num_heads" not in own:
         return edited
     if field == "num_heads" and own["num_heads"] == own["num_kv_heads"]:
         edited["num_kv_heads"] = values
     if field in ("num_heads", "hidden_size") and is_coupled(own):
-        sizes: dict[str, Any] = {**own, **edited}
+        sizes: JsonDict = {**own, **edited}
         edited["head_dim"] = np.maximum(sizes["hidden_size"] // sizes["num_heads"], 1) * np.ones_like(values)
     return edited
 
 
-def _heads_fit(own: Mapping[str, int], sizes: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+def _heads_fit(own: Mapping[str, int], sizes: JsonMap) -> npt.NDArray[np.bool_]:
     """Whole groups of heads, and heads that fill the hidden size if the baseline's do."""
     fits = np.equal(np.asarray(sizes["num_heads"]) % sizes["num_kv_heads"], 0)
     if is_coupled(own) and (np.ndim(sizes["hidden_size"]) or np.ndim(sizes["num_heads"])):

@@ -45,7 +45,7 @@ def block_seconds(
     return BlockSeconds(**stacked)
 
 
-def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> dict[str, Any]:
+def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> dict[str, Floats]:
     x, net = c.compute_factor, c.network_factor
     ahead, behind = _hidden_tp(t, trainer, c)
     tp_f = net * (t.tp_forward_s - ahead) + c.sm_contention * net * ahead

@@ -83,7 +83,7 @@ def row_times(
 
 def spread(times: BlockTimes, rows: BlockRows) -> BlockTimes:
     """Times of distinct rows handed out to the plans."""
-    values: dict[str, Any] = {name: getattr(times, name)[rows.index] for name in _FIELDS}
+    values: dict[str, Floats] = {name: getattr(times, name)[rows.index] for name in _FIELDS}
     single = rows.index.ndim == 0
     return BlockTimes(name=times.name, **{k: float(v) if single else v for k, v in values.items()})
 
@@ -126,7 +126,7 @@ def _by_block(every: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost,
     return out
 
 
-def _times(priced: list[_Priced], dims: ParallelDims, job: TrainingJob) -> dict[str, Any]:
+def _times(priced: list[_Priced], dims: ParallelDims, job: TrainingJob) -> dict[str, Floats]:
     """The fields of `BlockTimes` from the operators of one block."""
     compute = [x for x in priced if not isinstance(x.operator, Collective)]
     forward = [x for x in compute if x.operator.pass_ is Pass.FORWARD]
@@ -134,7 +134,7 @@ def _times(priced: list[_Priced], dims: ParallelDims, job: TrainingJob) -> dict[
     dgrad = [x for x in compute if x.operator.pass_ not in (Pass.FORWARD, Pass.WGRAD)]
     core, core_back = ([x for x in part if _is_core(x.operator)] for part in (forward, dgrad))
     with_core = RecomputeModule.CORE_ATTN in job.recompute_modules
-    out: dict[str, Any] = {"forward_s": _sum(forward), "dgrad_s": _sum(dgrad), "wgrad_s": _sum(wgrad)}
+    out: dict[str, Floats] = {"forward_s": _sum(forward), "dgrad_s": _sum(dgrad), "wgrad_s": _sum(wgrad)}
     for axis in (Axis.TENSOR, Axis.EXPERT):
         for way in ("forward", "backward"):
             out[f"{axis.value}_{way}_s"] = _sum(_collectives(priced, axis, way))

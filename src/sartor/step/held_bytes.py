@@ -89,7 +89,7 @@ def params_at(params: Params, index: Any) -> Params:
     return [(b, BlockParams(dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, Any]:
+def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, FloatArray]:
     layers, outer, experts = _counted(params, held, job.trainer.lockstep or int(plan.dims.pp[0]) > 1)  # type: ignore[index]
     pairs = (
         (layers, dense_states(job, plan, gpu)),

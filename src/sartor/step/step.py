@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -254,7 +253,7 @@ def _work(tables: Sequence[PlanTables], stages: _Stages, work: dict[str, IntArra
 
 def _overlapping_parts(
     t: PlanTables, stages: _Stages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
-) -> dict[str, Any]:
+) -> dict[str, FloatArray]:
     """Of a pipeline whose stages advance each at its own pace, by its schedule."""
     m = work["microbatches"]
     pipeline = PipelineWork(
@@ -294,7 +293,7 @@ class _Plans:
     of: IntArray
     at: IntArray
 
-    def parts(self, p: dict[str, IntArray], plans: slice) -> dict[str, Any]:
+    def parts(self, p: dict[str, IntArray], plans: slice) -> dict[str, FloatArray]:
         """Parts of the step of some plans; they add up to ``step_s``."""
         t, c, of, at = self.tables[0], self.tables[0].c, self.of[plans], self.at[plans]
         w = dict(zip((*OF_STEP, *BESIDE), self.work.parts.take(of, axis=1), strict=True))

@@ -9,9 +9,10 @@ import gzip
 import json
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.traces.kernel_trace import HostOperator, KernelTrace, Recorded, kernel_trace
 from sartor.units import MICRO
 
@@ -121,7 +122,7 @@ def _blank(text: str, at: int) -> int:
     return len(after) - len(after.lstrip())
 
 
-def _keep(event: dict[str, Any], kept: Recorded) -> None:
+def _keep(event: JsonDict, kept: Recorded) -> None:
     cat, args = event.get("cat"), event.get("args")
     begin, took = event.get("ts"), event.get("dur")
     if not isinstance(args, dict) or not isinstance(begin, int | float | str):
@@ -148,7 +149,7 @@ def _keep(event: dict[str, Any], kept: Recorded) -> None:
         kept.add_frame(name, begin_s, begin_s + took_s)
 
 
-def _operator(name: str, args: dict[str, Any], begin_s: float, end_s: float) -> HostOperator:
+def _operator(name: str, args: JsonDict, begin_s: float, end_s: float) -> HostOperator:
     dims = args.get("Input Dims")
     shapes = (
         [d for d in dims if isinstance(d, list) and d and all(_int(n) >= 0 for n in d)]
@@ -176,7 +177,7 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) and abs(value) < MOST else -1
 
 
-def _thread(event: dict[str, Any]) -> object:
+def _thread(event: JsonDict) -> object:
     """A thread's number or name; None for what is neither."""
     thread = event.get("tid")
     return thread if isinstance(thread, int | str) else None

@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from sartor.errors import InputError
 from sartor.hardware.alignment import alignment_of
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
 from sartor.step.parts import PricedKernels
 from sartor.traces.kernel_kinds import KINDS, KernelKind
@@ -177,7 +177,7 @@ def _padded(gemm: Gemm, gpu: Gpu) -> tuple[Gemm, str]:
     """The same with ragged lengths at the next multiple; its words are empty where none is ragged."""
     rule = alignment_of(gpu, gemm.dtype)
     sizes = {name: int(getattr(gemm, name)) for name in ("m", "n", "k")}
-    ragged: dict[str, Any] = {
+    ragged: JsonDict = {
         name: int(round_up(size, max(rule.preferred, SMALL)))
         for name, size in sizes.items()
         if size % rule.minimum and size > SMALL

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
 
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 from sartor.units import Floats
 
 SHARES: Mapping[str, float] = MappingProxyType(
@@ -100,7 +100,7 @@ class NetworkCoefficients:
         return float(self.shares.get(kind, SHARES.get(kind, SHARES[""])))
 
 
-def network_coefficients(table: Mapping[str, Any]) -> NetworkCoefficients:
+def network_coefficients(table: JsonMap) -> NetworkCoefficients:
     """Coefficients from a ``[network]`` table; ``InputError`` for a name nobody knows or a value that cannot be."""
     known = {each.name for each in fields(NetworkCoefficients)}
     for name in table:

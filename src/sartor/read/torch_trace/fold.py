@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
@@ -52,7 +51,7 @@ class _Entry:
 
     operator: Operator
     call: TracedCall
-    key: Any
+    key: tuple[object, ...]
     count: int
     first: int
     group: Group
@@ -117,7 +116,7 @@ def _entries(
     times: int,
 ) -> list[_Entry]:
     """Operators of one part in the order they first ran; those that ran more than `APART` times are counted in one."""
-    out: dict[Any, list[_Entry]] = {}
+    out: dict[object, list[_Entry]] = {}
     for group in groups:
         record = records[group[0]]
         where = record.path if is_product(record) else owner.get(record.path, record.path)
@@ -179,7 +178,7 @@ def _kinds(
     """Layer modules of one list that hold as many parameters and ran equal GEMMs are one kind (the first and the
     last may differ in a copy); its operators are those that most of them ran. Named after the list and, where it has
     several kinds, the first of each."""
-    found: dict[Any, list[LayerPlace]] = {}
+    found: dict[object, list[LayerPlace]] = {}
     for place in places:
         if place.path in entries:
             found.setdefault(_signature(place, entries[place.path], sizes), []).append(place)
@@ -193,7 +192,7 @@ def _kinds(
     return kinds
 
 
-def _signature(place: LayerPlace, ran: list[_Entry], sizes: Mapping[str, int]) -> Any:
+def _signature(place: LayerPlace, ran: list[_Entry], sizes: Mapping[str, int]) -> object:
     """GEMMs, attention, scans and convolutions in order, and parameters."""
     light = (MemoryBoundKind.SCAN, MemoryBoundKind.CONV)
     heavy = (e for e in ran if not isinstance(e.operator, MemoryBound) or e.operator.kind in light)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import transformers
@@ -21,6 +21,7 @@ from sartor.read.torch_trace.stand_ins import hugging_face_attention
 from sartor.read.torch_trace.trace import Subject, trace
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
 
 AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "")
@@ -91,7 +92,7 @@ def known_types() -> list[str]:
     return sorted(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
 
 
-def _not_yet(*_: object, **__: Any) -> Any:
+def _not_yet(*_: object, **__: object) -> NoReturn:
     """Stands for our attention while a model is built; the recorder's takes its place before it runs."""
     raise RuntimeError("attention ran before it was traced")
 
@@ -208,13 +209,13 @@ def _makes_text(model: Module) -> bool:
     return any(word in type(model).__name__ for word in WITH_LOSS)
 
 
-def _pixels(model: Module, config: object, batch: int) -> Any:
+def _pixels(model: Module, config: object, batch: int) -> Tensor:
     size = getattr(config, "image_size", 224)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return torch.zeros(batch, getattr(config, "num_channels", 3), height, width, dtype=model.dtype, device="meta")
 
 
-def _features(model: Module, config: object, batch: int) -> Any:
+def _features(model: Module, config: object, batch: int) -> Tensor:
     bins = getattr(config, "num_mel_bins", 80)
     frames = 2 * getattr(config, "max_source_positions", 1500)
     return torch.zeros(batch, bins, frames, dtype=model.dtype, device="meta")

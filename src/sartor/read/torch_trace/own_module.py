@@ -6,8 +6,9 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,10 +54,10 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subj
     )
 
 
-def _factory(source: str) -> Any:
+def _factory(source: str) -> Callable[..., object]:
     where, _, name = source.rpartition(":")
     module = _import(where, source)
-    factory = module
+    factory: Any = module
     for part in name.split("."):
         factory = getattr(factory, part, None)
     if factory is None:
@@ -66,10 +67,11 @@ def _factory(source: str) -> Any:
         raise InputError(source, name, f"is not in {where}", ", ".join(near))
     if not callable(factory):
         raise InputError(source, name, "must be a function or an nn.Module class", "make_model")
-    return factory
+    made: Callable[..., object] = factory
+    return made
 
 
-def _import(where: str, source: str) -> Any:
+def _import(where: str, source: str) -> ModuleType:
     if not where:
         raise InputError(source, where, "must read package.module:factory", "mypackage.models:make_model")
     try:
@@ -88,7 +90,7 @@ def _import(where: str, source: str) -> Any:
         raise InputError(source, where, f"fails while being imported: {_said(error)}") from error
 
 
-def _import_file(path: Path, source: str) -> Any:
+def _import_file(path: Path, source: str) -> ModuleType:
     import importlib.util
 
     if not path.is_file():
@@ -102,7 +104,7 @@ def _import_file(path: Path, source: str) -> Any:
     return module
 
 
-def _call(factory: Any, source: str) -> Any:
+def _call(factory: Callable[..., object], source: str) -> Any:
     needed = [
         name
         for name, p in _parameters(factory).items()
@@ -124,17 +126,17 @@ def _call(factory: Any, source: str) -> Any:
         raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
 
 
-def _parameters(factory: Any) -> JsonMap:
+def _parameters(factory: Callable[..., object]) -> JsonMap:
     try:
         return inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return {}
 
 
-def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> tuple[tuple[Any, ...], JsonDict]:
+def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> tuple[tuple[object, ...], JsonDict]:
     """Inputs said on the command line win over the factory's."""
     if words:
-        args: list[Any] = []
+        args: list[object] = []
         named: JsonDict = {}
         for word in words:
             name, tensor = parse_input(word)

@@ -6,7 +6,7 @@ when the forward operator was dispatched, and that tells the module.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from sartor.read.torch_trace.records import Read, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch._ops import OpOverload
     from torch.nn import Module
 
 FREE = {
@@ -56,7 +57,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._owner |= {_storage(t): (-1, True) for t in inputs}
         self._forward_of_node: dict[int, tuple[str, int]] = {}
         self._twin = -1
-        self._is_view: dict[Any, bool] = {}
+        self._is_view: dict[object, bool] = {}
 
     @contextmanager
     def watching(self) -> Iterator[Recorder]:
@@ -80,7 +81,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._stack[-1], self._twin = self._forward_of_node[node._sequence_nr()]
         return self._stack[-1]
 
-    def add(self, call: str, tensors: list[Any], outputs: list[Any], facts: JsonDict, path: str | None = None) -> None:
+    def add(
+        self, call: str, tensors: list[Tensor], outputs: list[Tensor], facts: JsonDict, path: str | None = None
+    ) -> None:
         """Put down one operator that read ``tensors`` and wrote ``outputs``."""
         reads = tuple(self._read(t) for t in tensors)
         first = outputs[0] if outputs else tensors[0] if tensors else None
@@ -106,7 +109,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """A tensor from outside that depends on the model's inputs: the gradient that backward begins with."""
         self._owner[_storage(tensor)] = (-1, True)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: JsonDict | None = None
+    ) -> object:
         name = func._schema.name
         self.last_call = name
         if torch._C._current_graph_task_id() == -1:
@@ -123,7 +128,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.add(name, tensors, outputs, _facts(name, args, kwargs or {}, tensors))
         return out
 
-    def _views(self, func: Any) -> bool:
+    def _views(self, func: OpOverload) -> bool:
         known = self._is_view.get(func)
         if known is None:
             returns = func._schema.returns
@@ -154,7 +159,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if len(self._stack) > 1:
             self._stack.pop()
 
-    def _pack(self, tensor: Tensor) -> Any:
+    def _pack(self, tensor: Tensor) -> Tensor:
         """Bytes that autograd keeps of this module's forward: every storage once, parameters not."""
         storage = _storage(tensor)
         if storage not in self._params:
@@ -189,7 +194,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return bool(tensor.is_meta and tensor.is_contiguous())
 
 
-def _joins(other: Any, first: Any) -> bool:
+def _joins(other: Tensor, first: Tensor) -> bool:
     """Whether an operand leaves the first one's shape and dtype as they are."""
     if other.dtype != first.dtype or not _is_plain(other):
         return False
@@ -203,7 +208,7 @@ def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
-def _facts(name: str, args: Any, kwargs: object, tensors: list[Any]) -> JsonDict:
+def _facts(name: str, args: Any, kwargs: object, tensors: list[Tensor]) -> JsonDict:
     """Strides of a product's operands; groups and kernel of a convolution."""
     if name in PRODUCTS:
         first = PRODUCTS[name]
@@ -214,7 +219,7 @@ def _facts(name: str, args: Any, kwargs: object, tensors: list[Any]) -> JsonDict
     return {}
 
 
-def _convolution(name: str, args: Any) -> JsonDict:
+def _convolution(name: str, args: Sequence[Any]) -> JsonDict:
     if name == "aten::convolution":
         weight, groups, transposed = args[1], args[8], args[6]
         return {"weight": tuple(weight.shape), "groups": int(groups), "transposed": bool(transposed)}
@@ -223,7 +228,7 @@ def _convolution(name: str, args: Any) -> JsonDict:
     return {"weight": tuple(weight.shape), "groups": int(groups), "mask": tuple(mask), "grad": grad, "data": data}
 
 
-def _tensors(tree: object) -> Iterator[Any]:
+def _tensors(tree: object) -> Iterator[Tensor]:
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, (tuple, list)):

@@ -6,7 +6,7 @@ as full unless the caller says it is causal or windowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from sartor.read.torch_trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.autograd.function import FunctionCtx
     from torch.nn import Module
 
 
@@ -25,7 +26,9 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
     """Queries [b, a, s, d], keys [b, a_kv, t, d] and values [b, a_kv, t, dv] to outputs [b, a, s, dv]."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Any, value: Any, recorder: Recorder, facts: JsonDict) -> Any:
+    def forward(
+        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, recorder: Recorder, facts: JsonDict
+    ) -> Tensor:
         batch, heads, seq = query.shape[:3]
         out = query.new_empty((batch, seq, heads, value.shape[-1])).transpose(1, 2)  # as flash kernels write it
         ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
@@ -34,7 +37,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         read = [*ctx.saved_tensors, grad]
         grads = [torch.empty_like(t) for t in ctx.saved_tensors]
         ctx.recorder.add("sartor::attention_backward", read, grads, ctx.facts, ctx.path)
@@ -45,7 +48,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
     """A selective scan over [b, channels, s] with the tensors it reads, to [b, channels, s]."""
 
     @staticmethod
-    def forward(ctx: Any, recorder: Recorder, facts: JsonDict, hidden: Any, *others: Any) -> Any:
+    def forward(ctx: FunctionCtx, recorder: Recorder, facts: JsonDict, hidden: Tensor, *others: Tensor) -> Tensor:
         out = torch.empty_like(hidden)
         ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
         ctx.save_for_backward(hidden, *others)
@@ -53,7 +56,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         grads = [torch.empty_like(t) for t in ctx.saved_tensors]
         ctx.recorder.add("sartor::scan_backward", [*ctx.saved_tensors, grad], grads, ctx.facts, ctx.path)
         return (None, None, *grads)
@@ -77,7 +80,9 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         torch.nn.functional.scaled_dot_product_attention = self._kept
         super().__exit__(*words)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., object], types: object, args: tuple[Any, ...] = (), kwargs: JsonDict | None = None
+    ) -> object:
         if func is self._kept:
             return self._sdpa(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -85,12 +90,12 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
     def _sdpa(
         self,
         query: Tensor,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
-        scale: Any = None,
+        scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
         facts = attention_facts(query, key, value, causal=is_causal, window=0)
@@ -102,7 +107,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         return _Attention.apply(query, key, value, self.recorder, facts)
 
 
-def attention_facts(query: Tensor, key: Any, value: Any, *, causal: bool, window: int) -> JsonDict:
+def attention_facts(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, window: int) -> JsonDict:
     """Sizes of an attention from its tensors' last three axes (heads, tokens, width)."""
     heads = query.shape[-3] if query.dim() > 2 else 1
     kv_heads = key.shape[-3] if key.dim() > 2 else 1
@@ -126,7 +131,7 @@ def hugging_face_attention(recorder: Recorder) -> Any:
     """An attention for ``transformers.AttentionInterface.register``: it is given no mask, and needs none."""
 
     def attend(
-        module: Module, query: Tensor, key: object, value: object, attention_mask: object = None, **words: Any
+        module: Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object = None, **words: Any
     ) -> Any:
         causal = words.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -144,7 +149,14 @@ def selective_scans(recorder: Recorder) -> Iterator[None]:
     import sys
 
     def scan(
-        hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Tensor = None, **words: object
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor = None,
+        z: Tensor = None,
+        **words: object,
     ) -> Any:
         others = [t for t in (dt, A, B, C, D, z, words.get("delta_bias")) if t is not None]
         facts = {"channels": int(hidden_states.shape[1]), "states": int(A.shape[-1])}

@@ -38,7 +38,7 @@ class Subject:
     name: str
     source: str
     model: Module
-    args: tuple[Any, ...] = ()
+    args: tuple[object, ...] = ()
     inputs: JsonMap = field(default_factory=dict)
     microbatch_size: int = 1
     seq_len: int = 1
@@ -130,7 +130,7 @@ def values_are_one() -> Iterator[list[str]]:
     asked: list[str] = []
 
     def answer(name: str, value: object) -> Any:
-        def say(tensor: Tensor, *words: object) -> Any:
+        def say(tensor: Tensor, *words: object) -> object:
             if not tensor.is_meta:
                 return kept[name](tensor, *words)
             asked.append(name)

@@ -6,13 +6,14 @@ cannot contradict the prediction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from dataclasses import field as default
 from typing import Any
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade
 from sartor.step.footprint import footprint, usable_bytes
@@ -75,7 +76,7 @@ class PlanContext:
 class Remedy:
     """Fields to change with their new values, and the resulting plan (and job)."""
 
-    fix: Mapping[str, Any]
+    fix: JsonMap
     plan: TrainingPlan
     job: TrainingJob | None = None
     """The changed job, if a trainer switch changes it; None: the same job."""
@@ -108,13 +109,13 @@ class PlanFinding:
     value: Any
     gain_s: float | None
     gain_fraction: float | None
-    fix: Mapping[str, Any] = default(default_factory=dict)
+    fix: JsonMap = default(default_factory=dict)
     saves_bytes: float = 0.0
     """On the device that needs most memory."""
     step_s: float | None = None
     """Predicted with the fix."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """The keys of ``sartor lint --json``, plus memory and step time with the fix."""
         return {
             "rule": self.rule,
