@@ -6,6 +6,7 @@ python tools/catalog_docs.py --check    # exit 1 when the page is out of date
 
 from __future__ import annotations
 
+import itertools
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -38,7 +39,8 @@ How entries are checked: [concepts/hardware.md](concepts/hardware.md). Add your 
 
 GPUS = """## GPUs
 
-Peaks are dense, in TFLOP/s. The link rate is one direction, all links of the GPU together.
+In parentheses the dense 16-bit peak in TFLOP/s and the memory in GiB. `sartor catalog gpus` prints the other peaks, the
+rates of memory and links, and the power of each.
 """
 
 CLUSTERS = """## Clusters
@@ -63,28 +65,27 @@ def main(arguments: list[str]) -> int:
 
 def render() -> str:
     """The whole page."""
-    gpus = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: (gpu.vendor, gpu.released, gpu.name))
-    columns = ("GPU", "bf16 or fp16", "fp8", "fp4", "memory GiB", "GB/s", "link GB/s", "TDP W")
     return "\n".join(
-        [HEAD, GPUS, _table(columns, map(_gpu, gpus)), CLUSTERS, _clusters(), MODELS, _models()],
+        [HEAD, GPUS, _gpus(), CLUSTERS, _clusters(), MODELS, _models()],
     )
 
 
-def _gpu(gpu: Gpu) -> tuple[str, ...]:
-    peak = gpu.peak_flops_per_s
-    rates = (
-        peak.get(DType.BF16, peak.get(DType.FP16)),
-        peak.get(DType.FP8),
-        peak.get(DType.NVFP4, peak.get(DType.MXFP4)),
+def _gpus() -> str:
+    gpus = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: (gpu.vendor, gpu.released, gpu.name))
+    return "".join(
+        f"- **{vendor}**: " + _filled(", ".join(map(_gpu, of)) + ".", 2)
+        for vendor, of in itertools.groupby(gpus, lambda gpu: gpu.vendor)
     )
-    return (
-        f"`{gpu.name}`",
-        *("" if rate is None else f"{rate / TERA:,.0f}" for rate in rates),
-        f"{gpu.hbm_bytes / GIB:.0f}",
-        f"{gpu.hbm_bytes_per_s / GIGA:,.0f}",
-        f"{gpu.link_bytes_per_s / GIGA:.0f}" if gpu.link_bytes_per_s else "",
-        f"{gpu.tdp_w:.0f}",
-    )
+
+
+def _gpu(gpu: Gpu) -> str:
+    peak = gpu.peak_flops_per_s.get(DType.BF16, gpu.peak_flops_per_s.get(DType.FP16))
+    rate = "" if peak is None else f"{peak / TERA:.0f}, "
+    return f"`{gpu.name}` ({rate}{gpu.hbm_bytes / GIB:.0f})"
+
+
+def _filled(text: str, indent: int = 0) -> str:
+    return textwrap.fill(text, 120, subsequent_indent=" " * indent, break_on_hyphens=False) + "\n"
 
 
 def _clusters() -> str:
@@ -98,7 +99,7 @@ def _tier(tier: LinkTier) -> str:
 
 
 def _models() -> str:
-    return textwrap.fill(", ".join(map(_model, model_names())) + ".", 120, break_on_hyphens=False) + "\n"
+    return _filled(", ".join(map(_model, model_names())) + ".")
 
 
 def _model(name: str) -> str:
