@@ -3,7 +3,7 @@
 python lab/conformance.py compare /tmp/oracle/out [model_type ...]    # what lab/transformers_truth.py generated
 python lab/conformance.py golden /tmp/oracle/out /tmp/oracle/heads       # tests/golden/conformance.*, verified.json
 python lab/conformance.py tables /tmp/oracle/tables /tmp/oracle/out    # writes tensor_tables.json
-python lab/conformance.py page                                         # writes docs/conformance.md and its table
+python lab/conformance.py page                                         # writes lab/notebook/conformance.md and its table
 """
 
 from __future__ import annotations
@@ -274,13 +274,13 @@ def write_golden(rows: list[dict[str, Any]], configs: list[dict[str, Any]]) -> N
 
 
 def page(shared: Path) -> None:
-    """docs/conformance.md and the table of every model type, from the reference configs and the golden rows."""
+    """lab/notebook/conformance.md and the table of every model type, from the reference configs and the golden rows."""
     by_type: dict[str, list[dict[str, str]]] = {}
     for row in csv.DictReader((GOLDEN / "conformance.csv").open()):
         by_type.setdefault(row["model_type"], []).append(row)
     write_table(by_type)
     published = published_rows(shared)
-    (ROOT / "docs/conformance.md").write_text(page_text(by_type, published), encoding="utf-8")
+    (ROOT / "lab/notebook/conformance.md").write_text(page_text(by_type, published), encoding="utf-8")
 
 
 def write_table(by_type: dict[str, list[dict[str, str]]]) -> None:
@@ -320,7 +320,7 @@ PAGE = """# Conformance: counts against the published classes
 
 Parameters (total, text part, per layer, active) and FLOPs (linear layers, attention over the full square) are compared
 exactly with what the classes of transformers 5.23.0 build on the meta device. How sartor counts:
-[concepts/counting.md](concepts/counting.md).
+[counting](../../docs/concepts/counting.md).
 
 ## Published config.json files
 
@@ -334,7 +334,7 @@ The others:
 
 {configs} configurations (class defaults and variations) of {types} model types: {full} types are
 exact in every column that can be compared. All verdicts:
-[lab/tables/conformance.csv](../lab/tables/conformance.csv). The exceptions:
+[lab/tables/conformance.csv](../tables/conformance.csv). The exceptions:
 
 {reasons}
 """
