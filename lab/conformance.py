@@ -3,7 +3,7 @@
 python lab/conformance.py compare /tmp/oracle/out [model_type ...]    # what lab/transformers_truth.py generated
 python lab/conformance.py golden /tmp/oracle/out /tmp/oracle/heads       # tests/golden/conformance.*, verified.json
 python lab/conformance.py tables /tmp/oracle/tables /tmp/oracle/out    # writes tensor_tables.json
-python lab/conformance.py page                                         # writes lab/notebook/conformance.md and its table
+python lab/conformance.py page                                     # writes lab/notebook/conformance.md and its table
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def write_golden(rows: list[dict[str, Any]], configs: list[dict[str, Any]]) -> N
 
 
 def page(shared: Path) -> None:
-    """lab/notebook/conformance.md and the table of every model type, from the reference configs and the golden rows."""
+    """The page and the table of every model type, from the reference configs and the golden rows."""
     by_type: dict[str, list[dict[str, str]]] = {}
     for row in csv.DictReader((GOLDEN / "conformance.csv").open()):
         by_type.setdefault(row["model_type"], []).append(row)
