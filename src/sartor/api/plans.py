@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.launch.plan import LaunchFiles, LaunchReading
     from sartor.model.shape import TransformerShape
-    from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.model.training import TrainingJob
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
     from sartor.plans.switches import JobChoice
@@ -50,6 +50,7 @@ def plan(
     calibration: str | Path | None = None,
     why_not: Mapping[str, int | str] | None = None,
     simple: bool = False,
+    write: str | None = None,
     progress: Progress | None = None,
 ) -> PlanAnswer:
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
@@ -61,12 +62,13 @@ def plan(
     ``context_parallel`` ring, all_to_all or all_gather (None: what the trainer does),
     ``routing_skew`` the largest expert's tokens over the mean; ``headroom`` the share of memory left free
     (default 0.05 on GPUs). ``why_not`` names axes of a plan to hold beside the best
-    one, ``simple`` searches plans of data and tensor parallelism alone. Raises ``InputError``; where nothing fits, the
-    answer says what would.
+    one, ``simple`` searches plans of data and tensor parallelism alone, ``write`` those that the launch files of a
+    trainer can say. Raises ``InputError``; where nothing fits, the answer says what would.
     """
+    from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
     from sartor.plans.switches import job_choices
-    from sartor.step.question import training_job
+    from sartor.step.question import training_job, within_files
 
     reading = read(model, set)
     fix = _simple(fix) if simple else fix
@@ -89,6 +91,7 @@ def plan(
         context_parallel=context_parallel,
         routing_skew=routing_skew,
     )
+    job = within_files(job, launch_kind(write).value) if write else job
     choices, fix = job_choices(job, where.gpus, fix or {})
     searched = partial(
         search_plans,
@@ -209,51 +212,37 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
 
     Raises ``InputError`` where the trainer can run no plan of the answer, with the reason of the best one.
     """
-    from sartor.launch.files import launch_files, launch_kind
-    from sartor.plans.variants import fallback
+    from sartor.launch.files import launch_files
+    from sartor.launch.plan import launch_kind
+    from sartor.plans.search import search_plans
+    from sartor.step.question import within_files
 
-    word, best, reasons = launch_kind(trainer), answer.best, list[InputError]()
+    word, best, asked = launch_kind(trainer), answer.best, answer.search
     refuse_on_a_chip(answer.cluster.gpu, "trainer", trainer, STARTS_GPUS)
     if best is None:
         raise InputError("trainer", trainer, "there is no plan to write: none fits")
-
-    def can(plan: TrainingPlan) -> bool:
-        try:
-            launch_files(word, answer.job, plan, answer.cluster, trainer_version)
-        except InputError as error:
-            reasons.append(error)
-            return False
-        return True
-
-    if can(best.plan):
-        return launch_files(word, answer.job, best.plan, answer.cluster, trainer_version), best
-    others = (*answer.search.top, *answer.front, *_within(answer, word.absent_degrees))
-    spare = 1 - answer.search.headroom
-    other = fallback(answer.job, answer.cluster, (best, *others), can, answer.calibration, spare)
+    written = partial(launch_files, word, cluster=answer.cluster, version=trainer_version)
+    try:
+        return written(job=answer.job, plan=best.plan), best
+    except InputError as error:
+        reason = error
+    job = within_files(answer.job, word.value)
+    if job.trainer == answer.job.trainer:  # all that could be found was looked at
+        raise reason
+    other = search_plans(
+        job,
+        asked.cluster,
+        asked.num_devices,
+        asked.fixed,
+        calibration=answer.calibration,
+        headroom=asked.headroom,
+    ).best
     if other is None:
-        raise reasons[0]
-    made = launch_files(word, answer.job, other.plan, answer.cluster, trainer_version)
+        raise reason
+    made = written(job=job, plan=other.plan)
     slower = f"{100 * max(other.step_s / best.step_s - 1, 0):.1f}%"
-    note = f"{word.title} cannot run the best plan ({reasons[0]}): this one is predicted {slower} slower"
+    note = f"{word.title} cannot run the best plan ({reason}): this one is predicted {slower} slower"
     return replace(made, notes=(note, *made.notes)), other
-
-
-def _within(answer: PlanAnswer, absent: Sequence[str]) -> tuple[PricedPlan, ...]:
-    """The best plans with degrees ``absent`` at 1, of each ZeRO stage, as trainers differ in which they have."""
-    from sartor.plans.search import search_plans
-
-    asked = answer.search
-    if any(asked.fixed.get(name, 1) != 1 for name in absent) or not absent:
-        return ()
-    stages = [asked.fixed["zero_stage"]] if "zero_stage" in asked.fixed else [0, 1, 2, 3]
-    held = [{**asked.fixed, **dict.fromkeys(absent, 1), "zero_stage": stage} for stage in stages]
-    found = [
-        search_plans(
-            answer.job, asked.cluster, asked.num_devices, h, calibration=answer.calibration, headroom=asked.headroom
-        )
-        for h in held
-    ]
-    return tuple(plan for each in found for plan in each.top)
 
 
 def lint_launch(
@@ -280,12 +269,14 @@ def lint_launch(
     from sartor.rules.plan.lint import lint_plan
     from sartor.rules.plan.rule import PlanContext, best_remedy
     from sartor.step.footprint import usable_bytes
+    from sartor.step.question import within_files
     from sartor.step.recipes import check_recipe
     from sartor.step.waterfall import waterfall
 
     shape = None if model is None else read(model).shape
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
-    job, plan = reading.job(shape, size_of("seq_len", seq_len, 0) or None), reading.plan
+    asked = reading.job(shape, size_of("seq_len", seq_len, 0) or None)
+    job, plan = within_files(asked, reading.kind.value), reading.plan  # advice is what such a file can say
     whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     device_counts(reading.num_devices, whole)
     found = whole.reached(reading.num_devices)  # as plan takes it, so that both tell one price

@@ -126,6 +126,7 @@ def plan(
             calibration=calibration,
             why_not=parse_fix(why_not, option="--why-not") or None,
             simple=simple,
+            write=write[0] if write else None,
             progress=progress,
         )
     if found.best is not None:

@@ -130,7 +130,7 @@ def _rope(computes: Numerics) -> dict[str, Value]:
         "beta_fast": said("rope_beta_fast") or 32.0,
         "beta_slow": said("rope_beta_slow") or 1.0,
         "mscale": said("rope_mscale_all_dim") or 0.0,
-        "original_max_position_embeddings": said("rope_original_max_positions") or 4096,
+        "original_max_position_embeddings": int(said("rope_original_max_positions") or 4096),
         "rope_truncate": bool(said("rope_truncate")),
     }
 

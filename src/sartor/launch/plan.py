@@ -54,10 +54,14 @@ class LaunchKind(Enum):
         }
         return titles.get(self.value, self.value)
 
-    @property
-    def absent_degrees(self) -> tuple[str, ...]:
-        """Degrees of parallelism that these files cannot say."""
-        return {"deepspeed": ("pp", "cp", "ep"), "accelerate": ("pp", "ep")}.get(self.value, ())
+
+def launch_kind(word: LaunchKind | str) -> LaunchKind:
+    """The framework a word names. Raises `InputError`."""
+    try:
+        return word if isinstance(word, LaunchKind) else LaunchKind(word.replace("_", "-"))
+    except ValueError:
+        must = "must be one of " + ", ".join(kind.value for kind in LaunchKind)
+        raise InputError("trainer", word, must) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,9 @@ class LaunchReading:
             raise InputError("MODEL", "missing", must, self.model)
         tokens = seq_len or self.parts.seq_len
         if tokens is None:
-            must = f"a launch of {self.kind.title} does not say the sequence length; must be given"
+            must = (
+                f"a {self.kind.title} file has no sequence length; give it, or keep the script that starts it beside it"
+            )
             raise InputError("seq_len", NOT_GIVEN, must, str(usual_seq_len(shape)))
         plan = self.plan
         batch = int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches)

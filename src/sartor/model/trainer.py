@@ -183,8 +183,26 @@ class Trainer:
     a schedule other than 1F1B may interleave."""
     optional_sequence_parallel: bool = True
     """Sequence parallelism is a separate switch that a plan with tp may leave off."""
+    splits_sequence: bool = True
+    """Tensor parallelism can go with sequence parallelism."""
+    contexts: bool = True
+    """Context parallelism is among its degrees."""
+    most_zero_with_tp: int = 3
+    """Highest ZeRO stage that goes with tensor parallelism."""
+    groups_shards: bool = True
+    """Shards can be spread over fewer devices than hold replicas (HSDP)."""
+    recomputes_parts: bool = True
+    """Parts of a layer, or some of the layers, can be recomputed; else all layers or none."""
+    overlaps_recomputed: bool = True
+    """``ep_overlap`` goes with layers recomputed whole."""
+    experts_fill_groups: bool = False
+    """Expert ranks are taken from tp and cp first, and whole: ep is a multiple of tp x cp."""
+    spreads_mtp: bool = True
+    """Multi-token prediction goes with pipelines and context parallelism."""
     launchable: bool = False
     """Sartor can write its launch files."""
+    in_files: JsonMap = field(default_factory=dict)
+    """Limits (fields of this record) of the launch files that sartor writes for it."""
     releases: tuple[Release, ...] = ()
 
     # usual: what a published run that does not say is taken to have done

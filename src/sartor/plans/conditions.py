@@ -98,8 +98,13 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
     )
-    if job.trainer.lockstep:
+    if not job.trainer.contexts:
         yield Condition(reason=f"{job.trainer.name} has no context parallelism", ok=lambda r: r["cp"] == 1)
+    if job.shape.mtp_layers and not job.trainer.spreads_mtp:
+        yield Condition(
+            reason="multi-token prediction goes with no pipeline and no context parallelism",
+            ok=lambda r: r["pp"] * r["cp"] == 1,
+        )
     for field, degree_ok in _tensor_divisions(job):
         yield Condition(reason=f"{field} does not split over tp", ok=degree_ok)
     # Two pieces per device, from both ends, so that causal work is even (Megatron's and Llama 3's way).
@@ -118,9 +123,10 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _tensor_divisions(job: TrainingJob) -> Iterator[tuple[str, Callable[[Rows], Array]]]:
-    """Fields of the shape that tp must divide, each once; all trainers pad a vocabulary until it does."""
+    """Fields of the shape that tp must divide, each once; trainers that pad a vocabulary do so until it does."""
     tried = np.arange(1, 2)
-    fields = {d.field for d in divisions(job.shape, ParallelDims(tp=tried))} - {"vocab_size"}
+    padded = {"vocab_size"} if job.trainer.vocab_multiple else set()
+    fields = {d.field for d in divisions(job.shape, ParallelDims(tp=tried))} - padded
     for field in sorted(fields, key=lambda f: (f != "num_heads", f)):
         yield field, _divides(job, field)
 
@@ -135,13 +141,20 @@ def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
 
 def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
     """Experts lie within dp x cp; where they stay whole, tensor ranks take part (``expert_tensor_parallel_size`` 1)."""
-    whole = not job.trainer.splits_experts
+    whole, alone = not job.trainer.splits_experts, job.trainer.one_program  # MaxText's mesh: dp holds the expert axis
     if not job.trainer.expert_parallel:
         yield Condition(reason=f"{job.trainer.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
     yield Condition(
-        reason=f"ep does not divide {'tp x ' if whole else ''}dp x cp",
-        ok=lambda r: r["dp"] * r["cp"] * np.where(whole, r["tp"], 1) % r["ep"] == 0,
+        reason=f"ep does not divide {'tp x ' if whole else ''}dp{'' if alone else ' x cp'}",
+        ok=lambda r: r["dp"] * np.where(alone, 1, r["cp"]) * np.where(whole, r["tp"], 1) % r["ep"] == 0,
     )
+    if job.trainer.experts_fill_groups and job.shape.moe_ffn is not None:
+        yield Condition(
+            reason=f"ep is no multiple of {'tp x ' if whole else ''}cp",
+            ok=lambda r: (
+                (r["ep"] % (r["cp"] * np.where(whole, r["tp"], 1)) == 0) | (r["ep"] * np.where(whole, r["tp"], 1) == 1)
+            ),
+        )
 
 
 def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
@@ -209,10 +222,14 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="sequence parallelism needs tp > 1", ok=lambda r: (r["sequence_parallel"] == 0) | (r["tp"] > 1)
     )
-    if job.trainer.lockstep:
+    if job.trainer.lockstep or job.trainer.one_program:
         yield Condition(
             reason=f"{job.trainer.name} always splits the sequence over tp",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
+        )
+    if not job.trainer.splits_sequence:
+        yield Condition(
+            reason=f"{job.trainer.name} has no sequence parallelism", ok=lambda r: r["sequence_parallel"] == 0
         )
     yield Condition(
         reason="seq_len does not split over tp x cp",
@@ -233,6 +250,11 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
     )
     if job.trainer.lockstep:
         yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["zero_stage"] == 0)
+    if (most := job.trainer.most_zero_with_tp) < 3:
+        yield Condition(
+            reason=f"{job.trainer.name} has ZeRO {most} at most beside tp",
+            ok=lambda r: (r["tp"] == 1) | (r["zero_stage"] <= most),
+        )
     if job.trainer.one_program:
         yield Condition(
             reason=f"{job.trainer.name} shards weights over ranks of experts and contexts",
@@ -275,6 +297,11 @@ def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
     if job.trainer.lockstep:
         yield Condition(
             reason=f"{job.trainer.name} shards nothing over replicas",
+            ok=where_grouped(lambda r, group: np.zeros_like(group, dtype=bool)),
+        )
+    if not job.trainer.groups_shards:
+        yield Condition(
+            reason=f"{job.trainer.name} shards over all replicas",
             ok=where_grouped(lambda r, group: np.zeros_like(group, dtype=bool)),
         )
     yield Condition(reason="a shard group needs ZeRO", ok=where_grouped(lambda r, group: r["zero_stage"] > 0))
@@ -330,6 +357,11 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
+    if not job.trainer.recomputes_parts:
+        yield Condition(
+            reason=f"{job.trainer.name} recomputes all layers or none",
+            ok=lambda r: r["recompute"] != Recompute.SELECTIVE,
+        )
     if job.trainer.always_again:
         words = " and ".join(module.value for module in job.trainer.always_again)
         yield Condition(
@@ -341,6 +373,11 @@ def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
             ok=lambda r: (
                 (r["schedule"] != PipelineSchedule.DUAL_PIPE_V) | (r["ep"] == 1) | (r["recompute"] == Recompute.NONE)
             ),
+        )
+    if job.trainer.ep_overlap and not job.trainer.overlaps_recomputed:
+        yield Condition(
+            reason="overlap of experts' exchange goes with no layer recomputed whole",
+            ok=lambda r: (r["recompute"] != Recompute.FULL) | (r["ep"] == 1) | (r["virtual_stages"] == 1),
         )
     if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
         yield Condition(

@@ -257,7 +257,8 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
     rejected, kept = dict(found.rejected), Kept(top=top)
     total = size_of(found.rows)
     done, trainer = 0, pricer.job.trainer
-    by_layer = not (trainer.lockstep or trainer.one_program)  # these recompute all layers of a stage alike
+    alike = trainer.lockstep or trainer.one_program  # these recompute all layers of a stage, or none
+    by_layer = trainer.recomputes_parts and not alike
     for chunk in chunks(found.rows):
         if progress:
             progress(done, total)

@@ -17,7 +17,7 @@ from sartor.model.training import ContextParallel, Optimizer, Recipe, RecomputeM
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, padded_vocab, supports
-from sartor.step.trainers import default_trainer, trainer_named
+from sartor.step.trainers import as_written, default_trainer, trainer_named
 from sartor.units import Floats, Ints
 
 MOST = 2**40
@@ -76,6 +76,12 @@ def training_job(
         *_padding(shape, padded, trainer),
         *_job_notes(job),
     )
+
+
+def within_files(job: TrainingJob, writer: str) -> TrainingJob:
+    """The job with its plans held to what launch files of ``writer`` can say."""
+    trainer = as_written(job.trainer, writer)
+    return replace(job, trainer=trainer, recompute_modules=job.recompute_modules | {*trainer.always_again})
 
 
 def checked_skew(routing_skew: float) -> float:

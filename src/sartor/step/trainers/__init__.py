@@ -37,10 +37,12 @@ __all__ = [
     "LOCKSTEP",
     "MAXTEXT",
     "MEGATRON",
+    "MEGATRON_DEEPSPEED",
     "OTHER",
     "TORCHTITAN",
     "TRAINERS",
     "as_launched",
+    "as_written",
     "of_release",
     "trainer_in_table",
     "trainer_named",
@@ -91,6 +93,12 @@ def as_launched(trainer: Trainer) -> Trainer:
         return trainer
     narrow = trainer.memory.grad_bytes > trainer.grad_dtype.bytes
     return replace(trainer, fused_kernels=True, grad_dtype=trainer.grad_dtype if narrow else DType.FP32)
+
+
+def as_written(trainer: Trainer, name: str) -> Trainer:
+    """The trainer held to what the launch files of the one called ``name`` can say."""
+    files = next(each for key, each in TRAINERS.items() if name in (key, *each.aliases))
+    return replace(trainer, **files.in_files)
 
 
 def trainer_in_table(name: str) -> Trainer | None:

@@ -44,6 +44,13 @@ FSDP = Trainer(
     shards_fully=True,
     optional_sequence_parallel=False,
     launchable=True,
+    in_files={
+        "shards_fully": True,
+        "pipelines": False,
+        "expert_parallel": False,
+        "splits_sequence": False,
+        "recomputes_parts": False,
+    },
     usual_zero_stage=3,
     source="accelerate's ParallelismConfig has no degree for pipelines or experts; as of 2026-11",
 )

@@ -15,6 +15,7 @@ LOCKSTEP = Trainer(
     grad_dtype=DType.BF16,
     splits_experts=True,
     interleaves=False,
+    contexts=False,
     optional_sequence_parallel=False,
     memory=MemoryHabits(dummy_wgrad=False, fragmentation=1.0, steps_in_own_blocks=False),
     source="Integrated Hardware Architecture and Device Placement Search (PHAZE), sec. 4: 16-bit gradients, Adam",

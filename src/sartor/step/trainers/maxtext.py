@@ -10,6 +10,8 @@ from __future__ import annotations
 from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
 
+AGAIN = (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)
+
 MAXTEXT = Trainer(
     name="maxtext",
     words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
@@ -34,10 +36,11 @@ MAXTEXT = Trainer(
     schedules=(PipelineSchedule.GPIPE,),
     one_program=True,
     splits_experts=True,
-    always_again=(RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT),
+    always_again=AGAIN,
     offloads=(OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ, OffloadModule.LAYER, OffloadModule.LAYER_INPUT),
     offloads_layers_alone=False,
     launchable=True,
+    in_files={"schedules": (PipelineSchedule.GPIPE,), "one_program": True, "always_again": AGAIN},
     optional_sequence_parallel=False,
     usual_zero_stage=3,
     plain_fp8=Recipe.FP8_CURRENT,

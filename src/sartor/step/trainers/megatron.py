@@ -6,7 +6,7 @@ pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11).
 
 from __future__ import annotations
 
-from sartor.model.choices import OffloadModule
+from sartor.model.choices import OffloadModule, PipelineSchedule
 from sartor.model.trainer import Release, Trainer
 
 UNFUSED = Release(
@@ -36,6 +36,7 @@ MEGATRON = Trainer(
         ),
     ),
     offloads=OFFLOADS,
+    in_files={"schedules": (PipelineSchedule.ONE_F_ONE_B,), "overlaps_recomputed": False},
     drops_out=True,
     source="Megatron-LM arguments.py: dropout of 0.1, vocabulary divisible by 128 x tp",
 )

@@ -19,6 +19,12 @@ TORCHTITAN = replace(
     schedules=tuple(PipelineSchedule),
     zero_bubble_chunks=2,
     expert_parallel=True,
+    in_files={  # 0.3.0
+        "shards_fully": True,
+        "recomputes_parts": False,
+        "experts_fill_groups": True,
+        "spreads_mtp": False,
+    },
     releases=(
         Release(
             first=(2025,),
