@@ -7,12 +7,13 @@ and are written as Hugging Face Trainer's arguments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from sartor.bounded import printable
+from sartor.bounded import parse_json, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.deepspeed import flag_true, sorted_out, trainer_arguments
+from sartor.launch.deepspeed import flag_true, read_deepspeed, sorted_out, trainer_arguments
 from sartor.launch.document import Document
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
@@ -31,6 +32,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.release import release_of
 from sartor.launch.script import Command, script_text
+from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.yaml_text import write_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
@@ -153,14 +155,18 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_accelerate(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
+def read_accelerate(
+    config: JsonMap, command: Command | None, num_devices: int = 0, beside: Beside = nothing_beside
+) -> LaunchReading:
     """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
-    the file. Raises `InputError`."""
+    the file; ``beside`` gives the text of DeepSpeed's file where it names one. Raises `InputError`."""
     fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     kind = fields.find("distributed_type") or "NO"
+    if str(kind).upper() == "DEEPSPEED":
+        return _read_deepspeed(fields, command, num_devices, beside)
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
-        must = "must be FSDP, MULTI_GPU or NO; for DeepSpeed, give its own JSON file"
+        must = "must be FSDP, DEEPSPEED, MULTI_GPU or NO"
         raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
     devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
     if not devices:
@@ -194,6 +200,64 @@ def read_accelerate(config: JsonMap, command: Command | None, num_devices: int =
         ignored=(*ignored, *flags.left()),
         assumptions=(*fields.assumptions, *flags.assumptions),
     )
+
+
+def launcher_config(launcher: Sequence[str]) -> JsonDict:
+    """What ``accelerate launch`` is told by its own options, as its file would say it; an option wins over the file."""
+    out: JsonDict = {}
+    for name, values in parse_flags(launcher).given.items():
+        key, value = name[2:].replace("-", "_"), _value(values)
+        if key in TYPES:
+            out["distributed_type"] = TYPES[key]
+        elif key.startswith("fsdp_"):
+            out.setdefault("fsdp_config", {})[key] = value
+        elif key.startswith("parallelism_config_"):
+            out.setdefault("parallelism_config", {})[key] = value
+        elif key in OF_DEEPSPEED:
+            out.setdefault("deepspeed_config", {})[key] = value
+        elif key in ("num_processes", "num_machines", "mixed_precision", "dynamo_backend"):
+            out[key] = value
+    return out
+
+
+TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
+OF_DEEPSPEED = (
+    "deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device",
+    "gradient_accumulation_steps", "gradient_clipping", "zero3_init_flag", "zero3_save_16bit_model",
+)  # fmt: skip
+
+
+def _value(values: Sequence[str]) -> object:
+    word = values[0] if values else "true"
+    words = {"true": True, "false": False}
+    return int(word) if word.isdigit() and len(word) < 10 else words.get(word.lower(), word)
+
+
+def _read_deepspeed(fields: Document, command: Command | None, num_devices: int, beside: Beside) -> LaunchReading:
+    """DeepSpeed under accelerate: its own file, or the few fields that accelerate has for it."""
+    devices = num_devices or fields.size("num_processes") or 0
+    if name := fields.find("deepspeed_config.deepspeed_config_file"):
+        text = beside(str(name))
+        if text is None:
+            raise InputError("deepspeed_config_file", printable(str(name)), "must lie beside the file that names it")
+        return read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, devices)
+    precision = str(fields.find("mixed_precision") or "no")
+    offload = fields.find("deepspeed_config.offload_optimizer_device") or "none"
+    config: JsonDict = {
+        "zero_optimization": {
+            "stage": fields.size("deepspeed_config.zero_stage", least=0) or 0,
+            **({"offload_optimizer": {"device": offload}} if offload != "none" else {}),
+        },
+        **({precision: {"enabled": True}} if precision in ("bf16", "fp16") else {}),
+        **({"gradient_accumulation_steps": steps} if (steps := _steps(fields)) else {}),
+    }
+    return read_deepspeed(config, command, devices)
+
+
+def _steps(fields: Document) -> int:
+    """Accumulation steps, 0 where the program says them (``auto``)."""
+    said = fields.find("deepspeed_config.gradient_accumulation_steps")
+    return said if isinstance(said, int) else 0
 
 
 def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:

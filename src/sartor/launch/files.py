@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sartor.bounded import decoded, parse_json, printable, read_bytes
@@ -15,15 +17,16 @@ from sartor.errors import InputError
 from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonDict
-from sartor.launch.accelerate import accelerate_files, read_accelerate
+from sartor.launch.accelerate import accelerate_files, launcher_config, read_accelerate
 from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
 from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, maxtext_files, read_maxtext
 from sartor.launch.megatron import megatron_files
+from sartor.launch.megatron_arguments import argument_names
 from sartor.launch.megatron_read import read_megatron
-from sartor.launch.nemo_yaml import is_nemo, read_nemo
-from sartor.launch.other_runs import check_pretraining
-from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical
+from sartor.launch.nemo_yaml import is_nemo, overrides, read_nemo
+from sartor.launch.other_runs import NEAREST, check_pretraining
+from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical, launch_kind
 from sartor.launch.release import release_of
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
@@ -35,6 +38,8 @@ from sartor.model.training import TrainingJob, TrainingPlan
 
 MAX_BYTES = 1_000_000
 """Largest launch file that is read."""
+MOST_BESIDE = 20
+"""Scripts in a config file's folder that are looked at."""
 
 WRITERS = {
     LaunchKind.MEGATRON: megatron_files,
@@ -100,15 +105,6 @@ def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrit
     return tuple(path for path, _ in targets)
 
 
-def launch_kind(word: LaunchKind | str) -> LaunchKind:
-    """The framework a word names. Raises `InputError`."""
-    try:
-        return word if isinstance(word, LaunchKind) else LaunchKind(word.replace("_", "-"))
-    except ValueError:
-        must = "must be one of " + ", ".join(kind.value for kind in LaunchKind)
-        raise InputError("trainer", word, must) from None
-
-
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +137,9 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
         return read_torchtitan_python(read_source(text, "train", name), None, num_devices, shape)
     if suffix == ".toml":
         return read_torchtitan(text, None, num_devices, shape, name=name)
+    if suffix in (".json", ".yaml", ".yml") and (script := _starter(path)):
+        reading = _dispatch(script, _text(script), num_devices, shape)
+        return replace(reading, assumptions=(f"read with {script.name}, which starts it", *reading.assumptions))
     if suffix == ".json":
         return read_deepspeed(parse_json(text.encode(), name=name), None, num_devices)
     if suffix in (".yaml", ".yml"):
@@ -167,6 +166,8 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         return read_torchtitan_python(source, command, num_devices, shape)
     if "--num-layers" in words:  # Megatron's own flags are the launch, also where DeepSpeed runs them.
         return read_megatron(command, num_devices)
+    if is_nemo(told := overrides(command.arguments, _config_named(path, words))):
+        return read_nemo(told, num_devices)
     for option, reader in (
         ("--job.config_file", "torchtitan"),
         ("--deepspeed_config", "deepspeed"),
@@ -182,11 +183,30 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
             return read_torchtitan(text, command, num_devices, shape, name=inner.name)
         if reader == "deepspeed":
             return read_deepspeed(parse_json(text.encode(), name=inner.name), command, num_devices)
-        return read_accelerate(read_yaml(text, name=inner.name), command, num_devices)
+        told = {**read_yaml(text, name=inner.name), **launcher_config(command.launcher)}
+        return read_accelerate(told, command, num_devices, partial(_beside, path))
+    if "--per_device_train_batch_size" in words or "accelerate" in [word.rpartition("/")[2] for word in words]:
+        return read_accelerate(_told_alone(command), command, num_devices, partial(_beside, path))
     if not any(word.startswith("--") for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
+    if not any(word.partition("=")[0] in argument_names() for word in command.arguments):
+        must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
+        raise InputError("launch", printable(command.program or path.name), must, NEAREST)
     return read_megatron(command, num_devices)
+
+
+def _told_alone(command: Command) -> JsonDict:
+    """The configuration that options say with no file: accelerate's, or Hugging Face Trainer's own."""
+    sharded = any(word.startswith("--fsdp") for word in command.arguments)
+    return {"distributed_type": "FSDP" if sharded else "MULTI_GPU", **launcher_config(command.launcher)}
+
+
+def _config_named(script: Path, words: Sequence[str]) -> JsonDict:
+    """NeMo's configuration that a command names and that lies beside the script."""
+    name = _after(words, "--config-name").removesuffix(".yaml") + ".yaml"
+    text = _beside(script, name) if name != ".yaml" else None
+    return read_yaml(text, name=name) if text else {}
 
 
 def _maxtext_keys(script: Path, command: Command) -> JsonDict:
@@ -211,7 +231,14 @@ def _beside(script: Path, name: str) -> str | None:
         return None
 
 
-def _after(words: tuple[str, ...], option: str) -> str:
+def _starter(config: Path) -> Path | None:
+    """The script beside a config file that names it; None where there is none, or several."""
+    beside = sorted(config.parent.glob("*.sh"))[:MOST_BESIDE]
+    found = [script for script in beside if config.name in (_beside(config, script.name) or "")]
+    return found[0] if len(found) == 1 else None
+
+
+def _after(words: Sequence[str], option: str) -> str:
     """The value of an option, empty where there is none."""
     for at, word in enumerate(words):
         if word == option and at + 1 < len(words):
@@ -244,7 +271,7 @@ def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | Non
         return read_nemo(value, num_devices)
     arguments = value.get("MODEL_ARGS")
     if not isinstance(arguments, dict):
-        return read_accelerate(value, None, num_devices)
+        return read_accelerate(value, None, num_devices, partial(_beside, path))
     words: list[str] = []
     for flag, given in arguments.items():
         if given is False:

@@ -69,6 +69,8 @@ def _read_numerics(flags: Flags, shape: TransformerShape) -> Numerics:
     named = {"--quick-geglu": "quick_gelu", "--swiglu": "silu", "--squared-relu": "relu2", "--openai-gelu": "gelu_tanh"}
     said = [activation for flag, activation in named.items() if flags.on(flag)]
     beside["activation"] = said[0] if said else "gelu" if exact else "gelu_tanh"
+    if flags.word("--position-embedding-type") == "alibi":  # Megatron-DeepSpeed's
+        beside["position_bias"] = "alibi"
     skipped = _read_skipped(flags, int(shape.num_layers))
     if skipped:
         beside["rope_layers"] = skipped
@@ -164,7 +166,7 @@ def _attention_vectors(flags: Flags, heads: int, head_dim: int) -> tuple[Vectors
 
 
 def _rotary(flags: Flags, head_dim: int) -> int:
-    kinds = ("learned_absolute", "rope", "mrope", "yarn", "relative", "none")
+    kinds = ("learned_absolute", "rope", "mrope", "yarn", "relative", "none", "alibi")
     kind = flags.word("--position-embedding-type", kinds)
     rotated = flags.on("--use-rotary-position-embeddings") or kind in ("rope", "mrope", "yarn")
     share = flags.number("--rotary-percent", 1.0)
@@ -209,6 +211,7 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
     activation = "silu" if gated else "relu2" if squared else "gelu"
     dense = DenseFfn(ffn_hidden_size=width, gated=gated, up_bias=bias, down_bias=bias, activation=activation)
     experts = flags.size("--num-experts")
+    experts = None if experts == 1 and flags.on("--deepspeed") else experts  # Megatron-DeepSpeed's default: dense
     if not experts:
         return dense, None
     expert = DenseFfn(

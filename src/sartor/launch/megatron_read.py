@@ -25,7 +25,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
-from sartor.step.trainers import MEGATRON
+from sartor.step.trainers import MEGATRON, MEGATRON_DEEPSPEED
 from sartor.units import ceil_div
 
 
@@ -38,6 +38,7 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     flags.assumptions += command.notes
     _check_exclusive(flags)
     tp, pp, cp, ep = (flags.size(name, 1) or 1 for name in DEGREES)
+    ep = max(ep, flags.size("--moe-expert-parallel-size", 1) or 1)  # Megatron-DeepSpeed's name
     shape = read_model(flags, tp)
     layers = None if shape is None else int(shape.num_layers)
     splits = _splits_experts(flags, tp)
@@ -52,7 +53,7 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
         virtual_stages=virtual,
         zero_stage=zero,
         shard_group=dp * cp // instances if instances > 1 else 0,
-        optimizer_offload=flags.on("--optimizer-cpu-offload"),
+        optimizer_offload=flags.on("--optimizer-cpu-offload", "--cpu-optimizer"),
         stage_layers=stages,
     )
     recompute, recomputed = _read_recompute(flags, virtual)
@@ -154,6 +155,8 @@ def _read_sharding(flags: Flags) -> tuple[int, int]:
         return strategies.index(strategy), instances
     if torch_fsdp:
         return (2 if flags.on("--torch-fsdp2-no-reshard-after-forward") else 3), instances
+    if (stage := flags.size("--zero-stage", least=0, most=3)) is not None and flags.on("--deepspeed"):
+        return stage, instances
     distributed = flags.word("--optimizer") in ("dist_muon",)
     return int(flags.on("--use-distributed-optimizer") or distributed), instances
 
@@ -164,6 +167,10 @@ def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
     count = flags.size("--recompute-num-layers")
     if flags.on("--recompute-activations") and granularity is None:
         granularity = "selective"
+    old = flags.word("--activations-checkpoint-method", ("uniform", "block"))  # Megatron-LM of 2021 and before
+    if flags.on("--checkpoint-activations", "--deepspeed-activation-checkpointing") or old:
+        granularity = granularity or "full"
+        method, count = method or old, count or flags.size("--activations-checkpoint-num-layers")
     if granularity == "full":
         if method == "uniform" and (count or 1) > 1:
             flags.assumptions.append(f"recomputation in units of {count} layers is priced as of one layer each")
@@ -274,8 +281,10 @@ def _read_trainer(flags: Flags, *, splits_experts: bool) -> Trainer:
     reduced = flags.on("--grad-reduce-in-bf16")
     full = flags.on("--accumulate-allreduce-grads-in-fp32") or not reduced
     loss = flags.word("--cross-entropy-fusion-impl", ("native", "te")) or "native"
+    by_deepspeed = flags.on("--deepspeed")
+    flags.on("--no-pipeline-parallel", "--deepspeed_config", "--deepspeed-config")
     return replace(
-        MEGATRON,
+        MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON,
         tp_overlap=flags.on("--tp-comm-overlap"),
         dp_overlap=flags.on("--overlap-grad-reduce"),
         p2p_overlap=not flags.on("--no-overlap-p2p-communication"),

@@ -4,15 +4,16 @@ Megatron-LM arguments that its fields stand for. Names recalled from NeMo 1.23 a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.megatron_read import read_megatron
 from sartor.launch.plan import LaunchReading, no_devices
 from sartor.launch.script import Command
+from sartor.launch.yaml_text import read_yaml
 from sartor.step.trainers.nemo import NEMO
 
 SAME = (
@@ -70,6 +71,21 @@ def is_nemo(value: JsonMap) -> bool:
     """Whether a YAML is NeMo's: a trainer of Lightning beside a model with layers."""
     model = value.get("model")
     return isinstance(value.get("trainer"), dict) and isinstance(model, dict) and "num_layers" in model
+
+
+def overrides(words: Iterable[str], config: JsonMap) -> JsonDict:
+    """A configuration with the fields that a command line says (``trainer.devices=8 ++model.num_layers=32``)."""
+    out = {name: dict(value) if isinstance(value, dict) else value for name, value in config.items()}
+    for word in words:
+        name, sign, value = word.lstrip("+~").partition("=")
+        group, dot, field = name.partition(".")
+        if sign and dot and group in ("trainer", "model"):
+            parsed = read_yaml(f"value: {value}", name=name)["value"]
+            inner, last = out.setdefault(group, {}), field.split(".")
+            for part in last[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[last[-1]] = parsed
+    return out
 
 
 def read_nemo(value: JsonMap, num_devices: int = 0) -> LaunchReading:

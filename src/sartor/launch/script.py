@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sartor.launch.flags import parse_flags
 from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell
@@ -31,7 +32,8 @@ _RENDEZVOUS = re.compile(
 )
 """Variables whose defaults say nothing of the plan."""
 _KEY = re.compile(r"[a-z]\w*=")
-"""MaxText's arguments."""
+"""MaxText's arguments, and NeMo's below."""
+_DOTTED = re.compile(r"[+~]*(trainer|model|exp_manager)\.[\w.]+=")
 _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train|(?i:maxtext(?:\.\w+)*\.train)")
 
 
@@ -52,7 +54,7 @@ def find_command(text: str, beside: Beside = nothing_beside) -> Command:
         launcher=tuple(launcher),
         program=program,
         arguments=tuple(rest),
-        num_devices=_devices(launcher, shell, text),
+        num_devices=_devices([*shell.batch, *launcher], shell, text),
         notes=tuple(notes),
     )
 
@@ -60,6 +62,7 @@ def find_command(text: str, beside: Beside = nothing_beside) -> Command:
 def _weight(command: list[str]) -> tuple[int, int]:
     flags = sum(word.startswith("--") for word in command)
     keys = sum(bool(_KEY.match(word)) for word in command) if any("axtext" in word.lower() for word in command) else 0
+    keys += sum(bool(_DOTTED.match(word)) for word in command)
     return (flags + keys, -len(command))
 
 
@@ -87,10 +90,10 @@ def _devices(launcher: list[str], shell: Shell, text: str) -> int:
 
     local = number("--nproc-per-node", "--num-gpus")
     nodes = number("--nnodes", "--num-nodes")
-    if total := number("--num-processes"):
+    if total := number("--num-processes") or _single(launcher, "-np", "-n") or _included(launcher):
         return total
     header = _header(text)
-    nodes = nodes or header.get("nodes", 0) or number("--nodes")
+    nodes = nodes or header.get("nodes", 0) or number("--nodes") or _single(launcher, "-N")
     if local:
         return local * (nodes or (1 if "--nnodes" not in flags else 0))
     if number("--ntasks"):
@@ -100,6 +103,19 @@ def _devices(launcher: list[str], shell: Shell, text: str) -> int:
         return local * nodes
     world = "".join(shell.variables.get("WORLD_SIZE", []))
     return int(world) if world.isdigit() and len(world) < 10 else 0
+
+
+def _single(launcher: list[str], *names: str) -> int:
+    """The whole number behind an option with one dash."""
+    found = [after for name, after in pairwise(launcher) if name in names and after.isdigit() and len(after) < 10]
+    return int(found[0]) if found else 0
+
+
+def _included(launcher: list[str]) -> int:
+    """Devices that DeepSpeed is told to take (``--include host-0:0,1@host-1:0,1``), where all are named."""
+    words = [after for name, after in pairwise(launcher) if name in ("-i", "--include")]
+    hosts = words[0].split("@") if words else []
+    return sum(len(host.partition(":")[2].split(",")) for host in hosts) if all(":" in host for host in hosts) else 0
 
 
 def _header(text: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ a word with a hole in it is never guessed, and the line it came from is remember
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class Shell:
     files: dict[str, str] = field(default_factory=dict)
     """Files that the script writes itself, from here-documents."""
     beside: Beside = nothing_beside
+    batch: list[str] = field(default_factory=list)
+    """Options of the batch system or shell that a script beside it is handed to."""
     depth: int = 0
     followed: int = 0
 
@@ -221,8 +224,12 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         shell.variables[statement.array] = before + items
         return
     words = statement.words[drop:]
-    while words and _plain(words[:1]) in ("export", "local", "readonly", "declare", "-a", "-x", "time", "exec", "!"):
+    declares = False
+    while words and _plain(words[:1]) in (*_DECLARES, "-a", "-x", "time", "exec", "!"):
+        declares |= _plain(words[:1]) in _DECLARES
         words = words[1:]
+    if declares:  # names that have their values already, between those that get one
+        words = tuple(word for word in words if _ASSIGNS.match("".join(p for p in word if isinstance(p, str))))
     while words and isinstance(words[0][0] if words[0] else None, str):
         found = _ASSIGNS.match("".join(p if isinstance(p, str) else HOLE for p in words[0]))
         if not found or HOLE in found[0]:
@@ -242,7 +249,8 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
     elif shell.depth < MAX_DEPTH:
         shell.depth += 1
         kept = {name: shell.variables.get(name) for name in "@#123456789"}
-        if command[0] in shell.functions:
+        if command[0] in shell.functions or _base_of(command[0]) in (*_SHELLS, "srun"):
+            command = command if command[0] in shell.functions else command[1:]
             shell.variables |= {"@": command[1:], "#": [str(len(command) - 1)]}
             shell.variables |= {str(k + 1): [text] for k, text in enumerate(command[1:10])}
         _run(shell, inner)
@@ -253,6 +261,7 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         shell.depth -= 1
 
 
+_DECLARES = ("export", "local", "readonly", "declare")
 _SHELLS = ("bash", "sh", "sbatch")
 
 
@@ -263,14 +272,27 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
         return shell.functions[command[0]]
     if statement.document and not statement.target and any(word.rsplit("/", 1)[-1] in _SHELLS for word in command):
         return statements_of(statement.document.replace("\\$", "$"))
-    if len(command) > 1 and (name in ("source", ".") or (name in _SHELLS and _base_of(command[1]) in shell.files)):
-        text = shell.files.get(_base_of(command[1])) or shell.beside(command[1])
+    if script := _script_of(command):
+        text = shell.files.get(_base_of(script)) or shell.beside(script)
         if text is not None and len(text) <= MAX_CHARS:
+            at = command.index(script)
+            shell.batch += command[1:at]
+            del command[1:at]
             return statements_of(text)
-        if not re.search(r"(activate|\.bashrc|\.profile|modules?|conda|setvars)", command[1]):
-            shown = re.sub(f"{HOLE}(\\w*){HOLE}?", r"$\1", command[1])
-            shell.notes.append(f"line {statement.line}: {shown} is not beside the script: what it sets is not known")
+    usual = r"(activate|\.bashrc|\.profile|modules?|conda|setvars)"
+    if len(command) > 1 and name in ("source", ".") and not re.search(usual, command[1]):
+        shown = re.sub(f"{HOLE}(\\w*){HOLE}?", r"$\1", command[1])
+        shell.notes.append(f"line {statement.line}: {shown} is not beside the script: what it sets is not known")
     return None
+
+
+def _script_of(command: list[str]) -> str:
+    """The file that a command sources or hands to a shell or a batch system; empty where it does neither."""
+    name = _base_of(command[0])
+    if name in ("source", ".") and len(command) > 1:
+        return command[1]
+    started = name in _SHELLS or any(_base_of(word) in _SHELLS for word in command[:-1] if name == "srun")
+    return next((word for word in command[1:] if started and word.endswith((".sh", ".slurm", ".sbatch"))), "")
 
 
 def _base(shell: Shell, word: Word) -> str:
@@ -345,16 +367,44 @@ def _filled(shell: Shell, text: str) -> list[str]:
 
 
 def _calculate(shell: Shell, text: str) -> str:
-    """Integer arithmetic of + - * / % and parentheses over numbers and variables."""
+    """Integer arithmetic of + - * / %, comparisons, ``a ? b : c`` and parentheses over numbers and variables."""
     filled = re.sub(
         r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: "".join(_look_up(shell, Variable(name=m[1], quoted=True))), text
     )
-    if HOLE in filled or not re.fullmatch(r"[\d\s+*/%()-]{1,200}", filled) or "**" in filled:
+    if HOLE in filled or not re.fullmatch(r"[\d\s+*/%()<>=!?:-]{1,200}", filled) or "**" in filled:
         return HOLE
     try:
-        return str(_sum(re.findall(r"\d+|[-+*/%()]", filled)))
+        return str(_choice(re.findall(r"\d+|[<>=!]=|[-+*/%()<>?:]", filled)))
     except (ZeroDivisionError, IndexError, ValueError):
         return HOLE
+
+
+def _choice(tokens: list[str]) -> int:
+    value = _comparison(tokens)
+    if tokens[:1] != ["?"]:
+        return value
+    tokens.pop(0)
+    yes = _choice(tokens)
+    tokens.pop(0)
+    no = _choice(tokens)
+    return yes if value else no
+
+
+_SIGNS = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def _comparison(tokens: list[str]) -> int:
+    value = _sum(tokens)
+    while tokens and tokens[0] in _SIGNS:
+        value = int(_SIGNS[tokens.pop(0)](value, _sum(tokens)))
+    return value
 
 
 def _sum(tokens: list[str]) -> int:
@@ -377,7 +427,7 @@ def _atom(tokens: list[str]) -> int:
     if token == "-":
         return -_atom(tokens)
     if token == "(":
-        value = _sum(tokens)
+        value = _choice(tokens)
         tokens.pop(0)
         return value
     return int(token)
@@ -402,6 +452,8 @@ def _judge(words: list[str]) -> bool | None:
         return empty if words[0] == "-z" else not empty
     if len(words) == 1 and words[0] in ("-z", "-n"):
         return words[0] == "-z"
+    if len(words) == 3:  # what nobody sets is empty
+        words = [re.sub(f"^{HOLE}\\w+{HOLE}$", "", word) for word in words]
     if len(words) != 3 or HOLE in "".join(words):
         return None
     left, sign, right = words
