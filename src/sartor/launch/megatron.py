@@ -156,8 +156,8 @@ def _overlap(trainer: Trainer, plan: TrainingPlan) -> Iterator[Argument]:
         yield ("--overlap-grad-reduce",)
         if plan.zero_stage:
             yield ("--overlap-param-gather",)
-    if trainer.tp_overlap:
-        if plan.dims.tp == 1 or not plan.dims.sequence_parallel:
+    if trainer.tp_overlap and plan.dims.tp > 1:
+        if not plan.dims.sequence_parallel:
             raise _refuse(
                 "tp_overlap", "true", "overlaps tensor parallelism under --sequence-parallel", "tp_overlap=false"
             )

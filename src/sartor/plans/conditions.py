@@ -227,6 +227,12 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
             reason=f"{job.trainer.name} always splits the sequence over tp",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
         )
+    if job.trainer.tp_overlap and job.trainer.optional_sequence_parallel:
+        # Megatron-LM, arguments.py; Transformer Engine's userbuffers gather and scatter what the sequence is split over.
+        yield Condition(
+            reason="overlap of tensor parallelism needs sequence parallelism",
+            ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
+        )
     if not job.trainer.splits_sequence:
         yield Condition(
             reason=f"{job.trainer.name} has no sequence parallelism", ok=lambda r: r["sequence_parallel"] == 0
