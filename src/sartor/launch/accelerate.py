@@ -168,7 +168,8 @@ def read_accelerate(
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
         must = "must be FSDP, DEEPSPEED, MULTI_GPU or NO"
         raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
-    devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
+    said = fields.size("num_processes")
+    devices = num_devices or said or (command.num_devices if command else 0)
     if not devices:
         raise no_devices(1)
     dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")
@@ -235,7 +236,7 @@ def _value(values: Sequence[str]) -> object:
 
 def _read_deepspeed(fields: Document, command: Command | None, num_devices: int, beside: Beside) -> LaunchReading:
     """DeepSpeed under accelerate: its own file, or the few fields that accelerate has for it."""
-    devices = num_devices or fields.size("num_processes") or 0
+    devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
         if text is None:

@@ -282,7 +282,7 @@ def _read_trainer(flags: Flags, *, splits_experts: bool) -> Trainer:
     full = flags.on("--accumulate-allreduce-grads-in-fp32") or not reduced
     loss = flags.word("--cross-entropy-fusion-impl", ("native", "te")) or "native"
     by_deepspeed = flags.on("--deepspeed")
-    flags.on("--no-pipeline-parallel", "--deepspeed_config", "--deepspeed-config")
+    flags.on("--no-pipeline-parallel", "--deepspeed_config")
     return replace(
         MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON,
         tp_overlap=flags.on("--tp-comm-overlap"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.model_fields import Argument, numeric_arguments
+from sartor.launch.model_fields import OWN_CONFIG, Argument, numeric_arguments
 from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,
@@ -146,6 +146,8 @@ def _same_as_flavor(shape: TransformerShape, flavor: Flavor, notes: list[str]) -
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     d, sharded = plan.dims, (plan.dims.dp * plan.dims.cp) > 1
     device_only(KIND, job)
+    if job.shape.encoder_only or not job.shape.lm_head or sum(stack.is_text for stack in job.shape.stacks) != 1:
+        raise _refuse("MODEL", job.shape.name, "trains one decoder on text", OWN_CONFIG)
     if plan.zero_stage == 1:
         raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3) or not at all", "zero_stage=2")
     if plan.zero_stage == 0 and sharded and (d.cp > 1 or d.tp > 1 or d.pp > 1):

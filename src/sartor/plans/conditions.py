@@ -17,6 +17,7 @@ from sartor.model.blocks import layer_order
 from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, OffloadModule, PipelineSchedule, Recompute, TrainingJob
+from sartor.model.workload import AttentionKernel
 from sartor.plans.space import (
     SWITCHES,
     UNEVEN_CHUNKS,
@@ -112,6 +113,8 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="seq_len does not split over cp",
         ok=lambda r: (r["cp"] == 1) | (job.seq_len % (2 * r["cp"]) == 0),
     )
+    if job.attention_kernel is AttentionKernel.UNFUSED:  # Megatron-Core's dot_product_attention.py asserts it
+        yield Condition(reason="context parallelism needs fused attention", ok=lambda r: np.asarray(r["cp"] == 1))
     heads = job.shape.num_heads
     if job.context_parallel is ContextParallel.ALL_TO_ALL:
         yield Condition(
@@ -228,7 +231,7 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
         )
     if job.trainer.tp_overlap and job.trainer.optional_sequence_parallel:
-        # Megatron-LM, arguments.py; Transformer Engine's userbuffers gather and scatter what the sequence is split over.
+        # Megatron-LM, arguments.py; Transformer Engine's userbuffers move what the sequence is split over.
         yield Condition(
             reason="overlap of tensor parallelism needs sequence parallelism",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),

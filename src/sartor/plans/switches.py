@@ -97,6 +97,7 @@ SWITCHED: Mapping[str, JobSwitch] = {
     "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
     "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
     "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "dropout": JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
     "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
     "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
     "frozen_bits": JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
