@@ -135,7 +135,7 @@ def test_what_a_trainers_files_cannot_say_is_searched_for_without(sartor: Call, 
     words = ("--num-devices", "16", "--global-batch-size", "16", "--set", "num_layers=8", "--framework", "megatron")
     ran = sartor("plan", "mixtral-8x7b", *words, "--write", kind, tmp_path / kind)
     assert ran.code == 0
-    assert "slower" in ran.err
+    assert "cannot run the best plan" not in ran.err
     read = api.lint_launch(tmp_path / kind, "dgx-h100", model="mixtral-8x7b", seq_len=4096, search=False)
     assert (read.priced.plan.dims.pp, read.priced.plan.dims.ep) == (1, 1)
 
