@@ -24,6 +24,8 @@ from sartor.designs.space import AcceleratorSpace, published_space, taken
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.edit import edit_fields
+from sartor.model.training import Recompute
+from sartor.model.workload import Phase
 from sartor.model.zoo import load_model
 from sartor.schedules.from_graph import fuse_graph
 from sartor.schedules.solve import ScheduleCache
@@ -66,22 +68,25 @@ def by_trying_all(asked: DesignQuestion, space: AcceleratorSpace, axes: ShapeAxe
     most, blocks = 0.0, ScheduleCache()
     for variant in axes.variants:
         here, store = with_shape(asked, variant), ScheduleStore(blocks=blocks)
-        options = tuple(every_option(here, 0))
+        options = tuple(option for m in range(len(here.models)) for option in every_option(here, m))
         for index in range(len(candidates)):
             for h, hbm in enumerate(candidates.hbm_bytes[:, index].tolist()):
                 chip = candidates.accelerator(index)
                 point = Point(index=index, accelerator=chip, hbm_bytes=hbm, options=options, schedule_limit_s=3.2)
-                most = max(most, evaluate_point(here, point, store).rates[0] / candidates.divisor[h, index])
+                rates = np.array(evaluate_point(here, point, store).rates)
+                most = max(most, float(here.together(rates)) / candidates.divisor[h, index])
     return most
 
 
-@pytest.mark.parametrize("seed", range(times(3, 1000)))
+@pytest.mark.parametrize("seed", range(times(2, 1000)))
 def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) -> None:
     draw = random.Random(seed)
     space, axes = random_space(draw), random_axes(draw)
     widths = draw.choice([(1,), (2,), (1, 2)])
     model = DesignModel(name="small", shape=axes.variants[0].shape, seq_len=64, widths=widths)
-    asked = question(models=(model,), microbatch_sizes=(draw.choice([1, 2]),), objective=draw.choice(list(Objective)))
+    models = [(model,), (model, replace(model, name="served", phase=Phase.DECODE, context_len=64, batch_sizes=(1, 8)))]
+    sizes, objective = (draw.choice([1, 2]),), draw.choice(list(Objective))
+    asked = question(models=draw.choice(models), microbatch_sizes=sizes, objective=objective)
     most = by_trying_all(asked, space, axes)
     found = search_with_shapes(asked, space, axes)
     if not isinstance(found, JointShapes):  # the first shape fits nowhere
@@ -181,16 +186,18 @@ def test_every_shape_of_the_size_is_an_axis_and_the_guard_a_mask() -> None:
 
 def test_several_models_have_no_one_shape() -> None:
     asked = question()
-    two = replace(asked, models=(asked.models[0], replace(asked.models[0], name="other")))
+    other = replace(asked.models[0], name="other", shape=small_shape(num_layers=3))
+    two = replace(asked, models=(asked.models[0], other))
     with pytest.raises(InputError, match="asks about one model"):
         search_with_shapes(two, small_space(), ShapeAxes(variants=(), num_shapes=0, tolerance=0.01))
 
 
 def test_without_time_the_answer_is_the_model_as_it_is_and_no_proof() -> None:
     draw = random.Random(1)
-    space, axes = small_space(), random_axes(draw)
+    space, axes = small_space(num_tensor_cores=[1], array_rows=[16]), random_axes(draw)
     model = DesignModel(name="small", shape=axes.variants[0].shape, seq_len=64, widths=(1,))
-    found = search_with_shapes(question(models=(model,)), space, axes, deadline=0.0)
+    asked = question(models=(model,), microbatch_sizes=(4,), recomputes=(Recompute.NONE,))
+    found = search_with_shapes(asked, space, axes, deadline=0.0)
     assert isinstance(found, JointShapes)
     assert found.result.status is DesignStatus.FEASIBLE
     assert found.result.gap == float("inf")

@@ -243,14 +243,13 @@ def _every_shape(
 ) -> EveryShape:
     """A search over all shapes of the one model's size. Raises ``InputError``."""
     from sartor.designs.shape_axes import shape_axes
-    from sartor.designs.shapes_proved import search_with_shapes
+    from sartor.designs.shapes_proved import check_one_shape, search_with_shapes
     from sartor.shapes.quality import QualityGuard
 
     if fleet:
         raise InputError("fleet", ",".join(fleet), "is compared with a number of shapes, not with all", "shapes=4")
-    if len(question.models) != 1:
-        raise InputError("shapes", "all", f"asks about one model, and {len(question.models)} are given", "one model")
-    (model,), guard = question.models, QualityGuard(width=evidence)
+    check_one_shape(question)
+    model, guard = question.models[0], QualityGuard(width=evidence)
     axes = shape_axes(model.shape, model.seq_len, model.widths, tolerance=tolerance, guard=guard)
     return partial(search_with_shapes, question, space, axes)
 

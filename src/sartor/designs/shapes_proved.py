@@ -19,6 +19,7 @@ import numpy.typing as npt
 from sartor.designs.bounds import LoweredModel, lower_models
 from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
+from sartor.designs.parts import ModelParts, Split
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
@@ -33,6 +34,8 @@ Told = Callable[[Progress], None] | None
 
 MORE = ("num_tensor_cores", "num_vector_cores", "global_buffer_bytes")
 """Fields of which more is never slower, all others alike."""
+MOST_PAIRS = 2_000_000
+"""Pairs of shape and chip that are bounded together: 16 MB for each split."""
 MOST_ALIKE = 4096
 """Chips alike in all other fields that are compared with each other; of more, all are kept."""
 
@@ -78,14 +81,14 @@ def search_with_shapes(
     deadline: float = float("inf"),
     told: Told = None,
 ) -> JointShapes | JointResult:
-    """The best of all shapes of ``axes`` in place of the question's one model, over the whole space, with its proof;
-    where the model as it is fits nowhere or its search is interrupted, what that found.
+    """The best of all shapes of ``axes`` in place of the question's own, over the whole space, with its proof; where
+    the model as it is fits nowhere or its search is interrupted, what that found. A model that is trained and served
+    has one shape for both.
 
     ``search`` replaces `search_design` and ends by itself at the ``deadline`` (of ``time.perf_counter``). Raises
-    ``InputError`` with several models.
+    ``InputError`` with models of several shapes.
     """
-    if len(question.models) != 1:
-        raise InputError("shapes", f"{len(question.models)} models", "asks about one model", "one model")
+    check_one_shape(question)
     start = time.perf_counter()
     as_it_is = search(question, space, "")
     if as_it_is.best is None or as_it_is.interrupted:
@@ -106,8 +109,16 @@ def search_with_shapes(
 
 
 def with_shape(question: DesignQuestion, variant: ShapeVariant) -> DesignQuestion:
-    """The question with another shape of its one model."""
-    return replace(question, models=(replace(question.models[0], shape=variant.shape, expert_widths=()),))
+    """The question with another shape."""
+    models = (replace(model, shape=variant.shape, expert_widths=()) for model in question.models)
+    return replace(question, models=tuple(models))
+
+
+def check_one_shape(question: DesignQuestion) -> None:
+    """Raise ``InputError`` where the question's models are not one model, in one phase or several."""
+    if any(model.shape != question.models[0].shape for model in question.models):
+        names = ", ".join(model.name for model in question.models)
+        raise InputError("shapes", "all", f"asks about one model, not {names}", "one model")
 
 
 def _in_turn(state: _Shapes, search: NamedSearch) -> float | None:
@@ -140,7 +151,7 @@ class _Shapes:
     deadline: float
     start: float
     told: Told
-    models: list[LoweredModel] = field(default_factory=list)
+    models: list[tuple[LoweredModel, ...]] = field(default_factory=list)
     found: dict[int, JointResult] = field(default_factory=dict)
     """Shapes that were searched; the others have bounds only."""
     best: int = 0
@@ -175,24 +186,51 @@ class _Shapes:
             self.interrupted = True
 
     def _bound(self) -> bool:
-        """Both bounds of every shape on every chip, split by split; False where time ran out."""
+        """Both bounds of every shape on every chip; False where time ran out."""
         for asked in self.asked[len(self.models) :]:
             if self._late():
                 return False
-            self.models += lower_models(asked)
-        splits = dict.fromkeys(split for model in self.models for split in model.parts)
-        divisor, most = self.candidates.least_divisor[self.chips], np.zeros(self.bounds.shape)
-        for split in splits:
-            if self._late():
-                return False
-            shapes = np.array([s for s, model in enumerate(self.models) if split in model.parts])
-            mine = [self.asked[s] for s in shapes], [self.models[s].parts[split] for s in shapes]
-            rates = first_rates(*mine, self.candidates, self.chips)
-            shape, chip = np.nonzero(rates / divisor > np.maximum(self.enough(), most[shapes]))
-            rates[shape, chip] = second_rates(*mine, self.candidates, shape, self.chips[chip], self.enough())
-            most[shapes] = np.maximum(most[shapes], rates / divisor)
-        self.bounds = most
+            self.models.append(lower_models(asked))
+        blocks = min(-(-self.bounds.size // MOST_PAIRS), len(self.asked))
+        return all(self._bound_some(shapes) for shapes in np.array_split(np.arange(len(self.asked)), blocks))
+
+    def _bound_some(self, shapes: Array) -> bool:
+        """The same of some shapes: the second bound of pairs that the first leaves, with the best of other models."""
+        together, divisor = self.asked[0].together, self.candidates.least_divisor[self.chips]
+        first = [self._first(shapes, m) for m in range(len(self.asked[0].models))]
+        best = np.stack([np.max(list(each.values()), axis=0) for each in first])
+        for m, each in enumerate(first):
+            tight = np.zeros(best[m].shape)
+            for split, rates in each.items():
+                if self._late():
+                    return False
+                joint = np.asarray(together(np.concatenate([best[:m], rates[None], best[m + 1 :]]))) / divisor
+                shape, chip = np.nonzero((joint > self.enough()) & (rates > tight))
+                rates[shape, chip] = self._second(shapes[shape], m, split, self.chips[chip])
+                tight = np.maximum(tight, rates)
+            best[m] = tight
+        self.bounds[shapes] = np.asarray(together(best)) / divisor
         return True
+
+    def _first(self, shapes: Array, m: int) -> dict[Split, Array]:
+        """First bounds [shapes, chips] of a model by split; 0 where that does not divide the shape."""
+        found = {}
+        for split in dict.fromkeys(split for s in shapes for split in self.models[s][m].parts):
+            divided = np.array([split in self.models[s][m].parts for s in shapes])
+            asked, parts = self._of(shapes[divided], m, split)
+            found[split] = np.zeros((len(shapes), len(self.chips)))
+            found[split][divided] = first_rates(asked, parts, self.candidates, self.chips)
+            point()
+        return found
+
+    def _second(self, shape: Array, m: int, split: Split, chip: Array) -> Array:
+        """Second bounds of pairs of shape and candidate."""
+        few, place = np.unique(shape, return_inverse=True)
+        enough = self.enough() if len(self.asked[0].models) == 1 else 0.0
+        return second_rates(*self._of(few, m, split), self.candidates, place.reshape(-1), chip, enough)
+
+    def _of(self, shapes: Array, m: int, split: Split) -> tuple[list[DesignQuestion], list[ModelParts]]:
+        return [self.asked[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
 
     def _late(self) -> bool:
         point()
