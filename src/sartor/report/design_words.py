@@ -142,6 +142,8 @@ def proof_text(answer: DesignAnswer) -> str:
     size = f"{found.space_size:,} combinations"
     if found.status is DesignStatus.OPTIMAL:
         return f"Proved optimal: none of {size} is better ({how})."
+    if not (found.waiting or found.interrupted):
+        return f"Proved to within {format_share(found.gap)}: none of {size} is better by more ({how})."
     why = "interrupted" if found.interrupted else "out of time"
     left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
     return f"Not proved optimal ({why}): {left}. With --study FILE the same command goes on where it ended."
