@@ -26,7 +26,7 @@ def advise(
     regret: Annotated[
         str, typer.Option(metavar="weighted|worst", help="Of several phases: the mean loss, or the largest.")
     ] = "weighted",
-    params_tolerance: Annotated[float, typer.Option(help="Largest change of the parameter count, as a share.")] = 0.01,
+    params_tolerance: o.ParamsTolerance = 0.01,
     freeze: Annotated[
         str, typer.Option(metavar="FIELD,...", help="Fields that must not change: vocab_size,num_heads, ...")
     ] = "",
@@ -39,10 +39,7 @@ def advise(
         ),
     ] = "",
     top: o.Top = 10,
-    evidence: Annotated[
-        float,
-        typer.Option(help="Width of the quality guard: 1 is the range of published evidence, 0.5 half of it, ..."),
-    ] = 1.0,
+    evidence: o.Evidence = 1.0,
     seq_len: o.SeqLen = None,
     microbatch_size: o.MicrobatchSize = None,
     context_len: o.ContextLen = None,

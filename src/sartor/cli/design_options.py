@@ -62,15 +62,6 @@ Shapes = Annotated[
         help="Also search N shapes of the same size, each with proof; all: the shape is searched with the chip.",
     ),
 ]
-ParamsTolerance = Annotated[
-    float, typer.Option("--params-tolerance", metavar="SHARE", help="--shapes all: by how much parameters may differ.")
-]
-Evidence = Annotated[
-    float,
-    typer.Option(
-        "--evidence", metavar="WIDTH", help="--shapes all: width of the quality guard, 1 is published evidence."
-    ),
-]
 Fleet = Annotated[
     str | None,
     typer.Option("--fleet", metavar="CHIP[=WEIGHT],...", help="Existing accelerators: find the best shape for them."),

@@ -353,3 +353,15 @@ TraceFile = Annotated[
         "--trace", metavar="FILE", callback=writable, help="Write a trace to open at https://ui.perfetto.dev."
     ),
 ]
+ParamsTolerance = Annotated[
+    float,
+    typer.Option("--params-tolerance", metavar="SHARE", help="Largest change of the parameter count, as a share."),
+]
+Evidence = Annotated[
+    float,
+    typer.Option(
+        "--evidence",
+        metavar="WIDTH",
+        help="Width of the quality guard: 1 is the range of published evidence, 0.5 half of it, ...",
+    ),
+]
