@@ -161,7 +161,10 @@ def _best_option(
 def evaluate_option(
     question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
 ) -> tuple[ModelOutcome | None, float]:
-    """The best plan of one option (None where it does not fit) and a bound on what it reaches [sequences/s]."""
+    """The best plan of one option (None where it does not fit, or is of a type that the chip does not multiply) and a
+    bound on what it reaches [sequences/s]."""
+    if not point.accelerator.multiplies(option.split.dtype):
+        return None, 0.0
     model = question.models[option.model]
     found = layer_times(question, point, option, store)
     if found is None:
