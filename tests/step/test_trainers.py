@@ -74,7 +74,7 @@ def test_a_trainer_nobody_knows_is_refused_with_the_nearest() -> None:
 
 
 def test_the_defaults_of_the_record_are_megatrons_facts() -> None:
-    told = {"name", "aliases", "words", "source", "launchable", "releases", "drops_out", "offloads"}
+    told = {"name", "aliases", "words", "source", "launchable", "releases", "drops_out", "offloads", "in_files"}
     facts = set(Trainer.__dataclass_fields__) - told
     assert all(getattr(TRAINERS["megatron"], fact) == getattr(Trainer(), fact) for fact in facts)
 
