@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from design_samples import question, small_space
@@ -9,7 +11,7 @@ from sartor.designs.baselines import alone, point_on
 from sartor.designs.bounds import lower_models
 from sartor.designs.nearby import NEAR, SWINGS, Nearby, nearby
 from sartor.designs.point import evaluate_point
-from sartor.designs.question import Budgets
+from sartor.designs.question import Budgets, Objective
 from sartor.designs.result import JointResult
 from sartor.designs.search import candidates_of, search_design
 from sartor.model.training import Recompute
@@ -58,6 +60,19 @@ def test_each_assumption_is_changed_both_ways_and_faster_is_never_slower(result:
     for each in found.swings:
         assert each.survives == (each.objective >= each.most * (1 - 1e-9))
         assert each.num_rivals > 0
+
+
+def test_a_slower_rate_is_never_a_gain_per_watt() -> None:
+    asked = replace(ASKED, objective=Objective.PER_WATT)
+    best = search_design(asked, SPACE)
+    found = nearby(asked, SPACE, best)
+    assert best.best is not None
+    assert found is not None
+    for each in found.swings:
+        low, high = each.objective, best.best.objective
+        if (each.change > 0) != (each.assumption == "link latency"):
+            low, high = high, low
+        assert low <= high * (1 + 1e-6), each
 
 
 def test_without_a_best_chip_there_is_no_neighbourhood() -> None:

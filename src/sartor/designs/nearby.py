@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,8 +63,13 @@ class Nearby:
     swings: tuple[Swing, ...]
 
 
-Price = Callable[[Accelerator, float], Ranked]
-"""A chip under its best plan; below an objective given, whatever was found first."""
+
+class Price(Protocol):
+    """A chip under its best plan at the rates of ``rates`` (its own where none are given); below the objective
+    ``floor``, whatever was found first. Area, power and price are the chip's own: an assumption that is off changes
+    what it reaches, not what was drawn."""
+
+    def __call__(self, chip: Accelerator, floor: float, rates: Accelerator | None = None) -> Ranked: ...
 
 
 def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResult) -> Nearby | None:
@@ -77,13 +83,17 @@ def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResul
 
     plain = question.objective is Objective.THROUGHPUT and len(question.models) == 1
 
-    def price(chip: Accelerator, floor: float) -> Ranked:
+    def price(chip: Accelerator, floor: float, rates: Accelerator | None = None) -> Ranked:
         memory = hbm if space.hbm_bytes else float(chip.hbm_bytes)
-        point = point_on(question, models, chip, memory)
+        point = point_on(question, models, rates or chip, memory)
+
+        def under(**changes: Any) -> Ranked:
+            found = evaluate_point(question, replace(point, **changes), store)
+            return alone(question, replace(found, point=replace(found.point, accelerator=chip)))
+
         own = tuple(o for o in point.options if any(x and _same(x.option, o) for x in best.evaluation.outcomes))
-        first = alone(question, evaluate_point(question, replace(point, options=own), store))
-        floors = (max(floor, first.objective),) if plain else ()
-        found = alone(question, evaluate_point(question, replace(point, floor=floors), store))
+        first = under(options=own)
+        found = under(floor=(max(floor, first.objective),) if plain else ())
         return max(found, first, key=lambda each: each.objective)
 
     candidates, _ = candidates_of(question, space)
@@ -136,8 +146,8 @@ def _swings(best: Accelerator, rivals: list[Accelerator], price: Price) -> Itera
         return replace(chip, **fields)  # type: ignore[arg-type]
 
     for name, change in ((name, change) for name, change in SWINGS if any(ASSUMED[name](best).values())):
-        mine = price(changed(name, change, best), 0.0).objective
-        most = max([mine, *(price(changed(name, change, each), mine).objective for each in rivals)])
+        mine = price(best, 0.0, changed(name, change, best)).objective
+        most = max([mine, *(price(each, mine, changed(name, change, each)).objective for each in rivals)])
         yield Swing(assumption=name, change=change, objective=mine, most=most, num_rivals=len(rivals))
 
 
