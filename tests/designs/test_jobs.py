@@ -100,6 +100,16 @@ def test_more_time_for_a_pass_is_never_worse_and_none_at_all_is_an_answer() -> N
     assert all(a <= b for a, b in pairwise(reached))
 
 
+@pytest.mark.parametrize("words", ["prefill", "decode", "train:0.5,decode:0.5"])
+def test_a_limit_that_no_chip_meets_names_the_nearest_that_one_does(words: str) -> None:
+    space = small_space(hbm_gb=[0.2])
+    field = "ttft" if words == "prefill" else "tpot"
+    told = search_design(jobs_question(space, words, **{f"{field}_s": 1e-9}), space).tightest
+    nearest_s = 1e-3 * float(told.removesuffix(" is reached").rpartition(f"{field}_ms=")[2])
+    assert search_design(jobs_question(space, words, **{f"{field}_s": nearest_s}), space).best is not None
+    assert search_design(jobs_question(space, words, **{f"{field}_s": 0.98 * nearest_s}), space).best is None
+
+
 def test_a_copy_that_holds_the_weights_and_no_cache_serves_nothing() -> None:
     found = search_design(jobs_question(small_space(), "decode"), small_space(hbm_gb=[0.0005]))
     assert found.status is DesignStatus.INFEASIBLE

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, floor, inf, log10
 
 from sartor.designs.bounds import LoweredModel, bare_problem, splits
 from sartor.designs.parts import ModelParts, design_job
-from sartor.designs.question import LIMITS, DesignModel, DesignQuestion
+from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute
@@ -18,18 +18,42 @@ from sartor.step.chip_blocks import block_graphs
 from sartor.units import format_bytes
 
 
-def tightest_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
-    """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried."""
+def tightest_constraint(
+    question: DesignQuestion,
+    models: Sequence[LoweredModel],
+    hbm_bytes: float,
+    quickest_s: Callable[[DesignModel], tuple[float, bool]],
+) -> str:
+    """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried, ``quickest_s`` how
+    long a pass of a model takes at least on any chip, and whether that is proved."""
     found = memory_constraint(question, models, hbm_bytes)
     if found:
         return found
-    for model in question.models:
-        if model.served and model.latency_s:
-            return f"{LIMITS[model.phase]}={1e3 * model.latency_s:g}: no pass of {model.name} is known to be as fast"
+    limited = [model for model in question.models if model.served and model.latency_s]
+    for model in limited:
+        least_s, proved = quickest_s(model)
+        if least_s == inf:
+            return f"{_limit(model)}: no pass of {model.name} is known to be as fast"
+        if least_s > (model.latency_s or inf):
+            words = "the quickest pass" if proved else "the quickest pass found in the time"
+            near = f"{LIMITS[model.phase]}={_rounded_up(1e3 * least_s)} is reached"
+            return f"{_limit(model)}: {words} of {model.name} on any chip takes {1e3 * least_s:.4g} ms; {near}"
+    if limited:
+        return f"{', '.join(map(_limit, limited))}: each is reached, but on no one chip within all budgets"
     limit = question.budgets.energy_j_per_token
     if limit is not None:
         return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
     return f"num_devices={question.num_devices}: no point holds every model at once"
+
+
+def _limit(model: DesignModel) -> str:
+    return f"{LIMITS[model.phase]}={1e3 * (model.latency_s or inf):g}"
+
+
+def _rounded_up(value: float) -> str:
+    """Three digits, no less than the value."""
+    step = 10.0 ** (floor(log10(value)) - 2)
+    return f"{ceil(value / step * (1 - EQUAL)) * step:.3g}"
 
 
 def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:

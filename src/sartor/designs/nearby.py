@@ -63,7 +63,6 @@ class Nearby:
     swings: tuple[Swing, ...]
 
 
-
 class Price(Protocol):
     """A chip under its best plan at the rates of ``rates`` (its own where none are given); below the objective
     ``floor``, whatever was found first. Area, power and price are the chip's own: an assumption that is off changes

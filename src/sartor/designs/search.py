@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
+from math import inf
 
 import numpy as np
 
 from sartor.designs.candidates import Candidates, area_of, candidates_of, priced
 from sartor.designs.infeasible import tightest_constraint
-from sartor.designs.question import EQUAL, DesignQuestion
+from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.state import SearchState
@@ -62,7 +65,7 @@ def search_design(
         pass
     except KeyboardInterrupt:
         interrupted = True
-    return _result(state, interrupted)
+    return _result(state, interrupted, deadline)
 
 
 class OutOfTime(Exception):
@@ -107,7 +110,7 @@ def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]
             tasks += [] if state.early() else state.point_tasks()
 
 
-def _result(state: SearchState, interrupted: bool) -> JointResult:
+def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResult:
     question, space = state.question, state.space
     num_points = space.num_kept * max(len(space.hbm_bytes), 1)
     left_out = num_points - int(np.count_nonzero(state.candidates.hbm_bytes))
@@ -128,7 +131,8 @@ def _result(state: SearchState, interrupted: bool) -> JointResult:
     if not value and not upper:
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked)}
         nothing["pruned"] = num_points - left_out - len(state.ranked)
-        why = tightest_constraint(question, lowered(question), float(state.candidates.hbm_bytes.max()))
+        memory, quickest_s = float(state.candidates.hbm_bytes.max()), partial(_quickest_s, question, space, deadline)
+        why = tightest_constraint(question, lowered(question), memory, quickest_s)
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     gap = (upper - value) / value if value else float("inf")
     proved = upper <= value * (1 + EQUAL)
@@ -142,3 +146,30 @@ def _result(state: SearchState, interrupted: bool) -> JointResult:
         ranked=tuple(sorted(state.ranked.values(), key=lambda each: -each.objective)),
         **common,  # type: ignore[arg-type]
     )
+
+
+def _quickest_s(
+    question: DesignQuestion, space: AcceleratorSpace, deadline: float, model: DesignModel
+) -> tuple[float, bool]:
+    """Seconds of a served model's quickest pass on any chip, and whether that is proved: of one copy with the fewest
+    sequences that a copy takes, as more never last less. Copies that share experts are searched together."""
+    quickest_s, proved = inf, True
+    one = replace(model, latency_s=None, batch_sizes=(min(model.batch_sizes),))
+    for width, experts in product(sorted(model.widths, reverse=True), model.expert_widths):
+        if width * experts > question.num_devices:
+            continue
+        asked = replace(
+            question,
+            models=(replace(one, widths=(width,), expert_widths=(experts,)),),
+            num_devices=width * experts,
+            objective=Objective.THROUGHPUT,
+            budgets=replace(question.budgets, energy_j_per_token=None),
+        )
+        floor = experts * one.batch_sizes[0] / quickest_s
+        found = search_design(asked, space, time_limit_s=max(deadline - time.perf_counter(), 0.0), floor=floor)
+        if found.best is not None and (outcome := found.best.evaluation.outcomes[0]):
+            quickest_s = min(quickest_s, outcome.step_s)
+        proved &= found.status is not DesignStatus.FEASIBLE
+        if found.interrupted:
+            return quickest_s, False
+    return quickest_s, proved
