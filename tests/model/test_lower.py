@@ -264,14 +264,14 @@ def test_a_limit_on_experts_gates_is_a_kernel_of_its_own_where_the_trainer_has_n
     assert not clamped(replace(workload, shape=load_model("mixtral-8x7b")), Kernels())
 
 
-def test_a_fused_softmax_reads_the_half_that_a_causal_mask_leaves() -> None:
-    workload = Workload(shape=single(heads=4), seq_len=256, attention_kernel=AttentionKernel.UNFUSED)
-    scores = workload.microbatch_size * 4 * 256 * 256
-
-    def moved(kernels: Kernels) -> list[float]:
+def test_a_fused_softmax_reads_the_half_that_a_causal_mask_leaves_as_far_as_its_kernel_takes_keys() -> None:
+    def moved(kernels: Kernels, keys: int = 256) -> list[float]:
+        workload = Workload(shape=single(heads=4), seq_len=keys, attention_kernel=AttentionKernel.UNFUSED)
+        scores = workload.microbatch_size * 4 * keys * keys
         return [op.bytes_moved / scores for op in lower(workload, kernels=kernels).operators if "softmax" in op.name]  # type: ignore[union-attr]
 
-    assert moved(Kernels()) == [2 * 1.5, 2 * 2.0]
+    assert moved(Kernels()) == moved(Kernels(), 2048) == [2 * 1.5, 2 * 2.0]
+    assert moved(Kernels(), 2049) == [2 * 2.0, 2 * 3.0]
     assert moved(Kernels(fused=False)) == [2 * 6.0, 2 * 7.0]
 
 
