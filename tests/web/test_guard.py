@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import httpx
 import pytest
 
+from sartor.web import lanes
 from sartor.web.guard import split_host
+from sartor.web.reply import Reply
 from sartor.web.settings import is_loopback
+from sartor.web.work import WorkerLimits
 
 ASK = {"model": "gpt2-xl"}
 
@@ -265,7 +269,7 @@ def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_a
 def test_a_worker_that_asks_for_too_much_memory_answers_with_a_sentence(start_with: Callable[..., Any]) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("memory of a process is limited on Linux alone")
-    server = start_with(worker_bytes=8 * 2**20)
+    server = start_with(worker_bytes=4 * 2**20)
     body = {"model": "llama-3.1-405b", "num_devices": 4096, "cluster": "dgx-h100", "global_batch_size": 4096}
     reply = server.post("/api/plan", body)
     assert reply.status_code == 422
@@ -366,3 +370,26 @@ def test_a_host_header_is_split(host: str, parts: tuple[str, int | None]) -> Non
 def test_loopback_is_known() -> None:
     assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.1", "example.org", ""))
+
+
+@pytest.mark.parametrize(("ended", "status"), [(1, 200), (2, 422)])
+def test_a_request_whose_worker_ended_is_given_to_another_once(
+    monkeypatch: pytest.MonkeyPatch, ended: int, status: int
+) -> None:
+    tries = []
+
+    async def in_a_process(*_: object) -> Reply:
+        tries.append(1)
+        if len(tries) <= ended:
+            raise anyio.BrokenWorkerProcess
+        return Reply(body=b"{}")
+
+    async def asked() -> Reply | None:
+        lane = lanes.Lane(lanes.LaneLimits(workers=1, waiting=1, seconds=5.0), WorkerLimits())
+        return await lane.do({"route": "shape"}, b"{}", asyncio.Event().wait())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lanes, "in_a_process", in_a_process)
+    reply = asyncio.run(asked())
+    assert reply is not None
+    assert (reply.status, len(tries)) == (status, 2)
+    assert status == 200 or b"needs more memory than a worker has" in reply.body

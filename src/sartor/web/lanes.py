@@ -70,13 +70,16 @@ class Lane:
 
         try:
             with fail_after(self.limits.seconds):
-                return await in_a_process(answer, self.worker, header, body)
+                try:
+                    return await in_a_process(answer, self.worker, header, body)
+                except BrokenWorkerProcess:  # for what it held of earlier answers, perhaps: a new one has all for this
+                    return await in_a_process(answer, self.worker, header, body)
         except TimeoutError:
             allowed = f"{self.limits.seconds:g} s"
             must = f"takes longer than the limit of {allowed}; send a smaller request, or serve with --time-limit"
-        except BrokenWorkerProcess:  # killed for its memory, or ended by a library without memory (OpenBLAS)
-            print("sartor: a worker ended", file=sys.stderr)
-            must = "the worker process ended, probably because it ran out of memory; send a smaller request"
+        except BrokenWorkerProcess:
+            print("sartor: two workers ended at one request", file=sys.stderr)
+            must = "needs more memory than a worker has; send a smaller request"
         return refused(InputError("request", "as given", must))
 
 

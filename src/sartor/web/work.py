@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +28,13 @@ LARGEST_KEPT = 400_000
 """Largest answer that is kept [bytes]."""
 FRESH = ("study", "watched")
 """Answered from a file, which may change: not kept."""
+STATM = Path("/proc/self/statm")
+LOOK_S = 0.05
+"""How often a process looks at its memory [s]."""
+BEYOND_BYTES = 2**28
+"""What it may have asked for above its limit between two looks."""
+NO_MEMORY = 12
+"""Status of a process that ended for its memory (ENOMEM)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +61,8 @@ def _begin(limits: WorkerLimits) -> Answerer:
     are silent)."""
     interrupts.deaf()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    limit_memory(limits.memory_bytes)
     warm_up()
+    limit_memory(limits.memory_bytes)
     return Answerer(limits.study)
 
 
@@ -138,20 +147,33 @@ class Answerer:
 
 
 def limit_memory(size: int) -> None:
-    """Limit what this process may allocate beyond what it has (data, Linux only)."""
+    """End this process once it has taken ``size`` bytes more than it has now (Linux only; 0: never).
+
+    Watched, not denied: Python and its libraries go on in odd ways where memory is denied (modules that are half
+    loaded, hash functions that are gone, OpenBLAS trying for ever). What asks for far more at once is denied, because
+    it could take the whole machine between two looks.
+    """
     if not size:
         return
     try:
         import resource
-        from pathlib import Path
 
-        import numpy as np
-
-        square = np.ones((300, 300))
-        square @ square  # OpenBLAS takes its buffer now: without memory for it, it tries for ever or ends the process
-        held = (
-            int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        )  # the libraries, and a buffer per core
-        resource.setrlimit(resource.RLIMIT_DATA, (held + size, held + size))
+        most = _own_memory() + size
+        data = int(STATM.read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (data + size + BEYOND_BYTES,) * 2)
     except (ImportError, ValueError, OSError):
         print("sartor: this system does not limit a worker's memory", file=sys.stderr)
+        return
+    threading.Thread(target=_end_above, args=(most,), daemon=True).start()
+
+
+def _end_above(most: int) -> None:
+    while _own_memory() <= most:
+        time.sleep(LOOK_S)
+    os._exit(NO_MEMORY)
+
+
+def _own_memory() -> int:
+    """Resident bytes of this process that no other shares."""
+    resident, shared = STATM.read_text().split()[1:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
