@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "http-api.md"
 
 HEAD = f"""# HTTP API
 
-*Generated from `src/sartor/web/routes.py` by `tools/http_docs.py`.*
+*Generated from `src/sartor/web/routes.toml` by `tools/http_docs.py`.*
 
 {INTRODUCTION}
 

@@ -16,37 +16,8 @@ LOG = "".join(
     f"step: {i:2d}  loss: 10.4  memory: 30.89GiB(32.5%)  tps: {6300 + i}  tflops: 367.4\n" for i in range(1, 7)
 )
 """A training log as torchtitan prints it."""
-EXAMPLES: JsonDict = {
-    "estimate": {"model": "llama-3.1-8b", "gpu": "h100", "phase": "decode", "context_len": 8192},
-    "gemm": {"m": 4096, "n": 4096, "k": 4096, "gpu": "a100"},
-    "lint": {"model": "pythia-2.8b", "gpu": "a100"},
-    "shape": {"model": "llama-2-70b", "set": {"ffn_hidden_size": 28160}},
-    "sweep": {"model": "gpt2-xl", "field": "vocab_size", "values": [50257, 50304]},
-    "compare": {"model": "gpt2-xl", "gpus": ["h100", "a100"], "shapes": [{"set": {}}, {"set": {"num_heads": 20}}]},
-    "advise": {"model": "pythia-2.8b", "gpus": ["a100"]},
-    "report": {"model": "pythia-2.8b", "gpus": ["a100"]},
-    "config": {"model": "llama-3.1-8b", "set": {"num_layers": 30}},
-    "plan": {"model": "llama-3.1-8b", "cluster": "dgx-h100", "num_devices": 64, "global_batch_size": 512},
-    "plan_figures": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
-    "plan_why": {
-        "model": "llama-3.1-8b",
-        "num_devices": 64,
-        "global_batch_size": 512,
-        "why_not": {"tp": 8, "pp": 2},
-    },
-    "plan_trace": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512},
-    "plan_launch": {"model": "llama-3.1-8b", "num_devices": 64, "global_batch_size": 512, "trainer": "torchtitan"},
-    "design": {"model": "gpt2-xl", "num_devices": 1024, "global_batch_size": 4096, "time_limit": 5},
-    "diagnose": {
-        "run": base64.b64encode(LOG.encode()).decode(),
-        "file": "train.log",
-        "model": "llama-3.1-8b",
-        "gpu": "h100",
-        "num_devices": 8,
-        "global_batch_size": 8,
-        "seq_len": 8192,
-    },
-}
+EXAMPLES: JsonDict = {route.name: route.example for route in ROUTES if route.example}
+EXAMPLES["diagnose"]["run"] = base64.b64encode(LOG.encode()).decode()
 """An example body for each request; tests send all of them."""
 
 INTRODUCTION = (
@@ -90,7 +61,7 @@ def _section(route: Route) -> Markup:
         parts.append(element("pre", curl(route), tabindex="0"))
     if route.fields:
         columns = [GridColumn(head=head, number=False) for head in ("field", "type", "default", "meaning")]
-        rows = [(f.name, kind_words(f), default_words(f), f.about) for f in route.fields]
+        rows = [(f.name, kind_words(f), default_words(f), f.about["description"]) for f in route.fields]
         parts.append(
             element(
                 "details",

@@ -18,69 +18,52 @@ from sartor.json_types import JsonDict, JsonMap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a request body. ``kinds`` are JSON Schema's types; ``most`` bounds the length of a list."""
+    """One field of a request body. One that is not required may be null, which means "not given"."""
 
     name: str
-    about: str
-    kinds: tuple[str, ...]
-    default: object = None
-    example: object = None
-    words: tuple[str, ...] = ()
+    about: JsonDict
+    """What it may hold, in JSON Schema 2020-12."""
     required: bool = False
-    items: str = ""
-    most: int = 0
-    least: int | None = None
+
+    @classmethod
+    def of(cls, name: str, table: JsonMap) -> Field:
+        """A field of ``routes.toml``."""
+        return cls(
+            name=name,
+            about={key: value for key, value in table.items() if key != "required"},
+            required=table.get("required", False),
+        )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """JSON Schema's types of what it may hold."""
+        kinds = self.about["type"]
+        return (kinds,) if isinstance(kinds, str) else tuple(kinds)
+
+    @property
+    def items(self) -> str:
+        """The type of every entry of a list."""
+        return str(self.about.get("items", {}).get("type", ""))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.about.get("enum", ()))
+
+    @property
+    def default(self) -> Any:
+        return self.about.get("default")
+
+    @property
+    def example(self) -> str:
+        """A value that would do; empty: none is said."""
+        return "".join(str(each) for each in self.about.get("examples", ()))
 
     def schema(self) -> JsonDict:
-        """The field in JSON Schema 2020-12, as OpenAPI 3.1 embeds it."""
-        found: JsonDict = {"description": self.about}
-        kinds = [*self.kinds]
-        if not self.required:
-            kinds.append("null")
-        found["type"] = kinds[0] if len(kinds) == 1 else kinds
-        if self.words:
-            found["enum"] = [*self.words, *([None] if "null" in kinds else [])]
-        if self.items:
-            found["items"] = {"type": self.items}
-        if self.most and "array" in kinds:
-            found |= {"maxItems": self.most, "minItems": 1}
-        if self.least is not None:
-            found["minimum"] = self.least
-        if self.default is not None:
-            found["default"] = self.default
-        if self.example is not None:
-            found["examples"] = [self.example]
-        return found
-
-
-def word(name: str, about: str, **more: Any) -> Field:
-    """A field that is text."""
-    return Field(name=name, about=about, kinds=("string",), **more)
-
-
-def whole(name: str, about: str, **more: Any) -> Field:
-    """A field that is a whole number."""
-    return Field(name=name, about=about, kinds=("integer",), **more)
-
-
-def number(name: str, about: str, **more: Any) -> Field:
-    """A field that is a number."""
-    return Field(name=name, about=about, kinds=("number",), **more)
-
-
-def flag(name: str, about: str, **more: Any) -> Field:
-    """A field that is true or false."""
-    return Field(name=name, about=about, kinds=("boolean",), **{"default": False, **more})
-
-
-def table(name: str, about: str, **more: Any) -> Field:
-    """A field that is an object."""
-    return Field(name=name, about=about, kinds=("object",), **more)
-
-
-def listed(items: str, name: str, about: str, **more: Any) -> Field:
-    """A field that is a list, each entry of the kind ``items``."""
-    return Field(name=name, about=about, kinds=("array",), items=items, **more)
+        """The field as OpenAPI 3.1 embeds it."""
+        if self.required:
+            return self.about
+        null = {"enum": [*self.words, None]} if self.words else {}
+        return {**self.about, "type": [*self.kinds, "null"], **null}
 
 
 def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
@@ -99,18 +82,19 @@ def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
 def _value(field: Field, value: object) -> object:
     if value is None:
         if field.required:
-            raise InputError(field.name, "not given", "must be given", _shown(field.example))
+            raise InputError(field.name, "not given", "must be given", field.example)
         return field.default
     if not any(_is(kind, value) for kind in field.kinds):
-        raise InputError(field.name, value, f"must be {_kinds(field.kinds)}", _shown(field.example))
+        raise InputError(field.name, value, f"must be {_kinds(field.kinds)}", field.example)
     if isinstance(value, list):
         _check_list(field, value)
     return float(value) if isinstance(value, int | float) and field.kinds == ("number",) else value
 
 
 def _check_list(field: Field, values: list[object]) -> None:
-    if field.most and not 1 <= len(values) <= field.most:
-        raise InputError(field.name, f"{len(values)} entries", f"must be a list of 1 to {field.most}")
+    most = field.about.get("maxItems", len(values))
+    if "maxItems" in field.about and not 1 <= len(values) <= most:
+        raise InputError(field.name, f"{len(values)} entries", f"must be a list of 1 to {most}")
     for value in values:
         if field.items and not _is(field.items, value):
             raise InputError(field.name, value, f"must be a list of which each is {_kinds((field.items,))}")
@@ -143,7 +127,3 @@ _KINDS = {
 
 def _kinds(kinds: Sequence[str]) -> str:
     return " or ".join(_KINDS[kind] for kind in kinds)
-
-
-def _shown(example: object) -> str:
-    return "" if example is None else str(example)
