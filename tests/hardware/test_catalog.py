@@ -16,7 +16,7 @@ import pytest
 from sartor.errors import InputError
 from sartor.hardware import catalog
 from sartor.hardware.catalog import DATASHEETS, gpu_aliases, gpu_datasheet, gpu_entry, gpu_names, load_gpu
-from sartor.hardware.selfcheck import FLOPS_PER_SM_CYCLE, contradictions, flops_per_sm_cycle
+from sartor.hardware.selfcheck import contradictions, flops_per_cycle, flops_per_sm_cycle
 from sartor.operators import DType
 
 NAMES = gpu_names()
@@ -132,7 +132,7 @@ def test_every_stated_peak_of_a_gpu_is_in_the_table_of_its_generation() -> None:
         table = flops_per_sm_cycle(gpu)
         if table and not gpu.generation.startswith("tpu"):
             assert set(gpu.peak_flops_per_s) - beyond <= set(table), name
-    assert {key.split("/")[0] for key in FLOPS_PER_SM_CYCLE} <= {load_gpu(name).generation for name in NAMES}
+    assert {key.split("/")[0] for key in flops_per_cycle()} <= {load_gpu(name).generation for name in NAMES}
 
 
 # ---------------------------------------------------------------------------------------- agreement with the reference

@@ -11,14 +11,14 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model, model_names
-from sartor.shapes.quality import CRITERIA, Evidence, QualityGuard, allowed, bounds, judged, levine_depth, quality_of
+from sartor.shapes.quality import Evidence, QualityGuard, allowed, bounds, criteria, judged, levine_depth, quality_of
 from sartor.shapes.search import search_shapes
 
 BASE = load_model("llama-3.1-8b").fields()
 
 
 def test_every_criterion_has_a_source() -> None:
-    assert all(len(criterion.source) > 20 for criterion in CRITERIA)
+    assert all(len(criterion.source) > 20 for criterion in criteria())
 
 
 @pytest.mark.parametrize("width", [0.0, 0.5, 1.0, 2.0])
@@ -128,7 +128,7 @@ def test_known_ends_where_controlled_studies_of_what_moves_end(
 
 
 def test_nothing_above_the_largest_study_is_known() -> None:
-    of_dense = [criterion for criterion in CRITERIA if set(criterion.needs) <= set(BASE)]
+    of_dense = [criterion for criterion in criteria() if set(criterion.needs) <= set(BASE)]
     largest = max(criterion.studied_params for criterion in of_dense)
     assert largest == 1.5e9
     for criterion in of_dense:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
+from sartor.bounded import packaged_toml
 from sartor.units import GIB, GIGA
 
 
@@ -22,7 +24,7 @@ class Memory(Enum):
     @property
     def stack(self) -> MemoryStack:
         """One stack of this generation, from its standard and vendors."""
-        return _STACKS[self]
+        return _stacks()[self.value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,62 +40,11 @@ class MemoryStack:
     """Uncertain parts of the entry; empty if none."""
 
 
-_CONTINUED = "energy taken as HBM2's times the maker's stated gain; no measurement of a bit's energy is published"
-
-_STACKS = {
-    Memory.HBM2: MemoryStack(
-        bytes=8 * GIB,
-        bytes_per_s=307.2 * GIGA,
-        energy_pj_per_bit=3.9,
-        width_bits=1024,
-        source="JEDEC JESD235B (2018), 2.4 Gb/s a pin; energy: O'Connor et al., MICRO 2017, table 1 (3.92 pJ/bit)",
-    ),
-    Memory.HBM2E: MemoryStack(
-        bytes=16 * GIB,
-        bytes_per_s=460.8 * GIGA,
-        energy_pj_per_bit=3.9,
-        width_bits=1024,
-        source="JEDEC JESD235D (2021), 3.6 Gb/s a pin (SK hynix, 2020)",
-        uncertain="energy taken as HBM2's",
-    ),
-    Memory.HBM3: MemoryStack(
-        bytes=16 * GIB,
-        bytes_per_s=819.2 * GIGA,
-        energy_pj_per_bit=3.3,
-        width_bits=1024,
-        source="JEDEC JESD238 (2022), 6.4 Gb/s a pin; signalling 1.1 V and 0.4 V for 1.2 V",
-        uncertain="energy scaled from HBM2's by the supply voltage squared, (1.1/1.2)^2",
-    ),
-    Memory.HBM3E: MemoryStack(
-        bytes=24 * GIB,
-        bytes_per_s=1177.6 * GIGA,
-        energy_pj_per_bit=3.0,
-        width_bits=1024,
-        source="Micron HBM3 Gen2 announcement (July 2023): 24 GB of 8 dies, 9.2 Gb/s a pin",
-        uncertain=_CONTINUED,
-    ),
-    Memory.HBM4: MemoryStack(
-        bytes=36 * GIB,
-        bytes_per_s=2048.0 * GIGA,
-        energy_pj_per_bit=2.4,
-        width_bits=2048,
-        source="JEDEC JESD270-4 (April 2025): 2048 bits at 8 Gb/s a pin",
-        uncertain=_CONTINUED,
-    ),
-    Memory.LPDDR4X: MemoryStack(
-        bytes=4 * GIB,
-        bytes_per_s=34.1 * GIGA,
-        energy_pj_per_bit=6.0,
-        width_bits=64,
-        source="JEDEC JESD209-4-1 (2017), 4266 Mb/s a pin on 64 bits",
-        uncertain="energy is an assumption between HBM2's and DDR4's (Jouppi et al. 2021, table 2: 20 pJ/bit)",
-    ),
-    Memory.LPDDR5: MemoryStack(
-        bytes=8 * GIB,
-        bytes_per_s=51.2 * GIGA,
-        energy_pj_per_bit=5.0,
-        width_bits=64,
-        source="JEDEC JESD209-5 (2019), 6400 Mb/s a pin on 64 bits",
-        uncertain="energy is an assumption between HBM2's and DDR4's (Jouppi et al. 2021, table 2: 20 pJ/bit)",
-    ),
-}
+@cache
+def _stacks() -> dict[str, MemoryStack]:
+    """By the generation's name."""
+    table = packaged_toml("hardware", "memory.toml")
+    return {
+        name: MemoryStack(bytes=row.pop("gib") * GIB, bytes_per_s=row.pop("gb_per_s") * GIGA, **row)
+        for name, row in table.items()
+    }

@@ -1,15 +1,16 @@
 """Check that the numbers of a datasheet agree: a peak is cores x clock x FLOPs per core and cycle.
 
 The commonest error is a peak *with structured sparsity*, twice the dense one; the message says so. For generations that
-are not in ``FLOPS_PER_SM_CYCLE``, only ratios between types are checked.
+are not in ``flops_per_cycle.toml``, only ratios between types are checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import pairwise
-from types import MappingProxyType
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
@@ -46,7 +47,7 @@ def contradictions(gpu: Gpu) -> Iterator[InputError]:
 def flops_per_sm_cycle(gpu: Gpu) -> Mapping[DType, float]:
     """Dense FLOPs of one SM (CU, core, matrix engine) per cycle, by type; empty for unknown generations."""
     key = f"{gpu.generation}/{gpu.compute_capability}"
-    table = FLOPS_PER_SM_CYCLE.get(key, FLOPS_PER_SM_CYCLE.get(gpu.generation, {}))
+    table = flops_per_cycle().get(key, flops_per_cycle().get(gpu.generation, {}))
     vector = (DType.FP64, DType.FP32)
     return {
         dtype: rate
@@ -121,61 +122,8 @@ _SUMMED_IN_FP32 = (DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.MXFP8)
 _WIDE_TO_NARROW = (DType.FP32, DType.TF32, DType.FP16, DType.FP8, DType.NVFP4)
 
 
-def _rates(**by_name: float) -> Mapping[DType, float]:
-    return MappingProxyType({DType(name): float(rate) for name, rate in by_name.items()})
-
-
-# Dense FLOPs per SM and cycle (2 per multiply-add). Key: generation, or generation/compute capability.
-FLOPS_PER_SM_CYCLE: Mapping[str, Mapping[DType, float]] = MappingProxyType(
-    {
-        # NVIDIA Tesla P100 whitepaper, 2016 (64 FP32 cores, FP16 at twice); P4 datasheet, 2016 (128 cores, DP4A)
-        "pascal/6.0": _rates(fp64=64, fp32=128, fp16=256),
-        "pascal/6.1": _rates(fp32=256, int8=1024),
-        # NVIDIA Tesla V100 whitepaper, 2017: 8 tensor cores x 64 FMA
-        "volta": _rates(fp64=64, fp32=128, fp16=1024),
-        # NVIDIA Turing whitepaper, 2018
-        "turing": _rates(fp32=128, fp16=1024, int8=2048, int4=4096),
-        # NVIDIA A100 whitepaper, 2020, table 2: 4 tensor cores x 256 FMA; FP64 through the tensor cores
-        "ampere/8.0": _rates(fp64=128, fp32=128, tf32=1024, bf16=2048, fp16=2048, int8=4096, int4=8192),
-        # NVIDIA GA102 whitepaper, 2020
-        "ampere/8.6": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, int8=2048, int4=4096),
-        # NVIDIA Ada whitepaper, 2022
-        "ada": _rates(fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, int8=2048, int4=4096),
-        # NVIDIA H100 whitepaper, 2022: 4 tensor cores x 512 FMA
-        "hopper": _rates(fp64=256, fp32=256, tf32=2048, bf16=4096, fp16=4096, fp8=8192, int8=8192),
-        # NVIDIA Blackwell architecture brief and HGX B200 datasheet, 2024; B300 (10.3) trades FP64 and INT8 for FP4
-        "blackwell/10.0": _rates(
-            fp64=128,
-            fp32=256,
-            tf32=4096,
-            bf16=8192,
-            fp16=8192,
-            fp8=16384,
-            mxfp8=16384,
-            int8=16384,
-            nvfp4=32768,
-            mxfp4=32768,
-        ),
-        "blackwell/10.3": _rates(
-            fp32=256, tf32=4096, bf16=8192, fp16=8192, fp8=16384, mxfp8=16384, nvfp4=49152, mxfp4=32768
-        ),
-        # NVIDIA RTX Blackwell whitepaper, 2025
-        "blackwell_rtx": _rates(
-            fp32=256, tf32=512, bf16=1024, fp16=1024, fp8=2048, mxfp8=2048, int8=2048, nvfp4=4096, mxfp4=4096
-        ),
-        # AMD CDNA whitepapers 2020 (CDNA), 2021 (CDNA 2), 2023 (CDNA 3), 2025 (CDNA 4): matrix cores, per CU
-        "cdna1": _rates(fp32=256, bf16=512, fp16=1024, int8=1024),
-        "cdna2": _rates(fp64=256, fp32=256, bf16=1024, fp16=1024, int8=1024),
-        "cdna3": _rates(fp64=256, fp32=256, tf32=1024, bf16=2048, fp16=2048, fp8=4096, int8=4096),
-        "cdna4": _rates(fp64=128, fp32=256, bf16=4096, fp16=4096, fp8=8192, mxfp8=8192, int8=8192, mxfp4=16384),
-        # Intel Xe2: 8 matrix engines of 128 FMA per core (Intel Arc Pro B60 product brief, 2025)
-        "battlemage": _rates(fp32=256, bf16=2048, fp16=2048, int8=4096),
-        # TPUs, per matrix unit of 128 x 128 or 256 x 256 multiply-adds (Jouppi et al. 2023; Google Cloud TPU docs)
-        "tpu_v4": _rates(bf16=2 * 128**2, int8=2 * 128**2),
-        "tpu_v5e": _rates(bf16=2 * 128**2, int8=4 * 128**2),
-        "tpu_v5p": _rates(bf16=2 * 128**2, int8=4 * 128**2),
-        # Intel Gaudi whitepapers 2022 and 2024: 256 x 256 multiply-adds per matrix engine
-        "gaudi2": _rates(bf16=2 * 256**2, fp8=4 * 256**2),
-        "gaudi3": _rates(bf16=2 * 256**2, fp8=2 * 256**2),
-    }
-)
+@cache
+def flops_per_cycle() -> Mapping[str, Mapping[DType, float]]:
+    """Dense FLOPs per SM and cycle (2 per multiply-add), by generation or generation/compute capability."""
+    table = packaged_toml("hardware", "flops_per_cycle.toml")
+    return {key: {DType(name): float(rate) for name, rate in row.items()} for key, row in table.items()}

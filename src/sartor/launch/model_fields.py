@@ -6,12 +6,11 @@ than the one priced is worse than none.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.flags import Flags
@@ -190,7 +189,7 @@ def field_rows(kind: LaunchKind) -> tuple[FieldRow, ...]:
 
 @cache
 def _table() -> JsonDict:
-    return tomllib.loads(files("sartor.launch").joinpath("model_fields.toml").read_text(encoding="utf-8"))
+    return packaged_toml("launch", "model_fields.toml")
 
 
 def _text(value: Value) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 
+from sartor.bounded import packaged_toml
 from sartor.json_types import JsonDict
 from sartor.model.numerics import Numerics, Value
 from sartor.model.shape import TransformerShape
@@ -71,4 +70,4 @@ def flavors() -> tuple[Flavor, ...]:
 
 @cache
 def _table() -> JsonDict:
-    return tomllib.loads(files("sartor.launch").joinpath("torchtitan_flavors.toml").read_text(encoding="utf-8"))
+    return packaged_toml("launch", "torchtitan_flavors.toml")

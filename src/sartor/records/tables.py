@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError, MissingExtraError
 from sartor.json_types import JsonDict, JsonMap
 
@@ -46,58 +47,12 @@ class TableKind:
         return (*self.texts, *self.sizes, *self.amounts, self.measured)
 
 
-KINDS = (
-    TableKind(
-        name="gemm",
-        measured="latency_us",
-        texts=("gpu", "dtype"),
-        sizes=("m", "n", "k"),
-        optional={"batch": 1, "layout": "", "op": "", "out_dtype": ""},
-    ),
-    TableKind(
-        name="attention",
-        measured="latency_us",
-        texts=("gpu", "dtype", "phase"),
-        sizes=("batch", "heads", "kv_heads", "head_dim", "seq_q", "seq_kv"),
-        optional={"kv_dtype": "", "window": 0, "causal": "", "pass": "", "framework": ""},
-        groups=("gpu", "dtype", "phase"),
-    ),
-    TableKind(
-        name="memory_bound",
-        measured="latency_us",
-        texts=("gpu", "dtype", "op"),
-        sizes=("rows", "cols"),
-        amounts=("bytes",),
-        optional={"framework": "", "pass": ""},
-        groups=("gpu", "dtype", "op"),
-    ),
-    TableKind(
-        name="moe",
-        measured="latency_us",
-        texts=("gpu", "dtype"),
-        sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
-        optional={"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "kernel": "", "one_stage": ""},
-        groups=("gpu", "dtype", "distribution"),
-    ),
-    TableKind(
-        name="collectives",
-        measured="latency_us",
-        texts=("gpu", "dtype", "op"),
-        sizes=("n_gpus",),
-        amounts=("bytes",),
-        optional={"library": "", "system": "", "gpus_per_node": 0},
-        groups=("gpu", "dtype", "op"),
-    ),
-    TableKind(
-        name="layer_and_model",
-        measured="latency_us",
-        texts=("gpu", "dtype", "model", "phase", "part"),
-        sizes=("batch", "seq"),
-        optional={"tp": 1},
-        groups=("gpu", "dtype", "phase"),
-    ),
-    TableKind(name="max_matmul", measured="mamf_tflops", texts=("gpu", "dtype"), sizes=("m", "n", "k")),
-)
+def _kind(name: str, table: JsonMap) -> TableKind:
+    lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+    return TableKind(**{**table, **lists, "name": name})
+
+
+KINDS = tuple(_kind(name, table) for name, table in packaged_toml("records", "kinds.toml").items())
 """Every kind, as data/measured/README.md describes its columns."""
 
 SUFFIXES = (".parquet", ".csv")

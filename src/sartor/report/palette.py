@@ -7,8 +7,10 @@ common colour vision deficiencies; its yellow and black, which vanish on one of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+
+from sartor.bounded import packaged_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,70 +78,8 @@ def css_variables(theme: Theme) -> str:
     return "".join(f"--{field.name}:{getattr(theme, field.name)};" for field in fields(Theme))
 
 
-MEANS: Mapping[str, tuple[str, ...]] = {
-    "blue": (
-        *(
-            "compute_s",
-            "compute",
-            "forward",
-            "train",
-            "prefill",
-            "decode",
-            "microbatches_s",
-            "microbatches",
-            "matmul",
-            "matrix multiplications",
-        ),
-        *("stash_bytes", "activations", "arrays", "multiply arrays", "tp 1"),
-    ),
-    "orange": (
-        *(
-            "dp_exposed_s",
-            "exposed data-parallel communication",
-            "reduce gradients",
-            "resync_s",
-            "gradient reduction",
-            "memory_bound",
-        ),
-        *("memory-bound kernels", "grad_bytes", "gradients", "private_buffers", "private buffers", "tp 8"),
-        "all cores, alone",
-    ),
-    "purple": (
-        *("tp_s", "tensor-parallel communication", "gather parameters", "exposed communication", "network"),
-        *("param_bytes", "weights", "on-chip network", "tp 32"),
-    ),
-    "vermillion": (*("optimizer_s", "optimizer step", "optimizer_bytes", "optimizer", "links", "tp 16"),),
-    "sky": (
-        *(
-            "pp_bubble_s",
-            "pipeline bubble",
-            "fill_s",
-            "pipeline fill and drain",
-            "weight gradient",
-            "copies",
-            "workspace_bytes",
-            "workspace",
-        ),
-        *("lanes", "vector lanes", "tp 2", "one core"),
-    ),
-    "green": (
-        *("pp_transfer_s", "pipeline transfers", "backward", "attention", "kv_cache_bytes", "global_buffer"),
-        *("global buffer", "tp 4"),
-    ),
-    "ink": (
-        "ep_s",
-        "expert-parallel communication",
-        "narrow weights",
-        "convolutions",
-        "memory_phys",
-        "memory",
-        "memory interfaces",
-    ),
-    "muted": ("cp_s", "context-parallel communication", "loss", "embedding tables", "context_bytes", "control"),
-    "line": ("gaps",),
-}
-"""What a colour stands for, in every figure of the report, as PNG, and on the page: words, and fields' names. Grey is
-for the rest: fixed costs, the allocator, what has no kind."""
+MEANS: Mapping[str, Sequence[str]] = packaged_toml("report", "palette.toml")
+"""What a colour stands for: words, and fields' names."""
 
 
 def painted(theme: Theme, names: Iterable[str]) -> list[str]:

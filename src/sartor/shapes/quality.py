@@ -8,13 +8,15 @@ changed, by how much, and where the evidence ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.units import Bools, format_count
@@ -81,8 +83,14 @@ class Criterion:
     name: str
     over: tuple[str, ...]
     under: tuple[str, ...] = ()
-    factors: Callable[[QualityGuard], tuple[float, float]] = lambda _: (0.0, math.inf)
-    """Least and greatest factor on the baseline's value."""
+    around: str = ""
+    """The part of the guard that is the share by which it may move, up or down."""
+    factor: str | float = ""
+    """The part of the guard that is the factor by which it may move, or that factor."""
+    growth: str = ""
+    """The part of the guard that is the share by which it may grow; it may shrink by the same factor."""
+    shrink: str = ""
+    """The part of the guard that is the share by which it may shrink; growing is free."""
     published: tuple[float, float] | None = None
     """Range over published models; None if unknown."""
     best: tuple[float, float] | None = None
@@ -96,168 +104,27 @@ class Criterion:
         """Fields it is computed from; models without them are not checked."""
         return (*self.over, *self.under)
 
+    def factors(self, guard: QualityGuard) -> tuple[float, float]:
+        """Least and greatest factor on the baseline's value."""
+        if self.around or self.shrink:
+            share = min(getattr(guard, self.around or self.shrink) * guard.width, 0.9)
+            return 1 - share, 1 + share if self.around else math.inf
+        if not (self.growth or self.factor):
+            return 0.0, math.inf
+        factor = self.factor if isinstance(self.factor, float) else getattr(guard, self.factor or self.growth)
+        factor = 1 + factor if self.growth else factor
+        return factor**-guard.width, factor**guard.width
+
     def quantity(self, fields: Fields) -> Any:
         """Its value; broadcasts like the fields."""
         return math.prod((fields[name] for name in self.over), start=1.0) / math.prod(fields[f] for f in self.under)
 
 
-def _around(share: float) -> tuple[float, float]:
-    share = min(share, 0.9)
-    return 1 - share, 1 + share
-
-
-def _factor(factor: float, width: float) -> tuple[float, float]:
-    return factor**-width, factor**width
-
-
-_ZOO = "86 published decoders, sartor's zoo (2026-11)"
-
-# The sizes of the studies are as remembered of the papers, not read again for this table (2026-11-23).
-CRITERIA: tuple[Criterion, ...] = (
-    Criterion(
-        name="num_layers",
-        over=("num_layers",),
-        factors=lambda g: _around(g.depth * g.width),
-        studied_params=1.5e9,
-        source="Kaplan et al. 2020 (arXiv 2001.08361) fig. 5: at fixed size loss moves by a few percent over a wide "
-        "range of shapes (up to 1.5B parameters); MobileLLM (arXiv 2402.14905): below 1B deeper is better",
-    ),
-    Criterion(
-        name="hidden_size_per_layer",
-        over=("hidden_size",),
-        under=("num_layers",),
-        factors=lambda g: _factor(1 + g.aspect, g.width),
-        published=(19.0, 205.0),
-        studied_params=1.5e9,
-        source="Kaplan et al. 2020 sec. 3.1: a 40-fold aspect ratio costs under 3% loss (up to 1.5B parameters); "
-        "Levine et al. 2020 (arXiv 2006.12467): too much depth for the width costs more than too little; "
-        f"range: {_ZOO}",
-    ),
-    Criterion(
-        name="num_heads",
-        over=("num_heads",),
-        factors=lambda g: _factor(g.heads, g.width),
-        published=(8.0, 232.0),
-        studied_params=336e6,
-        source="Vaswani et al. 2017 table 3 (A): BLEU within 0.3 from 4 to 16 heads, 0.9 worse with one (65M "
-        "parameters); Bhojanapalli et al. 2020 (arXiv 2002.07028): BERT-large with 8 to 32 heads (336M); "
-        f"range: {_ZOO} from 1B up",
-    ),
-    Criterion(
-        name="head_dim",
-        over=("head_dim",),
-        published=(64.0, 256.0),
-        studied_params=336e6,
-        source="Kaplan et al. 2020 fig. 5: loss nearly flat in head dimension (25M parameters); Bhojanapalli et al. "
-        f"2020 (arXiv 2002.07028): small head dimensions bound the rank of attention (BERT-large, 336M); range: {_ZOO}",
-    ),
-    Criterion(
-        name="heads_per_kv_head",
-        over=("num_heads",),
-        under=("num_kv_heads",),
-        factors=lambda g: _factor(g.kv_group, g.width),
-        published=(1.0, 16.0),
-        source="GQA (arXiv 2305.13245): 8 key/value heads near multi-head quality, 1 below it (T5-XXL, 64 heads, "
-        f"uptrained from a multi-head model: not a study at fixed size); range: {_ZOO} without the multi-query ones",
-    ),
-    Criterion(
-        name="kv_elements_per_token",
-        over=("num_layers", "num_kv_heads", "head_dim"),
-        factors=lambda g: (1 - min(g.kv_width * g.width, 0.9), math.inf),
-        source="No controlled study at fixed size; the guard allows only a small decrease",
-    ),
-    Criterion(
-        name="attention_width_over_hidden",
-        over=("num_heads", "head_dim"),
-        under=("hidden_size",),
-        factors=lambda g: _around(g.attention_width * g.width),
-        published=(0.75, 2.0),
-        source=f"Range: {_ZOO} (Gemma 3 27B 0.76, Qwen3 2.0); no controlled study",
-    ),
-    Criterion(
-        name="ffn_over_hidden",
-        over=("ffn_hidden_size",),
-        under=("hidden_size",),
-        factors=lambda g: _around(g.ffn * g.width),
-        published=(2.3, 8.0),
-        studied_params=50e6,
-        source="Kaplan et al. 2020 fig. 5: loss nearly flat in the feed-forward ratio (50M parameters); Shazeer 2020 "
-        f"(arXiv 2002.05202): 8h/3 where gated is 4h where plain; range: {_ZOO}, gated (plain ones all have 4)",
-    ),
-    Criterion(
-        name="expert_ffn_over_hidden",
-        over=("expert_ffn_hidden_size",),
-        under=("hidden_size",),
-        factors=lambda g: _factor(g.experts, g.width),
-        published=(0.25, 3.5),
-        best=(1 / 6, 1 / 4),
-        studied_params=56e9,
-        source="Tian et al. 2025 (arXiv 2507.17702), over 300 mixtures up to 28B: best where 2 x hidden size / "
-        "expert width is 8 to 12; arXiv 2506.02890: finer experts than Mixtral's are better (up to 56B); Krajewski et "
-        "al. 2024 (arXiv 2402.07871): as wide as a dense layer is best at almost no budget; range: published mixtures "
-        "from Qwen3-Next to Mixtral",
-    ),
-    Criterion(
-        name="num_experts",
-        over=("num_experts",),
-        factors=lambda g: _factor(g.experts, g.width),
-        published=(8.0, 512.0),
-        studied_params=9e9,
-        source="Zhao et al. 2025 (arXiv 2509.23678): 446 mixtures, up to 3.4B parameters (checked to 9B) and 256 "
-        "experts; range: published mixtures (Mixtral 8, Qwen3-Next 512); routing balance is not modelled",
-    ),
-    Criterion(
-        name="experts_per_token",
-        over=("experts_per_token",),
-        factors=lambda g: _factor(g.experts, g.width),
-        published=(1.0, 16.0),
-        studied_params=9e9,
-        source="Zhao et al. 2025 (arXiv 2509.23678): 1 to 20 experts per token, up to 3.4B parameters (checked to 9B); "
-        "range: published mixtures (Switch 1, Qwen3-Next 10)",
-    ),
-    Criterion(
-        name="shared_experts_per_routed",
-        over=("num_shared_experts",),
-        under=("experts_per_token",),
-        factors=lambda g: _factor(4.0, g.width),
-        published=(1 / 8, 1.0),
-        studied_params=3.4e9,
-        source="Zhao et al. 2025 (arXiv 2509.23678): shared experts from 0 to 70% of a token's, up to 3.4B parameters; "
-        "DeepSeekMoE (arXiv 2401.06066): 1, 2 or 4 shared of 64 experts alike (2B); OLMoE (arXiv 2409.02060): none is "
-        "slightly better (7B); range: published mixtures (DeepSeek-V3 1/8, Qwen1.5-MoE 1)",
-    ),
-    Criterion(
-        name="shared_width_per_routed",
-        over=("shared_ffn_hidden_size",),
-        under=("experts_per_token", "expert_ffn_hidden_size"),
-        factors=lambda g: _factor(4.0, g.width),
-        published=(1 / 8, 1.0),
-        studied_params=3.4e9,
-        source="As shared_experts_per_routed: Zhao et al. 2025 (arXiv 2509.23678), up to 3.4B parameters",
-    ),
-    Criterion(
-        name="full_attention_share",
-        over=("num_full_layers",),
-        under=("num_layers",),
-        factors=lambda g: _factor(2.0, g.width),
-        published=(1 / 8, 0.5),
-        studied_params=9e9,
-        source="Gemma 3 (arXiv 2503.19786), sec. 5.2: perplexity hardly moves from one full layer in two to one in 8 "
-        "(2B and 9B parameters); what long contexts lose was not measured there; range: Gemma 2 and gpt-oss 1/2, "
-        "Gemma 3 1/6",
-    ),
-    *(
-        Criterion(
-            name=rank,
-            over=(rank,),
-            factors=lambda g: _around(g.ranks * g.width),
-            published=range_,
-            source="No controlled study at fixed size; range: published latent attention (DeepSeek-V2, -V2-Lite, -V3, "
-            "Kimi-K2)",
-        )
-        for rank, range_ in (("q_lora_rank", (1536.0, 1536.0)), ("kv_lora_rank", (512.0, 512.0)))
-    ),
-)
+@cache
+def criteria() -> tuple[Criterion, ...]:
+    """Every quantity with its bounds and evidence."""
+    table, lists = packaged_toml("shapes", "criteria.toml"), ("over", "under", "published", "best")
+    return tuple(Criterion(**row | {key: tuple(row[key]) for key in lists if key in row}) for row in table["criteria"])
 
 
 def allowed(guard: QualityGuard, fields: Fields, baseline: Fields) -> Bools:
@@ -272,7 +139,7 @@ def allowed(guard: QualityGuard, fields: Fields, baseline: Fields) -> Bools:
 
 def judged(fields: Fields, baseline: Fields) -> tuple[Criterion, ...]:
     """The criteria that apply: both sides have the fields, and none is zero in the baseline."""
-    return tuple(c for c in CRITERIA if all(name in fields and baseline.get(name) for name in c.needs))
+    return tuple(c for c in criteria() if all(name in fields and baseline.get(name) for name in c.needs))
 
 
 def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple[float, float]:
