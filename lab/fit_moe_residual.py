@@ -28,8 +28,8 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
 from sartor.cost.gpu.grouped import grouped_terms
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType
 from sartor.records.rows import kernel_family
 

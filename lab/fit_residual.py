@@ -46,8 +46,8 @@ from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import roofline_s
 from sartor.cost.gpu.tiles import Problems, evaluate
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, Gemm
 
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "correction" / "data" / "residual"

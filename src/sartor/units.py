@@ -6,7 +6,6 @@ holds one number or an array of them; formulas are written once and serve both.
 
 from __future__ import annotations
 
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,13 +31,6 @@ def plain(value: Any) -> Any:
 def ceil_div(a: Any, b: Any) -> Any:
     """Smallest integer not below ``a / b``, for integers and integer arrays (``b > 0``)."""
     return -(-a // b)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors of a number above 0, smallest first."""
-    tried = np.arange(1, math.isqrt(number) + 1)
-    low: list[int] = tried[number % tried == 0].tolist()
-    return low + [number // d for d in reversed(low) if d * d != number]
 
 
 def round_up(a: object, multiple: object) -> Any:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sartor.cost.collective.tiers import own_links
 from sartor.designs.bounds import splits
 from sartor.designs.detail import model_detail, training_step
 from sartor.designs.parts import Split, design_job
 from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.cluster import own_links
 from sartor.hardware.device import datasheet_of
 from sartor.model.edit import edit_fields
 from sartor.model.training import Recompute

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.model.divisors import divisors
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
@@ -25,7 +26,6 @@ from sartor.plans.space import AXES, factorizations, plan_space, size_of
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.trainers import TRAINERS, as_launched
-from sartor.units import divisors
 
 GIB = 2**30
 

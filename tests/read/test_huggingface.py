@@ -12,7 +12,7 @@ import pytest
 from read.published_counts import conformance_rows
 from sartor.errors import InputError
 from sartor.model.counts import count_params, format_layer_runs
-from sartor.model.defaults import seq_len_notes, usual_seq_len
+from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.layer import AttentionMixer
 from sartor.read.defaults import class_defaults, defaults_source, known_model_types
 from sartor.read.families import readers
@@ -153,7 +153,7 @@ def test_positions_before_the_first_token_are_no_length_of_a_sequence(model_type
     shape = read_model({"model_type": model_type, **config}).shape
     assert (shape.max_positions, shape.learned_positions) == (512, 514)
     assert usual_seq_len(shape) == 512
-    assert seq_len_notes(514, 514, shape) == ("seq_len=514 is beyond the model's 512",)
+    assert settled_seq_len(514, shape)[1] == ("seq_len=514 is beyond the model's 512",)
     assert read_model({"model_type": "bert", **config}).shape.max_positions == 514
 
 

@@ -13,18 +13,15 @@ from sartor.api.models import Model, read_each
 from sartor.api.words import GpuLike, device_of, seconds, size_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
 from sartor.units import GIB
 
 if TYPE_CHECKING:
-    from sartor.designs.against import Against
     from sartor.designs.chips import NamedChip
     from sartor.designs.front import NamedSearch
     from sartor.designs.keep import Keep
     from sartor.designs.question import DesignQuestion
     from sartor.designs.result import Progress as DesignProgress
-    from sartor.designs.result import Ranked
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
     from sartor.engine.whole import EveryShape
@@ -101,6 +98,7 @@ def design(
     Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
+    from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
     from sartor.designs.ask import Jobs, design_models, design_question, objective_of
     from sartor.designs.cautions import cautions, left_out
@@ -144,7 +142,7 @@ def design(
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
     gpus = [device_of(gpu) for gpu in against or ()]
     for gpu in gpus:
-        cluster_of(gpu, question.num_devices)
+        cluster_of(gpu, devices)
     every = _every_shape(question, chosen, params_tolerance, evidence, fleet) if shapes == "all" else None
     few = 0 if every else _count(shapes)
     by_shape = partial(_by_shape, question, chosen, few, _fleet(fleet or {})) if few else None
@@ -163,7 +161,7 @@ def design(
         question, notes = found.joint.question, (*notes, *found.joint.axes.assumptions)
     if against is None and baselines and not found.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
-    beside, unpriced = _beside(question, found.result.best, gpus, named=against is not None)
+    beside, unpriced = beside_chips(question, found.result.best, gpus, named=against is not None)
     return DesignAnswer(
         readings=tuple(reading for reading in readings for _ in shares),
         question=question,
@@ -186,24 +184,6 @@ def _milli(field: str, milliseconds: float | None) -> float | None:
     if not 0 < milliseconds < float("inf"):
         raise InputError(field, milliseconds, "must be positive and finite", "20")
     return milliseconds / 1e3
-
-
-def _beside(
-    question: DesignQuestion, best: Ranked | None, gpus: Sequence[Gpu], *, named: bool
-) -> tuple[tuple[Against, ...], tuple[str, ...]]:
-    """Catalogue GPUs on the jobs, and why some cannot be priced. Raises ``InputError`` for one that was asked for."""
-    from sartor.designs.against import against as beside_chips
-
-    found: list[Against] = []
-    unpriced = []
-    for gpu in gpus:
-        try:
-            found += beside_chips(question, best, [gpu])
-        except InputError as error:
-            if named:
-                raise
-            unpriced.append(f"{gpu.name} is not priced on these jobs: {error}")
-    return tuple(found), tuple(unpriced)
 
 
 def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:

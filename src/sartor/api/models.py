@@ -17,39 +17,37 @@ from sartor.read.huggingface import read_model
 Model = str | Path | ModelReading
 
 
-def read(model: Model, set: JsonMap | None = None) -> ModelReading:
+def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> ModelReading:
     """The model of a config.json (or its folder), a graph of ``sartor extract``, a zoo name or a hub id, with fields
     changed by ``set``.
 
-    A path that exists wins over a zoo name; a model already read is taken as it is. Raises ``InputError``.
+    A path that exists wins over a zoo name; a model already read is taken as it is. ``changed_by`` names a journey that
+    changes the shape, which a graph cannot. Raises ``InputError``.
     """
-    if isinstance(model, ModelReading):
-        return _changed(model, set)
+    reading = model if isinstance(model, ModelReading) else _named(model)
+    if set or changed_by:
+        not_traced(reading, "set" if set else changed_by)
+    if not set:
+        return reading
+    shape, notes = edit_fields(reading.shape, set)
+    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
+
+
+def _named(model: str | Path) -> ModelReading:
     text = str(model)
     path = Path(text)
     if is_graph(path):
-        reading = read_traced(path)
-    elif isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
-        reading = read_model(path)
-    elif text.count("/") == 1:
-        reading = read_model(fetch_config(text), name=text.rpartition("/")[2])
-    else:
-        shape = load_model(text)
-        reading = ModelReading(shape=shape, notes=(f"from the zoo: sartor catalog models {text}",))
-    return _changed(reading, set)
+        return read_traced(path)
+    if isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
+        return read_model(path)
+    if text.count("/") == 1:
+        return read_model(fetch_config(text), name=text.rpartition("/")[2])
+    return ModelReading(shape=load_model(text), notes=(f"from the zoo: sartor catalog models {text}",))
 
 
 def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:
     """One model or several, each read by `read`."""
     return tuple(read(each, set) for each in ([model] if isinstance(model, Model) else model))
-
-
-def _changed(reading: ModelReading, set: JsonMap | None) -> ModelReading:
-    if not set:
-        return reading
-    not_traced(reading, "set")
-    shape, notes = edit_fields(reading.shape, set)
-    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
 
 
 def _exists(path: Path) -> bool:

@@ -28,7 +28,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.defaults import seq_len_notes, usual_seq_len
+from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
@@ -276,7 +276,7 @@ def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: boo
         ("microbatch_size", asked.microbatch_size, batch),
         *((("context_len", asked.context_len, context),) * decodes),
     )
-    lengths = () if decodes else seq_len_notes(asked.seq_len, asked.length, shape)
+    lengths = () if decodes else settled_seq_len(asked.seq_len, shape)[1]
     return Question(
         reading=asked.reading,
         workload=workload,

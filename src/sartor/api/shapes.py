@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
-from sartor.api.models import Model
+from sartor.api.models import Model, read
 from sartor.api.questions import DEFAULT_MICROBATCH, ask, takes
 from sartor.api.words import (
     GpuLike,
     device_of,
-    kernels_measured,
     own_calibration,
     precision_of,
     refuse_on_a_chip,
     size_of,
     word_of,
 )
+from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Clock, load_calibration
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
@@ -31,7 +31,6 @@ from sartor.model.lower.kernels import Kernels
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part
 from sartor.plans.search import HeldPlan
-from sartor.read.graph_json import not_traced
 from sartor.rules.rule import largest_split
 from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
@@ -185,7 +184,7 @@ def lint(
     or of one pass of inference. Other words as in ``ask``. Raises ``InputError``.
     """
     asked = ask(
-        model,
+        read(model, set, changed_by="lint"),
         gpu,
         phase=phase,
         seq_len=seq_len,
@@ -198,10 +197,8 @@ def lint(
         attention=attention,
         routing_skew=routing_skew,
         headroom=headroom,
-        set=set,
         calibration=calibration,
     )
-    not_traced(asked.reading, "lint")
     return lint_question(asked, allow)
 
 
@@ -277,7 +274,7 @@ def advise(
     rule, guard = word_of(Regret, "regret", regret), QualityGuard(width=evidence)
     first, *others = ["h100_sxm"] if gpu is None else [gpu] if isinstance(gpu, (str, Path, Gpu)) else gpu
     asked = ask(
-        model,
+        read(model, set, changed_by="advise"),
         first,
         phase=objective,
         seq_len=seq_len,
@@ -289,10 +286,8 @@ def advise(
         attention=attention,
         routing_skew=routing_skew,
         headroom=headroom,
-        set=set,
         calibration=calibration,
     )
-    not_traced(asked.reading, "advise")
     checked = lint_question(asked)
     gpus = (asked.gpu, *(device_of(name) for name in others))
     found = search_shapes(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sartor.cost.chip.buildable import faults
-from sartor.cost.correction.attention import frameworks_of
+from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.errors import InputError
@@ -59,11 +59,6 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
         must = f"must be a framework whose kernels were measured on {gpu.name}: {', '.join(names) or 'there is none'}"
         raise InputError("kernels", kernels, must, nearest[0] if nearest else "")
     return known.with_kernels(kernels)
-
-
-def kernels_measured(known: Calibration) -> tuple[str, ...]:
-    """Frameworks whose attention kernels were measured on a device, and families of their grouped kernels."""
-    return tuple(dict.fromkeys((*frameworks_of(known), *known.grouped_families)))
 
 
 def refuse_on_a_chip(gpu: Gpu, field: str, value: object, why: str, instead: str = "leave it out") -> None:

@@ -26,10 +26,10 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable, fingerprint
 from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.intervals import Z80
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout
 from sartor.records.devices import known

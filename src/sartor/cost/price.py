@@ -23,11 +23,11 @@ from sartor.cost.intervals import (
     total_deviation,
     variance_of_each,
 )
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import (
     Attention,
     DType,

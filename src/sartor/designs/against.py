@@ -7,7 +7,7 @@ follows from both times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -81,18 +81,27 @@ class Against:
 
 
 def against(
-    question: DesignQuestion, best: Ranked | None, gpus: Sequence[Gpu], progress: Callable[[str], None] | None = None
-) -> tuple[Against, ...]:
-    """Every GPU on every job; ``best`` is the chip to compare with, if one was found."""
-    return tuple(_on(question, best, gpu, progress) for gpu in gpus)
+    question: DesignQuestion, best: Ranked | None, gpus: Sequence[Gpu], *, named: bool = True
+) -> tuple[tuple[Against, ...], tuple[str, ...]]:
+    """Every GPU on every job, and why some cannot be priced; ``best`` is the chip to compare with, if one was found.
+
+    Raises ``InputError`` for a GPU that cannot, where the user ``named`` it.
+    """
+    found, unpriced = list[Against](), list[str]()
+    for gpu in gpus:
+        try:
+            found.append(_on(question, best, gpu))
+        except InputError as error:
+            if named:
+                raise
+            unpriced.append(f"{gpu.name} is not priced on these jobs: {error}")
+    return tuple(found), tuple(unpriced)
 
 
-def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu, progress: Callable[[str], None] | None) -> Against:
+def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
     cluster = cluster_of(gpu, question.num_devices)
     found = []
     for m, model in enumerate(question.models):
-        if progress:
-            progress(f"{model.name} on {gpu.name}")
         outcome = best.evaluation.outcomes[m] if best else None
         chip_s = outcome.step_s if outcome else None
         plan, slower = (

@@ -21,7 +21,7 @@ from sartor.designs.question import (
 )
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
-from sartor.model.defaults import seq_len_notes, usual_seq_len
+from sartor.model.defaults import settled_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.model.workload import Phase, phase_weights
@@ -51,9 +51,9 @@ def design_models(
     shares = _each("weights", tuple(weights) or None, len(shapes))
     models, notes = list[DesignModel](), list[str]()
     for shape, length, weight in zip(shapes, lengths, shares, strict=True):
-        tokens = length if length is not None else usual_seq_len(shape)
+        tokens, said = settled_seq_len(length, shape)
         name = shape.name or f"model {len(models) + 1}"
-        notes += [f"{name}: {note}" for note in seq_len_notes(length, tokens, shape)]
+        notes += [f"{name}: {note}" for note in said]
         one = DesignModel(
             name=name,
             shape=shape,

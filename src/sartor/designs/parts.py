@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from sartor.designs.question import DesignModel
 from sartor.errors import InputError
-from sartor.model.blocks import Block, BlockKind, blocks, layer_order
-from sartor.model.edit import edit_fields
+from sartor.model.blocks import BlockKind, layer_order
 from sartor.model.parallel import ParallelDims
-from sartor.model.shape import TransformerShape
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import Workload
 from sartor.operators import DType, OperatorGraph
 from sartor.step.activations import rows_of
 from sartor.step.blocks import block_params
-from sartor.step.chip_blocks import block_graphs, check_one_stack, workload_graphs
+from sartor.step.chip_blocks import BlockGraphs, check_one_stack, workload_graphs
 from sartor.step.inference import served_bytes
 from sartor.step.lockstep import WIDTH_BYTES, block_stash, boundary_bytes
-from sartor.step.recipes import padded_vocab
+from sartor.step.question import padded_shape
+from sartor.step.recipes import workload_of
 from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.units import ceil_div
 
@@ -96,12 +95,8 @@ RECIPES = {
 
 def design_job(model: DesignModel, global_batch_size: int, dtype: DType = DType.BF16) -> TrainingJob:
     """The training job a design runs: the model as the lockstep trainer has it, with Adam."""
-    vocab = int(padded_vocab(model.shape, LOCKSTEP))
-    shape = model.shape
-    if vocab != shape.vocab_size:
-        shape = replace(edit_fields(shape, {"vocab_size": vocab})[0], name=shape.name)
     return TrainingJob(
-        shape=shape,
+        shape=padded_shape(model.shape, LOCKSTEP),
         seq_len=model.seq_len,
         global_batch_size=global_batch_size,
         recipe=RECIPES[dtype],
@@ -116,73 +111,76 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     """
     job = design_job(model, global_batch_size, split.dtype)
     check_one_stack(job.shape)
-    if model.served:
-        return _served_parts(model, job.shape, split)
     dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
+    workload = _workload(model, job, split)
     try:
-        graphs = block_graphs(job, dims, split.microbatch_size)
+        graphs = workload_graphs(workload, dims)
+        served = _served(model, workload, dims) if model.served else None
     except InputError:
         return None
-    rows = rows_of(job, TrainingPlan(dims=dims, microbatch_size=split.microbatch_size))
-    logits = rows.tokens * ceil_div(job.shape.vocab_size, split.width) if job.shape.lm_head else 0
-    known = blocks(job.shape)
+    plan = TrainingPlan(dims=dims, microbatch_size=split.microbatch_size)
+    held, sent = ([_NOTHING] * len(graphs), 0.0) if served else _trained(job, plan, graphs)
     every = [
         ModelPart(
-            name=block.name,
-            forward=graph.forward,
-            backward=graph.backward,
-            param_bytes=WIDTH_BYTES * float(params.dense + params.expert + params.tied),
-            expert_param_bytes=WIDTH_BYTES * float(params.expert),
-            activation_bytes=float(block_stash(job, rows, block, logits)),
-            in_turn=graph.in_turn,
+            name=graph.block.name, forward=graph.forward, backward=graph.backward, in_turn=graph.in_turn, **held_there
         )
-        for block, graph, params in zip(known, graphs, block_params(job, dims), strict=True)
+        for graph, held_there in zip(graphs, held, strict=True)
     ]
-    return replace(_chain(split, every, known, job.shape), boundary_bytes=float(boundary_bytes(job, rows)))
-
-
-def _chain(split: Split, every: Sequence[ModelPart], known: Sequence[Block], shape: TransformerShape) -> ModelParts:
-    """First part, kinds of layers, last part from every block's."""
-    layers = [i for i, block in enumerate(known) if block.kind is BlockKind.LAYER]
-    after = [part for i, part in enumerate(every) if i > layers[-1]]
+    layers = [i for i, graph in enumerate(graphs) if graph.block.kind is BlockKind.LAYER]
     kind = {i: 1 + k for k, i in enumerate(layers)}
     return ModelParts(
         split=split,
-        parts=(every[0], *(every[i] for i in layers), _together("head", after)),
-        order=tuple(kind[int(i)] for i in layer_order(shape)),
-        boundary_bytes=0.0,
+        parts=(every[0], *(every[i] for i in layers), _together("head", every[layers[-1] + 1 :])),
+        order=tuple(kind[int(i)] for i in layer_order(job.shape)),
+        boundary_bytes=sent,
+        served=served,
     )
 
 
-def _served_parts(model: DesignModel, shape: TransformerShape, split: Split) -> ModelParts | None:
-    """The parts of a pass of serving, on every device of a copy; None where the width does not split them."""
-    dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
-    workload = Workload(
-        shape=shape,
+def _workload(model: DesignModel, job: TrainingJob, split: Split) -> Workload:
+    """What a device computes of one microbatch, or of a pass of serving."""
+    if not model.served:
+        return workload_of(job, split.width, split.microbatch_size)
+    return Workload(
+        shape=job.shape,
         phase=model.phase,
         microbatch_size=split.microbatch_size,
         seq_len=model.seq_len,
         context_len=model.context_len,
         dtype=split.dtype,
     )
-    try:
-        graphs, held = workload_graphs(workload, dims), served_bytes(workload, dims)
-    except InputError:
-        return None
-    known = blocks(shape)
-    every = [
-        ModelPart(
-            name=block.name,
-            forward=graph.forward,
-            backward=graph.backward,
-            param_bytes=0.0,
-            activation_bytes=0.0,
-            in_turn=graph.in_turn,
+
+
+class _Held(TypedDict):
+    """Bytes that a part keeps from step to step, and until its backward."""
+
+    param_bytes: float
+    expert_param_bytes: float
+    activation_bytes: float
+
+
+_NOTHING = _Held(param_bytes=0.0, expert_param_bytes=0.0, activation_bytes=0.0)
+
+
+def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]) -> tuple[list[_Held], float]:
+    """What training holds of every block, and the bytes that a microbatch passes on between two layers."""
+    rows = rows_of(job, plan)
+    logits = rows.tokens * ceil_div(job.shape.vocab_size, plan.dims.tp) if job.shape.lm_head else 0
+    held = [
+        _Held(
+            param_bytes=WIDTH_BYTES * float(params.dense + params.expert + params.tied),
+            expert_param_bytes=WIDTH_BYTES * float(params.expert),
+            activation_bytes=float(block_stash(job, rows, graph.block, logits)),
         )
-        for block, graph in zip(known, graphs, strict=True)
+        for graph, params in zip(graphs, block_params(job, plan.dims), strict=True)
     ]
-    limit = Served(device_bytes=held, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
-    return replace(_chain(split, every, known, shape), served=limit)
+    return held, float(boundary_bytes(job, rows))
+
+
+def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> Served:
+    """What every device of a copy holds to serve, and how long a pass may last."""
+    held = served_bytes(workload, dims)
+    return Served(device_bytes=held, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
 
 
 def _together(name: str, parts: Sequence[ModelPart]) -> ModelPart:

@@ -143,13 +143,6 @@ class Cluster:
         return replace(self, others=tuple(kept[1:]))
 
 
-def own_links(gpu: Gpu) -> Cluster:
-    """Any number of devices, joined by their own scale-up link, or PCIe."""
-    rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
-    tier = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
-    return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(tier,))
-
-
 UNSAID_BYTES_PER_S = 16e9
 """Link of a device whose datasheet names none: PCIe 3.0 x16 in one direction, rounded (PCI-SIG, 2010)."""
 

@@ -16,12 +16,12 @@ from sartor.launch.plan import (
     LaunchFiles,
     LaunchKind,
     launchable,
-    nearest_divisors,
     nodes_of,
     refuser,
 )
 from sartor.launch.release import check_arguments
 from sartor.launch.script import script_text
+from sartor.model.divisors import nearest_divisors
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,

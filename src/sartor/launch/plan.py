@@ -15,6 +15,7 @@ import numpy as np
 
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.model.defaults import usual_seq_len
+from sartor.model.divisors import nearest_divisors
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -243,13 +244,6 @@ def check_numbers(plan: TrainingPlan, *, splits_experts: bool = True) -> None:
         within = "dp x cp" if splits_experts else "tp x dp x cp"
         must = f"must divide {within} = {ranks}, within which experts are spread"
         raise InputError("ep", plan.dims.ep, must, nearest_divisors(ranks, plan.dims.ep))
-
-
-def nearest_divisors(total: Ints, wanted: Ints) -> str:
-    """The divisors of ``total`` next to ``wanted``, for the end of a refusal."""
-    total, wanted = int(total), int(wanted)
-    near = sorted((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))[:2]
-    return " and ".join(str(d) for d in sorted(near))
 
 
 def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:

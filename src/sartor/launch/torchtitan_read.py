@@ -17,7 +17,6 @@ from sartor.launch.plan import (
     check_numbers,
     device_layers,
     even_stages,
-    nearest_divisors,
     no_devices,
 )
 from sartor.launch.script import Command
@@ -25,6 +24,7 @@ from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_config import OLDER, no_bearing, override, shown
 from sartor.launch.torchtitan_flavors import Flavor, named_flavor
 from sartor.launch.torchtitan_source import RecipeSource
+from sartor.model.divisors import nearest_divisors
 from sartor.model.numerics import Numerics
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape

@@ -22,9 +22,10 @@ def usual_seq_len(shape: TransformerShape) -> int:
     return min(SEQ_LEN, int(shape.max_positions or SEQ_LEN))
 
 
-def seq_len_notes(given: int | None, seq_len: int, shape: TransformerShape) -> tuple[str, ...]:
-    """The note on a sequence length that was assumed or exceeds the model's maximum."""
+def settled_seq_len(given: int | None, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
+    """Tokens per sequence, and the note on a length that was assumed or exceeds the model's maximum."""
     if given is None:
-        return (f"seq_len={seq_len} (default)",)
-    beyond = shape.max_positions and seq_len > shape.max_positions
-    return (f"seq_len={seq_len} is beyond the model's {shape.max_positions}",) if beyond else ()
+        usual = usual_seq_len(shape)
+        return usual, (f"seq_len={usual} (default)",)
+    beyond = shape.max_positions and given > shape.max_positions
+    return given, (f"seq_len={given} is beyond the model's {shape.max_positions}",) if beyond else ()

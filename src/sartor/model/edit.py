@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
+from sartor.model.divisors import nearest_divisors
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.shape import TransformerShape
-from sartor.units import Floats, divisors
+from sartor.units import Floats
 
 LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1, "mtp_layers": 64}
 """Largest plausible sizes; other fields stop at 2^24."""
@@ -33,9 +34,7 @@ def edit_fields(shape: TransformerShape, changes: JsonMap) -> tuple[TransformerS
         heads = wanted.get("num_heads", int(shape.num_heads))
         wanted["head_dim"] = _share(hidden, heads)
         notes = (f"head_dim={wanted['head_dim']} (hidden_size / num_heads, as before)",)
-    changed = edit(shape, **wanted)
-    _check_kv_heads(changed)
-    return changed, notes
+    return edit(shape, **wanted), notes
 
 
 def _field(name: str) -> str:
@@ -60,18 +59,6 @@ def _heads_fill_hidden(shape: TransformerShape) -> bool:
 
 def _share(hidden: int, heads: int) -> int:
     if hidden % heads:
-        near = sorted(sorted(divisors(hidden), key=lambda d: abs(d - heads))[:2])
-        raise InputError(
-            "num_heads",
-            heads,
-            f"must divide hidden_size={hidden} (or set head_dim)",
-            " or ".join(map(str, near)),
-        )
+        must = f"must divide hidden_size={hidden} (or set head_dim)"
+        raise InputError("num_heads", heads, must, nearest_divisors(hidden, heads))
     return hidden // heads
-
-
-def _check_kv_heads(shape: TransformerShape) -> None:
-    heads, kv_heads = int(shape.num_heads), int(shape.num_kv_heads)
-    if kv_heads and heads % kv_heads:
-        near = sorted(sorted((d for d in range(1, heads + 1) if heads % d == 0), key=lambda d: abs(d - kv_heads))[:2])
-        raise InputError("num_kv_heads", kv_heads, f"must divide num_heads={heads}", " or ".join(map(str, near)))

@@ -6,6 +6,7 @@ import difflib
 from dataclasses import replace
 
 from sartor.errors import InputError
+from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
@@ -130,8 +131,7 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
             raise InputError(
                 name, heads, f"must be a multiple of num_kv_heads {kv_heads}", f"{below} and {below + kv_heads}"
             )
-        fits = sorted((d for d in range(1, heads + 1) if heads % d == 0), key=lambda d: abs(d - kv_heads))[:2]
-        raise InputError(name, kv_heads, f"must divide num_heads {heads}", " and ".join(map(str, sorted(fits))))
+        raise InputError(name, kv_heads, f"must divide num_heads {heads}", nearest_divisors(heads, kv_heads))
     experts, chosen = after.get("num_experts"), after.get("experts_per_token")
     if experts and chosen and chosen > experts:
         raise InputError("experts_per_token", chosen, f"must be at most num_experts {experts}", str(experts))

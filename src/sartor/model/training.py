@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sartor.model.blocks import blocks
 from sartor.model.choices import (
     ContextParallel,
     OffloadModule,
@@ -16,6 +17,7 @@ from sartor.model.choices import (
     Recompute,
     RecomputeModule,
 )
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Trainer
@@ -79,6 +81,38 @@ class TrainingJob:
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch_size * self.seq_len
+
+    @property
+    def recomputable(self) -> list[RecomputeModule]:
+        """Modules that the model's layers have."""
+        ffns = [part for layer in self._layers for part in layer.all_ffns]
+        moe = [part for part in ffns if isinstance(part, MoeFfn)]
+        latent = any(isinstance(mixer, LatentAttentionMixer) for layer in self._layers for mixer in layer.mixers)
+        there = {
+            RecomputeModule.LAYERNORM: True,
+            RecomputeModule.CORE_ATTN: True,
+            RecomputeModule.MLA_UP_PROJ: latent,
+            RecomputeModule.MOE_ACT: bool(moe),
+            RecomputeModule.MOE: bool(moe),
+            RecomputeModule.SHARED_EXPERTS: any(part.shared is not None for part in moe),
+            RecomputeModule.MLP: len(moe) < len(ffns),
+        }
+        return [module for module in RecomputeModule if there[module]]
+
+    @property
+    def offloadable(self) -> list[OffloadModule]:
+        """Modules of the model that the trainer can offload."""
+        parts = [part for layer in self._layers for part in (*layer.mixers, *layer.all_ffns)]
+        experts = any(isinstance(part, MoeFfn) for part in parts)
+        attends = any(isinstance(part, AttentionMixer | LatentAttentionMixer) for part in parts)
+        of_experts = (OffloadModule.EXPERT_FC1, OffloadModule.MOE_ACT)
+        of_attention = (OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ)
+        absent = {*(() if experts else of_experts), *(() if attends else of_attention)}
+        return [module for module in self.trainer.offloads if module not in absent]
+
+    @property
+    def _layers(self) -> list[Layer]:
+        return [block.layer for block in blocks(self.shape) if block.layer is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from sartor.model.blocks import layer_order
 from sartor.model.choices import COMMON_SCHEDULES
+from sartor.model.divisors import divisors
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.units import ceil_div, divisors
+from sartor.units import ceil_div
 
 Array = npt.NDArray[Any]
 Rows = dict[str, Array]

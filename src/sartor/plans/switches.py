@@ -12,8 +12,7 @@ from itertools import chain, combinations, product
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.blocks import blocks
-from sartor.model.layer import AttentionMixer, LatentAttentionMixer, MoeFfn
+from sartor.model.divisors import nearest_divisors
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, RecomputeModule, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
@@ -163,45 +162,16 @@ def _in_order(word: str, modules: type[Enum]) -> str:
     return "+".join(sorted(word.split("+"), key=lambda each: names.index(each) if each in names else -1))
 
 
-def _modules_of(job: TrainingJob) -> list[RecomputeModule]:
-    """Modules that the model's layers have."""
-    layers = [block.layer for block in blocks(job.shape) if block.layer is not None]
-    ffns = [part for layer in layers for part in layer.all_ffns]
-    moe = [part for part in ffns if isinstance(part, MoeFfn)]
-    latent = any(isinstance(mixer, LatentAttentionMixer) for layer in layers for mixer in layer.mixers)
-    there = {
-        RecomputeModule.LAYERNORM: True,
-        RecomputeModule.CORE_ATTN: True,
-        RecomputeModule.MLA_UP_PROJ: latent,
-        RecomputeModule.MOE_ACT: bool(moe),
-        RecomputeModule.MOE: bool(moe),
-        RecomputeModule.SHARED_EXPERTS: any(part.shared is not None for part in moe),
-        RecomputeModule.MLP: len(moe) < len(ffns),
-    }
-    return [module for module in RecomputeModule if there[module]]
-
-
 def module_sets(job: TrainingJob) -> list[str]:
     """The attention core alone, and the cheapest module, the two cheapest ... of the model."""
-    own = [m.value for m in _modules_of(job) if m is not RecomputeModule.CORE_ATTN]
+    own = [m.value for m in job.recomputable if m is not RecomputeModule.CORE_ATTN]
     return ["core_attn", *("+".join(own[: n + 1]) for n in range(len(own)))]
-
-
-def _offloadable(job: TrainingJob) -> list[OffloadModule]:
-    """Modules of the model that the trainer can offload."""
-    layers = [block.layer for block in blocks(job.shape) if block.layer is not None]
-    parts = [part for layer in layers for part in (*layer.mixers, *layer.all_ffns)]
-    of_experts, experts = (OffloadModule.EXPERT_FC1, OffloadModule.MOE_ACT), any(isinstance(p, MoeFfn) for p in parts)
-    attends = any(isinstance(part, AttentionMixer | LatentAttentionMixer) for part in parts)
-    of_attention = (OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ)
-    absent = {*(() if experts else of_experts), *(() if attends else of_attention)}
-    return [module for module in job.trainer.offloads if module not in absent]
 
 
 def offload_sets(job: TrainingJob) -> list[str]:
     """Nothing, the module with the largest input, the two largest ... of the model; a layer's whole."""
     whole = (OffloadModule.LAYER, OffloadModule.LAYER_INPUT)
-    own = [module.value for module in _offloadable(job)]
+    own = [module.value for module in job.offloadable]
     parts = [each for each in own if OffloadModule(each) not in whole]
     sets = ["+".join(parts[: n + 1]) for n in range(len(parts))]
     return [NOTHING, *sets, *(each for each in own if OffloadModule(each) in whole)]
@@ -244,17 +214,17 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
     if word not in switch.words:
         known = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
         if name == "recompute_modules":
-            known = [*(module.value for module in _modules_of(job)), ANY]
+            known = [*(module.value for module in job.recomputable), ANY]
         if name == "offload_modules":
-            known = [NOTHING, *(module.value for module in _offloadable(job)), ANY]
+            known = [NOTHING, *(module.value for module in job.offloadable), ANY]
         if isinstance(switch.words, Numbers):
             known = ["all", f"1 to {switch.words.most}"]
         near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
         raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
     if name == "recompute_modules":
-        _check_modules(name, word, [module.value for module in _modules_of(job)])
+        _check_modules(name, word, [module.value for module in job.recomputable])
     if name == "offload_modules" and word != NOTHING:
-        _check_modules(name, word, [module.value for module in _offloadable(job)])
+        _check_modules(name, word, [module.value for module in job.offloadable])
     if isinstance(value := switch.words[word], Recipe):
         for gpu in gpus:
             check_recipe(value, gpu)
@@ -271,8 +241,8 @@ def _check_modules(name: str, word: str, known: Sequence[str]) -> None:
 def _check_documents(job: TrainingJob, word: str) -> None:
     each = 0 if word == "all" else int(word)
     if each and job.seq_len % each:
-        near = sorted((d for d in range(1, job.seq_len + 1) if job.seq_len % d == 0), key=lambda d: abs(d - each))
-        raise InputError("fix document_len", word, f"must divide seq_len={job.seq_len}", str(near[0]))
+        must = f"must divide seq_len={job.seq_len}"
+        raise InputError("fix document_len", word, must, nearest_divisors(job.seq_len, each))
     if each and job.attention_kernel is not AttentionKernel.FLASH:
         raise InputError("fix document_len", word, "unfused attention is computed over whole sequences", "all")
 

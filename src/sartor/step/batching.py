@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sartor.cost.collective.tiers import own_links
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.price import Estimate, price
-from sartor.hardware.cluster import own_links
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Attention, GroupedGemm, MemoryBound
 from sartor.step.inference import kv_cache_bytes

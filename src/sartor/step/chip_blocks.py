@@ -14,7 +14,7 @@ from sartor.cost.cost import Cost
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
-from sartor.model.blocks import BlockKind, blocks
+from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
 from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims
@@ -35,6 +35,7 @@ class BlockGraphs:
     """Operators of one block for one microbatch on one device. ``in_turn``: outside the layers, where each operator
     runs as often as its count and there is nothing to schedule."""
 
+    block: Block
     forward: OperatorGraph
     backward: OperatorGraph
     in_turn: bool
@@ -51,9 +52,13 @@ def workload_graphs(workload: Workload, dims: ParallelDims) -> tuple[BlockGraphs
     for i, block in enumerate(blocks(workload.shape)):
         if block.kind is BlockKind.LAYER:
             layer = lower_layer(workload, dims, next(runs))
-            out.append(BlockGraphs(forward=layer.forward, backward=layer.backward, in_turn=False))
-        else:
-            out.append(_outside_layers(whole, i))
+            out.append(BlockGraphs(block=block, forward=layer.forward, backward=layer.backward, in_turn=False))
+            continue
+        own = [op for op in whole.operators if op.block == i]
+        forward = tuple(op for op in own if op.pass_ is Pass.FORWARD)
+        backward = tuple(op for op in own if op.pass_ not in (Pass.FORWARD, Pass.OPTIMIZER))
+        graphs = (OperatorGraph(operators=each, tokens=whole.tokens) for each in (forward, backward))
+        out.append(BlockGraphs(block=block, forward=next(graphs), backward=next(graphs), in_turn=True))
     return tuple(out)
 
 
@@ -62,17 +67,6 @@ def check_one_stack(shape: TransformerShape) -> None:
     if len([stack for stack in shape.stacks if stack.is_text]) > 1:
         must = "must be one stack of layers on an accelerator; an encoder with a decoder is not"
         raise InputError("model", shape.name or "this model", must)
-
-
-def _outside_layers(whole: OperatorGraph, block: int) -> BlockGraphs:
-    operators = [op for op in whole.operators if op.block == block and op.pass_ is not Pass.OPTIMIZER]
-    forward = tuple(op for op in operators if op.pass_ is Pass.FORWARD)
-    backward = tuple(op for op in operators if op.pass_ is not Pass.FORWARD)
-    return BlockGraphs(
-        forward=OperatorGraph(operators=forward, tokens=whole.tokens),
-        backward=OperatorGraph(operators=backward, tokens=whole.tokens),
-        in_turn=True,
-    )
 
 
 def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple[BlockTimes, ...]:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.model.training import TrainingJob
 from sartor.operators import DType
 from sartor.step.stage_exchange import PER_STAGE, StageExchange, stage_exchange

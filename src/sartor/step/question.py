@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.defaults import seq_len_notes, usual_seq_len
+from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, Recipe, RecomputeModule, Trainer, TrainingJob
 from sartor.model.workload import AttentionKernel
@@ -48,12 +48,14 @@ def training_job(
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
-    length = usual_seq_len(shape) if seq_len is None else _size("seq_len", seq_len, str(usual_seq_len(shape)))
     recipe, recipe_notes = _recipe(dtype, gpus)
     trainer = (
         framework if isinstance(framework, Trainer) else trainer_named(framework or default_trainer(gpus), gpus[0])
     )
-    padded = padded_shape(shape, trainer)
+    padded, padding_notes = _padded(shape, trainer)
+    if seq_len is not None:
+        _size("seq_len", seq_len, str(usual_seq_len(shape)))
+    length, length_notes = settled_seq_len(seq_len, shape)
     job = TrainingJob(
         shape=padded,
         seq_len=length,
@@ -71,9 +73,9 @@ def training_job(
         recompute_modules=frozenset(trainer.always_again or {RecomputeModule.CORE_ATTN}),
     )
     return job, (
-        *seq_len_notes(seq_len, length, shape),
+        *length_notes,
         *recipe_notes,
-        *_padding(shape, padded, trainer),
+        *padding_notes,
         *_job_notes(job),
     )
 
@@ -126,10 +128,11 @@ def padded_shape(shape: TransformerShape, trainer: Trainer) -> TransformerShape:
     return replace(shape, vocab_size=int(padded_vocab(shape, trainer)))
 
 
-def _padding(shape: TransformerShape, padded: TransformerShape, trainer: Trainer) -> tuple[str, ...]:
+def _padded(shape: TransformerShape, trainer: Trainer) -> tuple[TransformerShape, tuple[str, ...]]:
+    padded = padded_shape(shape, trainer)
     if padded.vocab_size == shape.vocab_size:
-        return ()
-    return (f"vocabulary of {shape.vocab_size} padded to {padded.vocab_size}, as {trainer.name} does",)
+        return padded, ()
+    return padded, (f"vocabulary of {shape.vocab_size} padded to {padded.vocab_size}, as {trainer.name} does",)
 
 
 def _job_notes(job: TrainingJob) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from itertools import islice
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, Gemm
 from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
 from sartor.traces.gaps import gap_words

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.lower import lower

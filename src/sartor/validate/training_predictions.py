@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.json_types import JsonMap
 from sartor.model.training import Recompute
 from sartor.step.coefficients import coefficients_for

@@ -20,7 +20,8 @@ from sartor.cost.correction.borrowing import collectives_on
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost, Source
-from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster, LinkTier
+from sartor.hardware.gpu import Gpu
 from sartor.operators import CollectiveKind
 from sartor.units import Floats, Ints, plain
 
@@ -28,6 +29,13 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MEASURED_RING = 8
 """Devices in the largest group the calibrations were fitted on."""
+
+
+def own_links(gpu: Gpu) -> Cluster:
+    """Any number of devices, joined by their own scale-up link, or PCIe."""
+    rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
+    tier = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
+    return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(tier,))
 
 
 def network_time_s(

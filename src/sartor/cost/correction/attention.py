@@ -17,8 +17,8 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Array, Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Pass, attention_pairs
 from sartor.units import Floats
@@ -91,6 +91,11 @@ def residual_of(calibration: Calibration, part: str) -> Residual | None:
         kin_log_sigma=max(median.kin_log_sigma, long),
         kin_log_sigma_small=max(median.kin_log_sigma_small, small),
     )
+
+
+def kernels_measured(calibration: Calibration) -> tuple[str, ...]:
+    """Frameworks whose attention kernels were measured on the device, and families of their grouped kernels."""
+    return tuple(dict.fromkeys((*frameworks_of(calibration), *calibration.grouped_families)))
 
 
 def frameworks_of(calibration: Calibration) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.network import Array, Weights, applicable, moved_by
 from sartor.cost.cost import Cost
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import GroupedGemm, Pass
 from sartor.units import Floats, Ints
 

@@ -14,8 +14,8 @@ from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.power import lasting_s, long_run
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import Attention, Pass
 from sartor.units import Floats, plain
 

@@ -24,8 +24,8 @@ from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate
+from sartor.cost.peaks import STAND_INS, peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import STAND_INS, peak_flops_per_s
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import Floats, Ints, plain
 

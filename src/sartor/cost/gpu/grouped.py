@@ -17,8 +17,8 @@ from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.power import LongRun, lasting_s, long_run
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.hardware.peaks import peak_flops_per_s
 from sartor.operators import DType, GroupedGemm, Pass
 from sartor.units import Floats, plain
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Norm, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import Choice, choose
-from sartor.read.families.parts import check_experts, divisors_near, group_layers, layer_norm, num_labels, plain
+from sartor.read.families.parts import check_experts, group_layers, layer_norm, num_labels, plain
 from sartor.read.fields import Fields
 
 
@@ -79,7 +80,7 @@ def read_side(f: Fields, prefix: str) -> Side:
     )
     if hidden % heads:
         must = f"must divide d_model {hidden}"
-        raise f.refuse(f"{prefix}attention_heads", heads, must, divisors_near(hidden, heads))
+        raise f.refuse(f"{prefix}attention_heads", heads, must, nearest_divisors(hidden, heads))
     kv = f.optional_size(f"{prefix}num_key_value_heads") or heads
     layers = f.layers(f"{prefix}layers", f"num_{prefix}layers", f"{prefix}num_hidden_layers")
     ffn = f.size(f"{prefix}ffn_dim", "intermediate_size")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
@@ -122,7 +123,7 @@ def dbrx(f: Fields) -> TransformerShape:
     check_kv_heads(attn, num_heads, kv_heads)
     if hidden % num_heads:
         must = f"must divide d_model {hidden}"
-        raise f.refuse("n_heads", num_heads, must, parts.divisors_near(hidden, num_heads))
+        raise f.refuse("n_heads", num_heads, must, nearest_divisors(hidden, num_heads))
     num, top_k = ffn.size("moe_num_experts"), ffn.size("moe_top_k")
     check_experts(ffn, num, top_k, "moe_top_k")
     norm = layer_norm(bias=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import Layer, Linear, Norm, NormKind, Split
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.operators import Role
@@ -108,13 +109,6 @@ def group_layers(layers: Sequence[Layer]) -> tuple[Run, ...]:
     )
 
 
-def divisors_near(total: int, wanted: int) -> str:
-    """The divisors of ``total`` nearest to ``wanted``, for the end of a refusal."""
-    span = range(max(1, wanted - 4096), wanted + 4097)
-    near = sorted((d for d in span if total % d == 0), key=lambda d: abs(d - wanted))[:2]
-    return " and ".join(str(d) for d in sorted(near))
-
-
 def heads(f: Fields, hidden_size: int, *, head_dim: int | None = None) -> tuple[int, int, int]:
     """Query heads, key/value heads and head dimension of a decoder, checked against each other."""
     num_heads = f.essential(*HEADS)
@@ -124,7 +118,7 @@ def heads(f: Fields, hidden_size: int, *, head_dim: int | None = None) -> tuple[
     if head_dim is None:
         if hidden_size % num_heads:
             must = f"must divide hidden_size {hidden_size}, as there is no head_dim"
-            raise f.refuse(HEADS[0], num_heads, must, divisors_near(hidden_size, num_heads))
+            raise f.refuse(HEADS[0], num_heads, must, nearest_divisors(hidden_size, num_heads))
         head_dim = hidden_size // num_heads
     check_kv_heads(f, num_heads, num_kv_heads)
     return num_heads, num_kv_heads, head_dim
@@ -134,7 +128,7 @@ def check_kv_heads(f: Fields, num_heads: int, num_kv_heads: int) -> None:
     """Every key/value head serves the same number of query heads."""
     if num_heads % num_kv_heads:
         must = f"must divide num_attention_heads {num_heads}"
-        raise f.refuse(KV_HEADS[0], num_kv_heads, must, divisors_near(num_heads, num_kv_heads))
+        raise f.refuse(KV_HEADS[0], num_kv_heads, must, nearest_divisors(num_heads, num_kv_heads))
 
 
 def check_experts(f: Fields, num_experts: int, experts_per_token: int, name: str = "num_experts_per_tok") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import DenseFfn, Layer, Linear, Mixer, MoeFfn, Split, StateSpaceMixer, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
@@ -103,9 +104,7 @@ def expanded_mamba2(f: Fields, hidden: int, *, in_bias: bool, out_bias: bool) ->
     inner = f.size(*INNER) * hidden
     heads = f.size("mamba_n_heads", "num_heads", "n_mamba_heads")
     if inner % heads:
-        raise f.refuse(
-            "mamba_n_heads", heads, f"must divide the inner width {inner}", parts.divisors_near(inner, heads)
-        )
+        raise f.refuse("mamba_n_heads", heads, f"must divide the inner width {inner}", nearest_divisors(inner, heads))
     return mamba2(f, hidden, inner, heads, in_bias=in_bias, out_bias=out_bias)
 
 

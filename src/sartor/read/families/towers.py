@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
 from sartor.model.shape import Run, Stack
 from sartor.read.families.decoder import Choice, choose
-from sartor.read.families.parts import divisors_near, layer_norm, plain, rms
+from sartor.read.families.parts import layer_norm, plain, rms
 from sartor.read.fields import Fields
 
 HIDDEN = ("hidden_size", "d_model", "embed_dim", "width")
@@ -72,7 +73,7 @@ def tower_layer(v: Fields, tower: Tower, hidden: int) -> Layer:
     """One layer of the tower."""
     heads = v.size(*HEADS)
     if hidden % heads:
-        raise v.refuse("num_attention_heads", heads, f"must divide {hidden}", divisors_near(hidden, heads))
+        raise v.refuse("num_attention_heads", heads, f"must divide {hidden}", nearest_divisors(hidden, heads))
     width = v.optional_size(*tower.ffn)
     if width is None:
         width = int(hidden * (v.number("mlp_ratio") or 4.0))
