@@ -9,7 +9,8 @@ import pytest
 from design_samples import question, small_space
 from sartor.designs.baselines import alone, point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.nearby import NEAR, SWINGS, Nearby, nearby
+from sartor.designs.cautions import PLATEAU
+from sartor.designs.nearby import SWINGS, Nearby, nearby
 from sartor.designs.point import evaluate_point
 from sartor.designs.question import Budgets, Objective
 from sartor.designs.result import JointResult
@@ -46,7 +47,7 @@ def test_a_range_holds_the_neighbours_on_its_axis_within_one_percent_of_the_best
         rate = alone(ASKED, evaluate_point(ASKED, point_on(ASKED, models, other, hbm))).objective
         if other.num_vector_cores == chip.num_vector_cores:
             low, high = found.near_best["global_buffer_mib"]
-            assert (low <= other.global_buffer_bytes / 2**20 <= high) == (rate >= (1 - NEAR) * best.objective)
+            assert (low <= other.global_buffer_bytes / 2**20 <= high) == (rate >= (1 - PLATEAU) * best.objective)
 
 
 def test_each_assumption_is_changed_both_ways_and_faster_is_never_slower(result: JointResult, found: Nearby) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
+from sartor.cost.chip.buildable import too_hot
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
 from sartor.designs.cautions import cautions, left_out
 from sartor.designs.parts import Split
@@ -24,6 +25,7 @@ from sartor.designs.space import published_space, space_from, taken
 from sartor.designs.tasks import Result, Task, run_task
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.training import Recompute
 from sartor.placement.terms import PlacementTerms
 
@@ -57,14 +59,31 @@ def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
     space = small_space(clock_mhz=[1000, 9000], num_tensor_cores=[1], array_rows=[16])
     asked = question(costs=DesignCosts(area=AreaModel.DIE), recomputes=(Recompute.NONE,))
     free = replace(asked, budgets=Budgets(plausible=False))
-    best, mad = (search_design(each, space).best for each in (asked, free))
+    results = [search_design(each, space) for each in (asked, free)]
+    best, mad = (each.best for each in results)
     assert best is not None
     assert mad is not None
     assert (best.evaluation.point.accelerator.clock_hz, mad.evaluation.point.accelerator.clock_hz) == (1e9, 9e9)
-    assert "no one can build this chip: clock_mhz=9,000" in cautions(space, mad)[0]
-    assert any("clock_mhz=1000 is the smallest of its axis" in each for each in cautions(space, best))
+    assert "no one can build this chip: clock_mhz=9,000" in cautions(space, results[1])[0]
+    assert any("clock_mhz=1000 is the smallest of its axis" in each for each in cautions(space, results[0]))
     assert next(left_out(asked, space)).startswith("2 of 4 chips are left out because no one can build them")
     assert list(left_out(free, space)) == []
+
+
+def test_a_best_chip_on_a_plateau_or_hotter_than_most_is_marked() -> None:
+    space = small_space(num_vector_cores=[1], array_rows=[32], num_tensor_cores=[4])
+    result = search_design(question(recomputes=(Recompute.NONE,)), space)
+    assert result.best is not None
+    assert not any("plateau" in each for each in cautions(space, replace(result, ranked=(result.best,))))
+    point = result.best.evaluation.point
+    other = replace(point, accelerator=replace(point.accelerator, num_vector_cores=3))
+    twin = replace(result.best, evaluation=replace(result.best.evaluation, point=other))
+    for share, is_near in ((0.995, True), (0.98, False)):
+        near = replace(twin, objective=share * result.best.objective)
+        told = cautions(space, replace(result, ranked=(result.best, near)))
+        assert any("on a plateau: at least another chip comes within 1%" in each for each in told) == is_near
+    assert "132 W/cm2 on the die" in too_hot(load_accelerator("tpu_v6e_like"))
+    assert too_hot(load_accelerator("a100_like")) == ""
 
 
 def test_a_space_no_one_can_build_is_refused_with_the_number_that_breaks_it() -> None:

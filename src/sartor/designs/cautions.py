@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sartor.cost.chip.buildable import excess, faults
+from sartor.cost.chip.buildable import excess, faults, too_hot
 from sartor.designs.question import AreaModel, DesignQuestion
-from sartor.designs.result import Ranked
+from sartor.designs.result import JointResult, Ranked
 from sartor.designs.space import AcceleratorSpace
+from sartor.schedules.makespan import timing_fields
 from sartor.units import GIGA, MEGA, MIB
 
 AXES: dict[str, tuple[str, float]] = {
@@ -29,12 +30,28 @@ AXES: dict[str, tuple[str, float]] = {
 """Axis of a space file -> field and unit."""
 
 
-def cautions(space: AcceleratorSpace, best: Ranked | None) -> tuple[str, ...]:
+PLATEAU = 0.01
+"""Share within which chips count as equal: less than the errors of the model of chips."""
+
+
+def cautions(space: AcceleratorSpace, result: JointResult) -> tuple[str, ...]:
     """A sentence for each reason to doubt the best chip or to widen its space."""
-    if best is None:
+    if result.best is None:
         return ()
-    chip = best.evaluation.point.accelerator
-    return (*(f"no one can build this chip: {fault}" for fault in faults(chip)), *_at_ends(space, chip))
+    chip = result.best.evaluation.point.accelerator
+    told = [f"no one can build this chip: {fault}" for fault in faults(chip)]
+    return tuple(filter(None, [*told, too_hot(chip), *_at_ends(space, chip), _plateau(result.best, result.ranked)]))
+
+
+def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
+    """Where other chips that were evaluated are as good as the best but for less than the model's error."""
+    least = best.objective * (1 - PLATEAU)
+    near = {timing_fields(each.evaluation.point.accelerator) for each in ranked if each.objective >= least}
+    others = len(near - {timing_fields(best.evaluation.point.accelerator)})
+    if not others:
+        return ""
+    come = "another chip comes" if others == 1 else f"{others} other chips come"
+    return f"the best is on a plateau: at least {come} within {PLATEAU:.0%} of it (--sensitivity says along which axes)"
 
 
 def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from sartor.designs.baselines import alone, point_on
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.cautions import AXES, tied
+from sartor.designs.cautions import AXES, PLATEAU, tied
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.result import JointResult, Ranked
@@ -21,7 +21,6 @@ from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
 
-NEAR = 0.01
 RIVALS = 3
 """Next best chips that are priced beside the best under a changed assumption."""
 CHANGES = (-0.3, 0.3)
@@ -132,7 +131,7 @@ def _near(best: Ranked, values: dict[float, Accelerator | None], price: Price) -
     """From the best's value outwards, the values whose chips reach 99% of it."""
     here = next(value for value, chip in values.items() if chip is None)
     sides = (sorted(v for v in values if v > here), sorted((v for v in values if v < here), reverse=True))
-    found, least = {here: best}, best.objective * (1 - NEAR)
+    found, least = {here: best}, best.objective * (1 - PLATEAU)
     for side in sides:
         priced = ((v, price(chip, least)) for v in side if (chip := values[v]) is not None)
         found.update(takewhile(lambda each: each[1].objective >= least, priced))

@@ -24,6 +24,8 @@ MAX_PACKAGE_W = 1400.0
 MAX_W_PER_MM2 = 2.0
 """Over the die, memory apart. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.05, as its die is modelled too
 small. Liquid in channels of the silicon itself took 7.9 in a laboratory (Tuckerman and Pease, 1981, recalled)."""
+HOT_W_PER_MM2 = 1.05
+"""What the template's H100 has; only its TPU v6e has more, 1.32, so a chip above this asks for cooling few have."""
 STACK_EDGE_MM = 7.75
 """Short side of an HBM2 stack, 7.75 mm x 11.87 mm (SK hynix and Samsung, 2016, recalled); later stacks are wider. A
 stack stands along the die's edge, as its 1024 wires must. LPDDR packages stand apart and need none here."""
@@ -53,6 +55,17 @@ def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
         "power": (watts.tdp_w, MAX_PACKAGE_W),
         "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / die, MAX_W_PER_MM2),
     }  # fmt: skip
+
+
+def too_hot(a: Accelerator) -> str:
+    """A sentence where one chip can be built and is hotter than ``HOT_W_PER_MM2``; else empty."""
+    density = float(limits(a)["cooling"][0])
+    if not HOT_W_PER_MM2 < density <= MAX_W_PER_MM2:
+        return ""
+    return (
+        f"{100 * density:.0f} W/cm2 on the die with all parts at peak rate: an H100 drawn in the same way has "
+        f"{100 * HOT_W_PER_MM2:.0f}, so it needs better cooling"
+    )
 
 
 def excess(a: Accelerator) -> Floats:
