@@ -362,6 +362,19 @@ def test_with_all_shapes_the_best_shape_is_part_of_the_proof(sartor: Call, small
     assert "over the chip first and then the shape" in text
 
 
+def test_a_family_of_models_has_one_chip_and_a_shape_each(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    other = write_model(tmp_path, "other", n_layer=2, n_positions=64)
+    asked = [*small, *FEW, "--model", other, "--shapes", "all", "--params-tolerance", "0.05", "--tolerance", "0.02"]
+    ran = sartor(*asked, "--json")
+    assert ran.code == 0, ran.err
+    best, joint = ran.body["best"], ran.body["shapes"]
+    assert len(best["shapes"]) == 2
+    assert ran.body["gap"] <= 0.02
+    assert joint["as_it_is"] <= best["objective"]
+    assert joint["num_shapes"] > joint["distinct"] > 1
+    assert "asks about one model" in sartor(*small, "--model", other, "--shapes", "4").err
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

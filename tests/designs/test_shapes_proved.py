@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,13 @@ from sartor.cost.chip.operator_latency import operator_latencies
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
 from sartor.designs.candidates import candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
-from sartor.designs.question import Budgets, DesignModel, DesignQuestion, Objective
+from sartor.designs.question import Budgets, DesignModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant, narrowest, shape_axes
 from sartor.designs.shape_bounds import first_rates, second_rates
+from sartor.designs.shape_family import search_with_family
 from sartor.designs.shapes_proved import JointShapes, search_with_shapes, undominated, with_shape
 from sartor.designs.space import AcceleratorSpace, published_space, taken
-from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.edit import edit_fields
 from sartor.model.training import Recompute
@@ -64,17 +65,20 @@ def random_axes(draw: random.Random) -> ShapeAxes:
 
 def by_trying_all(asked: DesignQuestion, space: AcceleratorSpace, axes: ShapeAxes) -> float:
     """The most of every shape on every point with every option."""
-    candidates, _ = candidates_of(asked, space)
-    most, blocks = 0.0, ScheduleCache()
-    for variant in axes.variants:
-        here, store = with_shape(asked, variant), ScheduleStore(blocks=blocks)
-        options = tuple(option for m in range(len(here.models)) for option in every_option(here, m))
-        for index in range(len(candidates)):
-            for h, hbm in enumerate(candidates.hbm_bytes[:, index].tolist()):
-                chip = candidates.accelerator(index)
-                point = Point(index=index, accelerator=chip, hbm_bytes=hbm, options=options, schedule_limit_s=3.2)
-                rates = np.array(evaluate_point(here, point, store).rates)
-                most = max(most, float(here.together(rates)) / candidates.divisor[h, index])
+    blocks = ScheduleCache()
+    return max(best_as_it_is(with_shape(asked, variant), space, blocks) for variant in axes.variants)
+
+
+def best_as_it_is(asked: DesignQuestion, space: AcceleratorSpace, blocks: ScheduleCache) -> float:
+    """The most of every point with every option."""
+    (candidates, _), most, store = candidates_of(asked, space), 0.0, ScheduleStore(blocks=blocks)
+    options = tuple(option for m in range(len(asked.models)) for option in every_option(asked, m))
+    for index in range(len(candidates)):
+        for h, hbm in enumerate(candidates.hbm_bytes[:, index].tolist()):
+            chip = candidates.accelerator(index)
+            point = Point(index=index, accelerator=chip, hbm_bytes=hbm, options=options, schedule_limit_s=3.2)
+            rates = np.array(evaluate_point(asked, point, store).rates)
+            most = max(most, float(asked.together(rates)) / candidates.divisor[h, index])
     return most
 
 
@@ -105,6 +109,40 @@ def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) ->
     assert loose.result.gap <= 0.2
 
 
+@pytest.mark.parametrize("seed", range(times(3, 300)))
+def test_a_family_of_models_has_the_chip_and_shapes_that_trying_everything_has(seed: int) -> None:
+    draw = random.Random(seed)
+    space, axes = random_space(draw), [random_axes(draw), random_axes(draw)]
+    mean, tolerance = draw.choice(list(Mean)), draw.choice([0.0, 0.0, 0.1])
+    models = [
+        DesignModel(name=name, shape=each.variants[0].shape, seq_len=64, widths=(1, 2), weight=draw.choice([1.0, 3.0]))
+        for name, each in zip("ab", axes, strict=True)
+    ]
+    models[1] = replace(models[1], shape=replace(models[1].shape, name="b"))
+    axes[1] = replace(axes[1], variants=(replace(axes[1].variants[0], shape=models[1].shape), *axes[1].variants[1:]))
+    if draw.random() < 0.5 and mean is Mean.GEOMETRIC:
+        models.append(replace(models[0], name="a, decode", phase=Phase.DECODE, context_len=64, batch_sizes=(1, 8)))
+    sizes, objective = (draw.choice([1, 2]),), draw.choice(list(Objective))
+    asked = question(models=tuple(models), microbatch_sizes=sizes, objective=objective, mean=mean)
+    most, blocks = 0.0, ScheduleCache()
+    for one, other in product(axes[0].variants, axes[1].variants):
+        shapes = [one.shape if model.name.startswith("a") else other.shape for model in models]
+        pair = tuple(replace(m, shape=s, expert_widths=()) for m, s in zip(models, shapes, strict=True))
+        most = max(most, best_as_it_is(replace(asked, models=pair), space, blocks))
+    found = search_with_family(asked, space, axes, tolerance=tolerance)
+    if not isinstance(found, JointShapes):  # the first shapes fit nowhere
+        assert found.best is None
+        return
+    assert found.result.best is not None
+    reached = found.result.best.objective
+    assert most / (1 + tolerance) * (1 - 1e-9) <= reached <= most * (1 + 1e-9)
+    assert most <= found.result.upper_bound * (1 + 1e-9)
+    assert found.result.gap <= tolerance
+    assert found.in_turn is not None
+    assert found.in_turn <= reached * (1 + 1e-9)
+    assert best_as_it_is(found.question, space, blocks) >= reached * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(times(2, 100)))
 def test_pairs_have_the_bounds_that_each_shape_has_alone(seed: int) -> None:
     draw = random.Random(seed)
@@ -117,7 +155,7 @@ def test_pairs_have_the_bounds_that_each_shape_has_alone(seed: int) -> None:
         parts = [model.parts[split] for model in models]
         first = first_rates(asked, parts, candidates, chips)
         shape, chip = (each.reshape(-1) for each in np.meshgrid(np.arange(len(parts)), chips, indexing="ij"))
-        second = second_rates(asked, parts, candidates, shape, chip, 0.0).reshape(first.shape)
+        second = second_rates(asked, parts, candidates, shape, chip, np.zeros(len(chip))).reshape(first.shape)
         for s, each in enumerate(parts):
             for where, chip_group in candidates.of_groups(chips):
                 alone = work_rates(asked[s], each, chip_group, memory)
@@ -184,14 +222,6 @@ def test_every_shape_of_the_size_is_an_axis_and_the_guard_a_mask() -> None:
     assert {int(each.shape.num_layers) for each in narrow.variants} == {48}
 
 
-def test_several_models_have_no_one_shape() -> None:
-    asked = question()
-    other = replace(asked.models[0], name="other", shape=small_shape(num_layers=3))
-    two = replace(asked, models=(asked.models[0], other))
-    with pytest.raises(InputError, match="asks about one model"):
-        search_with_shapes(two, small_space(), ShapeAxes(variants=(), num_shapes=0, tolerance=0.01))
-
-
 def test_without_time_the_answer_is_the_model_as_it_is_and_no_proof() -> None:
     draw = random.Random(1)
     space, axes = small_space(num_tensor_cores=[1], array_rows=[16]), random_axes(draw)
@@ -202,4 +232,4 @@ def test_without_time_the_answer_is_the_model_as_it_is_and_no_proof() -> None:
     assert found.result.status is DesignStatus.FEASIBLE
     assert found.result.gap == float("inf")
     assert found.in_turn is None
-    assert found.variant.changed == ()
+    assert found.shapes[0].variant.changed == ()

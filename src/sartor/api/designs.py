@@ -82,9 +82,9 @@ def design(
     ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
     search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
     many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
-    name or file -> weight) too; ``"all"``: its layers, heads, head size and widths are axes of the space, within
-    ``params_tolerance`` of its parameters and the quality guard of width ``evidence``, and the best shape is part of
-    the proof. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
+    name or file -> weight) too; ``"all"``: layers, heads, head size and widths of every model are axes of the space,
+    within ``params_tolerance`` of its parameters and the quality guard of width ``evidence``, and the best shapes are
+    part of the proof. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
     where none is named, `BESIDE` stand beside the baselines.
     ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
     (throughput, throughput_per_watt, ...; prefill, decode or ``train:0.7,decode:0.3`` in throughput's place, where
@@ -158,7 +158,8 @@ def design(
         on_progress=progress,
     )
     if found.joint is not None:
-        question, notes = found.joint.question, (*notes, *found.joint.axes.assumptions)
+        said = (note for each in found.joint.shapes for note in each.axes.assumptions)
+        question, notes = found.joint.question, (*notes, *dict.fromkeys(said))
     if against is None and baselines and not found.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
     beside, unpriced = beside_chips(question, found.result.best, gpus, named=against is not None)
@@ -221,17 +222,19 @@ def _every_shape(
     evidence: float,
     fleet: Mapping[str, float] | None,
 ) -> EveryShape:
-    """A search over all shapes of the one model's size. Raises ``InputError``."""
+    """A search over all shapes of each model's size. Raises ``InputError``."""
     from sartor.designs.shape_axes import shape_axes
-    from sartor.designs.shapes_proved import check_one_shape, search_with_shapes
+    from sartor.designs.shape_family import families, search_with_family
+    from sartor.designs.shapes_proved import search_with_shapes
     from sartor.shapes.quality import QualityGuard
 
     if fleet:
         raise InputError("fleet", ",".join(fleet), "is compared with a number of shapes, not with all", "shapes=4")
-    check_one_shape(question)
-    model, guard = question.models[0], QualityGuard(width=evidence)
-    axes = shape_axes(model.shape, model.seq_len, model.widths, tolerance=tolerance, guard=guard)
-    return partial(search_with_shapes, question, space, axes)
+    models, guard = [question.models[numbers[0]] for numbers in families(question)], QualityGuard(width=evidence)
+    axes = [shape_axes(m.shape, m.seq_len, m.widths, tolerance=tolerance, guard=guard) for m in models]
+    if len(axes) == 1:
+        return partial(search_with_shapes, question, space, axes[0])
+    return partial(search_with_family, question, space, axes)
 
 
 def _by_shape(

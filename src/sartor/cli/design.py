@@ -228,8 +228,8 @@ def shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> in
         return 0
     if shapes != "all" and not (shapes.isascii() and shapes.isdigit() and int(shapes)):
         raise InputError("--shapes", shapes, "must be a whole number of at least 1, or all", "all")
-    if len(models) > 1:
-        raise InputError("--shapes", shapes, f"asks about one model, and {len(models)} are given", "one --model")
+    if len(models) > 1 and shapes != "all":
+        raise InputError("--shapes", shapes, f"asks about one model, and {len(models)} are given", "all")
     if shapes == "all" and fleet is not None:
         raise InputError("--fleet", fleet, "is compared with a number of shapes, not with all of them", "--shapes 4")
     return shapes if shapes == "all" else int(shapes)

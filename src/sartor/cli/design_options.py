@@ -59,7 +59,7 @@ Shapes = Annotated[
     typer.Option(
         "--shapes",
         metavar="N|all",
-        help="Also search N shapes of the same size, each with proof; all: the shape is searched with the chip.",
+        help="Also search N shapes of the same size, with proof; all: each model's shape is searched with the chip.",
     ),
 ]
 Fleet = Annotated[

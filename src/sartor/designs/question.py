@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.errors import InputError
@@ -16,6 +18,8 @@ from sartor.model.workload import Phase
 from sartor.operators import DType
 from sartor.placement.terms import PlacementTerms
 from sartor.units import Floats
+
+Array = npt.NDArray[Any]
 
 HBM_USD_PER_GB = 10.0
 """Price of stacked memory per GB (10^9 bytes): 8 to 10 USD for HBM3E (asiatechfeed.com, "What is HBM memory", 2026,
@@ -226,6 +230,17 @@ class DesignQuestion:
             with np.errstate(divide="ignore"):
                 whole = np.exp((np.log(rates) * weights).sum(axis=0))
         return float(whole) if np.ndim(whole) == 0 else whole
+
+    def needed(self, together: Array, per_model: Array, m: int) -> Array:
+        """What model ``m`` must reach for all to reach ``together`` [...], the others reaching ``per_model``
+        [models, ...]."""
+        others = np.delete(per_model, m, axis=0)
+        weights = np.delete(np.asarray(self.weights), m).reshape(-1, *([1] * (others.ndim - 1)))
+        if self.mean is Mean.ARITHMETIC:
+            return np.asarray((together - (others * weights).sum(axis=0)) / self.weights[m])
+        with np.errstate(divide="ignore", over="ignore"):
+            rest = np.log(together) - (np.log(others) * weights).sum(axis=0)
+            return np.asarray(np.exp(rest / self.weights[m]))
 
 
 def _whole(field_: str, value: Floats) -> None:

@@ -6,23 +6,123 @@ on devices is counted shape by shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.designs.bounds import Seconds, part_floor, part_seconds, placed_rates, rates_by_work, seconds_of
+from sartor.designs.bounds import (
+    LoweredModel,
+    Seconds,
+    lower_models,
+    part_floor,
+    part_seconds,
+    placed_rates,
+    rates_by_work,
+    seconds_of,
+)
 from sartor.designs.candidates import Candidates
-from sartor.designs.parts import ModelPart, ModelParts
+from sartor.designs.parts import ModelPart, ModelParts, Split
 from sartor.designs.question import DesignQuestion
+from sartor.interrupts import point
 from sartor.operators import Operator, OperatorGraph
 
 Array = npt.NDArray[Any]
 
 PAIRS = 65_536
 """Pairs priced at a time: some tens of megabytes for each operator."""
+
+
+MOST_PAIRS = 2_000_000
+"""Pairs of shape and chip that are bounded together: 16 MB for each split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapePairs:
+    """Every shape of one model, in one phase or several, on every chip: the question and the lowered models of each
+    shape, and the candidates ``chips``. ``late`` says whether time ran out."""
+
+    asked: Sequence[DesignQuestion]
+    models: Sequence[tuple[LoweredModel, ...]]
+    candidates: Candidates
+    chips: Array
+    late: Callable[[], bool]
+
+    def most(self) -> Array:
+        """What the models of the best shape reach together on each chip [chips], by the first bound."""
+        found = (np.stack([_best(self._first(some, m)) for m in self._numbers]) for some in self._blocks())
+        together = [np.asarray(self.asked[0].together(each)).max(axis=0) for each in found]
+        return np.asarray(np.max(together, axis=0))
+
+    def bounds(self, hopes: Array) -> Array | None:
+        """What the models of each shape reach together at most [shapes, chips], by both bounds where the first leaves
+        more than ``hopes`` [chips]; None where time ran out."""
+        found = []
+        for some in self._blocks():
+            each = self._bound(some, hopes)
+            if each is None:
+                return None
+            found.append(each)
+        return np.concatenate(found)
+
+    @property
+    def _numbers(self) -> range:
+        return range(len(self.asked[0].models))
+
+    def _blocks(self) -> list[Array]:
+        blocks = min(-(-len(self.asked) * len(self.chips) // MOST_PAIRS), len(self.asked))
+        return np.array_split(np.arange(len(self.asked)), blocks)
+
+    def _bound(self, shapes: Array, hopes: Array) -> Array | None:
+        """The same of some shapes: the second bound of pairs that the first leaves, with the best of other models."""
+        together = self.asked[0].together
+        first = [self._first(shapes, m) for m in self._numbers]
+        best = np.stack([_best(each) for each in first])
+        for m, each in enumerate(first):
+            tight = np.zeros(best[m].shape)
+            for split, rates in each.items():
+                if self.late():
+                    return None
+                joint = np.asarray(together(np.concatenate([best[:m], rates[None], best[m + 1 :]])))
+                shape, chip = np.nonzero((joint > hopes) & (rates > tight))
+                enough = hopes[chip] if len(first) == 1 else np.zeros(len(chip))
+                few, place = np.unique(shape, return_inverse=True)
+                asked, parts = self._of(shapes[few], m, split)
+                at = self.chips[chip]
+                rates[shape, chip] = second_rates(asked, parts, self.candidates, place.reshape(-1), at, enough)
+                tight = np.maximum(tight, rates)
+            best[m] = tight
+        return np.asarray(together(best))
+
+    def _first(self, shapes: Array, m: int) -> dict[Split, Array]:
+        """First bounds [shapes, chips] of a model by split; 0 where that does not divide the shape."""
+        found = {}
+        for split in dict.fromkeys(split for s in shapes for split in self.models[s][m].parts):
+            divided = np.array([split in self.models[s][m].parts for s in shapes])
+            asked, parts = self._of(shapes[divided], m, split)
+            found[split] = np.zeros((len(shapes), len(self.chips)))
+            found[split][divided] = first_rates(asked, parts, self.candidates, self.chips)
+            point()
+        return found
+
+    def _of(self, shapes: Array, m: int, split: Split) -> tuple[list[DesignQuestion], list[ModelParts]]:
+        return [self.asked[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
+
+
+def lowered_shapes(asked: Sequence[DesignQuestion], late: Callable[[], bool]) -> list[tuple[LoweredModel, ...]] | None:
+    """The models of each shape's question; None where time ran out."""
+    models = []
+    for each in asked:
+        if late():
+            return None
+        models.append(lower_models(each))
+    return models
+
+
+def _best(rates: dict[Split, Array]) -> Array:
+    return np.asarray(np.max(list(rates.values()), axis=0))
 
 
 def first_rates(
@@ -48,10 +148,10 @@ def second_rates(
     candidates: Candidates,
     shape: Array,
     chip: Array,
-    enough: float,
+    enough: Array,
 ) -> Array:
     """`plan_rates` [pairs], the most over memories and recomputation, of shapes and candidates in pairs; where the
-    schedules alone keep the objective from exceeding ``enough``, that bound."""
+    schedules alone keep the rate from exceeding ``enough`` [pairs], that bound."""
     memory = float(candidates.hbm_bytes.max())
     rates = np.zeros(len(shape))
     for start in range(0, len(shape), PAIRS // 16):
@@ -61,7 +161,7 @@ def second_rates(
             mine = np.flatnonzero(shape[some] == s)
             at, seconds = start + mine, (forward[:, mine], backward[:, mine])
             rates[at] = rates_by_work(questions[s], parts[s], *seconds, memory)
-            hopeful = rates[at] > enough * candidates.least_divisor[chip[at]]
+            hopeful = rates[at] > enough[at]
             mine, at = mine[hopeful], at[hopeful]
             for where, accelerator in candidates.of_groups(chip[at]):
                 hbm, few = candidates.hbm_bytes[:, chip[at][where]], mine[where]

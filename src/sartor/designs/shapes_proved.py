@@ -16,16 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.designs.bounds import LoweredModel, lower_models
+from sartor.designs.bounds import LoweredModel
 from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
-from sartor.designs.parts import ModelParts, Split
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
-from sartor.designs.shape_bounds import first_rates, second_rates
+from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
 from sartor.designs.space import AcceleratorSpace
-from sartor.errors import InputError
 from sartor.hardware.accelerator import ARRAY_FIELDS
 from sartor.interrupts import point
 
@@ -34,10 +32,17 @@ Told = Callable[[Progress], None] | None
 
 MORE = ("num_tensor_cores", "num_vector_cores", "global_buffer_bytes")
 """Fields of which more is never slower, all others alike."""
-MOST_PAIRS = 2_000_000
-"""Pairs of shape and chip that are bounded together: 16 MB for each split."""
 MOST_ALIKE = 4096
 """Chips alike in all other fields that are compared with each other; of more, all are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestShape:
+    """The shapes of one model's size, and the best of them."""
+
+    model: str
+    axes: ShapeAxes
+    variant: ShapeVariant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +50,8 @@ class JointShapes:
     """The best shape with its chip and plan. ``result`` counts the points of all shapes; ``question`` is that of the
     best one."""
 
-    axes: ShapeAxes
-    variant: ShapeVariant
+    shapes: tuple[BestShape, ...]
+    """One of every model, with one for all its phases."""
     question: DesignQuestion
     result: JointResult
     as_it_is: JointResult
@@ -85,10 +90,8 @@ def search_with_shapes(
     the model as it is fits nowhere or its search is interrupted, what that found. A model that is trained and served
     has one shape for both.
 
-    ``search`` replaces `search_design` and ends by itself at the ``deadline`` (of ``time.perf_counter``). Raises
-    ``InputError`` with models of several shapes.
+    ``search`` replaces `search_design` and ends by itself at the ``deadline`` (of ``time.perf_counter``).
     """
-    check_one_shape(question)
     start = time.perf_counter()
     as_it_is = search(question, space, "")
     if as_it_is.best is None or as_it_is.interrupted:
@@ -98,8 +101,7 @@ def search_with_shapes(
     state.run(search)
     in_turn = None if state.interrupted else _in_turn(state, search)
     return JointShapes(
-        axes=axes,
-        variant=axes.variants[state.best],
+        shapes=(BestShape(model=question.models[0].shape.name, axes=axes, variant=axes.variants[state.best]),),
         question=asked[state.best],
         result=state.result(),
         as_it_is=as_it_is,
@@ -112,13 +114,6 @@ def with_shape(question: DesignQuestion, variant: ShapeVariant) -> DesignQuestio
     """The question with another shape."""
     models = (replace(model, shape=variant.shape, expert_widths=()) for model in question.models)
     return replace(question, models=tuple(models))
-
-
-def check_one_shape(question: DesignQuestion) -> None:
-    """Raise ``InputError`` where the question's models are not one model, in one phase or several."""
-    if any(model.shape != question.models[0].shape for model in question.models):
-        names = ", ".join(model.name for model in question.models)
-        raise InputError("shapes", "all", f"asks about one model, not {names}", "one model")
 
 
 def _in_turn(state: _Shapes, search: NamedSearch) -> float | None:
@@ -151,7 +146,7 @@ class _Shapes:
     deadline: float
     start: float
     told: Told
-    models: list[tuple[LoweredModel, ...]] = field(default_factory=list)
+    models: list[tuple[LoweredModel, ...]] | None = None
     found: dict[int, JointResult] = field(default_factory=dict)
     """Shapes that were searched; the others have bounds only."""
     best: int = 0
@@ -187,50 +182,18 @@ class _Shapes:
 
     def _bound(self) -> bool:
         """Both bounds of every shape on every chip; False where time ran out."""
-        for asked in self.asked[len(self.models) :]:
-            if self._late():
-                return False
-            self.models.append(lower_models(asked))
-        blocks = min(-(-self.bounds.size // MOST_PAIRS), len(self.asked))
-        return all(self._bound_some(shapes) for shapes in np.array_split(np.arange(len(self.asked)), blocks))
-
-    def _bound_some(self, shapes: Array) -> bool:
-        """The same of some shapes: the second bound of pairs that the first leaves, with the best of other models."""
-        together, divisor = self.asked[0].together, self.candidates.least_divisor[self.chips]
-        first = [self._first(shapes, m) for m in range(len(self.asked[0].models))]
-        best = np.stack([np.max(list(each.values()), axis=0) for each in first])
-        for m, each in enumerate(first):
-            tight = np.zeros(best[m].shape)
-            for split, rates in each.items():
-                if self._late():
-                    return False
-                joint = np.asarray(together(np.concatenate([best[:m], rates[None], best[m + 1 :]]))) / divisor
-                shape, chip = np.nonzero((joint > self.enough()) & (rates > tight))
-                rates[shape, chip] = self._second(shapes[shape], m, split, self.chips[chip])
-                tight = np.maximum(tight, rates)
-            best[m] = tight
-        self.bounds[shapes] = np.asarray(together(best)) / divisor
+        self.models = self.models or lowered_shapes(self.asked, self._late)
+        if self.models is None:
+            return False
+        divisor = self.candidates.least_divisor[self.chips]
+        pairs = ShapePairs(
+            asked=self.asked, models=self.models, candidates=self.candidates, chips=self.chips, late=self._late
+        )
+        found = pairs.bounds(self.enough() * divisor)
+        if found is None:
+            return False
+        self.bounds = found / divisor
         return True
-
-    def _first(self, shapes: Array, m: int) -> dict[Split, Array]:
-        """First bounds [shapes, chips] of a model by split; 0 where that does not divide the shape."""
-        found = {}
-        for split in dict.fromkeys(split for s in shapes for split in self.models[s][m].parts):
-            divided = np.array([split in self.models[s][m].parts for s in shapes])
-            asked, parts = self._of(shapes[divided], m, split)
-            found[split] = np.zeros((len(shapes), len(self.chips)))
-            found[split][divided] = first_rates(asked, parts, self.candidates, self.chips)
-            point()
-        return found
-
-    def _second(self, shape: Array, m: int, split: Split, chip: Array) -> Array:
-        """Second bounds of pairs of shape and candidate."""
-        few, place = np.unique(shape, return_inverse=True)
-        enough = self.enough() if len(self.asked[0].models) == 1 else 0.0
-        return second_rates(*self._of(few, m, split), self.candidates, place.reshape(-1), chip, enough)
-
-    def _of(self, shapes: Array, m: int, split: Split) -> tuple[list[DesignQuestion], list[ModelParts]]:
-        return [self.asked[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
 
     def _late(self) -> bool:
         point()

@@ -23,7 +23,7 @@ from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import Recompute
 from sartor.report.contract import picked, plain, record
-from sartor.report.design_shapes import joint_body, shape_body, shapes_body
+from sartor.report.design_shapes import best_shapes_body, joint_body, shapes_body
 from sartor.report.design_words import why_texts
 
 LEFT_OUT = ("name", "title", "note", "confidence", "sources")
@@ -66,7 +66,7 @@ def design_body(answer: DesignAnswer) -> JsonDict:
 def best_body(answer: DesignAnswer, best: Ranked) -> JsonDict:
     """The best point; with its shape where that was searched too."""
     body = ranked_body(answer.question, best, whole=True)
-    return body if answer.joint is None else {**body, "shape": shape_body(answer.joint)}
+    return body if answer.joint is None else {**body, **best_shapes_body(answer.joint)}
 
 
 def _shapes(answer: DesignAnswer) -> JsonDict | None:

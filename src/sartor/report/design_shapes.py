@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from rich.text import Text
 from sartor.designs.chips import NamedChip
 from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
-from sartor.designs.shapes_proved import JointShapes
+from sartor.designs.shapes_proved import BestShape, JointShapes
 from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.json_types import JsonDict
 from sartor.model.counts import count_params
@@ -94,12 +95,12 @@ def _variant(found: ShapeDesign, i: int) -> JsonDict:
 
 def joint_body(found: JointShapes) -> JsonDict:
     """The ``shapes`` object of ``--shapes all``: how many there are, and what searching them with the chip gains."""
-    before = found.as_it_is.best
+    before, axes = found.as_it_is.best, [each.axes for each in found.shapes]
     return {
-        "num_shapes": found.axes.num_shapes,
-        "distinct": len(found.axes.variants),
+        "num_shapes": prod(each.num_shapes for each in axes),
+        "distinct": prod(len(each.variants) for each in axes),
         "searched": found.searched,
-        "params_tolerance": found.axes.tolerance,
+        "params_tolerance": axes[0].tolerance,
         "as_it_is": None if before is None else before.objective,
         "in_turn": found.in_turn,
         "gain": found.gain,
@@ -107,8 +108,15 @@ def joint_body(found: JointShapes) -> JsonDict:
     }
 
 
-def shape_body(found: JointShapes) -> JsonDict:
-    """``best.shape``: its fields, those that changed, and its parameters against the model's own."""
+def best_shapes_body(found: JointShapes) -> JsonDict:
+    """``best.shape`` of one model, or ``best.shapes`` of several by name."""
+    if len(found.shapes) == 1:
+        return {"shape": shape_body(found.shapes[0])}
+    return {"shapes": {each.model: shape_body(each) for each in found.shapes}}
+
+
+def shape_body(found: BestShape) -> JsonDict:
+    """A shape's fields, those that changed, and its parameters against the model's own."""
     shape = found.variant.shape
     return {
         **{name: int(value) for name, value in shape.fields().items()},
@@ -118,24 +126,29 @@ def shape_body(found: JointShapes) -> JsonDict:
     }
 
 
-def params_change(found: JointShapes) -> float:
+def params_change(found: BestShape) -> float:
     """Share of parameters that the best shape has more than the model."""
     shape, own = found.variant.shape, found.axes.variants[0].shape
     return float(count_params(shape).total / count_params(own).total - 1)
 
 
 def joint_lines(found: JointShapes) -> list[str]:
-    """The best shape, and what it is worth to search it with the chip."""
-    before = found.as_it_is.best
+    """The best shapes, and what it is worth to search them with the chip."""
+    before, several = found.as_it_is.best, len(found.shapes) > 1
     if before is None:
         return []
     chip = short_chip(before.evaluation.point.accelerator)
-    more = f"{params_change(found):+.1%} parameters"
     lines = [
-        f"Best shape: {found.variant.name} ({more}), {found.gain:.3f}x the model as it is with its best chip ({chip}).",
-        f"Of {found.axes.num_shapes:,} shapes of this size {len(found.axes.variants):,} are more than a wider other; "
-        f"{found.searched:,} were searched, the others ruled out by their upper bounds.",
+        f"Best shape{f' of {each.model}' if several else ''}: {each.variant.name} ({params_change(each):+.1%} "
+        f"parameters); of {each.axes.num_shapes:,} shapes of this size {len(each.axes.variants):,} are more than a "
+        "wider other."
+        for each in found.shapes
     ]
+    as_it_is = "the models as they are with their" if several else "the model as it is with its"
+    lines.append(
+        f"This is {found.gain:.3f}x {as_it_is} best chip ({chip}); {found.searched:,} shapes were searched, the others "
+        "ruled out by their upper bounds."
+    )
     if (gain := found.gain_over_turns) is not None:
         alone = "gains nothing" if gain <= 1 + EQUAL else f"gains {gain - 1:.2%}"
         lines.append(f"Searching shape and chip together {alone} over the chip first and then the shape for it.")

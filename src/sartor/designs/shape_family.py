@@ -1,0 +1,338 @@
+"""Several models on one chip, each in the shape that is best for it: shapes, plans and chip in one proved search.
+
+What models reach together grows with what each of them reaches, so on a chip with its memory the best shape of a model
+is best whatever shapes the others have, and the mean of the best shapes' bounds is a bound of the chip. Chips wait by
+falling bound; on the first of them the shape of the largest bound is priced, of the model that is known least, until
+none that waits can be better. A model that is trained and served has one shape for both.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.designs.baselines import point_on
+from sartor.designs.bounds import LoweredModel
+from sartor.designs.candidates import candidates_of, priced
+from sartor.designs.front import NamedSearch, plain_search
+from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
+from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
+from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.shape_axes import ShapeAxes
+from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
+from sartor.designs.shapes_proved import BestShape, JointShapes, undominated, with_shape
+from sartor.designs.space import AcceleratorSpace
+from sartor.designs.state import LONGEST_SCHEDULE_S
+from sartor.interrupts import point
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S
+
+Array = npt.NDArray[Any]
+Told = Callable[[Progress], None] | None
+LIMITS_S = (SCHEDULE_LIMIT_S, LONGEST_SCHEDULE_S)
+"""Seconds for the schedules of a shape on a chip: at first, and where they were not proved."""
+
+
+def families(question: DesignQuestion) -> list[tuple[int, ...]]:
+    """Numbers of the question's models, those of one shape together."""
+    shapes: list[Any] = []
+    for model in question.models:
+        shapes += [model.shape] if model.shape not in shapes else []
+    return [tuple(m for m, model in enumerate(question.models) if model.shape == shape) for shape in shapes]
+
+
+def search_with_family(
+    question: DesignQuestion,
+    space: AcceleratorSpace,
+    axes: Sequence[ShapeAxes],
+    *,
+    search: NamedSearch = plain_search,
+    tolerance: float = 0.0,
+    deadline: float = float("inf"),
+    told: Told = None,
+) -> JointShapes | JointResult:
+    """The best chip with the best of all shapes of ``axes`` (of each of the `families`) and its proof; where the models
+    as they are fit nowhere or their search is interrupted, what that found. A study keeps the search of the models as
+    they are alone."""
+    start = time.perf_counter()
+    as_it_is = search(question, space, "")
+    if as_it_is.best is None or as_it_is.interrupted:
+        return as_it_is
+    return _Family(question, space, axes, as_it_is, tolerance, deadline, start, told).answer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """One model in all its shapes: ``numbers`` are its phases among the question's models; ``bounds`` [shapes, chips]
+    what these reach together at most."""
+
+    numbers: tuple[int, ...]
+    asked: Sequence[DesignQuestion]
+    models: Sequence[tuple[LoweredModel, ...]]
+    bounds: Array
+    stores: dict[int, ScheduleStore] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Known:
+    """One model on one chip with its memory: what each shape reaches at most [shapes], how often it was priced, and the
+    best so far."""
+
+    most: Array
+    tried: Array
+    rate: float = 0.0
+    shape: int = 0
+    outcomes: tuple[ModelOutcome | None, ...] = ()
+
+    @property
+    def bound(self) -> float:
+        return max(self.rate, float(self.most.max()))
+
+    @property
+    def is_open(self) -> bool:
+        """Some shape may reach more, and there is more time for it."""
+        return self.bound > self.rate * (1 + EQUAL) and self.tried[self.most.argmax()] < len(LIMITS_S)
+
+
+Spot = tuple[int, int]
+"""A chip's place among those worth a look, and its memory's among the candidates'."""
+
+
+@dataclass
+class _Family:
+    question: DesignQuestion
+    space: AcceleratorSpace
+    axes: Sequence[ShapeAxes]
+    as_it_is: JointResult
+    tolerance: float
+    deadline: float
+    start: float
+    told: Told
+    known: dict[Spot, list[_Known]] = field(default_factory=dict)
+    trajectory: list[Progress] = field(default_factory=list)
+    evaluated: int = 0
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self.candidates, _ = candidates_of(self.question, self.space)
+        first = self.as_it_is.best
+        assert first is not None
+        self.first, self.least = first.evaluation.point, first.objective
+        self.chips = np.union1d(undominated(self.question, self.candidates), [self.first.index])
+        self.numbers = families(self.question)
+        self.whole = replace(self.question, models=tuple(self._as_one(numbers) for numbers in self.numbers))
+        self.members: list[_Member] = []
+        self.value, self.upper = self.least, float("inf")
+        self.best: Spot | None = None
+
+    def _as_one(self, numbers: tuple[int, ...]) -> DesignModel:
+        """A model with the weights of all its phases."""
+        models = [self.question.models[m] for m in numbers]
+        return replace(models[0], weight=sum(model.weight for model in models))
+
+    def answer(self) -> JointShapes:
+        """All chips, then the one that is best for the models as they are."""
+        in_turn = None
+        try:
+            if self._bound():
+                spots = [(c, h) for c in range(len(self.chips)) for h in self._memories(c)]
+                self.value, self.upper, self.best = self._best_of(spots)
+                there, _, spot = self._best_of([self._first_spot()])
+                if there > self.value:  # both are within the tolerance of the best
+                    self.value, self.best = there, spot
+                in_turn = None if self._late() else there
+        except KeyboardInterrupt:
+            self.interrupted = True
+        chosen = [each.shape for each in self.known[self.best]] if self.best else [0] * len(self.axes)
+        shapes = tuple(
+            BestShape(model=self.question.models[m].shape.name, axes=axes, variant=axes.variants[s])
+            for (m, *_), axes, s in zip(self.numbers, self.axes, chosen, strict=True)
+        )
+        question = self._with(shapes)
+        return JointShapes(
+            shapes=shapes,
+            question=question,
+            result=self._result(question),
+            as_it_is=self.as_it_is,
+            in_turn=in_turn,
+            searched=sum(len(member.stores) for member in self.members),
+        )
+
+    def _with(self, shapes: Sequence[BestShape]) -> DesignQuestion:
+        models = list(self.question.models)
+        for numbers, shape in zip(self.numbers, shapes, strict=True):
+            for m in numbers:
+                models[m] = replace(models[m], shape=shape.variant.shape, expert_widths=())
+        return replace(self.question, models=tuple(models))
+
+    def _late(self) -> bool:
+        point()
+        return time.perf_counter() > self.deadline
+
+    # Bounds
+
+    def _bound(self) -> bool:
+        """Bounds of all shapes of every model on every chip; False where time ran out."""
+        divisor = self.candidates.least_divisor[self.chips]
+        every = [self._pairs(numbers, axes) for numbers, axes in zip(self.numbers, self.axes, strict=True)]
+        pairs = [each for each in every if each is not None]
+        if len(pairs) < len(every):
+            return False
+        most = np.stack([each.most() for each in pairs])
+        for m, each in enumerate(pairs):
+            bounds = each.bounds(self.whole.needed(self.least * (1 + EQUAL) * divisor, most, m))
+            if bounds is None:
+                return False
+            most[m] = bounds.max(axis=0)
+            self.members.append(_Member(numbers=self.numbers[m], asked=each.asked, models=each.models, bounds=bounds))
+        return True
+
+    def _pairs(self, numbers: tuple[int, ...], axes: ShapeAxes) -> ShapePairs | None:
+        """One model's shapes on all chips; None where time ran out."""
+        models = tuple(self.question.models[m] for m in numbers)
+        own = replace(self.question, models=models, objective=Objective.THROUGHPUT)
+        asked = [with_shape(own, variant) for variant in axes.variants]
+        lowered = lowered_shapes(asked, self._late)
+        if lowered is None:
+            return None
+        return ShapePairs(asked=asked, models=lowered, candidates=self.candidates, chips=self.chips, late=self._late)
+
+    def _memories(self, c: int) -> Iterator[int]:
+        """Memories of a chip that no larger one at no more cost stands for."""
+        hbm, divisor = (column[:, self.chips[c]] for column in (self.candidates.hbm_bytes, self.candidates.divisor))
+        for h in np.flatnonzero(hbm > 0).tolist():
+            better = (hbm >= hbm[h]) & (divisor <= divisor[h]) & ((hbm > hbm[h]) | (np.arange(len(hbm)) < h))
+            if not better.any():
+                yield h
+
+    def _first_spot(self) -> Spot:
+        hbm = self.candidates.hbm_bytes[:, self.first.index]
+        return int(np.searchsorted(self.chips, self.first.index)), int(np.argmin(abs(hbm - self.first.hbm_bytes)))
+
+    # Search
+
+    def _best_of(self, spots: Sequence[Spot]) -> tuple[float, float, Spot | None]:
+        """The most that the models reach together, what they reach at most, and where (None: as they are)."""
+        value, closed, search = self.least, 0.0, len(spots) > 1
+        best: Spot | None = None
+        heap = [(-self._bound_at(spot), spot) for spot in spots]
+        heapq.heapify(heap)
+        while heap and -heap[0][0] > value * (1 + max(self.tolerance, EQUAL)) and not self._late():
+            bound, spot = heapq.heappop(heap)
+            known = self._known(spot)
+            if not any(each.is_open for each in known):
+                closed = max(closed, -bound)
+                continue
+            self._price(spot, max(range(len(known)), key=lambda m: _slack(known[m])))
+            heapq.heappush(heap, (-self._bound_at(spot), spot))
+            reached = self._divided(spot, [each.rate for each in known])
+            if reached > value:
+                value, best = reached, spot
+            if search:
+                self._report(value, max(value, closed, -heap[0][0]), len(heap))
+        return value, max(value, closed, -heap[0][0] if heap else 0.0), best
+
+    def _known(self, spot: Spot) -> list[_Known]:
+        if spot not in self.known:
+            columns = [member.bounds[:, spot[0]].copy() for member in self.members]
+            self.known[spot] = [_Known(column, np.zeros(len(column), dtype=np.int64)) for column in columns]
+        return self.known[spot]
+
+    def _bound_at(self, spot: Spot) -> float:
+        if spot in self.known:
+            return self._divided(spot, [each.bound for each in self.known[spot]])
+        return self._divided(spot, [member.bounds[:, spot[0]].max() for member in self.members])
+
+    def _divided(self, spot: Spot, rates: Sequence[float]) -> float:
+        c, h = spot
+        return float(self.whole.together(np.array(rates))) / float(self.candidates.divisor[h, self.chips[c]])
+
+    def _price(self, spot: Spot, m: int) -> None:
+        """The shape of a model that may reach most, priced on a chip, with more time where it was before."""
+        known, member, there = self.known[spot][m], self.members[m], self._point(spot)
+        s = int(known.most.argmax())
+        store = member.stores.setdefault(s, ScheduleStore())
+        options = point_on(member.asked[s], member.models[s], there.accelerator, there.hbm_bytes).options
+        floor = (known.rate,) if len(member.numbers) == 1 else ()
+        limit_s = LIMITS_S[known.tried[s]]
+        found = evaluate_point(
+            member.asked[s], replace(there, options=options, floor=floor, schedule_limit_s=limit_s), store
+        )
+        rate, most = (float(member.asked[s].together(np.array(each))) for each in (found.rates, found.bounds))
+        known.most[s] = min(known.most[s], most)
+        known.tried[s] += 1
+        self.evaluated += 1
+        if rate > known.rate:
+            known.rate, known.shape, known.outcomes = rate, s, found.outcomes
+
+    def _point(self, spot: Spot) -> Point:
+        c, h = spot
+        index = int(self.chips[c])
+        hbm = float(self.candidates.hbm_bytes[h, index])
+        return Point(index=index, accelerator=self.candidates.accelerator(index), hbm_bytes=hbm, options=())
+
+    # Answer
+
+    def _report(self, value: float, upper: float, waiting: int) -> None:
+        at = Progress(
+            seconds=time.perf_counter() - self.start,
+            evaluated=self._evaluated(),
+            bound=upper,
+            incumbent=value,
+            waiting=waiting,
+            phase="search",
+            pruned=0,
+        )
+        self.trajectory.append(at)
+        if self.told:
+            self.told(at)
+
+    def _evaluated(self) -> int:
+        return self.as_it_is.evaluated + self.evaluated
+
+    def _result(self, question: DesignQuestion) -> JointResult:
+        own, value, upper = self.as_it_is, self.value, max(self.value, self.upper)
+        shapes, proved = prod(axes.num_shapes for axes in self.axes), upper <= value * (1 + EQUAL)
+        points = (own.num_points - own.left_out) * shapes
+        best = own.best
+        if self.best is not None:
+            best = priced(question, self.candidates, self._evaluation(self.best))
+        waiting = 0 if proved or upper <= value * (1 + self.tolerance) else points - self._evaluated()
+        return replace(
+            own,
+            best=best,
+            ranked=() if best is None else (best,),
+            status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
+            upper_bound=value if proved else upper,
+            gap=0.0 if proved else (upper - value) / value,
+            space_size=own.space_size * shapes,
+            num_points=own.num_points * shapes,
+            left_out=own.left_out * shapes,
+            evaluated=self._evaluated(),
+            pruned=points - self._evaluated() - waiting,
+            seconds=time.perf_counter() - self.start,
+            trajectory=tuple(self.trajectory) or own.trajectory,
+            interrupted=self.interrupted,
+        )
+
+    def _evaluation(self, spot: Spot) -> Evaluation:
+        outcomes: list[ModelOutcome | None] = [None] * len(self.question.models)
+        for member, known in zip(self.members, self.known[spot], strict=True):
+            for m, outcome in zip(member.numbers, known.outcomes, strict=True):
+                assert outcome is not None
+                outcomes[m] = replace(outcome, option=replace(outcome.option, model=m))
+        rates = tuple(each.sequences_per_s for each in outcomes if each)
+        return Evaluation(point=self._point(spot), outcomes=tuple(outcomes), bounds=rates)
+
+
+def _slack(known: _Known) -> float:
+    """How much more than the best so far a model may reach where it is open."""
+    if not known.is_open:
+        return 0.0
+    return known.bound / known.rate if known.rate else float("inf")
