@@ -57,7 +57,8 @@ class FlopCounts:
     """FLOPs of the matrix multiplications of one forward pass: two per multiply-add.
 
     ``linear``: weights times tokens, routed experts ``experts_per_token`` times per token, logits of all positions.
-    ``attention``: scores and weighted values.
+    ``attention``: scores and weighted values. What stands between the projections of a state-space layer is left out,
+    as in published counts.
     """
 
     linear: Ints

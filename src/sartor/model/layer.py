@@ -257,7 +257,7 @@ class LatentAttentionMixer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpaceMixer:
-    """A recurrent mixer (Mamba, Mamba-2, gated delta net, RWKV ...): its linears, and a memory-bound scan.
+    """A recurrent mixer (Mamba, Mamba-2, gated delta net, RWKV ...): its linears, and a scan.
 
     The config reader supplies the linears, since every family projects differently. ``inner_size`` channels are scanned
     with ``state_size`` states each; a short causal convolution of ``conv_size`` taps over ``conv_channels`` channels
@@ -273,10 +273,55 @@ class StateSpaceMixer:
     vectors: tuple[Vectors, ...] = ()
     """A, D, dt bias, convolution taps, inner norms."""
     variant: str = "mamba"
+    chunk_size: int = 0
+    """Tokens whose scan is one matrix multiplication (Mamba-2's state-space duality); 0: token by token."""
+    num_groups: Ints = 1
+    """Groups of heads that share keys and queries in such a scan."""
+    gated_norm: bool = False
+    """A norm over the gated output of such a scan."""
     name: str = "ssm"
 
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         return self.projections
+
+
+def mamba2_mixer(
+    hidden_size: Ints,
+    *,
+    num_heads: Ints,
+    head_dim: Ints,
+    state_size: Ints,
+    num_groups: Ints,
+    conv_size: int,
+    chunk_size: int,
+    conv_bias: bool = True,
+    in_bias: bool = False,
+    out_bias: bool = False,
+    normed: bool = True,
+) -> StateSpaceMixer:
+    """Mamba-2 (arXiv 2405.21060): one projection for gate, values, keys, queries and step sizes."""
+    inner, shared = num_heads * head_dim, 2 * num_groups * state_size
+    channels = inner + shared
+    return StateSpaceMixer(
+        inner_size=inner,
+        state_size=state_size,
+        num_heads=num_heads,
+        conv_channels=channels,
+        conv_size=conv_size,
+        projections=(
+            Linear(name="in", d_in=hidden_size, d_out=inner + channels + num_heads, bias=in_bias),
+            Linear(name="out", d_in=inner, d_out=hidden_size, bias=out_bias, split=Split.ROW),
+        ),
+        vectors=(
+            Vectors(name="dt_bias_A_and_D", fixed=3 * num_heads),
+            Vectors(name="conv", fixed=channels * (conv_size + conv_bias)),
+            *((Vectors(name="norm", fixed=inner),) if normed else ()),
+        ),
+        variant="mamba2",
+        chunk_size=chunk_size,
+        num_groups=num_groups,
+        gated_norm=normed,
+    )
 
 
 Mixer: TypeAlias = AttentionMixer | LatentAttentionMixer | StateSpaceMixer

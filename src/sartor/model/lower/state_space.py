@@ -1,15 +1,21 @@
-"""State-space and other recurrent mixers: projections as GEMMs, convolution and scan as memory-bound kernels."""
+"""State-space and other recurrent mixers: projections as GEMMs, convolution and scan as memory-bound kernels, the scan
+of Mamba-2 as products of chunks."""
 
 from __future__ import annotations
 
-from sartor.model.layer import Split, StateSpaceMixer
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from sartor.model.layer import NormKind, Split, StateSpaceMixer
 from sartor.model.lower.context import swapped
 from sartor.model.lower.linear import linears, local_width
 from sartor.model.lower.piece import Piece, chain
-from sartor.model.lower.pointwise import streamed
+from sartor.model.lower.pointwise import norm, streamed
 from sartor.model.lower.setting import Setting
-from sartor.operators import MemoryBoundKind, Role
-from sartor.units import Ints, ceil_div
+from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind, Operator, Pass, Role
+from sartor.units import Floats, Ints, ceil_div
 
 
 def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
@@ -21,21 +27,23 @@ def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
     after = [(f"{mixer.name}_{x.fused or x.name}", x) for x in parts if x.split is Split.ROW]
     inner = ceil_div(mixer.inner_size, setting.tp)
     entering: Ints = sum((local_width(x, setting.tp) for _, x in before if x.split is Split.COLUMN), 0)
-    whole = swapped(setting, chain(_conv(setting, mixer), _scan(setting, mixer)), entering, inner, mixer.name)
+    scan = _dual(setting, mixer) if mixer.chunk_size and not setting.decoding else _scan(setting, mixer)
+    whole = swapped(setting, chain(_conv(setting, mixer), scan), entering, inner, mixer.name)
     ins, outs = linears(setting, before, role=Role.STATE_SPACE_IN), linears(setting, after, role=Role.STATE_SPACE_OUT)
     return chain(*ins, whole, *outs)
 
 
 def _conv(setting: Setting, mixer: StateSpaceMixer) -> Piece:
-    """Depthwise causal convolution: reads and writes every channel once; backward reads x and dy and writes dx. A
-    decoding step also reads and writes the last taps of every channel."""
+    """Depthwise causal convolution: reads and writes every channel once; backward reads x and dy and writes dx, and
+    Mamba-2's computes the output again first. A decoding step also reads and writes the last taps of every channel."""
     if not mixer.conv_size:
         return Piece()
     e, taps = setting.element, mixer.conv_size
     state = 2 * taps * e if setting.decoding else 0.0
     channels = ceil_div(mixer.conv_channels, setting.tp)
-    name, flops = f"{mixer.name}_conv", 2.0 * taps
-    return streamed(setting, name, MemoryBoundKind.CONV, setting.tokens, channels, 2 * e + state, 3 * e, flops=flops)
+    name, flops, again = f"{mixer.name}_conv", 2.0 * taps, 2 * e if mixer.chunk_size else 0.0
+    kind, rows = MemoryBoundKind.CONV, setting.tokens
+    return streamed(setting, name, kind, rows, channels, 2 * e + state, 3 * e + again, flops=flops)
 
 
 def _scan(setting: Setting, mixer: StateSpaceMixer) -> Piece:
@@ -57,3 +65,101 @@ def _scan(setting: Setting, mixer: StateSpaceMixer) -> Piece:
         9 * e + 3 * shared,
         flops=9.0 * states,
     )
+
+
+def _dual(setting: Setting, mixer: StateSpaceMixer) -> Piece:
+    """The scan of Mamba-2 by chunks of Q tokens (state-space duality, Dao and Gu, arXiv 2405.21060, sec. 6), kernel by
+    kernel as mamba_ssm runs it (ops/triton/ssd_combined.py, read 2026-11-25): scores C B' of a chunk in fp32, its state
+    in fp32, states passed from chunk to chunk (read, written in 16 bits), and the output, scores and states in one
+    product over Q + N. Of a triangle's products three quarters are computed, by blocks of 64 rows. Then the gate (its
+    operand read, the ungated output written for backward) and, in most models, a norm.
+
+    Backward makes scores and states again (states passed in fp32), and gradients of the states, of x, B and C, of the
+    scores and from those of B and C once more, and of the decays. Heads of a group share B and C, so they are columns
+    of one product; products are priced as a library's, the two passes over states by their bytes.
+    """
+    q, e = mixer.chunk_size, setting.element
+    channels, groups = ceil_div(mixer.inner_size, setting.tp), ceil_div(mixer.num_groups, setting.tp)
+    chunks: Ints = setting.batch * ceil_div(ceil_div(setting.seq_q, setting.dims.cp), q)
+    n, wide, triangle = mixer.state_size, ceil_div(channels, groups), 3 * q // 4
+    gemm = partial(_product, setting, mixer, groups * chunks)
+    kind, flops = MemoryBoundKind.SCAN, 2.0
+    passed = _kernel(setting, mixer, "pass", kind, 1.0 * chunks * n, channels)
+    gate = _kernel(setting, mixer, "gate", MemoryBoundKind.ACTIVATION, 1.0 * setting.tokens, channels)
+    forward: tuple[Operator, ...] = (
+        gemm("scores", q, q, n, out=DType.FP32),
+        gemm("states", wide, n, q, out=DType.FP32),
+        passed(4 + e, flops),
+        gemm("out", q, wide, n + triangle),
+        gate(2 * e, 8.0),
+    )
+    normed = norm(setting, setting.tokens, channels, f"{mixer.name}_norm", NormKind.RMS_NORM)
+    if not setting.training:
+        return chain(Piece(forward=forward), normed) if mixer.gated_norm else Piece(forward=forward)
+    back = partial(gemm, pass_=Pass.BACKWARD)
+    backward: tuple[Operator, ...] = (
+        gate(6 * e, 16.0, Pass.BACKWARD),
+        back("scores_again", q, q, n, out=DType.FP32),
+        back("states_again", wide, n, q, out=DType.FP32),
+        passed(8, flops, Pass.BACKWARD, "pass_again"),
+        back("dstates", wide, n, q, out=DType.FP32),
+        passed(8 + 2 * e, 2 * flops, Pass.BACKWARD),
+        back("dx", q, wide, n + triangle),
+        back("db", q, n, wide, out=DType.FP32),
+        back("dc", q, n, wide, out=DType.FP32),
+        back("dscores", q, triangle, wide, out=DType.FP32),
+        back("db_scores", q, n, q, accumulates=True),
+        back("dc_scores", q, n, q, accumulates=True),
+        back("ddecay", q, triangle, wide),
+    )
+    piece = Piece(forward=forward, backward=backward)
+    return chain(piece, normed) if mixer.gated_norm else piece
+
+
+def _product(
+    setting: Setting,
+    mixer: StateSpaceMixer,
+    batch: Ints,
+    name: str,
+    m: Ints,
+    n: Ints,
+    k: Ints,
+    *,
+    out: DType | None = None,
+    accumulates: bool = False,
+    pass_: Pass = Pass.FORWARD,
+) -> Gemm:
+    return Gemm(
+        name=f"{mixer.name}_scan.{name}",
+        role=Role.SCAN,
+        batch=batch,
+        m=m,
+        n=n,
+        k=k,
+        dtype=setting.wide,
+        out_dtype=out,
+        accumulates=accumulates,
+        pass_=pass_,
+    )
+
+
+def _kernel(
+    setting: Setting, mixer: StateSpaceMixer, name: str, kind: MemoryBoundKind, rows: Floats, cols: Ints
+) -> Callable[..., MemoryBound]:
+    """A kernel that streams ``rows`` x ``cols``, given bytes and FLOPs of each element."""
+
+    def of(each: float, flops: float, pass_: Pass = Pass.FORWARD, called: str = name) -> MemoryBound:
+        elements = rows * cols
+        return MemoryBound(
+            name=f"{mixer.name}_{called}" + ("" if pass_ is Pass.FORWARD else ".backward"),
+            role=Role.SCAN,
+            kind=kind,
+            rows=np.asarray(rows, dtype=np.int64) if np.ndim(rows) else int(rows),
+            cols=cols,
+            bytes_moved=elements * each,
+            flops=elements * flops,
+            dtype=setting.wide,
+            pass_=pass_,
+        )
+
+    return of

@@ -12,12 +12,14 @@ from sartor.model.layer import (
     LatentAttentionMixer,
     Layer,
     Linear,
+    Mixer,
     MoeFfn,
     Norm,
     NormKind,
     SharedWidth,
     Split,
     Vectors,
+    mamba2_mixer,
 )
 from sartor.model.numerics import family_numerics
 from sartor.model.shape import MAX_LAYERS, Run, Stack, TransformerShape
@@ -27,7 +29,7 @@ KEYS = (
     "num_kv_heads", "head_dim", "rotary_dim", "ffn_hidden_size", "activation", "gated", "parallel", "vocab_size",
     "max_positions", "positions", "position_rows", "token_types", "pooler", "tied_embeddings", "lm_head", "norm",
     "norms_per_layer", "embedding_norm", "final_norm", "qk_norm", "sinks", "biases", "mtp_layers", "windows", "experts",
-    "latent", "embedding_size", "numerics", "params", "sources", "note",
+    "latent", "embedding_size", "numerics", "params", "sources", "note", "pattern", "mamba2",
 )  # fmt: skip
 BIASES = ("q", "kv", "out", "up", "down", "router", "lm_head")
 NORMS: dict[str, Norm] = {
@@ -110,15 +112,22 @@ def _stack(entry: JsonMap, name: str, num_layers: int, *, causal: bool, cross: b
     )
 
 
-def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool]:
-    """Attention span (0: all) and whether the layer has experts."""
+PARTS = {"M": "mamba2", "*": "attention", "-": "mlp", "E": "experts"}
+"""Letters of ``pattern``: layers of one part each (Nemotron-H, arXiv 2504.03624)."""
+
+
+def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool, str]:
+    """Attention span (0: all), whether the layer has experts, and its only part where it has but one."""
+    if "pattern" in entry:
+        part = PARTS[entry["pattern"][index]]
+        return 0, part == "experts", part
     windows, experts = entry.get("windows"), entry.get("experts")
     pattern = windows["pattern"].split() if windows else ["global"]
     span = windows["size"] if windows and pattern[index % len(pattern)] == "local" else 0
-    return span, experts is not None and index >= experts["first_dense_layers"]
+    return span, experts is not None and index >= experts["first_dense_layers"], ""
 
 
-def _runs(kinds: list[tuple[int, bool]], layers: Mapping[tuple[int, bool], Layer]) -> tuple[Run, ...]:
+def _runs(kinds: list[tuple[int, bool, str]], layers: Mapping[tuple[int, bool, str], Layer]) -> tuple[Run, ...]:
     """Equal layers as runs in order of first appearance; positions are given unless every run is one block."""
     where = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in layers}
     blocks = all(at[-1] - at[0] + 1 == len(at) for at in where.values())
@@ -128,12 +137,15 @@ def _runs(kinds: list[tuple[int, bool]], layers: Mapping[tuple[int, bool], Layer
     )
 
 
-def _layer(entry: JsonMap, span: int, has_experts: bool, *, causal: bool, cross: bool) -> Layer:
-    mixer = _latent(entry) if "latent" in entry else _attention(entry, span, causal=causal)
+def _layer(entry: JsonMap, span: int, has_experts: bool, only: str, *, causal: bool, cross: bool) -> Layer:
+    mixer: Mixer = _latent(entry) if "latent" in entry else _attention(entry, span, causal=causal)
+    if only == "mamba2":
+        mixer = mamba2_mixer(entry["hidden_size"], **entry["mamba2"])
     mixers = (mixer, _attention(entry, 0, causal=False, cross=True)) if cross else (mixer,)
+    ffn = _experts(entry) if has_experts else _ffn(entry, entry["ffn_hidden_size"])
     return Layer(
-        mixers=mixers,
-        ffn=_experts(entry) if has_experts else _ffn(entry, entry["ffn_hidden_size"]),
+        mixers=() if only in ("mlp", "experts") else mixers,
+        ffn=None if only in ("mamba2", "attention") else ffn,
         norms=tuple(NORMS[entry["norm"]] for _ in range(entry["norms_per_layer"] + cross)),
         parallel=entry["parallel"],
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.model.divisors import nearest_divisors
-from sartor.model.layer import DenseFfn, Layer, Linear, Mixer, MoeFfn, Split, StateSpaceMixer, Vectors
+from sartor.model.layer import DenseFfn, Layer, Linear, Mixer, MoeFfn, Split, StateSpaceMixer, Vectors, mamba2_mixer
 from sartor.model.shape import TransformerShape
 from sartor.read.families import Reader, parts
 from sartor.read.families.decoder import (
@@ -32,6 +32,9 @@ STATE = ("state_size", "mamba_d_state", "ssm_state_size")
 TAPS = ("conv_kernel", "mamba_d_conv", "conv_kernel_size", "d_conv")
 GROUPS = ("n_groups", "mamba_n_groups", "mamba_ngroups")
 CONV_BIAS = ("use_conv_bias", "mamba_conv_bias")
+CHUNK = ("chunk_size", "mamba_chunk_size")
+CHUNK_SIZE = 256
+"""The default of the published classes (Mamba2Config, BambaConfig)."""
 
 
 # -- mixers --------------------------------------------------------------------------------------------------
@@ -76,26 +79,19 @@ def step_rank(f: Fields, hidden: int) -> int:
 def mamba2(
     f: Fields, hidden: int, inner: int, heads: int, *, in_bias: bool, out_bias: bool, normed: bool = True
 ) -> StateSpaceMixer:
-    """Mamba-2 (arXiv 2405.21060): one projection for gate, values, keys, queries and step sizes."""
-    state, groups, taps = f.size(*STATE), f.size(*GROUPS), f.size(*TAPS)
-    channels = inner + 2 * groups * state
-    conv_bias = channels if f.flag(*CONV_BIAS, default=True) else 0
-    return StateSpaceMixer(
-        inner_size=inner,
-        state_size=state,
+    """A Mamba-2 mixer by the names of its fields; the chunk is `CHUNK_SIZE` where the file does not say."""
+    return mamba2_mixer(
+        hidden,
         num_heads=heads,
-        conv_channels=channels,
-        conv_size=taps,
-        projections=(
-            Linear(name="in", d_in=hidden, d_out=inner + channels + heads, bias=in_bias),
-            Linear(name="out", d_in=inner, d_out=hidden, bias=out_bias, split=Split.ROW),
-        ),
-        vectors=(
-            Vectors(name="dt_bias_A_and_D", fixed=3 * heads),
-            Vectors(name="conv", fixed=channels * taps + conv_bias),
-            *((Vectors(name="norm", fixed=inner),) if normed else ()),
-        ),
-        variant="mamba2",
+        head_dim=inner // heads,
+        state_size=f.size(*STATE),
+        num_groups=f.size(*GROUPS),
+        conv_size=f.size(*TAPS),
+        chunk_size=f.optional_size(*CHUNK) or CHUNK_SIZE,
+        conv_bias=f.flag(*CONV_BIAS, default=True),
+        in_bias=in_bias,
+        out_bias=out_bias,
+        normed=normed,
     )
 
 
