@@ -99,7 +99,6 @@ FREE: tuple[Free, ...] = (
     _free("compute_factor", "experts", 1.0, 0.15),
     _free("ep_overlap_share", "experts", 0.9, 0.1),
     _free("launch_s", "experts", 2.5e-5, 0.4),
-    _free("compute_factor", "experts.fused", 0.85, 0.1),
 )
 
 

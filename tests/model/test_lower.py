@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.counts import AttentionSquare, count_params, forward_matmul_flops
 from sartor.model.editing import edit
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer, mamba2_mixer
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.kernels import Kernels
+from sartor.model.lower.kernels import NARROWING, Kernels
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Run, Stack, TransformerShape
-from sartor.model.training import ContextParallel
+from sartor.model.training import ContextParallel, Recipe
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import (
@@ -34,6 +34,7 @@ from sartor.operators import (
     OperatorGraph,
     Part,
     Pass,
+    Role,
 )
 from strategies import dense_shapes, latent_shapes, moe_shapes, parallel_dims, shapes, workloads
 
@@ -64,7 +65,8 @@ def test_every_zoo_model_comes_to_its_counted_flops_and_parameters(name: str) ->
     shape = replace(load_model(name), mtp_layers=0)
     graph = lower(Workload(shape=shape, seq_len=777, microbatch_size=2), optimizer=True)
     counted = forward_matmul_flops(shape, 2, 777, square=AttentionSquare.MASKED)
-    assert forward_flops(graph, Gemm, GroupedGemm) == counted.linear
+    scans = replace(graph, operators=tuple(op for op in graph.operators if op.role is Role.SCAN))
+    assert forward_flops(graph, Gemm, GroupedGemm) - forward_flops(scans, Gemm) == counted.linear
     assert forward_flops(graph, Attention) == counted.attention
     held = sum(op.cols * op.count for op in graph.operators if op.pass_ is Pass.OPTIMIZER)
     assert held == count_params(shape).total
@@ -400,6 +402,59 @@ def test_state_space_layers_are_projections_a_convolution_and_a_scan() -> None:
     assert named(graph, "ssm_scan").kind is MemoryBoundKind.SCAN
     decoding = lower(Workload(shape=shape, phase=Phase.DECODE))
     assert named(decoding, "ssm_scan").bytes_moved >= 1024 * 16 * 8
+
+
+def chunked(**changes: Any) -> StateSpaceMixer:
+    sizes = {"num_heads": 16, "head_dim": 64, "state_size": 32, "num_groups": 4, "conv_size": 4, "chunk_size": 128}
+    return mamba2_mixer(512, **{**sizes, **changes})
+
+
+def scanning(mixer: StateSpaceMixer, **changes: Any) -> OperatorGraph:
+    stack = Stack(name="decoder", hidden_size=512, runs=(Run(layer=Layer(mixers=(mixer,), norms=(Norm(),)), count=1),))
+    shape = TransformerShape(name="mamba2", stacks=(stack,), vocab_size=1024)
+    return lower(Workload(shape=shape, **{"seq_len": 1024, "microbatch_size": 2, **changes}))
+
+
+def test_a_scan_by_chunks_passes_one_state_per_chunk_through_memory() -> None:
+    graph = scanning(chunked())
+    states = 2 * 1024 / 128 * 1024 * 32
+    assert named(graph, "ssm_pass").bytes_moved == states * (4 + 2), "read in fp32, written in 16 bits"
+    assert named(graph, "ssm_scan.states").bytes_moved > 4 * states
+    coarse = scanning(chunked(chunk_size=256))
+    assert named(coarse, "ssm_pass").bytes_moved == states / 2 * 6
+
+
+def test_heads_of_a_group_are_columns_of_one_product_so_that_keys_are_read_once() -> None:
+    few, many = (named(scanning(chunked(num_groups=n)), "ssm_scan.states") for n in (2, 16))
+    assert few.flops == many.flops
+    assert few.bytes_moved < many.bytes_moved
+
+
+def test_backward_of_a_scan_by_chunks_computes_scores_and_states_again() -> None:
+    graph = scanning(chunked())
+    assert named(graph, "ssm_scan.scores_again").flops == named(graph, "ssm_scan.scores").flops
+    assert named(graph, "ssm_scan.states_again").flops == named(graph, "ssm_scan.states").flops
+    assert named(graph, "ssm_conv.backward").bytes_moved == 2.5 * named(graph, "ssm_conv").bytes_moved
+
+
+def test_a_decoding_step_moves_the_state_itself_however_a_prompt_is_scanned() -> None:
+    step = scanning(chunked(), phase=Phase.DECODE)
+    assert named(step, "ssm_scan").bytes_moved >= 2 * 1024 * 32 * 8
+    assert not [op for op in step.operators if op.role is Role.SCAN and isinstance(op, Gemm)]
+
+
+def test_experts_in_one_kernel_are_not_activated_or_cast_between_their_products() -> None:
+    def kernels(model: str, **changes: Any) -> set[str]:
+        workload = Workload(shape=load_model(model), seq_len=4096, dtype=DType.MXFP8)
+        graph = lower(workload, ParallelDims(ep=8), Kernels(narrowing=NARROWING[Recipe.MXFP8], **changes))
+        return {op.name.removeprefix("moe.") for op in graph.operators if isinstance(op, MemoryBound)}
+
+    gone = kernels("qwen3-30b-a3b") - kernels("qwen3-30b-a3b", fused_experts=True)
+    between = {"expert_activation", "expert_activation.backward", "expert_down.cast", "expert_gate_up.grad_cast"}
+    sorting = {f"{n}{p}" for n in ("permute", "unpermute", "expert_sort", "expert_unsort") for p in ("", ".backward")}
+    assert gone == between | sorting
+    ragged = kernels("nemotron-3-nano") - kernels("nemotron-3-nano", fused_experts=True)
+    assert ragged == sorting, "no gate, and 1856 is no multiple of 256"
 
 
 def test_narrow_types_cast_their_inputs_and_leave_the_router_attention_and_logits_wide() -> None:

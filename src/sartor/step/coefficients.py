@@ -100,7 +100,6 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -
         gpu.generation,
         packaged_training_table() if table is None else table,
         experts=job.shape.moe_ffn is not None,
-        fused=job.trainer.fused_experts,
     )
     for name in constants:
         if name not in known:
@@ -115,7 +114,7 @@ PRECISIONS = ("32bit", "16bit", "fp8", "fp4")
 def check_constants(table: JsonMap, path: str) -> None:
     """Raise ``InputError`` for a constant that a file of one's own misspells."""
     known = [field.name for field in fields(TrainingCoefficients)]
-    parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, gpu_names())}, *PRECISIONS, "fused"]
+    parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, gpu_names())}, *PRECISIONS]
     for section, values in table.items():
         for part in values if section != "provenance" else ():
             if isinstance(values[part], Mapping) and part not in parts:

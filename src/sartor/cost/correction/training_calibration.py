@@ -29,7 +29,6 @@ def training_constants(
     table: JsonMap,
     *,
     experts: bool = False,
-    fused: bool = False,
 ) -> dict[str, float]:
     """Constants that hold for a trainer (``megatron``), a class of precision (``16bit``, ``fp8``), a generation, and a
     model with or without experts."""
@@ -44,9 +43,7 @@ def training_constants(
         _section(of_framework, precision),
     )
     if experts:
-        of_experts = (
-            _section(table, "experts", name) for name in (framework, generation, *(("fused",) if fused else ()))
-        )
+        of_experts = (_section(table, "experts", name) for name in (framework, generation))
         layers = (*layers, _section(table, "experts"), *of_experts)
     known = _section(table, "provenance").get("generations", [generation])
     if generation not in known:

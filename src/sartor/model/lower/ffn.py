@@ -16,6 +16,7 @@ from sartor.operators import (
     Axis,
     Collective,
     CollectiveKind,
+    DType,
     GroupedGemm,
     Layout,
     MemoryBoundKind,
@@ -130,9 +131,12 @@ def _top_k(setting: Setting, part: MoeFfn) -> Piece:
 
 
 def _permute(setting: Setting, part: MoeFfn) -> Piece:
-    """Every token is read once and written k times; backward reads k gradients and writes their sum."""
-    e, k = setting.element, part.experts_per_token
-    moved, rows, role = (k + 1) * e, _sent_tokens(setting, part), Role.DISPATCH
+    """Every token is read once and written k times; backward reads k gradients and writes their sum. Where dispatch
+    itself writes rows in the order of their experts, links take longer than memory: nothing beside it."""
+    e, k, role = setting.element, part.experts_per_token, Role.DISPATCH
+    if _arranged_on_the_way(setting):
+        return _all_to_all(setting, part, "dispatch", role)
+    moved, rows = (k + 1) * e, _sent_tokens(setting, part)
     permuted = streamed(setting, "permute", MemoryBoundKind.ROUTING, rows, setting.hidden_size, moved, moved, role=role)
     return chain(permuted, _all_to_all(setting, part, "dispatch", role), _sorted(setting, part, "expert_sort", role))
 
@@ -141,6 +145,8 @@ def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
     """k expert outputs are read, weighted and summed into one; backward writes k gradients and reads the outputs again
     for the gradient of the weights."""
     e, k, role = setting.element, part.experts_per_token, Role.COMBINE
+    if _arranged_on_the_way(setting):
+        return _all_to_all(setting, part, "combine", role)
     merged = streamed(
         setting,
         "unpermute",
@@ -154,6 +160,11 @@ def _unpermute(setting: Setting, part: MoeFfn) -> Piece:
     )
     unsorted = _sorted(setting, part, "expert_unsort", role)
     return chain(unsorted, _all_to_all(setting, part, "combine", role), merged)
+
+
+def _arranged_on_the_way(setting: Setting) -> bool:
+    ep = setting.dims.ep
+    return setting.kernels.fused_experts and setting.training and not (isinstance(ep, int) and ep == 1)
 
 
 def _sorted(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
@@ -217,6 +228,9 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
     expert, h = part.expert, expert_width(setting, part)
     width = ceil_div(expert.ffn_hidden_size, setting.tp if setting.kernels.splits_experts else 1)
     up = Role.EXPERT_UP
+    if _one_kernel(setting, expert, width, h):
+        ups = _grouped(setting, part, "expert_gate_up", up, 2 * width, h, grad_cast=False)
+        return chain(ups, _grouped(setting, part, "expert_down", Role.EXPERT_DOWN, h, width, cast=False))
     if expert.gated and expert.fused_gate:
         ups = _grouped(setting, part, "expert_gate_up", up, 2 * width, h)
     else:
@@ -230,6 +244,15 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
         _grouped(setting, part, "expert_down", Role.EXPERT_DOWN, h, width),
         _bias_of_outputs(setting, part),
     )
+
+
+def _one_kernel(setting: Setting, expert: DenseFfn, width: Ints, h: Ints) -> bool:
+    """Whether the first product activates and quantizes its output for the second, and the second's backward that for
+    the first: MXFP8, gated without bias, and widths of a multiple of 256 (Transformer Engine,
+    ops/fused/forward_grouped_mlp.py, read 2026-11-25)."""
+    plain = expert.gated and expert.fused_gate and not (expert.up_bias or expert.down_bias)
+    wanted = plain and setting.kernels.fused_experts and setting.dtype is DType.MXFP8 and setting.training
+    return bool(wanted and np.all(np.mod(width, 256) == 0) and np.all(np.mod(h, 256) == 0))
 
 
 def _clamped(setting: Setting, rows: Any, cols: Ints) -> Piece:
@@ -269,7 +292,19 @@ def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:
     )
 
 
-def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints, d_in: Ints) -> Piece:
+def _grouped(
+    setting: Setting,
+    part: MoeFfn,
+    name: str,
+    role: Role,
+    d_out: Ints,
+    d_in: Ints,
+    *,
+    cast: bool = True,
+    grad_cast: bool = True,
+) -> Piece:
+    """A grouped product and its gradients; without ``cast`` its input comes quantized, without ``grad_cast`` its
+    output's gradient."""
     rows, groups = expert_rows(setting, part), active_experts(setting, part)
     skew, dtype, habits = setting.workload.routing_skew, setting.dtype, setting.kernels
     weights = 1.0 * groups * d_out * d_in
@@ -294,7 +329,7 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints,
         )
 
     forward: tuple[Operator, ...] = (
-        *casts(setting, name, rows, d_in, dtype, Pass.FORWARD, weights),
+        *(casts(setting, name, rows, d_in, dtype, Pass.FORWARD, weights) if cast else ()),
         *widening(setting, name, role, groups * d_out, d_in, Pass.FORWARD),
         gemm("", d_out, d_in, Layout.TN, Pass.FORWARD),
     )
@@ -307,7 +342,7 @@ def _grouped(setting: Setting, part: MoeFfn, name: str, role: Role, d_out: Ints,
         accumulates=habits.accumulates,
     )
     grad_casts = (
-        *casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights),
+        *(casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights) if grad_cast else ()),
         *widening(setting, name, role, groups * d_out, d_in, Pass.BACKWARD),
     )
     kept = ((wgrad,),) if habits.weight_gradients else ()

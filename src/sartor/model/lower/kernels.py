@@ -79,6 +79,9 @@ class Kernels:
     expert_bias_apart: bool = True
     """The bias behind experts' last product is weighted and added by kernels of its own, expert by expert; a limit on
     their gates is applied before the activation."""
+    fused_experts: bool = False
+    """Dispatch writes rows in the order of their experts on the way, and a gated activation between products of MXFP8
+    is part of them (HybridEP; Transformer Engine's fused grouped MLP on Blackwell)."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     dispatch_once_per: int = 0
