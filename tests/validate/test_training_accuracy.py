@@ -88,6 +88,16 @@ def test_a_run_without_an_optimizer_needs_no_room_for_its_states() -> None:
     assert whole.predicted_bytes >= whole.needed_bytes, "gaps of the allocator are given back before it runs out"
 
 
+def test_memory_by_nvidia_smi_is_the_first_nodes_and_a_frameworks_own_the_fullest_devices() -> None:
+    last = {"tp": 8, "dp": 1, "vocab": 10**6, "mbs": 8, "grad_accum": 8, "recompute": "full", "peak_mem_gb": 40}
+    seen, own = (predicted(**last, mem_kind=kind).predicted_bytes for kind in ("nvidia-smi", "max reserved"))
+    assert seen < own, "the last stage holds the logits"
+    one = {**last, "pp": 1, "n_gpu": 8, "tp": 8}
+    assert (
+        predicted(**one, mem_kind="nvidia-smi").predicted_bytes > predicted(**one, mem_kind="reserved").predicted_bytes
+    )
+
+
 def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
     time_s = predicted().predicted_s
     rows = [{**ROW, "iter_time_s": time_s}, {**ROW, "iter_time_s": time_s * 1.25, "source": "b", "config_hash": "b"}]

@@ -15,7 +15,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.training import Recompute
 from sartor.step.coefficients import coefficients_for
-from sartor.step.footprint import footprint
+from sartor.step.footprint import every_stage, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import Floats
@@ -147,6 +147,14 @@ def _naive_s(case: TrainingCase, found: StepEstimate) -> float:
 
 
 def _bytes(case: TrainingCase, held: Footprint) -> float:
+    """Of the fullest device; of what nvidia-smi lists, of the first node's, where it is run: the first stages."""
+    assert case.job is not None
+    assert case.plan is not None
+    assert case.cluster is not None
+    nodes = case.cluster.num_devices / case.cluster.devices_per_node
+    if case.memory_kind == "device" and nodes > 1 and _one(case.plan.dims.pp) > 1:
+        stages = every_stage(case.job, case.plan, case.cluster).device_bytes[:, 0]
+        return float(stages[: math.ceil(len(stages) / nodes)].max())
     figures = {"allocated": held.allocated_bytes, "reserved": held.reserved_bytes}
     return _one(figures.get(case.memory_kind, held.device_bytes))
 

@@ -121,6 +121,8 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     if not seq:
         raise Unexpressed("seq is not given")
     kind = row.get("run_kind", "pretrain")
+    if _memory_kind(row.get("mem_kind", "")) == "device" and int(dims.pp) > 1:
+        said.append("memory of the first node's devices, where nvidia-smi is run")
     if "packed" in kind:
         said.append("packed sequences attend over their whole length")
     job = TrainingJob(

@@ -8,6 +8,10 @@ from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Accumulation, Release, Trainer
 from sartor.step.trainers.deepspeed import HABITS
 
+CLONED = replace(HABITS, logit_bytes=10.0, kept_logit_bytes=8.0)
+"""Its loss clones the fp32 logits, which the pipeline holds as its output, and turns the clone into probabilities;
+their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt_model.py; read 2026-11-25)."""
+
 MEGATRON_DEEPSPEED = Trainer(
     name="megatron-deepspeed",
     words=("megatron-deepspeed", "megatron deepspeed", "neox"),
@@ -15,7 +19,7 @@ MEGATRON_DEEPSPEED = Trainer(
     accumulation=Accumulation.ADDED,
     hides_tp_backward=False,
     vocab_multiple=0,
-    memory=HABITS,
+    memory=CLONED,
     schedules=COMMON_SCHEDULES,
     optional_sequence_parallel=False,
     usual_zero_stage=1,
@@ -23,7 +27,7 @@ MEGATRON_DEEPSPEED = Trainer(
     releases=(
         Release(
             last=(2021,),
-            changes={"memory": replace(HABITS, flat_grad_bytes=2.0, buffer_bytes=1e9)},
+            changes={"memory": replace(CLONED, flat_grad_bytes=2.0, buffer_bytes=1e9)},
             source="DeepSpeed's stage1.py of 2021 copies all gradients into flat 16-bit partitions, has no buckets, "
             "and reduces 5e8 elements at a time, which PyTorch lays end to end once more (read 2026-11-24)",
         ),
