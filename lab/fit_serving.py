@@ -1,8 +1,8 @@
 """Constants of serving engines, fitted on published rows and judged on models that the fit never saw.
 
 ``make lab FIT=fit_serving`` reads end_to_end/serving.csv: aggregated rows of confidence B whose sequences
-all fit in memory. Four numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
-stretch, steps and delay of a first token (``step/served.py``, ``step/batching.py``). Printed: what ships, then for each
+all fit in memory. Three numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
+steps and delay of a first token (``step/served.py``, ``step/batching.py``). Printed: what ships, then for each
 model left out what the others would have given, its errors, and how many of its rows lie inside the 80% interval.
 """
 
@@ -22,12 +22,11 @@ from sartor.step import batching
 from sartor.step.batching import Load, steady_state
 from sartor.step.served import ENGINES
 from sartor.validate.inference import read_rows
-from sartor.validate.serving import REQUIRED, WAVES, server_of
+from sartor.validate.serving import REQUIRED, WAVES, received_every, server_of
 
 SHIPPED = np.array(
     [
         ENGINES["trtllm"].hidden_launches,
-        batching.FIRST_TOKEN_STRETCH,
         batching.FIRST_TOKEN_STEPS,
         batching.FIRST_TOKEN_S,
     ]
@@ -48,16 +47,16 @@ class Rows:
     hidden_s: Array
     """What all launches of small kernels take of it."""
     waited_s: Array
-    """Passes over prompts that a first token waits for."""
-    step_s: Array
-    """One decoding step."""
+    """Passes over prompts that a first token waits for, and steps until the engine looks for it."""
+    gap_s: Array
+    """Between two tokens."""
     tpot_sigma: Array
     ttft_sigma: Array
 
     def predicted(self, constants: Array) -> tuple[Array, Array]:
-        hidden, stretch, steps, delay_s = constants
+        hidden, steps, delay_s = constants
         share = np.where(self.engine == "trtllm", hidden, 0.0)
-        return self.fixed_s - share * self.hidden_s, stretch * self.waited_s + steps * self.step_s + delay_s
+        return self.fixed_s - share * self.hidden_s, self.waited_s + steps * self.gap_s + delay_s
 
 
 def main(data: Path) -> None:
@@ -79,8 +78,8 @@ def main(data: Path) -> None:
 
 
 def words(constants: Array) -> str:
-    hidden, stretch, steps, delay_s = constants
-    return f"hidden {hidden:.2f}, stretch {stretch:.2f}, {steps:.1f} steps, {delay_s * 1e3:.0f} ms"
+    hidden, steps, delay_s = constants
+    return f"hidden {hidden:.2f}, {steps:.1f} steps, {delay_s * 1e3:.0f} ms"
 
 
 def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
@@ -91,8 +90,8 @@ def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
         known = chosen & (rows.engine != "sglang")
         return np.log(np.concatenate([(tpot / rows.tpot_s)[chosen], (ttft / rows.ttft_s)[known]]))
 
-    bounds = ([0, 1, 0, 0], [1, 3, 20, 0.2])
-    found = least_squares(off, np.array([0.3, 1.2, 2.0, 0.02]), bounds=bounds, loss="soft_l1", f_scale=0.1)
+    bounds = ([0, 0, 0], [1, 20, 0.2])
+    found = least_squares(off, np.array([0.3, 2.0, 0.02]), bounds=bounds, loss="soft_l1", f_scale=0.1)
     return np.asarray(found.x)
 
 
@@ -105,7 +104,7 @@ def collected(data: Path) -> Rows:
     return Rows(model=model, engine=engine, **dict(zip(NUMBERS, map(np.asarray, numbers), strict=True)))
 
 
-NUMBERS = ("tpot_s", "ttft_s", "fixed_s", "hidden_s", "waited_s", "step_s", "tpot_sigma", "ttft_sigma")
+NUMBERS = ("tpot_s", "ttft_s", "fixed_s", "hidden_s", "waited_s", "gap_s", "tpot_sigma", "ttft_sigma")
 SAME = ("model", "gpu", "weight_dtype", "framework", "tp", "ep", "attention_dp")
 
 
@@ -123,14 +122,14 @@ def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
     load = Load(**{name: np.asarray([int(row[word]) for row in rows]) for name, word in named.items()})
     engines = [replace(server.engine, hidden_launches=share) for share in (0.0, 1.0)]
     none, every = (steady_state(replace(server, engine=engine), load, waves=WAVES) for engine in engines)
-    shipped = steady_state(server, load, waves=WAVES)
-    steps_s = batching.FIRST_TOKEN_STEPS * shipped.step_s
-    waited_s = (shipped.ttft_s - steps_s - batching.FIRST_TOKEN_S) / batching.FIRST_TOKEN_STRETCH
+    late = received_every(server, load.concurrency)
+    shipped = steady_state(server, load, waves=WAVES, receive_every=late)
+    waited_s = shipped.ttft_s - batching.FIRST_TOKEN_STEPS * shipped.tpot_s - batching.FIRST_TOKEN_S
     for i, row in enumerate(rows):
         if shipped.waiting[i] or not np.isfinite(shipped.tpot_s[i]):
             continue
         yield ((row["model"], server.engine.name), float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3,
-               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i], shipped.step_s[i],
+               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i], shipped.tpot_s[i],
                shipped.tpot_log_sigma[i], shipped.ttft_log_sigma)  # fmt: skip
 
 

@@ -71,6 +71,12 @@ def test_a_benchmark_that_begins_all_at_once_sees_later_first_tokens() -> None:
     assert np.all(first[1:] > never[1:])
 
 
+def test_a_request_waits_for_half_of_the_steps_between_looks_for_it() -> None:
+    at_once, late = (steady_state(LLAMA, LOAD, receive_every=n) for n in (1, 31))
+    assert np.asarray(late.ttft_s) == pytest.approx(np.asarray(at_once.ttft_s) + 15 * np.asarray(at_once.tpot_s))
+    assert np.all(late.tpot_s == at_once.tpot_s)
+
+
 def test_prompts_on_servers_of_their_own_no_longer_stand_between_two_tokens() -> None:
     together = steady_state(LLAMA, LOAD)
     apart = disaggregated(LLAMA, 4, LLAMA, 1, LOAD)

@@ -24,12 +24,11 @@ from sartor.units import Floats, Ints, ceil_div, plain
 CHUNK = 8192
 """Tokens of prompts an engine takes into one step (TensorRT-LLM's and vLLM's default)."""
 
-FIRST_TOKEN_STRETCH = 1.2
-FIRST_TOKEN_STEPS = 5.4
-FIRST_TOKEN_S = 0.008
-"""A first token waits for the pass over its prompt and for those before it, which take this many times their kernels'
-time; for so many decoding steps (the one under way, those that the scheduler has already laid out, the one that takes
-the prompt in, and the return of the token); and for tokenization and transport. Fitted with ``hidden_launches``."""
+FIRST_TOKEN_STEPS = 6.1
+FIRST_TOKEN_S = 0.009
+"""A first token waits for the pass over its prompt and for those before it; for so many gaps between others' tokens,
+prompts among them (the step under way, those that the scheduler has already laid out, the one that takes the prompt
+in, and the return of the token); and for tokenization and transport. Fitted with ``hidden_launches``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +71,20 @@ class Steady:
         return self.step.log_sigma
 
 
-def steady_state(server: Server, load: Load, known: Calibration | None = None, *, waves: float = math.inf) -> Steady:
+def steady_state(
+    server: Server,
+    load: Load,
+    known: Calibration | None = None,
+    *,
+    waves: float = math.inf,
+    receive_every: Ints = 1,
+) -> Steady:
     """What ``load`` sees of ``server``; arrays give arrays. Where not one sequence fits, its times are infinite.
 
     ``waves``: a benchmark of that many requests per sequence in flight sends the first of them all at once, so that
-    its mean first token waits for half of those prompts in one of ``waves`` cases. Raises ``InputError`` where the
-    model does not split.
+    its mean first token waits for half of those prompts in one of ``waves`` cases. ``receive_every``: decoding steps
+    between looks for new requests (SGLang's ``--scheduler-recv-interval``), of which a request waits for half. Raises
+    ``InputError`` where the model does not split.
     """
     known = known or calibration_of(server)
     asked = ceil_div(load.concurrency, server.copies)
@@ -90,7 +97,7 @@ def steady_state(server: Server, load: Load, known: Calibration | None = None, *
         queue_s = prompt_s * _queue(running * prompt_s / cycle_s) + (asked - 1) / 2 * prompts.each_s / waves
         room_s = (asked - running) / running * cycle_s
     tpot_s = step_s + (running - 1) / load.output_len * prompt_s
-    first_s = room_s + first_token_s(prompt_s + queue_s, step_s)
+    first_s = room_s + first_token_s(prompt_s + queue_s, tpot_s) + (receive_every - 1) / 2 * tpot_s
     return _steady(server, load, held < 1, running, asked - running, step, prompts.alone, step_s, tpot_s, first_s)
 
 
@@ -99,8 +106,8 @@ def calibration_of(server: Server) -> Calibration:
     return load_calibration(server.gpu, server.dtype).with_kernels(server.engine.name)
 
 
-def first_token_s(prompts_s: Floats, step_s: Floats) -> Floats:
-    return FIRST_TOKEN_STRETCH * prompts_s + FIRST_TOKEN_STEPS * step_s + FIRST_TOKEN_S
+def first_token_s(prompts_s: Floats, tpot_s: Floats) -> Floats:
+    return prompts_s + FIRST_TOKEN_STEPS * tpot_s + FIRST_TOKEN_S
 
 
 def _queue(busy: Floats) -> Floats:

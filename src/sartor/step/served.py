@@ -52,6 +52,8 @@ class Engine:
     hidden_launches: float = 0.0
     """Share of the launches of small kernels, attention and experts that a replayed step hides behind the kernel before
     (programmatic dependent launch)."""
+    looks_late: bool = False
+    """May leave some steps out between looks for new requests."""
     first_token_log_sigma: float = 0.4
     """Standard deviation of ln(measured / predicted) of the time to first token."""
 
@@ -61,7 +63,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         each.name: each
         for each in (
             Engine(name="vllm"),
-            Engine(name="sglang", first_token_log_sigma=1.5),
+            Engine(name="sglang", looks_late=True, first_token_log_sigma=1.5),
             Engine(
                 name="trtllm",
                 all_reduce=CollectiveLibrary.TRTLLM,

@@ -19,6 +19,7 @@ from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
 from sartor.step.batching import Load, Steady, disaggregated, steady_state
 from sartor.step.served import ENGINES, Server
+from sartor.units import Ints
 from sartor.validate.inference import Inference, read_rows
 from sartor.validate.inference_modes import (
     DTYPES,
@@ -37,11 +38,19 @@ GROUPS = ("mode", "measure", "framework", "gpu")
 WAVES = 10
 """Requests that a benchmark sends per sequence in flight."""
 
+
+def received_every(server: Server, concurrency: Ints) -> Ints:
+    """Decoding steps between looks for new requests, as the recipes of SemiAnalysis InferenceX start SGLang (their
+    ``SCHEDULER_RECV_INTERVAL``, read 2026-11-25); others look at every step."""
+    return np.where(np.asarray(concurrency) < 16, 10, 30) if server.engine.looks_late else 1
+
+
 ASSUMED = {
     "serving_agg": f"as many sequences in flight as concurrency says, {WAVES} requests for each, the first sent at "
     "once; prompts and answers of isl and osl tokens; attention data parallel over attention_dp groups of tp devices, "
     "experts whole on ep of them; keys and values in 8 bits with TensorRT-LLM and on GPUs that multiply 4 bits; "
-    "0.9 of the memory; 16-bit weights where weight_dtype is empty; no speculative decoding",
+    "0.9 of the memory; SGLang looks for requests every 30 steps, 10 below 16 in flight; 16-bit weights where "
+    "weight_dtype is empty; no speculative decoding",
     "serving_disagg": "as serving_agg, with prompts on prefill_workers and answers on decode_workers servers of "
     "their own (tp x dp devices each)",
 }
@@ -133,7 +142,7 @@ def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
         server = server_of(row)
         if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
             raise Unexpressed("tp x attention_dp is not n_gpu")
-        return server, steady_state(server, load, waves=WAVES)
+        return server, steady_state(server, load, waves=WAVES, receive_every=received_every(server, load.concurrency))
     pools, workers = [], []
     for pool in ("prefill", "decode"):
         if not row.get(f"{pool}_workers"):
