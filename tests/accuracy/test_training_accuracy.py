@@ -1,7 +1,7 @@
 """A gate on predicted training steps: held-out errors the constants were recorded with, and what they say today.
 
-Marks are a little above what was reached when they were set (2026-11-23, runs of both releases; until then of
-the first alone): lower them when predictions improve.
+Marks are a little above what was reached when they were set (2026-11-25, with 21 runs of a model with state-space
+layers, a fifth too fast, that no earlier mark was set with): lower them when predictions improve.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sartor.cost.correction.training_calibration import packaged_training_table
 from sartor.validate.training_accuracy import training_body, validate_training
 
 MARKS: list[tuple[str, str, dict[str, float]]] = [
-    ("source_held_out", "16-bit NVIDIA", {"mape": 0.09, "p90": 0.19, "bias": 0.045}),
-    ("source_held_out", "16-bit NVIDIA, dense", {"mape": 0.08, "p90": 0.18, "bias": 0.04}),
-    ("device_held_out", "16-bit NVIDIA", {"mape": 0.11, "p90": 0.24, "bias": 0.06}),
-    ("model_held_out", "16-bit NVIDIA", {"mape": 0.105, "p90": 0.24, "bias": 0.035}),
-    ("trainer_held_out", "16-bit NVIDIA", {"mape": 0.105, "p90": 0.25, "bias": 0.035}),
-    ("source_held_out", "fp8, fp4 or experts", {"mape": 0.145, "p90": 0.3, "bias": 0.055}),
-    ("device_held_out", "fp8, fp4 or experts", {"mape": 0.15, "p90": 0.33, "bias": 0.045}),
-    ("model_held_out", "fp8, fp4 or experts", {"mape": 0.15, "p90": 0.33, "bias": 0.03}),
-    ("generation_held_out", "all", {"mape": 0.12, "p90": 0.25, "bias": 0.055}),
-    ("source_held_out", "all", {"mape": 0.105, "p90": 0.21, "bias": 0.04}),
-    ("scale_held_out", "all", {"mape": 0.08, "p90": 0.15, "bias": 0.065}),
+    ("source_held_out", "16-bit NVIDIA", {"mape": 0.087, "p90": 0.185, "bias": 0.038}),
+    ("source_held_out", "16-bit NVIDIA, dense", {"mape": 0.078, "p90": 0.165, "bias": 0.032}),
+    ("device_held_out", "16-bit NVIDIA", {"mape": 0.087, "p90": 0.175, "bias": 0.044}),
+    ("model_held_out", "16-bit NVIDIA", {"mape": 0.08, "p90": 0.165, "bias": 0.025}),
+    ("trainer_held_out", "16-bit NVIDIA", {"mape": 0.08, "p90": 0.18, "bias": 0.022}),
+    ("source_held_out", "fp8, fp4 or experts", {"mape": 0.15, "p90": 0.3, "bias": 0.06}),
+    ("device_held_out", "fp8, fp4 or experts", {"mape": 0.145, "p90": 0.3, "bias": 0.055}),
+    ("model_held_out", "fp8, fp4 or experts", {"mape": 0.15, "p90": 0.3, "bias": 0.042}),
+    ("generation_held_out", "all", {"mape": 0.11, "p90": 0.225, "bias": 0.045}),
+    ("source_held_out", "all", {"mape": 0.105, "p90": 0.215, "bias": 0.035}),
+    ("scale_held_out", "all", {"mape": 0.075, "p90": 0.13, "bias": 0.063}),
 ]
 
 
@@ -48,7 +48,7 @@ def test_the_model_says_today_what_its_constants_were_recorded_with(shared_dir: 
     recorded, now = packaged_training_table()["provenance"]["in_sample"]["all"], body["overall"]
     assert now["targets"] == recorded["rows"]
     assert now["mape"] == pytest.approx(recorded["mape"], abs=0.004), "run: python lab/fit_training.py --write"
-    assert now["memory_mape"] <= 0.055
+    assert now["memory_mape"] <= 0.05
     assert now["oom_correct"] >= 0.9
-    assert now["pair_accuracy"] >= 0.86
+    assert now["pair_accuracy"] >= 0.88
     assert now["mape"] < now["naive_mape"] / 3
