@@ -381,6 +381,8 @@ DESIGNS = """
     made/small.json --space made/space.toml --hbm-gib 0.001
     made/small.json --space made/space.toml --pareto area_mm2 --recompute none
     made/small.json --space made/space.toml --shapes 2 --recompute none
+    made/small.json --space made/space.toml --shapes all --params-tolerance 0.05 --recompute none
+    made/small.json --model made/wide.json --space made/space.toml --shapes all --params-tolerance 0.05 --recompute none
     made/small.json --space made/space.toml --baselines --recompute none
     made/small.json --model made/wide.json --space made/space.toml --recompute none
 """
