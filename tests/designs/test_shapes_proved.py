@@ -109,10 +109,11 @@ def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) ->
     assert loose.result.gap <= 0.2
 
 
-@pytest.mark.parametrize("seed", range(times(3, 300)))
+@pytest.mark.parametrize("seed", range(times(2, 300)))
 def test_a_family_of_models_has_the_chip_and_shapes_that_trying_everything_has(seed: int) -> None:
     draw = random.Random(seed)
     space, axes = random_space(draw), [random_axes(draw), random_axes(draw)]
+    axes = [replace(each, variants=each.variants[:2]) for each in axes]
     mean, tolerance = draw.choice(list(Mean)), draw.choice([0.0, 0.0, 0.1])
     models = [
         DesignModel(name=name, shape=each.variants[0].shape, seq_len=64, widths=(1, 2), weight=draw.choice([1.0, 3.0]))
@@ -140,6 +141,9 @@ def test_a_family_of_models_has_the_chip_and_shapes_that_trying_everything_has(s
     assert found.result.gap <= tolerance
     assert found.in_turn is not None
     assert found.in_turn <= reached * (1 + 1e-9)
+    assert found.as_it_is.best is not None
+    if found.result.best.evaluation.point.chip == found.as_it_is.best.evaluation.point.chip:
+        assert found.in_turn == pytest.approx(reached, rel=1e-9)
     assert best_as_it_is(found.question, space, blocks) >= reached * (1 - 1e-9)
 
 

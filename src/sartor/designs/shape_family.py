@@ -128,7 +128,7 @@ class _Family:
         self.numbers = families(self.question)
         self.whole = replace(self.question, models=tuple(self._as_one(numbers) for numbers in self.numbers))
         self.members: list[_Member] = []
-        self.value, self.upper = self.least, float("inf")
+        self.value, self.upper, self.waiting = self.least, float("inf"), self.candidates.hbm_bytes.size
         self.best: Spot | None = None
 
     def _as_one(self, numbers: tuple[int, ...]) -> DesignModel:
@@ -221,6 +221,9 @@ class _Family:
         """The most that the models reach together, what they reach at most, and where (None: as they are)."""
         value, closed, search = self.least, 0.0, len(spots) > 1
         best: Spot | None = None
+        for spot in self.known.keys() & spots:
+            if (before := self._reached(spot)) > value:
+                value, best = before, spot
         heap = [(-self._bound_at(spot), spot) for spot in spots]
         heapq.heapify(heap)
         while heap and -heap[0][0] > value * (1 + max(self.tolerance, EQUAL)) and not self._late():
@@ -231,11 +234,13 @@ class _Family:
                 continue
             self._price(spot, max(range(len(known)), key=lambda m: _slack(known[m])))
             heapq.heappush(heap, (-self._bound_at(spot), spot))
-            reached = self._divided(spot, [each.rate for each in known])
-            if reached > value:
-                value, best = reached, spot
+            if (now := self._reached(spot)) > value:
+                value, best = now, spot
             if search:
                 self._report(value, max(value, closed, -heap[0][0]), len(heap))
+        if search:
+            enough = value * (1 + max(self.tolerance, EQUAL))
+            self.waiting = sum(-bound > enough for bound, _ in heap)
         return value, max(value, closed, -heap[0][0] if heap else 0.0), best
 
     def _known(self, spot: Spot) -> list[_Known]:
@@ -248,6 +253,9 @@ class _Family:
         if spot in self.known:
             return self._divided(spot, [each.bound for each in self.known[spot]])
         return self._divided(spot, [member.bounds[:, spot[0]].max() for member in self.members])
+
+    def _reached(self, spot: Spot) -> float:
+        return self._divided(spot, [each.rate for each in self.known[spot]])
 
     def _divided(self, spot: Spot, rates: Sequence[float]) -> float:
         c, h = spot
@@ -303,7 +311,7 @@ class _Family:
         best = own.best
         if self.best is not None:
             best = priced(question, self.candidates, self._evaluation(self.best))
-        waiting = 0 if proved or upper <= value * (1 + self.tolerance) else points - self._evaluated()
+        waiting = min(self.waiting * shapes, points - self._evaluated())
         return replace(
             own,
             best=best,

@@ -144,10 +144,10 @@ def joint_lines(found: JointShapes) -> list[str]:
         "wider other."
         for each in found.shapes
     ]
+    others = "" if found.result.waiting else ", the others ruled out by their upper bounds"
     as_it_is = "the models as they are with their" if several else "the model as it is with its"
     lines.append(
-        f"This is {found.gain:.3f}x {as_it_is} best chip ({chip}); {found.searched:,} shapes were searched, the others "
-        "ruled out by their upper bounds."
+        f"This is {found.gain:.3f}x {as_it_is} best chip ({chip}); {found.searched:,} shapes were searched{others}."
     )
     if (gain := found.gain_over_turns) is not None:
         alone = "gains nothing" if gain <= 1 + EQUAL else f"gains {gain - 1:.2%}"

@@ -146,6 +146,8 @@ def proof_text(answer: DesignAnswer) -> str:
         return f"Proved to within {format_share(found.gap)}: none of {size} is better by more ({how})."
     why = "interrupted" if found.interrupted else "out of time"
     left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
+    if answer.joint and len(answer.joint.shapes) > 1:  # whose shapes a study does not keep
+        return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
     return f"Not proved optimal ({why}): {left}. With --study FILE the same command goes on where it ended."
 
 
