@@ -144,12 +144,21 @@ def _training(
 ) -> Iterator[str]:
     sources = np.asarray([case.words["source"] for case in runs])
     measured_s = np.asarray([case.measured_s for case in runs])
-    unseen = ~np.isin(sources, packaged_training_table()["provenance"]["sources"])
+    known = packaged_training_table()["provenance"]
+    unseen = ~np.isin(sources, known["sources"])
 
     def row(entry: Entry, chosen: NDArray[np.bool_]) -> str:
         return _row(_figures(entry, chosen, measured_s, sources, outcomes))
 
+    left_out = known["source_held_out"]["all"]
+    fitted = f"{len(known['sources'])} of these sources"
+    yield f"sartor's constants are fitted to {fitted}, so its figures below are in sample."
+    yield f"With each source left out in turn its mean error is {left_out['mape']:.1%}, p90 {left_out['p90']:.1%}, bias"
+    yield f"{left_out['bias']:+.1%}."
+    yield ""
     for title, among in (("Sources that nothing was fitted to", unseen), ("All sources", np.ones(len(runs), bool))):
+        if not among.any():
+            continue
         yield f"### {title}"
         yield ""
         yield from _table_head(COLUMNS)
@@ -199,14 +208,15 @@ def _figures(
 def _lost(
     sources: NDArray[np.str_], measured_s: NDArray[np.float64], ours: Entry, entries: Sequence[Entry]
 ) -> Iterator[str]:
-    """Sources on which another predictor's mean error is smaller."""
-    found = []
+    """Sources on which another predictor's mean error is smaller than ours, the source left out of the fit."""
+    found, left_out = [], packaged_training_table()["provenance"]["each_source_held_out"]
     for entry in entries:
         for name in np.unique(sources):
             at = np.flatnonzero((sources == name) & entry.expressed & ours.expressed)
             if at.size < LEAST:
                 continue
             theirs, mine = (float(np.abs(each.step_s[at] / measured_s[at] - 1).mean()) for each in (entry, ours))
+            mine = left_out[name]["mape"] if name in left_out else mine
             if theirs < mine:
                 found.append((name, str(at.size), entry.name, f"{theirs:.1%}", f"{mine:.1%}"))
     yield "### Where we lose"
@@ -216,7 +226,7 @@ def _lost(
     else:
         yield f"Sources of {LEAST} runs and more on which another predictor's mean error is smaller:"
         yield ""
-        yield from _table_head(("source", "runs", "predictor", "its mean", "ours"))
+        yield from _table_head(("source", "runs", "predictor", "its mean", "ours on all its runs, left out"))
         yield from (_row(cells) for cells in found)
     yield ""
 
