@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "lab"))  # pages of the notebook import its modules
 FIGURES = ROOT / "docs" / "figures"
 NUMBERS = FIGURES / "numbers.json"
 DIGITS = 4

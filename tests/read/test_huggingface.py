@@ -14,7 +14,8 @@ from sartor.errors import InputError
 from sartor.model.counts import count_params, format_layer_runs
 from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.layer import AttentionMixer
-from sartor.read.defaults import class_defaults, defaults_source, known_model_types
+from sartor.read.config_text import packaged_json
+from sartor.read.defaults import class_defaults
 from sartor.read.families import readers
 from sartor.read.huggingface import read_model
 
@@ -263,8 +264,9 @@ def test_windows_alternate_as_the_class_says() -> None:
 
 
 def test_published_defaults_have_a_source() -> None:
-    assert "transformers 5." in defaults_source()
-    assert len(known_model_types()) > 700
+    table = packaged_json("class_defaults.json")
+    assert "transformers 5." in table["source"]
+    assert len(table["model_types"]) > 700
     assert class_defaults("llama").values["vocab_size"] == 32000
     assert not class_defaults("no such type").known
 

@@ -41,14 +41,4 @@ def published_field_names() -> frozenset[str]:
     return frozenset(str(packaged_json("class_defaults.json")["field_names"]).split())
 
 
-def known_model_types() -> tuple[str, ...]:
-    """Model types the table has an entry for."""
-    return tuple(sorted(packaged_json("class_defaults.json")["model_types"]))
-
-
-def defaults_source() -> str:
-    """Where the table comes from, with version and date."""
-    return str(packaged_json("class_defaults.json")["source"])
-
-
 _UNKNOWN = ClassDefaults()

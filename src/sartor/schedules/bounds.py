@@ -65,11 +65,6 @@ def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
     return MakespanBound(value=value, modes=modes)
 
 
-def critical_path(block: OpBlock) -> int:
-    """The longest path when every operator runs in its shorter mode."""
-    return max(tails(block, block.serial), default=0)
-
-
 def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:
     """For each operator, the longest path that starts with it, itself included, for given durations."""
     covers, out = block.covers, [0] * block.size

@@ -67,10 +67,6 @@ class StepWork:
         d = self.plan.dims
         return int(d.tp) * int(d.cp) * int(d.dp)
 
-    def rank_flops(self, stage: int) -> float:
-        """Of one rank of a stage in one step."""
-        return sum(self.pieces[stage][task.chunk][task.work].flops for task in self.orders[stage])
-
 
 def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWork:
     """The work of a single plan. Raises ``InputError`` where its schedule has no order."""
