@@ -38,6 +38,11 @@ def test_a_gpu_that_nobody_measured_asks_to_be_measured() -> None:
     assert parts_of("llama-3-8b", "l40s", phase="prefill")["gemm"].narrows is Narrows.MEASURE
 
 
+def test_no_measurement_is_asked_for_of_a_chip_that_nobody_can_measure() -> None:
+    parts = parts_of("llama-3-8b", "tpu_v4_like")
+    assert {part.narrows for part in parts.values()} == {Narrows.NOTHING}
+
+
 def test_a_misaligned_vocabulary_is_said_to_be_assumed_in_a_model_as_alone() -> None:
     found = estimate("gpt2", "h200_sxm")
     said = {op.name: cost.stated_source for op, cost in zip(found.graph.operators, found.estimate.costs, strict=True)}

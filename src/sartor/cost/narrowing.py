@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,11 +46,14 @@ def interval_parts(found: Estimate, known: Calibration) -> tuple[IntervalPart, .
     for op, cost, share in zip(found.graph.operators, found.costs, found.variance_shares, strict=True):
         kinds.setdefault(KIND_NAMES.get(type(op), "memory_bound"), []).append((share, cost))
     sigma = float(np.mean(found.log_sigma))
-    parts = [_part(kind, members, known, sigma) for kind, members in kinds.items()]
+    measurable = _MEASURED if found.device.accelerator is None else ()
+    parts = [_part(kind, members, known, sigma, measurable) for kind, members in kinds.items()]
     return tuple(sorted(parts, key=lambda part: -part.share))
 
 
-def _part(kind: str, members: list[tuple[float, Cost]], known: Calibration, sigma: float) -> IntervalPart:
+def _part(
+    kind: str, members: list[tuple[float, Cost]], known: Calibration, sigma: float, measurable: Sequence[str]
+) -> IntervalPart:
     share = sum(each for each, _ in members)
     source = _weakest(members, share)
     frameworks = _frameworks(kind, known)
@@ -57,7 +61,7 @@ def _part(kind: str, members: list[tuple[float, Cost]], known: Calibration, sigm
         narrows = Narrows.KERNELS
     elif source is Source.ASSUMED:
         narrows = Narrows.ALIGNMENT
-    elif source is Source.ANALYTIC and kind in _MEASURED:
+    elif source is Source.ANALYTIC and kind in measurable:
         narrows = Narrows.MEASURE
     else:
         narrows = Narrows.NOTHING
@@ -84,4 +88,4 @@ def _frameworks(kind: str, known: Calibration) -> tuple[str, ...]:
 
 
 _MEASURED = ("gemm", "attention", "memory_bound")
-"""Kinds that ``sartor measure`` times and ``sartor calibrate`` fits."""
+"""Kinds that ``sartor measure`` times and ``sartor calibrate`` fits; a chip of the template is measured by neither."""

@@ -14,15 +14,15 @@ import numpy as np
 
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
-from sartor.designs.bounds import LoweredModel, lower_models, plan_rates
+from sartor.designs.bounds import LoweredModel, lower_models
 from sartor.designs.candidates import area_of, divisor_of, memory_usd, ownership_usd
 from sartor.designs.chips import NamedChip, known_chips
 from sartor.designs.fixed import expert_options, fixed_outcome
 from sartor.designs.keep import Keep, afresh
+from sartor.designs.options import options_of
 from sartor.designs.point import (
     Evaluation,
     ModelOutcome,
-    Option,
     Point,
     ScheduleStore,
     evaluate_point,
@@ -137,13 +137,8 @@ def _best(ranked: Sequence[Ranked]) -> Ranked | None:
 def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:
     """A chip with one memory as a point, every option of every model with its bound."""
     as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
-    options = list[Option]()
-    for m, model in enumerate(models):
-        for split, parts in model.parts.items():
-            bounds = plan_rates(question, parts, as_array, np.array([[hbm_bytes]]))[:, 0, 0]
-            ways = zip(question.recomputes, bounds.tolist(), strict=True)
-            options += [Option(model=m, split=split, recompute=how, bound=rate) for how, rate in ways if rate > 0]
-    return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=tuple(options))
+    (options,) = options_of(question, models, as_array, np.array([hbm_bytes]))
+    return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=options)
 
 
 def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
