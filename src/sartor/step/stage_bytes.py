@@ -59,6 +59,11 @@ class StageBytes:
         return self.held.step_peak + self.buffers > self.stash + self.working
 
     @property
+    def allocated(self) -> FloatArray:
+        """What the framework's allocator has handed out at the peak."""
+        return self.held.states + np.maximum(self.stash + self.working, self.held.step_peak + self.buffers)
+
+    @property
     def device_bytes(self) -> FloatArray:
         return self.reserved + self.held.context
 
