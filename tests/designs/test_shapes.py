@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from design_samples import question, small_shape, small_space
 from sartor.designs.candidates import candidates_of
 from sartor.designs.chips import NamedChip
-from sartor.designs.question import DesignModel
+from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import DesignStatus
 from sartor.designs.search import search_design
 from sartor.designs.shapes import ShapeDesign, ShapeVariant, search_design_shapes, shape_variants
@@ -25,18 +26,22 @@ VARIANTS = (
 SPACE = small_space(hbm_gb=[0.2], array_cols=[16, 64], num_vector_cores=[2])
 
 
+def asked(**more: Any) -> DesignQuestion:
+    return question(microbatch_sizes=(4,), **more)
+
+
 @pytest.fixture(scope="module")
 def found() -> ShapeDesign:
-    asked = question()
-    candidates, _ = candidates_of(asked, SPACE)
+    one = asked()
+    candidates, _ = candidates_of(one, SPACE)
     there = NamedChip(name="there", accelerator=candidates.accelerator(0), hbm_bytes=(2e8,))
-    return search_design_shapes(asked, SPACE, VARIANTS, [(there, 2.0)])
+    return search_design_shapes(one, SPACE, VARIANTS, [(there, 2.0)])
 
 
 def test_each_shape_has_its_own_best_chip_over_the_whole_space(found: ShapeDesign) -> None:
     for variant, result, rate in zip(VARIANTS, found.results, found.best_rate, strict=True):
         alone = DesignModel(name="small", shape=variant.shape, seq_len=128, widths=(1, 2))
-        again = search_design(question(models=(alone,)), SPACE)
+        again = search_design(asked(models=(alone,)), SPACE)
         assert again.best is not None
         assert result.status is DesignStatus.OPTIMAL
         assert rate == pytest.approx(again.best.objective)
@@ -66,13 +71,13 @@ def test_the_chip_for_all_and_the_shape_for_a_fleet_lose_least(found: ShapeDesig
 
 def test_a_shape_that_fits_nowhere_is_left_out_and_none_that_fits_is_refused() -> None:
     huge = ShapeVariant(shape=small_shape(4, 4096), changed=(("hidden_size", 256, 4096),))
-    found = search_design_shapes(question(), SPACE, (VARIANTS[0], huge))
+    found = search_design_shapes(asked(), SPACE, (VARIANTS[0], huge))
     assert len(found.variants) == 1
     with pytest.raises(InputError, match=r"^shapes="):
-        search_design_shapes(question(), SPACE, (huge,))
-    two = replace(question().models[0], name="other")
+        search_design_shapes(asked(), SPACE, (huge,))
+    two = replace(asked().models[0], name="other")
     with pytest.raises(InputError, match="one model"):
-        search_design_shapes(question(models=(*question().models, two)), SPACE, VARIANTS)
+        search_design_shapes(asked(models=(*asked().models, two)), SPACE, VARIANTS)
 
 
 def test_variants_are_the_model_and_shapes_of_its_size() -> None:
