@@ -30,10 +30,6 @@ class InputError(ValueError):
         """Made again of its parts where it comes out of another process."""
         return _again, (type(self), self.args, self.__dict__)
 
-    def renamed(self, field: str) -> InputError:
-        """The same error under another name of its field."""
-        return InputError(field, self.value, self.must, self.nearest)
-
     def to_dict(self) -> JsonDict:
         """The ``error`` object of the JSON contract."""
         return {

@@ -184,7 +184,7 @@ def test_a_spaces_own_limit_is_called_by_its_name(sartor: Call, small: list[obje
         (["--weights", "x"], "--weights=x: must be a number"),
         (["--seq-len", "0"], "--seq-len of small=0"),
         (["--seq-len", "12,x"], "--seq-len=12,x: must be a whole number"),
-        (["--microbatch-size", "64"], "must hold one of at most global_batch_size=32"),
+        (["--microbatch-size", "64"], "must hold one of at most --global-batch-size=32"),
         (["--recompute", "some"], "--recompute=some: must be none, full"),
         (["--time-limit", "0"], "--time-limit=0.0: must be a number of seconds above 0"),
         (["--tolerance", "-1"], "--tolerance=-1.0: must be"),
@@ -279,7 +279,7 @@ def test_a_study_goes_on_and_refuses_another_question(sartor: Call, small: list[
     assert without_clock(first) == without_clock(again) == without_clock(alone)
     other = sartor(*small, "--num-devices", "16", *words)
     assert other.code == 2
-    assert "num_devices" in other.err
+    assert "--num-devices" in other.err
 
 
 def test_page_and_figures_are_written(sartor: Call, small: list[object], tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_asked_again_it_answers_the_same_bytes_but_for_the_clock(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (["--num-devices", "16"], "num_devices is 8 there and 16 here"),
+        (["--num-devices", "16"], "--num-devices is 8 there and 16 here"),
         (["--objective", "throughput-per-watt"], "objective is throughput there and per_watt here"),
     ],
 )

@@ -163,15 +163,18 @@ def _code(words: list[str]) -> int:
 
 
 def _as_typed(error: InputError, words: list[str]) -> InputError:
-    """An error of an option that was typed, or is missing, with its flag in place of the argument's name."""
+    """An error of an option that was typed, or is missing, with flags in place of the arguments' names."""
     name, *rest = error.field.split(" ")
     flag = ARGUMENT_FLAGS.get(name, f"--{name.replace('_', '-')}")
     typed = error.value == NOT_GIVEN or any(word == flag or word.startswith(f"{flag}=") for word in words)
-    return (
-        error.renamed(" ".join([flag, *rest]))
-        if typed and name.isidentifier() and name.islower() and type(error) is InputError
-        else error
-    )
+    if not (typed and name.isidentifier() and name.islower() and type(error) is InputError):
+        return error
+    must, nearest = (_SIZES.sub(lambda m: f"--{m[0].replace('_', '-')}", text) for text in (error.must, error.nearest))
+    return InputError(" ".join([flag, *rest]), error.value, must, nearest)
+
+
+_SIZES = re.compile(r"\b(num_devices|global_batch_size)\b")
+"""Arguments that errors of others name; no key of ``--fix`` or ``--set`` is called so."""
 
 
 ARGUMENT_FLAGS = {"trainer": "--write", "folder": "--write"}
