@@ -57,6 +57,8 @@ class GemmCoefficients:
     0: it always comes from memory."""
     l2_rate: float = 0.3
     """Rate at which L2 is read, over 64 bytes per SM and cycle."""
+    out_part: float = 0.0
+    """Part of L2 in which a result stays: so many of its bytes are written at L2's rate. 0: all at memory's."""
     quantize_s: float = 0.0
     """Launch of the kernel that narrows the first operand before the GEMM; 0 where there is none."""
     quantize_bytes: float = 0.0

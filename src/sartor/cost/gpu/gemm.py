@@ -176,6 +176,7 @@ def _machine(
         hbm_bytes_per_s=c.hbm_share * gpu.hbm_bytes_per_s,
         warm_bytes=c.l2_share * gpu.l2_bytes,
         warm_weight_bytes=gpu.l2_bytes / c.weight_copies if c.weight_copies and clock is Clock.BOOST else 0.0,
+        near_out_bytes=c.out_part * gpu.l2_bytes,
         l2_bytes_per_s=max(c.l2_rate * l2_bytes_per_s(gpu), c.hbm_share * gpu.hbm_bytes_per_s),
         element_bytes=dtype.bytes,
         first_bytes=dtype.activation_bytes,

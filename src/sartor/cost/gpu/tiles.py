@@ -60,6 +60,8 @@ class Machine:
     """Bytes of the first operand found in L2 on arrival."""
     warm_weight_bytes: float
     """Size up to which the second operand is found in L2 on arrival."""
+    near_out_bytes: float
+    """Bytes of the result that stay in L2."""
     l2_bytes_per_s: float
     element_bytes: float
     first_bytes: float
@@ -218,12 +220,14 @@ def _combine(compute: Array, memory: Array, overlap: float) -> Array:
 def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     """First operand (less what is warm in L2), second operand, result."""
     first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
-    if machine.warm_weight_bytes == 0:
+    if machine.warm_weight_bytes == 0 and machine.near_out_bytes == 0:
         rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
         return (first + rest) / machine.hbm_bytes_per_s
-    second, out = p.batch * p.n * p.k * machine.element_bytes, p.batch * p.n * p.m * p.out_bytes * c.write_cost
+    second, out = p.batch * p.n * p.k * machine.element_bytes, p.batch * p.n * p.m * p.out_bytes
     rate = np.where(second <= machine.warm_weight_bytes, machine.l2_bytes_per_s, machine.hbm_bytes_per_s)
-    return (first + out) / machine.hbm_bytes_per_s + second / rate
+    near = np.minimum(out, machine.near_out_bytes)
+    far = first + (out - near) * c.write_cost
+    return far / machine.hbm_bytes_per_s + second / rate + near / machine.l2_bytes_per_s
 
 
 def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
