@@ -28,6 +28,8 @@ from sartor.cost.correction.carrying import (
     REFERENCE,
     Rates,
     borrowed,
+    bytes_per_cycle,
+    hosted,
     per_sm,
     rescaled,
     widened,
@@ -352,7 +354,8 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
 
     Kernels timed alone and those the host waits for are two tables, and a device may have one of them only. The other
     is its relative's, then: of kernels the host waits for, the vendor's ``host_kernels``; of kernels alone, where no
-    relative has any, its own ones' shares without what the host adds.
+    relative has any, its own ones' shares without what the host adds, and for one never measured those of the vendor's
+    ``lone_kernels`` with most nearly as many bytes to a cycle. What a host adds on another die is ``host_kernels``' too.
     """
     relative = relative_of(gpu)
     held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
@@ -365,11 +368,20 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     called = bool(found.host_kinds)
     if called and not found.kinds:
         others = [each for each in held[1:] if "kinds" in _streams(each)]
+        others += _alone(gpu) if owner != gpu.name else []
         found = replace(found, kinds=_streams_on(gpu, others[0], relative.widen).kinds if others else ())
     vendors = _file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
     if not called and vendors:
         found = replace(found, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
+    elif called and _streams(vendors) and owner != gpu.name and not relative.same_die:
+        found = hosted(found, _streams_on(gpu, vendors, OTHER_UNITS))
     return Found(coefficients=with_calls(found, calls_are_own=called), own=owner == gpu.name, record=record)
+
+
+def _alone(gpu: Gpu) -> list[str]:
+    """Measured devices whose kernels were timed alone, of the vendor, the most alike in bytes to a cycle first."""
+    names = [name for name in _file("kin.toml").get("lone_kernels", {}).get(gpu.vendor, ()) if _streams(name)]
+    return sorted(names, key=lambda name: abs(math.log(bytes_per_cycle(_known(name)) / bytes_per_cycle(gpu))))
 
 
 def _streams(owner: str) -> JsonMap:

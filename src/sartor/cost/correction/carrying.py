@@ -162,7 +162,7 @@ def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCo
     gets through in one). From A100's vLLM kernels it makes A40's RMS norm 0.57 of its memory (0.57 measured; 0.35 on
     A100), layer norm 0.74 (0.72), rotary 0.63 (0.73), SwiGLU 0.68 (0.75).
     """
-    harder = _bytes_per_cycle(after) / _bytes_per_cycle(before)
+    harder = bytes_per_cycle(after) / bytes_per_cycle(before)
 
     def carried(share: float) -> float:
         return 1 / (1 / c.hbm_share + (1 / share - 1 / c.hbm_share) * harder) if share < c.hbm_share else share
@@ -175,9 +175,17 @@ def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCo
     )
 
 
-def _bytes_per_cycle(gpu: Gpu) -> float:
+def bytes_per_cycle(gpu: Gpu) -> float:
     """Of memory, for one SM in one of its cycles."""
     return gpu.hbm_bytes_per_s / (gpu.num_sms * gpu.boost_clock_hz)
+
+
+def hosted(c: MemoryBoundCoefficients, by: MemoryBoundCoefficients) -> MemoryBoundCoefficients:
+    """``MemoryBoundCoefficients`` with what another table's host adds: launches are the server's and the framework's,
+    shares of memory the die's."""
+    starts = {row[0]: row[2] for row in by.host_kinds}
+    waited = tuple((name, share, starts.get(name, start), sigma) for name, share, start, sigma in c.host_kinds)
+    return replace(c, eager_launch_s=by.eager_launch_s, host_kinds=waited)
 
 
 def with_calls(c: MemoryBoundCoefficients, *, calls_are_own: bool) -> MemoryBoundCoefficients:
