@@ -105,7 +105,7 @@ LIMITS = """## Limits
 
 - Means hide outliers: B200's attention prefill borrowed from GB200 is 25% off, A40's collectives borrowed from A100
   52% (its links are bridges between pairs), fp8 and nvfp4 GEMMs of RTX PRO 6000 from another generation 23 to 25%,
-  with 22 to 35% of them inside the interval, memory-bound kernels of vidur's A100 47%, 16% of them inside. Device by
+  with 22 to 35% of them inside the interval, memory-bound kernels of vidur's A100 25%, 70% of them inside. Device by
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
 - bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all other generations
   ([GEMM](concepts/gemm.md)); block-scaled fp8 and fp32 have none and borrow from one GPU.
