@@ -236,8 +236,8 @@ def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
         fixed=_CDNA,
         source=f"data/measured_amd/gemm_amd.parquet ({tuner[not few]}, MIT), {gpu} {label}",
         note="Best kernel of a tuning run, kernel time only, without quantizing the activation, caches mostly cold: a "
-        f"{'launch holds what the tuning client adds; a ' if few else ''}framework without these kernels takes longer. {len(table) - len(good)} rows left out, {copied} of them "
-        "with a time copied from another shape.",
+        f"{'launch holds what the tuning client adds; a ' if few else ''}framework without these kernels takes longer. "
+        f"{len(table) - len(good)} rows left out, {copied} of them with a time copied from another shape.",
     )
 
 

@@ -144,3 +144,17 @@ def test_what_was_held_out_is_said_and_within_the_reach_for_sixteen_bits() -> No
         assert record["source"]
         assert record["held_out"]["mape"] < 0.25
     assert JOINT["bf16"]["provenance"]["held_out"]["mape"] <= 0.12
+
+
+def test_a_result_that_l2_holds_is_written_at_its_rate_and_what_is_beyond_it_at_memory_s() -> None:
+    gpu = load_gpu("l40s")
+    known = load_calibration(gpu)
+    c = known.gemm[DType.BF16]
+    assert c.out_part == 0.5
+    small, large = (Gemm(name="g", m=m, n=4096, k=64) for m in (256, 65536))
+    memory = {
+        part: [gemm_cost(g, gpu, replace(known, gemm={DType.BF16: replace(c, out_part=part)})).memory_s for g in each]
+        for part, each in ((0.0, (small, large)), (0.5, (small, large)))
+    }
+    saved = [before - after for before, after in zip(memory[0.0], memory[0.5], strict=True)]
+    assert 0 < saved[0] < saved[1] < 0.5 * memory[0.0][1], "of the larger one half an L2-full is saved"

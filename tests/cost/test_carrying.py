@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.correction.carrying import per_sm, with_calls, within_power
+from sartor.cost.correction.carrying import hosted, per_sm, with_calls, within_power
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.cost.gpu.memory_bound import memory_bound_cost
@@ -102,3 +102,20 @@ def test_short_fp16_products_of_a_linear_layer_are_those_of_bf16_where_the_host_
         assert np.all(
             gemm_cost(own, A100, known).time_s != gemm_cost(replace(own, dtype=DType.BF16), A100, known).time_s
         )
+
+
+def test_another_die_s_launches_are_the_host_s_and_its_shares_the_lender_s() -> None:
+    by, own = (load_calibration(load_gpu(name)).memory_bound for name in ("a100_pcie_40gb", "p100_pcie_16gb"))
+    found = hosted(own, by)
+    assert found.eager_launch_s == by.eager_launch_s
+    assert [row[:2] for row in found.host_kinds] == [row[:2] for row in own.host_kinds]
+    assert {row[2] for row in found.host_kinds} <= {row[2] for row in by.host_kinds} | {
+        row[2] for row in own.host_kinds
+    }
+
+
+def test_a_device_whose_relative_was_timed_from_the_host_takes_kernels_alone_from_one_timed_alone() -> None:
+    kinds = {row[0]: row[1] for row in load_calibration(load_gpu("v100_sxm")).memory_bound.kinds}
+    a40 = {row[0]: row[1] for row in load_calibration(A40).memory_bound.kinds}
+    assert "rmsnorm" not in {row[0] for row in load_calibration(load_gpu("v100_pcie_32gb")).memory_bound.host_kinds}
+    assert kinds["rmsnorm"] < a40["rmsnorm"], "V100 has more bytes to a cycle than A40, which is the most alike"

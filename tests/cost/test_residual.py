@@ -275,8 +275,8 @@ def test_between_measured_rows_a_network_adds_no_dips_of_its_own(key: str) -> No
 @pytest.mark.parametrize("key", [key for key in GEMMS if key.endswith("fp32")])
 def test_at_equal_tiles_and_alignment_no_longer_fp32_gemm_is_five_percent_faster(key: str) -> None:
     """fp32 tables hold sizes at random, so there are no rows to lie between. Kernels of general cores do get slower by
-    half at an m that is one off; at one remainder of 256 every tile is filled alike and every operand aligned alike, and
-    there a network adds no dip (3% at most, 2026-11-25)."""
+    half at an m that is one off; at one remainder of 256 every tile is filled alike and every operand aligned alike,
+    and there a network adds no dip (3% at most, 2026-11-25)."""
     gpu = load_gpu(key.rsplit(".", 1)[0])
     calibration = load_calibration(gpu, DType.FP32)
     m = np.arange(256, 16385, 256)[:, None] + np.array([0, 1, 4, 64, 100, 128, 200])

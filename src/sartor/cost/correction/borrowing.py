@@ -355,7 +355,7 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     Kernels timed alone and those the host waits for are two tables, and a device may have one of them only. The other
     is its relative's, then: of kernels the host waits for, the vendor's ``host_kernels``; of kernels alone, where no
     relative has any, its own ones' shares without what the host adds, and for one never measured those of the vendor's
-    ``lone_kernels`` with most nearly as many bytes to a cycle. What a host adds on another die is ``host_kernels``' too.
+    ``lone_kernels`` with most nearly as many bytes to a cycle. What a host adds on another die is ``host_kernels``'.
     """
     relative = relative_of(gpu)
     held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
