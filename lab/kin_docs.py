@@ -109,8 +109,6 @@ LIMITS = """## Limits
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
 - bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all other generations
   ([GEMM](concepts/gemm.md)); block-scaled fp8 and fp32 have none and borrow from one GPU.
-- Memory-bound kernels borrow worst within a generation: the host's launch is most of a small kernel, and it belongs to
-  the server, not to the GPU.
 - To replace a borrowed calibration by your own: `sartor measure`, then [`sartor calibrate`](howto/calibrate.md).
 """
 
