@@ -14,6 +14,7 @@ import numpy.typing as npt
 Ints: TypeAlias = int | npt.NDArray[Any]
 Floats: TypeAlias = float | npt.NDArray[Any]
 Bools: TypeAlias = bool | npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

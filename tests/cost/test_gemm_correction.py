@@ -12,9 +12,9 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.gpu.tiles import Array
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm
+from sartor.units import FloatArray
 
 H200 = load_gpu("h200_sxm")
 BARE = GemmCoefficients(tiles=((128, 256, 0.8), (128, 128, 0.7)))
@@ -22,7 +22,7 @@ NARROW = Gemm(name="narrow", m=64, n=64, k=64)
 VECTOR = Gemm(name="vector", m=1, n=8192, k=8192)
 
 
-def seconds(gemm: Gemm, coefficients: GemmCoefficients, **known: object) -> Array:
+def seconds(gemm: Gemm, coefficients: GemmCoefficients, **known: object) -> FloatArray:
     calibration = replace(Calibration(gpu=H200.name, gemm={gemm.dtype: coefficients}), **known)  # type: ignore[arg-type]
     cost = gemm_cost(gemm, H200, calibration, clock=Clock.BOOST)
     return np.array([cost.time_s, cost.log_sigma])

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sartor.calibrate.fit import Array, Index, Products, packaged_seconds
+from sartor.calibrate.fit import Index, Products, packaged_seconds
 from sartor.calibrate.fit_file import read_records
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
 from sartor.records.tables import read_tables
 from sartor.records.targets import targets_of
+from sartor.units import FloatArray
 from sartor.validate.predictions import predict
 
-LeftOut = Callable[[Array], Mapping[str, int]]
+LeftOut = Callable[[FloatArray], Mapping[str, int]]
 ROWS, ODD = 300, 40
 
 
@@ -28,9 +29,9 @@ def products(gpu: str) -> Products:
     return Products(gpu=load_gpu(gpu), dtype=DType.BF16, batch=np.ones(ROWS, dtype=np.int64), layouts=layouts, **sizes)
 
 
-def times(gpu: str, noise: float = 0.04) -> Array:
+def times(gpu: str, noise: float = 0.04) -> FloatArray:
     draw = np.random.default_rng(6)
-    found: Array = packaged_seconds(products(gpu)) * np.exp(noise * draw.standard_normal(ROWS))
+    found: FloatArray = packaged_seconds(products(gpu)) * np.exp(noise * draw.standard_normal(ROWS))
     return found
 
 
@@ -49,7 +50,7 @@ def by_validate(path: Path) -> Mapping[str, int]:
 
 @pytest.fixture(params=[by_calibrate, by_validate])
 def left_out(request: pytest.FixtureRequest, tmp_path: Path) -> LeftOut:
-    def found(seconds: Array) -> Mapping[str, int]:
+    def found(seconds: FloatArray) -> Mapping[str, int]:
         each = products("h200_sxm")
         lines = ["gpu,dtype,m,n,k,latency_us"]
         sizes = zip(each.m, each.n, each.k, seconds, strict=True)

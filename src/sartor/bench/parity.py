@@ -13,13 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.bench.cases import StackRun
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-
-Array = npt.NDArray[np.float64]
+from sartor.units import FloatArray
 
 TOLERANCE = 0.02
 """Most by which parameters of the two may differ."""
@@ -56,7 +54,7 @@ class Parity:
     second_curves: tuple[Curve, ...]
 
     @property
-    def differences(self) -> Array:
+    def differences(self) -> FloatArray:
         """Of the final losses, seed by seed."""
         pairs = zip(self.first_curves, self.second_curves, strict=True)
         return np.asarray([b.final - a.final for a, b in pairs])

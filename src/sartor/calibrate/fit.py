@@ -21,9 +21,8 @@ from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, Layout
-from sartor.units import Floats
+from sartor.units import FloatArray, Floats
 
-Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
@@ -47,8 +46,8 @@ class Products:
         return replace(self, **sizes)
 
     @property
-    def flops(self) -> Array:
-        flops: Array = np.float64(2) * self.batch * self.m * self.n * self.k
+    def flops(self) -> FloatArray:
+        flops: FloatArray = np.float64(2) * self.batch * self.m * self.n * self.k
         return flops
 
     @property
@@ -58,7 +57,7 @@ class Products:
         return bool(((self.k % step != 0) | (self.n % step != 0)).any())
 
 
-def seconds(products: Products) -> Callable[[GemmCoefficients], Array]:
+def seconds(products: Products) -> Callable[[GemmCoefficients], FloatArray]:
     """Predicted seconds of every product at boost clock, as a function of the coefficients."""
     parts = []
     for layout in sorted(set(products.layouts.tolist())):
@@ -66,7 +65,7 @@ def seconds(products: Products) -> Callable[[GemmCoefficients], Array]:
         sizes = {name: getattr(products, name)[where] for name in ("batch", "m", "n", "k")}
         parts.append((where, Gemm(name="fit", dtype=products.dtype, layout=Layout[layout], **sizes)))
 
-    def predict(c: GemmCoefficients) -> Array:
+    def predict(c: GemmCoefficients) -> FloatArray:
         machine = product_cost._machine(products.gpu, products.dtype, c, Clock.BOOST)
         out = np.empty(len(products))
         for where, product in parts:
@@ -125,9 +124,9 @@ class Unknowns:
 
     start: GemmCoefficients
     names: tuple[str, ...]
-    sd: Array
-    low: Array
-    high: Array
+    sd: FloatArray
+    low: FloatArray
+    high: FloatArray
     penalties: bool
 
     @classmethod
@@ -144,7 +143,7 @@ class Unknowns:
         bounds = np.asarray(low) / widths, np.asarray(high) / widths
         return cls(start=start, names=names, sd=widths, low=bounds[0], high=bounds[1], penalties=penalties)
 
-    def coefficients(self, z: Array) -> GemmCoefficients:
+    def coefficients(self, z: FloatArray) -> GemmCoefficients:
         """The coefficients of a vector."""
         factor = np.exp(z * self.sd)
         scalars: JsonDict = {name: float(getattr(self.start, name) * factor[i]) for i, name in enumerate(self.names)}
@@ -170,7 +169,7 @@ def _inside(value: float, span: tuple[float, float, float]) -> bool:
 
 
 def fit(
-    products: Products, measured_s: Array, start: GemmCoefficients, *, freedom: float = 1.0, most: int = 30
+    products: Products, measured_s: FloatArray, start: GemmCoefficients, *, freedom: float = 1.0, most: int = 30
 ) -> GemmCoefficients:
     """Coefficients that explain ``measured_s`` [seconds] best without straying from ``start``.
 
@@ -198,13 +197,15 @@ def fit(
     return unknowns.coefficients(z)
 
 
-def log_seconds(products: Products, unknowns: Unknowns) -> Callable[[Array], Array]:
+def log_seconds(products: Products, unknowns: Unknowns) -> Callable[[FloatArray], FloatArray]:
     """ln(predicted seconds) of every product as a function of the unknowns."""
     predict = seconds(products)
     return lambda z: np.log(predict(unknowns.coefficients(z)))
 
 
-def sensitivities(log_s: Callable[[Array], Array], z: Array, unknowns: Unknowns, at: Array) -> Array:
+def sensitivities(
+    log_s: Callable[[FloatArray], FloatArray], z: FloatArray, unknowns: Unknowns, at: FloatArray
+) -> FloatArray:
     """d ln(seconds) / d unknown [GEMMs, unknowns]. Steps of 2% look past the formula's own corners."""
     columns = []
     for i, sd in enumerate(unknowns.sd):
@@ -216,20 +217,20 @@ def sensitivities(log_s: Callable[[Array], Array], z: Array, unknowns: Unknowns,
     return np.stack(columns, axis=1)
 
 
-def _objective(error: Array, z: Array) -> float:
+def _objective(error: FloatArray, z: FloatArray) -> float:
     scaled = error / NOISE
     return float(2 * (np.sqrt(1 + scaled**2) - 1).sum() + (z**2).sum())
 
 
-def _step(jacobian: Array, error: Array, z: Array, damping: float) -> Array:
+def _step(jacobian: FloatArray, error: FloatArray, z: FloatArray, damping: float) -> FloatArray:
     """Gauss-Newton with the loss's weights and the prior, damped."""
     weight = 1 / np.sqrt(1 + (error / NOISE) ** 2) / NOISE**2
     normal = (jacobian.T * weight) @ jacobian + (1 + damping) * np.eye(z.size)
-    step: Array = np.asarray(-np.linalg.solve(normal, jacobian.T @ (weight * error) + z), dtype=np.float64)
+    step: FloatArray = np.asarray(-np.linalg.solve(normal, jacobian.T @ (weight * error) + z), dtype=np.float64)
     return step
 
 
-def packaged_seconds(products: Products) -> Array:
+def packaged_seconds(products: Products) -> FloatArray:
     """What is predicted of every product with what the package knows of the device."""
     known_of = load_calibration(products.gpu, products.dtype)
     out = np.empty(len(products))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.calibrate.fit import Array, Index, Products, fit, packaged_seconds, seconds
+from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams
 from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.calibrate.samples import choose
@@ -37,6 +37,7 @@ from sartor.records.rows import Unexpressed, dtype_of
 from sartor.records.strangers import Timed, strangers
 from sartor.records.tables import Table, read_table
 from sartor.records.targets import targets_of
+from sartor.units import FloatArray
 
 LEAST_ROWS = 10
 MOST_SAMPLES = 400
@@ -55,7 +56,7 @@ class Records:
 
     source: str
     products: Products
-    measured_s: Array
+    measured_s: FloatArray
     rows: int
     """Rows of the file behind them."""
     date: str
@@ -193,7 +194,7 @@ def _under(products: Products, best: Trial) -> str:
     return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
 
 
-def errors(predicted_s: Array, measured_s: Array) -> dict[str, float]:
+def errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:
     """rows, mape, median, p90 of |predicted / measured - 1|, and bias, the median of predicted / measured."""
     ratio = predicted_s / measured_s
     error = np.abs(ratio - 1)
@@ -202,17 +203,17 @@ def errors(predicted_s: Array, measured_s: Array) -> dict[str, float]:
     return {"rows": int(ratio.size), **{name: float(value) for name, value in zip(names, figures, strict=True)}}
 
 
-def _short(predicted_s: Array, launch_s: float) -> Any:
+def _short(predicted_s: FloatArray, launch_s: float) -> Any:
     return predicted_s < 8 * launch_s
 
 
-def _sigmas(predicted_s: Array, measured_s: Array, launch_s: float) -> tuple[float, float]:
+def _sigmas(predicted_s: FloatArray, measured_s: FloatArray, launch_s: float) -> tuple[float, float]:
     """Standard deviations whose 80% interval covers 80% of errors of long and short GEMMs; of all where there are
     fewer than 20 of a kind. The rank is the one that covers a further error with 80% (n + 1 in place of n)."""
     error = np.abs(np.log(predicted_s / measured_s))
     short = _short(predicted_s, launch_s)
 
-    def sigma(part: Array) -> float:
+    def sigma(part: FloatArray) -> float:
         rank = min(part.size, int(np.ceil(0.8 * (part.size + 1))))
         return max(float(np.sort(part)[rank - 1]) / Z80, 0.005)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from sartor.calibrate.fit import Array
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients, MemoryBoundCoefficients
 from sartor.cost.gpu.attention import attention_cost
@@ -26,6 +25,7 @@ from sartor.operators import Attention, MemoryBound, Pass
 from sartor.records.rows import RowWork, Unexpressed, work_of
 from sartor.records.tables import read_table
 from sartor.records.targets import Targets, targets_of
+from sartor.units import FloatArray
 
 LEAST_ROWS = 4
 """Fewer rows of a section say nothing."""
@@ -196,7 +196,7 @@ def _attended(row: tuple[Attention, float, bool], gpu: Gpu, known: Calibration) 
     return float(attention_cost(row[0], gpu, known, clock=Clock.BOOST).time_s)
 
 
-def _sigma(log_errors: Array) -> float:
+def _sigma(log_errors: FloatArray) -> float:
     """Standard deviation whose 80% interval holds 80% of these errors, wider for few rows."""
     error = np.sort(np.abs(log_errors))
     rank = min(error.size, int(np.ceil(0.8 * (error.size + 1))))

@@ -11,8 +11,9 @@ from itertools import product
 
 import numpy as np
 
-from sartor.calibrate.fit import Array, Products
+from sartor.calibrate.fit import Products
 from sartor.cost.correction.own_rows import OwnRows, closeness
+from sartor.units import FloatArray
 
 LENGTHS = (2.5, 4.0, 7.0)
 HEIGHTS = (0.03, 0.07, 0.15, 0.3)
@@ -24,7 +25,7 @@ MOST_POINTS = 400
 """Time goes with the cube of the GEMMs and the file with their number; those given first tell most."""
 
 
-def fit_own_rows(products: Products, predicted_s: Array, measured_s: Array) -> OwnRows:
+def fit_own_rows(products: Products, predicted_s: FloatArray, measured_s: FloatArray) -> OwnRows:
     """The factor from ``predicted_s`` to ``measured_s`` by the first ``MOST_POINTS`` GEMMs; its standard deviations
     are set by who holds rows out."""
     at = np.log(np.stack([1.0 * products.batch * products.m, products.n, products.k], axis=1))[:MOST_POINTS]
@@ -54,21 +55,21 @@ def no_factor(products: Products) -> OwnRows:
     )
 
 
-def factor_of(own: OwnRows, products: Products) -> Array:
+def factor_of(own: OwnRows, products: Products) -> FloatArray:
     """What the times of these GEMMs are multiplied by."""
     rows, n, k = (each.astype(np.float64) for each in (products.batch * products.m, products.n, products.k))
-    found: Array = np.exp(own.log_factor(rows, n, k))
+    found: FloatArray = np.exp(own.log_factor(rows, n, k))
     return found
 
 
-def _drawn_in(y: Array) -> Array:
+def _drawn_in(y: FloatArray) -> FloatArray:
     middle = np.median(y)
     usual = 1.4826 * np.median(np.abs(y - middle)) + 0.01
-    found: Array = np.clip(y, middle - OUTLIER * usual, middle + OUTLIER * usual)
+    found: FloatArray = np.clip(y, middle - OUTLIER * usual, middle + OUTLIER * usual)
     return found
 
 
-def _log_likelihood(covariance: Array, noise: float, y: Array) -> float:
+def _log_likelihood(covariance: FloatArray, noise: float, y: FloatArray) -> float:
     factor = np.linalg.cholesky(covariance + noise**2 * np.eye(y.size))
     half = np.linalg.solve(factor, y)
     return float(-0.5 * half @ half - np.log(np.diag(factor)).sum())

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.calibrate.fit import Array, Index, Products
+from sartor.calibrate.fit import Index, Products
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
-from sartor.units import Floats
+from sartor.units import FloatArray, Floats
 
 POOL = 1500
 """GEMMs a choice is made among; larger pools are thinned evenly along the order of their work."""
@@ -37,7 +37,7 @@ REACH = 1.0
 """Standard deviations over which GEMMs stand for each other; half of it held out alike."""
 
 
-def _herded(at: Array, count: int) -> Index:
+def _herded(at: FloatArray, count: int) -> Index:
     """Always the point that is like most of all points and like fewest of those chosen."""
     wanted, had = np.concatenate([_alike(part, at).mean(axis=1) for part in _parts(at)]), np.zeros(len(at))
     chosen = np.empty(count, dtype=np.int64)
@@ -49,26 +49,26 @@ def _herded(at: Array, count: int) -> Index:
     return chosen
 
 
-def _alike(some: Array, at: Array) -> Array:
+def _alike(some: FloatArray, at: FloatArray) -> FloatArray:
     """How much each of ``some`` points stands for each of all, 0 to 1."""
     squared: Floats = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
-    found: Array = np.exp(-0.5 * squared / REACH**2)
+    found: FloatArray = np.exp(-0.5 * squared / REACH**2)
     return found
 
 
-def _parts(at: Array) -> list[Array]:
+def _parts(at: FloatArray) -> list[FloatArray]:
     """Pieces of some points such that a piece against all takes some 16 MB."""
     pieces = 1 + len(at) ** 2 // 2_000_000
     return np.array_split(at, min(pieces, len(at)))
 
 
-def places(products: Products) -> Array:
+def places(products: Products) -> FloatArray:
     """(log m, log n, log k, log waves) of every product, each scaled to a standard deviation of 1."""
     batch_m, sms = 1.0 * products.batch * products.m, products.gpu.num_sms
     waves = np.ceil(products.m / 128) * np.ceil(products.n / 128) * products.batch / sms
     columns = np.log(np.stack([batch_m, products.n, products.k, waves], axis=1))
     spread = columns.std(axis=0)
-    scaled: Array = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    scaled: FloatArray = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     return scaled
 
 
@@ -97,7 +97,7 @@ def regions(products: Products, folds: int = 4, pieces: int = 4) -> Index:
     return (block % folds)[of.ravel()].astype(np.int64)
 
 
-def _blocks(points: Array, count: int) -> Index:
+def _blocks(points: FloatArray, count: int) -> Index:
     parts = [np.arange(len(points))]
     while len(parts) < count and max(part.size for part in parts) > 1:
         largest = max(range(len(parts)), key=lambda i: parts[i].size)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.calibrate.fit import Array, Index, Products, fit, seconds
+from sartor.calibrate.fit import Index, Products, fit, seconds
 from sartor.calibrate.own_rows import factor_of, fit_own_rows
 from sartor.calibrate.samples import regions
 from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.units import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class Trial:
     freedom: float | None
     """How freely coefficients left the start; None: the package's prediction as it is."""
     with_rows: bool
-    predicted_s: Array
+    predicted_s: FloatArray
     error: float
     """Mean of |ln(predicted / measured)|."""
 
@@ -29,7 +30,7 @@ FREEDOMS = (1.0, 0.3, 0.1)
 
 
 def trials(
-    products: Products, measured_s: Array, chosen: Index, start: GemmCoefficients, packaged_s: Array | None
+    products: Products, measured_s: FloatArray, chosen: Index, start: GemmCoefficients, packaged_s: FloatArray | None
 ) -> Iterator[Trial]:
     """The start may be this device's own fit, which few rows can only spoil, or another generation's: so coefficients
     leave it freely or hardly, with a factor over them or not; and the package's prediction as it is or with one."""
@@ -55,12 +56,12 @@ def trials(
             yield Trial(freedom=freedom, with_rows=with_rows, predicted_s=predicted, error=error)
 
 
-Predictions = Callable[[Index, Index], Array]
+Predictions = Callable[[Index, Index], FloatArray]
 """(rows learned from, rows asked about) -> seconds."""
 
 
-def _refitted(products: Products, measured_s: Array, start: GemmCoefficients, freedom: float) -> Predictions:
-    def predict(learned: Index, where: Index) -> Array:
+def _refitted(products: Products, measured_s: FloatArray, start: GemmCoefficients, freedom: float) -> Predictions:
+    def predict(learned: Index, where: Index) -> FloatArray:
         found = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
         return seconds(products.part(where))(found)
 

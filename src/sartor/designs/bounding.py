@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounds import work_rates
 from sartor.designs.candidates import candidates_of
@@ -19,8 +18,7 @@ from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import Progress, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
-
-Array = npt.NDArray[Any]
+from sartor.units import Array
 
 FIRST_CHUNK, CHUNK = 96, 1536
 """Candidates bounded at a time: a few first, to have something to beat."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.chip.operator_floor import operator_floor
 from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
@@ -27,9 +25,8 @@ from sartor.schedules.makespan import in_turn_s
 from sartor.schedules.many import makespan_bounds, makespan_floors
 from sartor.step.lockstep import WIDTH_BYTES
 from sartor.step.optimizer import chip_update_s_per_param
-from sartor.units import Floats, ceil_div
+from sartor.units import Array, Floats, ceil_div
 
-Array = npt.NDArray[Any]
 Seconds = Callable[[ModelPart, OperatorGraph, Accelerator], Array]
 """Of one pass over a part [candidates]."""
 

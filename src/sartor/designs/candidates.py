@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.chip.area import die_area, published_area_mm2
 from sartor.cost.chip.buildable import excess, faults
@@ -20,9 +19,7 @@ from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import Accelerator
-from sartor.units import GIGA, MIB, Floats, Ints, format_bytes
-
-Array = npt.NDArray[Any]
+from sartor.units import GIGA, MIB, Array, Floats, Ints, format_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.designs.candidates import Candidates, candidates_of, memory_usd, priced
@@ -25,8 +24,7 @@ from sartor.designs.result import Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
 from sartor.pareto import is_pareto
-
-Array = npt.NDArray[Any]
+from sartor.units import Array
 
 METRICS = ("objective", "area_mm2", "power_w", "usd", "hbm_bytes")
 """The objective (throughput, or throughput per something) is to be large, all others small."""

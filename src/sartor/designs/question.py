@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.errors import InputError
@@ -17,9 +15,7 @@ from sartor.model.training import Recompute
 from sartor.model.workload import Phase
 from sartor.operators import DType
 from sartor.placement.terms import PlacementTerms
-from sartor.units import Floats
-
-Array = npt.NDArray[Any]
+from sartor.units import Array, Floats
 
 HBM_USD_PER_GB = 10.0
 """Price of stacked memory per GB (10^9 bytes): 8 to 10 USD for HBM3E (asiatechfeed.com, "What is HBM memory", 2026,

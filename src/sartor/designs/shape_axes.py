@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
@@ -22,8 +20,7 @@ from sartor.shapes.frozen import mixed
 from sartor.shapes.near import build_space
 from sartor.shapes.quality import QualityGuard, freed_guard
 from sartor.shapes.space import Points, same_size
-
-Array = npt.NDArray[Any]
+from sartor.units import Array
 
 WIDTHS = ("ffn_hidden_size", "expert_ffn_hidden_size", "vocab_size")
 """Fields that only add work; the others trade one kind of work for another."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounds import (
     LoweredModel,
@@ -28,8 +27,7 @@ from sartor.designs.parts import ModelPart, ModelParts, Split
 from sartor.designs.question import DesignQuestion
 from sartor.interrupts import point
 from sartor.operators import Operator, OperatorGraph
-
-Array = npt.NDArray[Any]
+from sartor.units import Array
 
 PAIRS = 65_536
 """Pairs priced at a time: some tens of megabytes for each operator."""

@@ -16,7 +16,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import LoweredModel
@@ -32,8 +31,8 @@ from sartor.designs.space import AcceleratorSpace
 from sartor.designs.state import LONGEST_SCHEDULE_S
 from sartor.interrupts import point
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
+from sartor.units import Array
 
-Array = npt.NDArray[Any]
 Told = Callable[[Progress], None] | None
 LIMITS_S = (SCHEDULE_LIMIT_S, LONGEST_SCHEDULE_S)
 """Seconds for the schedules of a shape on a chip: at first, and where they were not proved."""

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
@@ -34,8 +33,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.model.workload import Workload
 from sartor.shapes.search import search_shapes
-
-Array = npt.NDArray[Any]
+from sartor.units import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounds import LoweredModel
 from sartor.designs.candidates import Candidates, candidates_of
@@ -26,8 +24,8 @@ from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
 from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import ARRAY_FIELDS
 from sartor.interrupts import point
+from sartor.units import Array
 
-Array = npt.NDArray[Any]
 Told = Callable[[Progress], None] | None
 
 MORE = ("num_tensor_cores", "num_vector_cores", "global_buffer_bytes")

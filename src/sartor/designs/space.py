@@ -13,7 +13,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.chip.area import PublishedGrid, published_area_limit_mm2, published_grid
 from sartor.designs.question import AreaModel
@@ -21,9 +20,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import ARRAY_FIELDS, NODES_NM, PUBLISHED_CLOCK_HZ, Accelerator, Dataflow
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
-from sartor.units import GIGA, MEGA, Floats, Ints
-
-Array = npt.NDArray[Any]
+from sartor.units import GIGA, MEGA, Array, Floats, Ints
 
 PUBLISHED = "published"
 PUBLISHED_HBM_BYTES = (32 * GIGA, 64 * GIGA, 80 * GIGA)

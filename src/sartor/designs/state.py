@@ -5,10 +5,8 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounding import Bounding
 from sartor.designs.candidates import priced
@@ -17,9 +15,6 @@ from sartor.designs.question import EQUAL
 from sartor.designs.result import Progress
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields
-
-Array = npt.NDArray[Any]
-
 
 LEAST_POINTS, MOST_POINTS = 4, 32
 """Accelerators in flight: few at first and more with what has been done, so that little is done in vain."""

@@ -10,10 +10,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.designs.parts import Split
@@ -22,8 +20,7 @@ from sartor.designs.question import DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
 from sartor.schedules.solve import ScheduleCache
-
-Array = npt.NDArray[Any]
+from sartor.units import Array
 
 Some = tuple[tuple[Array, Accelerator], ...]
 """Candidates by groups: where each group's stand, and an accelerator with arrays that holds them."""

@@ -16,9 +16,9 @@ from sartor.placement.case import WidthTables, slowed, zero_bytes
 from sartor.placement.dynamic_programming import least_bottlenecks
 from sartor.placement.plain import plain_kinds
 from sartor.placement.problem import PlacementProblem
-from sartor.placement.tabulate import Array, tabulate
+from sartor.placement.tabulate import tabulate
 from sartor.placement.terms import DeviceType, PlacementTerms, types_of
-from sartor.units import ceil_div
+from sartor.units import Array, ceil_div
 
 
 def bounded_cases(

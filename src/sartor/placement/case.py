@@ -9,7 +9,6 @@ import numpy as np
 
 from sartor.placement.problem import PlacementProblem, Width
 from sartor.placement.tabulate import (
-    Array,
     StageSums,
     States,
     backward_times,
@@ -19,6 +18,7 @@ from sartor.placement.tabulate import (
     stage_sums,
 )
 from sartor.placement.terms import DeviceType, Network
+from sartor.units import Array
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from sartor.placement.case import Case
 from sartor.placement.dynamic_programming import Counts, Kind, less_one
 from sartor.placement.pipeline import slots
 from sartor.placement.problem import PlacementProblem
-from sartor.placement.tabulate import Array
 from sartor.placement.terms import DeviceType, Network
-from sartor.units import ceil_div, distinct
+from sartor.units import Array, ceil_div, distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.placement.tabulate import Array
+from sartor.units import Array
 
 Counts = tuple[int, ...]
 

@@ -11,8 +11,8 @@ import numpy as np
 from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
 from sartor.placement.plan import TightestLimit
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
-from sartor.placement.tabulate import Array, StageSums, States, find_states, max_positions, stage_sums
-from sartor.units import format_bytes
+from sartor.placement.tabulate import StageSums, States, find_states, max_positions, stage_sums
+from sartor.units import Array, format_bytes
 
 
 def find_tightest(problem: PlacementProblem) -> TightestLimit:

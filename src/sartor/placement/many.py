@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from sartor.placement.problem import PlacementProblem
-from sartor.placement.tabulate import ROUNDING, Array
-from sartor.units import Floats, Ints, ceil_div
+from sartor.placement.tabulate import ROUNDING
+from sartor.units import Array, Floats, Ints, ceil_div
 
 HALVINGS = 14
 """Bisection steps of a bracket one to three layers wide; the rest is 1e-4 of a layer."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from sartor.placement.dynamic_programming import Bottlenecks, Counts
 from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
-from sartor.placement.tabulate import Array, StageTable
-from sartor.units import Ints, ceil_div, distinct
+from sartor.placement.tabulate import StageTable
+from sartor.units import Array, Ints, ceil_div, distinct
 
 
 def slots(num_microbatches: int, data_parallel: object, num_stages: object) -> Any:

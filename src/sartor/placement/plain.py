@@ -14,8 +14,8 @@ from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
 from sartor.placement.pipeline import best_choice, time_bound
 from sartor.placement.plan import Plan
 from sartor.placement.problem import PlacementProblem, Width
-from sartor.placement.tabulate import Array, StageTable, States, find_states, tabulate
-from sartor.units import distinct
+from sartor.placement.tabulate import StageTable, States, find_states, tabulate
+from sartor.units import Array, distinct
 
 
 def solve(problem: PlacementProblem) -> Plan | None:

@@ -13,16 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.placement.graph import downsets, is_chain
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
-from sartor.units import distinct
-
-Array = npt.NDArray[Any]
+from sartor.units import Array, distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

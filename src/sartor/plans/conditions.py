@@ -18,17 +18,8 @@ from sartor.model.lower.split import divisions
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, OffloadModule, PipelineSchedule, Recompute, TrainingJob
 from sartor.model.workload import AttentionKernel
-from sartor.plans.space import (
-    SWITCHES,
-    UNEVEN_CHUNKS,
-    Array,
-    PlanSpace,
-    Rows,
-    cross,
-    num_microbatches,
-    size_of,
-    take,
-)
+from sartor.plans.space import SWITCHES, UNEVEN_CHUNKS, PlanSpace, Rows, cross, num_microbatches, size_of, take
+from sartor.units import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

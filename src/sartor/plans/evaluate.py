@@ -16,11 +16,11 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.plans.result import PricedPlan
-from sartor.plans.space import AXES, Array, Rows, plan_at, size_of, stage_layers, take, to_plan
+from sartor.plans.space import AXES, Rows, plan_at, size_of, stage_layers, take, to_plan
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.tables import KnownBlocks
-from sartor.units import Floats
+from sartor.units import Array, Floats
 
 HOPE = 1.1
 """Times the memory of a device up to which a plan that does not fit with even stages is looked at with others."""

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.model.blocks import layer_order
 from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.divisors import divisors
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.units import ceil_div
+from sartor.units import Array, ceil_div
 
-Array = npt.NDArray[Any]
 Rows = dict[str, Array]
 """Columns of equal length by axis name; one entry per candidate."""
 

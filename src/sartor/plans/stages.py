@@ -19,12 +19,12 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, order
 from sartor.plans.result import PricedPlan
-from sartor.plans.space import Array, plan_at, size_of, to_plan
+from sartor.plans.space import plan_at, size_of, to_plan
 from sartor.step.results import StepEstimate
 from sartor.step.stage_loads import StageLoads, block_loads, held_bytes
 from sartor.step.stages import is_v_shaped
 from sartor.step.step import step_each
-from sartor.units import ceil_div
+from sartor.units import Array, ceil_div
 
 BATCH = 8
 OTHERS = 24

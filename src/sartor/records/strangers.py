@@ -16,8 +16,8 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
+from sartor.units import FloatArray
 
-Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -28,9 +28,9 @@ class Timed:
 
     gpu: Gpu
     dtype: DType
-    measured_s: Array
-    predicted_s: Array
-    predict: Callable[[Gpu, Index], Array]
+    measured_s: FloatArray
+    predicted_s: FloatArray
+    predict: Callable[[Gpu, Index], FloatArray]
 
 
 LEAST = 20
@@ -63,7 +63,7 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     yield from _of_another_device(timed, left)
 
 
-def _copied(measured_s: Array, predicted_s: Array, far: Mask) -> Mask:
+def _copied(measured_s: FloatArray, predicted_s: FloatArray, far: Mask) -> Mask:
     """Rows far off whose time is, to the last digit, that of a shape which should take another."""
     same: dict[float, list[float]] = {}
     if np.unique(measured_s).size < DISTINCT * measured_s.size:

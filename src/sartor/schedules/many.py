@@ -28,9 +28,7 @@ from sartor.schedules.from_graph import (
 )
 from sartor.schedules.problem import CoreType
 from sartor.schedules.split import OpBlock, bits, part, series
-from sartor.units import Floats
-
-Array = npt.NDArray[np.float64]
+from sartor.units import FloatArray, Floats
 
 GRID = 8
 """Resolution of the weights: 45 combinations of tensor work, vector work and paths."""
@@ -68,7 +66,7 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
     return Makespans(lower=lower, upper=upper)
 
 
-def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> Array:
+def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> FloatArray:
     """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path of
     each part of the series; or what all operators share."""
     fused = fuse_graph(graph)
@@ -111,7 +109,9 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
     return ((positions, part(whole, positions)) for positions in series(whole))
 
 
-def part_bound(block: OpBlock, single: Any, split: Any, num_tc: Array, num_vc: Array) -> npt.NDArray[np.int64]:
+def part_bound(
+    block: OpBlock, single: Any, split: Any, num_tc: FloatArray, num_vc: FloatArray
+) -> npt.NDArray[np.int64]:
     """Lower bounds for one part: integers [candidates] from latencies [operators, candidates].
 
     ``block`` gives kinds of cores and precedence; its own latencies are not looked at.
@@ -150,20 +150,20 @@ class _Part:
     """Arrays [operators, candidates]; ``tensor`` and ``vector``: the share of all cores of a kind that one takes."""
 
     covers: Sequence[tuple[int, ...]]
-    single: Array
-    split: Array
-    tensor: Array
-    vector: Array
+    single: FloatArray
+    split: FloatArray
+    tensor: FloatArray
+    vector: FloatArray
 
 
 Allowed = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 
-def _needs(kinds: Sequence[CoreType], *, tensor: bool) -> Array:
+def _needs(kinds: Sequence[CoreType], *, tensor: bool) -> FloatArray:
     return np.array([[float(kind.needs_tensor_core if tensor else kind.needs_vector_core)] for kind in kinds])
 
 
-def _over_weights(p: _Part, allowed: Allowed) -> tuple[Array, Array, Array]:
+def _over_weights(p: _Part, allowed: Allowed) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The best bound, and the bounds with each operator on one core, and with each split."""
     shape = p.single.shape
     value, with_single, with_split = np.zeros(shape[1]), np.zeros(shape), np.zeros(shape)
@@ -190,11 +190,11 @@ def _weights() -> Iterator[tuple[int, int]]:
             yield tensor, vector
 
 
-def _least(work: Array, split: Array, may_be_single: npt.NDArray[np.bool_]) -> Array:
+def _least(work: FloatArray, split: FloatArray, may_be_single: npt.NDArray[np.bool_]) -> FloatArray:
     return np.minimum(np.where(may_be_single, work, np.inf), split)
 
 
-def _best_path(covers: Sequence[tuple[int, ...]], gain: Array) -> npt.NDArray[np.bool_]:
+def _best_path(covers: Sequence[tuple[int, ...]], gain: FloatArray) -> npt.NDArray[np.bool_]:
     """The operators on the path with the largest sum of gains, for every candidate."""
     size, count = gain.shape
     ahead, following = gain.copy(), np.full((size, count), -1, dtype=np.int16)

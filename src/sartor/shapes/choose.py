@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.json_types import JsonMap
-from sartor.shapes.space import IntArray, Points, is_coupled
-
-FloatArray = npt.NDArray[np.float64]
+from sartor.shapes.space import Points, is_coupled
+from sartor.units import FloatArray, IntArray
 
 NOISE = 5e-3
 """Share of time: gains closer than this are ties, and a smaller one is none. Repeated runs of one training step differ

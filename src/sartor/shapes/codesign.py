@@ -14,11 +14,12 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.choose import NOISE, best_of_each, changes
-from sartor.shapes.evaluate import Evaluator, FloatArray
+from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import work_of
 from sartor.shapes.quality import QualityGuard, freed_guard
-from sartor.shapes.space import IntArray, Points, same_size
+from sartor.shapes.space import Points, same_size
+from sartor.units import FloatArray, IntArray
 
 SHORTLIST = 100
 """Most shapes whose gain is priced with its interval on every device in every phase."""

@@ -24,8 +24,7 @@ from sartor.model.workload import Phase, Workload
 from sartor.operators import Operator, OperatorGraph
 from sartor.shapes.space import Points
 from sartor.step.running import InRun
-
-FloatArray = npt.NDArray[np.float64]
+from sartor.units import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

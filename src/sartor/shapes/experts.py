@@ -15,7 +15,7 @@ from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.shapes.frozen import EXPERT_FIELDS
-from sartor.shapes.space import IntArray
+from sartor.units import IntArray
 
 MOST_SHARED = 4
 """Most shared experts that a published model counts (DeepSeekMoE's ablation, arXiv 2401.06066, tries 1, 2 and 4)."""

@@ -14,9 +14,10 @@ from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.shapes.evaluate import Evaluator, FloatArray
+from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.quality import Quality, QualityGuard, allowed, quality_of
-from sartor.shapes.space import IntArray, Space
+from sartor.shapes.space import Space
+from sartor.units import FloatArray, IntArray
 
 PHASES = (Phase.TRAIN, Phase.DECODE)
 

@@ -20,8 +20,8 @@ from sartor.model.workload import AttentionKernel, Workload
 from sartor.shapes.experts import equal_mixes
 from sartor.shapes.frozen import frozen_by_structure
 from sartor.shapes.quality import QualityGuard
-from sartor.shapes.space import Axis, IntArray, Space, is_coupled
-from sartor.units import round_up
+from sartor.shapes.space import Axis, Space, is_coupled
+from sartor.units import IntArray, round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """Head dimensions that FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);

@@ -21,9 +21,7 @@ from sartor.shapes.result import Candidate, FrontPoint, SingleEdit
 from sartor.shapes.space import Points
 from sartor.step.results import WholeStep
 from sartor.step.running import InRun
-from sartor.units import Floats
-
-FloatArray = npt.NDArray[np.float64]
+from sartor.units import FloatArray, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.errors import InputError
 from sartor.model.counts import ParamCounts, count_params
@@ -23,8 +22,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.shapes.frozen import mixed
 from sartor.shapes.quality import QualityGuard, allowed
-
-IntArray = npt.NDArray[np.int64]
+from sartor.units import IntArray
 
 CHUNK = 500_000
 """Combinations processed together (before the width is solved for); bounds memory to a few hundred megabytes."""

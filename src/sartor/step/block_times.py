@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.cost import Cost
@@ -42,9 +41,7 @@ from sartor.step.chip_blocks import chip_row_times
 from sartor.step.distinct import BlockRows, block_rows
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
-from sartor.units import Floats, Ints
-
-Array = npt.NDArray[np.float64]
+from sartor.units import FloatArray, Floats, Ints
 
 
 def block_times(
@@ -70,7 +67,7 @@ def row_times(
     if cluster.gpu.accelerator is not None:
         return chip_row_times(job, rows, cluster), rows
     every = blocks(job.shape)
-    columns: list[dict[str, Array]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]
+    columns: list[dict[str, FloatArray]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]
     for where, dims in _structures(rows):
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
         graph = lower(workload, dims, kernels_of(job, cluster))

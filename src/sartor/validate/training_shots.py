@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sartor.units import FloatArray
 from sartor.validate.training_predictions import TrainingOutcome
-
-FloatArray = npt.NDArray[np.float64]
 
 DRAWS = 20
 SEED = 20261121

@@ -15,14 +15,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Gemm, GroupedGemm, Pass
-from sartor.units import Floats, Ints, ceil_div
-
-Array = npt.NDArray[np.float64]
+from sartor.units import FloatArray, Floats, Ints, ceil_div
 
 ROW_TILES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Heights of a core tile, in array rows."""
@@ -73,7 +70,7 @@ class ProductCost:
 
     time_s: Floats
     compute_s: Floats
-    """Array passes of the busiest core, filling and draining once, and summing split contractions."""
+    """FloatArray passes of the busiest core, filling and draining once, and summing split contractions."""
     buffer_s: Floats
     """Moving operands, results and partial sums between the global buffer and the cores."""
     memory_s: Floats
@@ -161,14 +158,14 @@ _COST_FIELDS = tuple(f.name for f in fields(ProductCost))
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    m: Array
-    n: Array
-    k: Array
-    batch: Array
-    e: Array
-    o: Array
-    epilogue_cycles: Array
-    epilogue_bytes: Array
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    batch: FloatArray
+    e: FloatArray
+    o: FloatArray
+    epilogue_cycles: FloatArray
+    epilogue_bytes: FloatArray
 
     def swapped(self) -> _Problem:
         """C^T = B^T A^T: input-stationary is weight-stationary of the transpose."""
@@ -179,23 +176,23 @@ class _Problem:
 class _Chip:
     """What a product needs to know of an accelerator; rates in bytes/s."""
 
-    cores: Array
-    rows: Array
-    cols: Array
-    sram: Array
-    buffer: Array
-    clock: Array
-    port: Array
-    buffer_rate: Array
-    memory_rate: Array
-    lanes: Array
+    cores: FloatArray
+    rows: FloatArray
+    cols: FloatArray
+    sram: FloatArray
+    buffer: FloatArray
+    clock: FloatArray
+    port: FloatArray
+    buffer_rate: FloatArray
+    memory_rate: FloatArray
+    lanes: FloatArray
     """Of all vector cores."""
-    accumulator: Array
-    sustained: Array
+    accumulator: FloatArray
+    sustained: FloatArray
 
 
 def _each_chunk(
-    product: Product, a: Accelerator, price: Callable[[_Problem, _Chip, Dataflow], tuple[Array, ...]]
+    product: Product, a: Accelerator, price: Callable[[_Problem, _Chip, Dataflow], tuple[FloatArray, ...]]
 ) -> tuple[Any, ...]:
     """``price`` of all candidates, chunk by chunk, in their common shape."""
     p, chip = _problem_arrays(product), _chip_arrays(a)
@@ -206,7 +203,7 @@ def _each_chunk(
     return tuple(float(x) if x.ndim == 0 else x for x in whole)
 
 
-def _chunks(flat: list[Array]) -> Iterator[list[Array]]:
+def _chunks(flat: list[FloatArray]) -> Iterator[list[FloatArray]]:
     for start in range(0, flat[0].size, CHUNK):
         yield [np.asarray(x[start : start + CHUNK], dtype=np.float64) for x in flat]
 
@@ -237,10 +234,10 @@ def _chip_arrays(a: Accelerator) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    time_s: Array
+    time_s: FloatArray
     tile: Any
     """Flat index into the menu of core tiles."""
-    concurrent: Array
+    concurrent: FloatArray
 
 
 def _best(problem: _Problem, chip: _Chip, flow: Dataflow) -> _Best:
@@ -272,18 +269,18 @@ def _better(a: _Best, b: _Best) -> _Best:
     )
 
 
-def _ends(p: _Problem, chip: _Chip, time: Array) -> Array:
+def _ends(p: _Problem, chip: _Chip, time: FloatArray) -> FloatArray:
     """The epilogue runs beside the product on the vector lanes, but for its last array tile; the first operands must
     arrive before anything starts."""
     first = p.e * (np.minimum(chip.rows, p.m) + np.minimum(chip.cols, p.n)) * np.minimum(chip.rows, p.k)
     elements = p.batch * p.m * p.n
     epilogue = elements * p.epilogue_cycles / (chip.lanes * chip.clock)
     last = np.minimum(chip.rows * chip.cols, elements) * p.epilogue_cycles / (chip.lanes * chip.clock)
-    whole: Array = np.maximum(time, epilogue) + last + first / chip.memory_rate
+    whole: FloatArray = np.maximum(time, epilogue) + last + first / chip.memory_rate
     return whole
 
 
-def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -> tuple[Array, ...]:
+def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -> tuple[FloatArray, ...]:
     """The chosen mapping priced once more, alone, with all its terms; with ``tile`` (flat indices into the menu of core
     tiles) that one instead, beside the blocks that suit it."""
     best = _best(problem, chip, flow)
@@ -330,18 +327,18 @@ def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -
 
 @dataclass(frozen=True, slots=True)
 class _OnCores:
-    time_s: Array
-    compute_s: Array
-    buffer_s: Array
-    buffer_bytes: Array
-    sram_bytes: Array
-    tiles: Array
+    time_s: FloatArray
+    compute_s: FloatArray
+    buffer_s: FloatArray
+    buffer_bytes: FloatArray
+    sram_bytes: FloatArray
+    tiles: FloatArray
     """Of one product of the batch."""
-    waves: Array
-    tile_cycles: Array
+    waves: FloatArray
+    tile_cycles: FloatArray
 
 
-def _tile_menu(chip: _Chip) -> tuple[Array, Array, Array, Array]:
+def _tile_menu(chip: _Chip) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Core tiles as (height, width, split of k, whether sums live in the global buffer), on three trailing axes. The
     first height is the fallback for private buffers that hold no tile of sums."""
     rows, cols = chip.rows[:, None, None, None], chip.cols[:, None, None, None]
@@ -351,7 +348,7 @@ def _tile_menu(chip: _Chip) -> tuple[Array, Array, Array, Array]:
     return heights, widths, np.asarray(SPLITS_OF_K, dtype=np.float64)[None, None, None], spilled
 
 
-def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[Array, ...], together: Array) -> _OnCores:
+def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[FloatArray, ...], together: FloatArray) -> _OnCores:
     """Time of all core tiles dealt over the cores, ``together`` products of the batch at a time."""
     height, width, split, spilled = tile
     k = np.ceil(p.k / split)
@@ -378,15 +375,19 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[Array, ...],
     return _OnCores(time, compute_s + sums_s, buffer_s, moved, feed + sums, tiles, waves, tile_cycles)
 
 
-def _passes(flow: Dataflow, chip: _Chip, k: Array, tall: Array, wide: Array) -> tuple[Array, Array]:
-    """Array passes of a core tile and the length of what streams through in each. Weight-stationary: a rows x cols
+def _passes(
+    flow: Dataflow, chip: _Chip, k: FloatArray, tall: FloatArray, wide: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """FloatArray passes of a core tile and the length of what streams through in each. Weight-stationary: a rows x cols
     block of B stays, ``tall`` rows of A stream. Output-stationary: a rows x cols block of C stays, k streams."""
     if flow is Dataflow.OUTPUT_STATIONARY:
         return np.ceil(tall / chip.rows) * np.ceil(wide / chip.cols), k
     return np.ceil(k / chip.rows) * np.ceil(wide / chip.cols), tall
 
 
-def _held_bytes(p: _Problem, flow: Dataflow, chip: _Chip, k: Array, tall: Array, wide: Array, spilled: Array) -> Array:
+def _held_bytes(
+    p: _Problem, flow: Dataflow, chip: _Chip, k: FloatArray, tall: FloatArray, wide: FloatArray, spilled: FloatArray
+) -> FloatArray:
     """What a core tile keeps in its private buffer: sums, and where operands are used by several passes a
     double-buffered strip of them. Stationary blocks are double-buffered in the array's own registers."""
     strip = 2 * p.e * np.minimum(chip.rows, k)
@@ -399,7 +400,7 @@ def _held_bytes(p: _Problem, flow: Dataflow, chip: _Chip, k: Array, tall: Array,
     )
 
 
-def _sum_of_splits(p: _Problem, chip: _Chip, split: Array) -> tuple[Array, Array]:
+def _sum_of_splits(p: _Problem, chip: _Chip, split: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Adding the partial sums of a split contraction: they are read from the global buffer and the sum is written; each
     core adds as many a cycle as it has columns."""
     elements = p.batch * p.m * p.n
@@ -411,7 +412,7 @@ def _sum_of_splits(p: _Problem, chip: _Chip, split: Array) -> tuple[Array, Array
 # ---------------------------------------------------------------------------------------------- global buffer, memory
 
 
-def _from_memory(p: _Problem, chip: _Chip, together: Array) -> tuple[Array, Array]:
+def _from_memory(p: _Problem, chip: _Chip, together: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Time on memory's side, and of partial sums that go through the global buffer again, per block menu (last axis).
 
     Each product has 1/``together`` of the buffer, half of which holds a block and half what streams past it, twice:

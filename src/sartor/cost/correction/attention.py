@@ -15,13 +15,13 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
-from sartor.cost.correction.network import Array, Mask, Residual, Weights, applicable, moved_by, residual_records
+from sartor.cost.correction.network import Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Pass, attention_pairs
-from sartor.units import Floats
+from sartor.units import Array, Floats
 
 PARTS = ("context", "encoder", "generation")
 

@@ -15,12 +15,13 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
 from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length
-from sartor.cost.correction.network import Array, Mask, applicable, moved_by
+from sartor.cost.correction.network import Mask, applicable, moved_by
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
+from sartor.units import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

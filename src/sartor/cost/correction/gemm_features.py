@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.network import Array, Weights
+from sartor.cost.correction.network import Weights
 from sartor.cost.gpu.tiles import Machine
 from sartor.hardware.gpu import Gpu
+from sartor.units import Array
 
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
          (192, 128), (256, 256))  # fmt: skip

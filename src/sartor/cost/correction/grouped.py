@@ -13,12 +13,12 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.correction.network import Array, Weights, applicable, moved_by
+from sartor.cost.correction.network import Weights, applicable, moved_by
 from sartor.cost.cost import Cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import GroupedGemm, Pass
-from sartor.units import Floats, Ints
+from sartor.units import Array, Floats, Ints
 
 PART = "grouped"
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.json_types import JsonMap
-from sartor.units import Floats
-
-Array = npt.NDArray[np.float64]
+from sartor.units import FloatArray, Floats
 
 FARTHEST = 2.0
 """Greatest ``|ln factor|``."""
@@ -37,7 +34,7 @@ class OwnRows:
     residual: str = ""
     """Fingerprint of the coefficients whose residual was in the times these rows were compared with; empty: none."""
 
-    def log_factor(self, rows: Array, n: Array, k: Array) -> Array:
+    def log_factor(self, rows: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
         """ln of the factor for flat arrays of GEMMs; an entry equals the call with that entry alone."""
         at = np.log(np.stack([rows, n, k], axis=1))
         known, weights = np.asarray(self.points), np.asarray(self.weights)
@@ -52,11 +49,11 @@ _BLOCK = 2048
 """GEMMs evaluated together: with 400 points 6 MB a matrix."""
 
 
-def closeness(a: Array, b: Array, length: float) -> Array:
+def closeness(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
     """Matern 5/2 of every point of ``a`` with every one of ``b``."""
     squared: Floats = sum((a[:, None, i] - b[None, :, i]) ** 2 for i in range(a.shape[1]))
     d = np.sqrt(5.0 * squared) / length
-    found: Array = (1 + d + d * d / 3) * np.exp(-d)
+    found: FloatArray = (1 + d + d * d / 3) * np.exp(-d)
     return found
 
 

@@ -23,11 +23,11 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.power import long_run
-from sartor.cost.gpu.tiles import TERMS, Array, Machine, Problems, alternatives, evaluate
+from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
 from sartor.cost.peaks import STAND_INS, peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
-from sartor.units import Floats, Ints, plain
+from sartor.units import FloatArray, Floats, Ints, plain
 
 
 def gemm_costs(
@@ -292,7 +292,7 @@ _SHORT = 8
 """GEMMs shorter than so many launches have an interval of their own (lab/fit_gemm.py measures both)."""
 
 
-def _cost(flat: dict[str, Array], sigma: Array, shape: tuple[int, ...], source: Source) -> Cost:
+def _cost(flat: dict[str, FloatArray], sigma: FloatArray, shape: tuple[int, ...], source: Source) -> Cost:
     values: dict[str, Any] = {key: v.reshape(shape) if shape else float(v[0]) for key, v in flat.items()}
     log_sigma: Floats = sigma.reshape(shape) if shape else float(sigma[0])
     time = values.pop("time_s")

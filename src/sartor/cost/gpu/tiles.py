@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.gpu.power import LongRun, lasting_s
-
-Array = npt.NDArray[np.float64]
+from sartor.units import FloatArray
 
 CHUNK = 2048
 """GEMMs evaluated together: few enough that a temporary of tiles x GEMMs stays in cache."""
@@ -32,15 +30,15 @@ TERMS = (
 class Problems:
     """One entry per GEMM."""
 
-    batch: Array
-    m: Array
-    n: Array
-    k: Array
-    out_bytes: Array
+    batch: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    out_bytes: FloatArray
     """Bytes written (and read, when accumulating) per output element."""
-    penalty: Array
+    penalty: FloatArray
     """Main-loop slowdown by misalignment, at least 1."""
-    packed_bytes: Array
+    packed_bytes: FloatArray
     """Traffic of copying operands into blocks before the GEMM."""
 
     def part(self, where: object) -> Problems:
@@ -76,7 +74,7 @@ class Machine:
     """Traffic of quantizing one element of the first operand in a kernel of its own; 0 where there is none."""
 
 
-def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) -> dict[str, Array]:
+def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) -> dict[str, FloatArray]:
     """Time of each GEMM, and with ``details`` its terms and the tile and split it takes."""
     keys = TERMS if details else ("time_s",)
     out = {key: np.empty(p.m.size) for key in keys}
@@ -88,7 +86,7 @@ def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) 
     return out
 
 
-def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
+def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """Every (tile, split) of the menu: arrays of shape (2 x tiles, GEMMs); ``inf`` where k cannot be split."""
     tiles = _Tiles.of(p, machine, c)
     whole, split = _whole(p, tiles, machine, c), _split(p, tiles, machine, c)
@@ -96,20 +94,20 @@ def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str
     return {key: np.concatenate([np.broadcast_to(t[key], shape) for t in (whole, split)]) for key in TERMS}
 
 
-def _terms_of_best(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
+def _terms_of_best(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     terms = alternatives(p, machine, c)
     best = terms["time_s"].argmin(axis=0)[None]
     return {key: np.take_along_axis(values, best, axis=0)[0] for key, values in terms.items()}
 
 
-def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
+def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     """Least time over the menu. Time grows with compute, so whole tiles are reduced before memory is added; k is
     split only where at least two parts fit."""
     tiles = _Tiles.of(p, machine, c)
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
     overhead = c.launch_s + quantizing_s(p, machine, c)
-    least: Array = _combine(_throttled(compute, p, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
+    least: FloatArray = _combine(_throttled(compute, p, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
     few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
     if few.size:
         split = _split(p.part(few), tiles.part(few), machine, c)["time_s"].min(axis=0)
@@ -121,15 +119,15 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
 class _Tiles:
     """What both ways of dealing tiles share; columns of the menu against rows of GEMMs."""
 
-    tm: Array
-    tn: Array
-    grid: Array
+    tm: FloatArray
+    tn: FloatArray
+    grid: FloatArray
     """Output tiles."""
-    steps: Array
+    steps: FloatArray
     """Main-loop steps of one tile."""
-    step_s: Array
+    step_s: FloatArray
     """One step: matrix rate, operand feed or latency, whichever is slowest."""
-    fill_s: Array
+    fill_s: FloatArray
     """Pipeline fill and epilogue of a wave."""
 
     @classmethod
@@ -158,7 +156,7 @@ class _Tiles:
         )
 
 
-def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
+def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """Every block computes a whole tile."""
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = _throttled(waves * (tiles.steps * tiles.step_s + tiles.fill_s), p, machine, c)
@@ -166,7 +164,7 @@ def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     return _terms(p, tiles, machine, c, np.ones(1), waves, compute, _traffic_s(p, machine, c), overhead)
 
 
-def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, Array]:
+def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """k is cut into as many parts as still fit in one wave (split-K); partial sums meet in L2."""
     parts = np.minimum(np.minimum(np.floor(machine.num_sms / tiles.grid), tiles.steps), c.max_split)
     parts = np.maximum(np.floor(parts), 1.0)
@@ -182,12 +180,12 @@ def _terms(
     tiles: _Tiles,
     machine: Machine,
     c: GemmCoefficients,
-    parts: Array,
-    waves: Array,
-    compute: Array,
-    memory: Array,
-    overhead: Array,
-) -> dict[str, Array]:
+    parts: FloatArray,
+    waves: FloatArray,
+    compute: FloatArray,
+    memory: FloatArray,
+    overhead: FloatArray,
+) -> dict[str, FloatArray]:
     return {
         "time_s": _combine(compute, memory, c.overlap) + overhead,
         "compute_s": compute,
@@ -203,21 +201,21 @@ def _terms(
     }
 
 
-def _throttled(compute: Array, p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
+def _throttled(compute: FloatArray, p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     """Under load the clock falls to what the power limit allows: at once in long runs, gradually in short ones."""
     run, short = machine.long_run, compute * (1 + c.throttle * (compute / (compute + machine.throttle_s)))
     if run is None:
         return short
-    lasting: Array = np.asarray(lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, run))
+    lasting: FloatArray = np.asarray(lasting_s(compute, 2 * p.batch * p.m * p.n * p.k, run))
     return lasting if run.uniform else np.maximum(lasting, short)
 
 
-def _combine(compute: Array, memory: Array, overlap: float) -> Array:
+def _combine(compute: FloatArray, memory: FloatArray, overlap: float) -> FloatArray:
     """The greater, and what of the lesser is not hidden behind it."""
     return np.maximum(compute, memory) + overlap * np.minimum(compute, memory)
 
 
-def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
+def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     """First operand (less what is warm in L2), second operand, result."""
     first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
     if machine.warm_weight_bytes == 0 and machine.near_out_bytes == 0:
@@ -230,7 +228,7 @@ def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
     return far / machine.hbm_bytes_per_s + second / rate + near / machine.l2_bytes_per_s
 
 
-def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> Array:
+def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     """What comes before the GEMM: a kernel that narrows the first operand, where the dtype needs one, and copies
     of operands into blocks, where the library makes them."""
     traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
