@@ -6,7 +6,7 @@ holds one number or an array of them; formulas are written once and serve both.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,22 @@ def plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
-def ceil_div(a: Any, b: Any) -> Any:
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+@overload
+def ceil_div(a: Ints, b: Ints) -> Ints: ...
+@overload
+def ceil_div(a: float, b: float) -> float: ...
+def ceil_div(a: Floats, b: Floats) -> Floats:
     """Smallest integer not below ``a / b``, for integers and integer arrays (``b > 0``)."""
     return -(-a // b)
 
 
-def round_up(a: object, multiple: object) -> Any:
+@overload
+def round_up(a: int, multiple: int) -> int: ...
+@overload
+def round_up(a: Ints, multiple: Ints) -> Ints: ...
+def round_up(a: Ints, multiple: Ints) -> Ints:
     """Smallest multiple of ``multiple`` not below ``a``."""
     return ceil_div(a, multiple) * multiple
 

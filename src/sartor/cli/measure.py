@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -17,6 +17,17 @@ from sartor.cli.measure_parity import parity
 from sartor.errors import InputError
 from sartor.interrupts import patient
 from sartor.json_types import JsonDict
+
+if TYPE_CHECKING:
+    from sartor.bench.cases import BenchCase
+    from sartor.bench.device import Device
+    from sartor.bench.journey import Collect, Measured
+    from sartor.bench.run import SuiteProgress
+    from sartor.bench.scale import Scale
+    from sartor.bench.studies import Propose, Size, Study
+    from sartor.hardware.gpu import Gpu
+    from sartor.model.shape import TransformerShape
+    from sartor.operators import OperatorGraph
 
 
 class _SuiteOfModel(TyperGroup):
@@ -106,7 +117,7 @@ def measure(
 
 
 def _run(
-    device: Any,
+    device: Device,
     suite: str,
     out: Path,
     resume: bool,
@@ -212,9 +223,9 @@ def run_study(
         raise InputError("--size", size, "must be full or toy", "toy")
     sheet = load_gpu(gpu) if gpu.endswith(".toml") else None
     found_on = open_device(device, gpu=_gpu_name(gpu), threads=threads)
-    asked: list[Any] = []
+    asked: list[tuple[Study, Size, Gpu]] = []
 
-    def make(scale: Any) -> Any:
+    def make(scale: Scale) -> Sequence[BenchCase]:
         chosen = Size(size) if size else (Size.TOY if scale.small else Size.FULL)
         known = sheet or _known_gpu(found_on, scale, stand_in)
         asked.append((study(name, scale, chosen, _proposer(known, calibration, chosen)), chosen, known))
@@ -231,41 +242,41 @@ def run_study(
     return {**measured_body(found, None), "study": study_body(what, results, chosen.value)}
 
 
-def _known_gpu(device: Any, scale: Any, stand_in: Callable[[Any], Any]) -> Any:
+def _known_gpu(device: Device, scale: Scale, stand_in: Callable[[Scale], Gpu]) -> Gpu:
     from sartor.bench.machine import is_catalogued
     from sartor.hardware.catalog import load_gpu
 
     return load_gpu(device.facts.gpu) if is_catalogued(device.facts) else stand_in(scale)
 
 
-def _proposer(gpu: Any, calibration: Path | None, size: Any) -> Callable[[str], Any]:
+def _proposer(gpu: Gpu, calibration: Path | None, size: Size) -> Propose:
     """The same-size shape `sartor advise` ranks first for training on this device; None if nothing is faster."""
     from sartor import api
 
     seq = 128 if size.value == "toy" else 2048
 
-    def propose(name: str) -> Any:
+    def propose(name: str) -> TransformerShape | None:
         found = api.advise(name, gpu, seq_len=seq, microbatch_size=1 if seq < 2048 else 4, calibration=calibration)
         return found.search.candidates[0].shape if found.search.candidates else None
 
     return propose
 
 
-def _collector(device: Any, suite: str) -> Callable[[Any, str], Any]:
+def _collector(device: Device, suite: str) -> Collect:
     from sartor.bench.collectives import run_collectives
 
     ranks = max(2, device.facts.num_devices)
     return lambda cases, date: run_collectives(cases, device.facts, ranks, date=date, suite=suite)
 
 
-def machine_of(found: Any, written: Path | None) -> Any:
+def machine_of(found: Measured, written: Path | None) -> Gpu:
     """The device predictions are made for: the datasheet just written, else the catalogue's entry."""
     from sartor.hardware.catalog import load_gpu
 
     return load_gpu(written) if written else found.gpu()
 
 
-def _graph(model: str, device: Any, question: JsonDict) -> Any:
+def _graph(model: str, device: Device, question: JsonDict) -> OperatorGraph:
     """The operators ``sartor estimate`` prices; sizes are of the catalogue's device or of any (they do not differ)."""
     from sartor import api
     from sartor.bench.machine import is_catalogued
@@ -311,7 +322,7 @@ def _say_next(body: JsonDict) -> None:
 
 
 @contextmanager
-def shown_progress() -> Iterator[Callable[[Any], None]]:
+def shown_progress() -> Iterator[Callable[[SuiteProgress], None]]:
     """A line on stderr where that is a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None

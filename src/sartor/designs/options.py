@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sartor.designs.bounds import LoweredModel, plan_rates
 from sartor.designs.point import Option
 from sartor.designs.question import DesignQuestion
 from sartor.hardware.accelerator import Accelerator
+from sartor.units import Array
 
 
 def options_of(
-    question: DesignQuestion, models: Sequence[LoweredModel], candidates: Accelerator, hbm_bytes: npt.NDArray[Any]
+    question: DesignQuestion, models: Sequence[LoweredModel], candidates: Accelerator, hbm_bytes: Array
 ) -> list[tuple[Option, ...]]:
     """The options of each candidate [candidates] with its memory, those that nothing fits left out; one array pass."""
     found: list[list[Option]] = [[] for _ in range(len(hbm_bytes))]

@@ -19,7 +19,7 @@ from sartor.placement.tabulate import StageTable
 from sartor.units import Array, Ints, ceil_div, distinct
 
 
-def slots(num_microbatches: int, data_parallel: object, num_stages: object) -> Any:
+def slots(num_microbatches: int, data_parallel: Any, num_stages: Any) -> Any:
     """Number of bottlenecks per batch: microbatches of one copy, and filling the pipeline."""
     return ceil_div(num_microbatches, data_parallel) + num_stages - 1
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -211,7 +210,7 @@ def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozens
     return found
 
 
-def _not_kept(rows: Rows, layer: Layer, hidden_size: Any, entering: Floats, core: Floats) -> Any:
+def _not_kept(rows: Rows, layer: Layer, hidden_size: Ints, entering: Floats, core: Floats) -> Floats:
     """Bytes that selective recomputation of the job's modules saves: the outputs of norms, what attention keeps of its
     core, queries, keys and values of latent attention, what a feed-forward part keeps, or its activated values."""
     again = rows.again
@@ -222,12 +221,12 @@ def _not_kept(rows: Rows, layer: Layer, hidden_size: Any, entering: Floats, core
     return saved + sum((_ffn_not_kept(rows, part, hidden_size) for part in layer.all_ffns), 0)
 
 
-def _queries(rows: Rows, mixer: LatentAttentionMixer) -> Any:
+def _queries(rows: Rows, mixer: LatentAttentionMixer) -> Floats:
     heads = ceil_div(mixer.num_heads, rows.tp)
     return rows.tokens * rows.wide * heads * (2 * mixer.head_dim + mixer.value_dim)
 
 
-def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Any:
+def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
     again = rows.again
     whole = RecomputeModule.MLP if isinstance(part, DenseFfn) else RecomputeModule.MOE
     if whole in again:
@@ -235,16 +234,16 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Any
     if isinstance(part, DenseFfn):
         return 0
     width = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
-    saved: Any = _routed(rows, part) * width * rows.ffn_input if RecomputeModule.MOE_ACT in again else 0
+    saved: Floats = _routed(rows, part) * width * rows.ffn_input if RecomputeModule.MOE_ACT in again else 0
     if part.shared is not None and RecomputeModule.SHARED_EXPERTS in again:
         saved = saved + _inner(rows, part.shared, rows.tokens, rows.tp)
     return saved
 
 
-def _operators(rows: Rows, layer: Layer, hidden_size: Any) -> Any:
+def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
     """The layer's input, outputs of its first, third, fifth ... product, and of its attention."""
-    kept: Any = rows.outer * hidden_size * rows.wide
-    products: list[tuple[Linear, Any]] = [(x, 1) for part in layer.all_ffns for x in part.linears(hidden_size)]
+    kept: Floats = rows.outer * hidden_size * rows.wide
+    products: list[tuple[Linear, Ints]] = [(x, 1) for part in layer.all_ffns for x in part.linears(hidden_size)]
     for mixer in reversed(layer.mixers):
         heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
         products = [*((x, heads) for x in mixer.linears(hidden_size)), *products]
@@ -264,7 +263,7 @@ def _norm_inputs(rows: Rows, layer: Layer) -> float:
     return sum(eager) or rows.wide
 
 
-def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Any:
+def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Floats:
     """Everything a mixer keeps beyond its core: queries, keys, values, and the output (which the projection keeps)."""
     if isinstance(mixer, StateSpaceMixer):
         return _state_space(rows, mixer, hidden_size)
@@ -279,7 +278,7 @@ def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Any:
     return kept + gates
 
 
-def _core(rows: Rows, mixer: Mixer) -> Any:
+def _core(rows: Rows, mixer: Mixer) -> Floats:
     """What recomputing the attention core saves: row sums of a flash kernel in fp32, or the probabilities, their
     dropout mask and what it leaves (5 a s^2 b bytes in all in 16 bits)."""
     if isinstance(mixer, StateSpaceMixer):
@@ -290,7 +289,7 @@ def _core(rows: Rows, mixer: Mixer) -> Any:
     return heads * rows.tokens * rows.keys * (rows.wide + (rows.wide + 1 if rows.dropout else 0))
 
 
-def _state_space(rows: Rows, mixer: StateSpaceMixer, hidden_size: Any) -> Any:
+def _state_space(rows: Rows, mixer: StateSpaceMixer, hidden_size: Ints) -> Floats:
     """Outputs of its input projections, the scan's and the gated norm's output, and a state of fp32 numbers for every
     256 tokens (the chunk of Mamba-2's scan, arXiv 2405.21060, sec. 6)."""
     inner = ceil_div(mixer.inner_size, rows.tp)
@@ -300,7 +299,7 @@ def _state_space(rows: Rows, mixer: StateSpaceMixer, hidden_size: Any) -> Any:
     return rows.tokens * ((width + inner) * rows.wide + inner * rows.narrow + states)
 
 
-def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Any:
+def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
     """Inputs of the activation function and of the last product; with experts also their gathered inputs and the
     router's probabilities."""
     if isinstance(part, DenseFfn):
@@ -311,7 +310,7 @@ def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Any:
     return kept if part.shared is None else kept + _inner(rows, part.shared, rows.tokens, rows.tp)
 
 
-def _inner(rows: Rows, part: DenseFfn, tokens: Floats, tp: Ints) -> Any:
+def _inner(rows: Rows, part: DenseFfn, tokens: Floats, tp: Ints) -> Floats:
     width = ceil_div(part.ffn_hidden_size, tp)
     ups = 2 if part.gated else 1
     ups += 1 if part.gated and rows.eager else 0
@@ -332,7 +331,7 @@ def _routed(rows: Rows, part: MoeFfn) -> Floats:
     return sent * part.experts_per_token * fullest
 
 
-def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
+def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
     """Beside what is kept: gradient of the last product's input with its gathered gradient; then that of the activation
     function's; then the gathered input and its gradient, whole, where the last product's input is already gone."""
     if isinstance(part, MoeFfn):
@@ -347,14 +346,14 @@ def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Any) -> Any:
     )
 
 
-def _peaks(rows: Rows, part: DenseFfn, tokens: Floats, grad_in: Floats, grad_out: Any, tp: Ints) -> Any:
+def _peaks(rows: Rows, part: DenseFfn, tokens: Floats, grad_in: Floats, grad_out: Floats, tp: Ints) -> Floats:
     width = tokens * ceil_div(part.ffn_hidden_size, tp) * rows.wide
     ups = width * (2 if part.gated else 1)
     first = grad_in * rows.wide + width
     return np.maximum(np.maximum(first, ups), grad_out * rows.wide - width)
 
 
-def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Ints, *, freed: Any) -> Any:
+def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Ints, *, freed: Floats) -> Floats:
     """Gradients of queries, keys, values and output, with an fp32 sum of the queries' in flash kernels; the scores' in
     unfused ones. What feed-forward parts of the layer kept (``freed``) is free again by then."""
     if isinstance(mixer, StateSpaceMixer):

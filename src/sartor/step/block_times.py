@@ -106,10 +106,10 @@ class _Priced:
 
     operator: Operator
     cost: Cost
-    count: Any
+    count: Floats
 
     @property
-    def time_s(self) -> Any:
+    def time_s(self) -> Floats:
         return self.cost.time_s * self.count
 
 
@@ -150,7 +150,7 @@ def _times(priced: list[_Priced], dims: ParallelDims, job: TrainingJob) -> dict[
     return out
 
 
-def _sum(priced: Any) -> Any:
+def _sum(priced: Any) -> Floats:
     return sum((x.time_s for x in priced), 0.0)
 
 
@@ -191,7 +191,7 @@ def roles_again(job: TrainingJob, *, experts: bool) -> frozenset[Role]:
     return frozenset(role for module in job.recompute_modules - other for role in AGAIN[module])
 
 
-def _selective_s(job: TrainingJob, forward: list[_Priced], priced: list[_Priced]) -> Any:
+def _selective_s(job: TrainingJob, forward: list[_Priced], priced: list[_Priced]) -> Floats:
     """Of the job's modules once more in one block, with what they exchange: half of a layer's tensor-parallel traffic
     is the feed-forward part's."""
     experts = any(x.operator.role is Role.EXPERT_UP for x in forward)
@@ -212,7 +212,7 @@ def _is_dense_product(x: _Priced) -> bool:
     return isinstance(x.operator, Gemm) and not _is_core(x.operator)
 
 
-def _exposed(exchange: list[_Priced], core_s: Floats, cp: Ints) -> Any:
+def _exposed(exchange: list[_Priced], core_s: Floats, cp: Ints) -> Floats:
     """What of the exchange attention does not hide: of a ring, what is longer than cp - 1 of its cp steps; the rest
     is waited for."""
     ring = _sum(x for x in exchange if x.operator.kind is CollectiveKind.SEND_RECV)  # type: ignore[union-attr]
@@ -220,7 +220,7 @@ def _exposed(exchange: list[_Priced], core_s: Floats, cp: Ints) -> Any:
     return np.maximum(ring - core_s * ((cp - 1) / np.asarray(cp)), 0.0) + waited
 
 
-def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -> Any:
+def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -> Floats:
     """Each collective hides behind at most the products of its own region's first linear layer: half of all."""
     behind = _collectives(priced, Axis.TENSOR, "backward")
     gathers = _sum(x for x in behind if x.operator.role is Role.INPUT_GATHER)
@@ -229,7 +229,7 @@ def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -
     return np.minimum(gathers, inputs / 2) + np.minimum(reductions, weights / 2)
 
 
-def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Any:
+def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Floats:
     """Forward of a layer again, with its communication; logits and loss of a module are not recomputed."""
     again = [x for x in priced if x.operator.pass_ is Pass.FORWARD and x.operator.part is Part.LAYER]
     exchange = _collectives(again, Axis.CONTEXT, "forward")
@@ -237,7 +237,7 @@ def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Any:
     return _sum(rest) + _exposed(exchange, _sum(x for x in again if _is_core(x.operator)), dims.cp)
 
 
-def _launches(x: _Priced) -> Any:
+def _launches(x: _Priced) -> Floats:
     """Kernels of one execution: flash attention's backward has one before and one after it, experts' products are one
     each where they run apart."""
     operator = x.operator

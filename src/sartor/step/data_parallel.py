@@ -8,7 +8,6 @@ nothing is left to hide behind. docs/concepts/training-step.md derives it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -85,10 +84,10 @@ def data_traffic(
 
     most = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
 
-    def line(kind: CollectiveKind, size: Ints, stride: Floats, share: Floats = 1.0) -> Line:
+    def line(kind: CollectiveKind, size: Ints, stride: Ints, share: Floats = 1.0) -> Line:
         return _line(kind, size, stride, share, cluster, calibration, most)
 
-    def group(replicas: Ints, stride: Floats) -> GroupTraffic:
+    def group(replicas: Ints, stride: Ints) -> GroupTraffic:
         sharded = np.greater_equal(plan.zero_stage, 1)
         shards = np.where(sharded, shard_devices(plan, replicas), 1)
         copies = replicas // shards
@@ -119,14 +118,14 @@ def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
 
 def _line(
     kind: CollectiveKind,
-    size: Any,
-    stride: Any,
-    share: Any,
+    size: Ints,
+    stride: Ints,
+    share: Floats,
     cluster: Cluster,
     calibration: Calibration,
     bucket_bytes: float,
 ) -> Line:
-    def seconds(message: float) -> Any:
+    def seconds(message: float) -> Floats:
         return network_time_s(kind, message * share, size, stride, cluster, calibration).time_s
 
     start, whole = seconds(1.0), seconds(bucket_bytes)

@@ -17,7 +17,7 @@ from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint
 from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes, usable_of
 from sartor.step.stages import is_v_shaped
-from sartor.units import BoolArray, Bools, FloatArray, IntArray
+from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray
 
 CHUNK = 8192
 """Plans summed up at once: their arrays stay in a core's cache."""
@@ -203,11 +203,11 @@ class _Tables:
     held_at: IntArray
 
     @cached_property
-    def stash(self) -> Any:
+    def stash(self) -> Array:
         return self.kept.layers_kept + self.kept.head_kept
 
     @cached_property
-    def peak(self) -> Any:
+    def peak(self) -> Array:
         return np.maximum(self.kept.layer_peak, self.kept.head_peak)
 
     @cached_property

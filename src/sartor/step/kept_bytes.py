@@ -17,7 +17,7 @@ from sartor.step.distinct import distinct_rows
 from sartor.step.lockstep import block_stash, boundary_bytes
 from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
-from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
+from sartor.units import Array, FloatArray, Floats, IntArray, Ints, ceil_div
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
 """cuBLAS workspaces held in the allocator: 32 MiB for PyTorch and as much for Transformer Engine from Hopper on
@@ -171,7 +171,7 @@ def share_moved(job: TrainingJob, layers: Floats) -> Floats:
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
-def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Any) -> FloatArray:
+def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Array) -> FloatArray:
     """What a chunk sent on, held until its gradient comes back: of all chunks but the model's last."""
     sent = flying.sum(axis=2) - np.where(device == pp - 1, 1, 0)[:, None] * flying[:, :, -1]
     held: FloatArray = sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide)
@@ -192,7 +192,7 @@ def _layers_of(of: Microbatch, counts: IntArray) -> IntArray:
 
 
 def _head(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, held: IntArray, flying: Any
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, held: IntArray, flying: Array
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and what of the kept ones is
     free when the last layer's backward begins: one microbatch's."""

@@ -57,7 +57,7 @@ class StageSeconds:
         """Backward of one microbatch, nothing computed again [R, W]."""
         return self._sum(self.t.seconds.backward_s) + self.wgrad_s
 
-    def _share(self, layers: Floats) -> Any:
+    def _share(self, layers: Floats) -> FloatArray:
         """Of stages with so many ``layers`` [R], the share that is recomputed [R, W]."""
         some = self.work["recompute_layers"]
         return np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
@@ -73,7 +73,7 @@ class StageSeconds:
         t = self.t.seconds
         return np.asarray((t.forward_s + t.backward_s + t.wgrad_s)[:, self.at] + self._again_s())
 
-    def _mean_layers(self) -> Any:
+    def _mean_layers(self) -> FloatArray:
         """Layers of a stage, on average."""
         return self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
 
