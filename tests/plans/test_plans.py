@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sartor
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
@@ -373,3 +374,17 @@ def test_layers_held_to_be_recomputed_are() -> None:
         search_plans(job(), cluster(), 8, {"recompute_layers": 2, "recompute": "none"})
     with pytest.raises(InputError, match=r"recompute_layers=9: must be at most the model's 8 layers"):
         search_plans(job(), cluster(), 8, {"recompute_layers": 9})
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        ({"cp": 2, "framework": "lockstep"}, "cp=2: lockstep has no context parallelism; nearest: 1"),
+        ({"ep": 4}, "ep=4: the model has no experts; nearest: 1"),
+        ({"pp": 64}, "pp=64: fewer layers than pipeline stages; nearest: 16 or 32"),
+    ],
+)
+def test_a_plan_that_cannot_be_priced_names_the_value_that_no_plan_has(plan: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as error:
+        sartor.estimate("llama-3-8b", "h100_sxm", num_devices=64, global_batch_size=64, **plan)
+    assert str(error.value) == sentence

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -14,9 +13,9 @@ from sartor.json_types import JsonMap
 from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures
-from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
+from sartor.plans.space import AXES, DIMS, STRUCTURE, Rows, plan_space, size_of
 from sartor.plans.switches import SWITCHED
-from sartor.units import Floats
+from sartor.units import Array, Floats
 
 WORDS: Mapping[str, Mapping[str, int]] = {
     "recompute": {each.word: int(each) for each in Recompute},
@@ -41,10 +40,23 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: JsonMap) -> dict[str,
     possible = structures(job, plan_space(job, num_devices, {}))
     if not size_of(possible.rows):
         raise _no_plan(job, num_devices, possible.rejected)
-    for name, value in values.items():
-        if name in STRUCTURE and not (possible.rows[name] == value).any():
-            raise _impossible(job, num_devices, name, value, np.unique(possible.rows[name]))
+    for error in _impossible_alone(job, num_devices, values, possible.rows, "fix "):
+        raise error
     return values
+
+
+def impossible_axis(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> InputError | None:
+    """The first of a whole plan's values that no plan has, whatever the others; None where only together they fail."""
+    possible = structures(job, plan_space(job, num_devices, {})).rows
+    return next(_impossible_alone(job, num_devices, axes, possible), None)
+
+
+def _impossible_alone(
+    job: TrainingJob, num_devices: int, values: Mapping[str, int], possible: Rows, option: str = ""
+) -> Iterator[InputError]:
+    for name, value in values.items():
+        if name in STRUCTURE and size_of(possible) and not (possible[name] == value).any():
+            yield _impossible(job, num_devices, name, value, np.unique(possible[name]), option)
 
 
 def named_values(fixed: JsonMap, option: str = "fix") -> dict[str, int]:
@@ -126,7 +138,7 @@ def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int
         raise InputError("global_batch_size", batch, f"must be a multiple of {words}", " or ".join(map(str, near)))
 
 
-def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal: Any) -> InputError:
+def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal: Array, option: str) -> InputError:
     """A value that no plan has: what rules it out, and the nearest that some plan has."""
     if axis in DIMS and num_devices % value:
         why = f"must divide num_devices={num_devices}"
@@ -137,7 +149,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
         rejected = structures(job, plan_space(job, num_devices, {axis: value})).rejected
         why = max(rejected, key=lambda reason: rejected[reason]) if rejected else "no plan has it"
     nearest = sorted(sorted(legal.tolist(), key=lambda v: (abs(v - value), v))[:2])
-    return InputError(f"fix {axis}", value, why, " or ".join(map(str, nearest)))
+    return InputError(f"{option}{axis}", value, why, " or ".join(map(str, nearest)))
 
 
 def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) -> InputError:

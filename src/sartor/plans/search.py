@@ -33,7 +33,7 @@ from sartor.plans.evaluate import (
     partly_recomputed,
     priced,
 )
-from sartor.plans.fixed import check_fixed
+from sartor.plans.fixed import check_fixed, impossible_axis
 from sartor.plans.front import Kept, chosen, first_of, joined
 from sartor.plans.relax import something_fits, tightest
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
@@ -168,7 +168,8 @@ class HeldPlan:
         kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
         if not kept.evaluated:
             said = ",".join(f"{name}={value}" for name, value in self.axes.items() if name in STRUCTURE and value != 1)
-            raise InputError("plan", said or "one device", max(rejected, key=lambda each: rejected[each]))
+            alone = impossible_axis(self.job, self.num_devices, self.axes)
+            raise alone or InputError("plan", said or "one device", max(rejected, key=lambda each: rejected[each]))
         _, best = _best(pricer, kept, 1)
         return best[0] if best else priced(pricer, kept.leanest.rows)[0]
 
