@@ -107,8 +107,8 @@ LIMITS = """## Limits
   52% (its links are bridges between pairs), fp8 and nvfp4 GEMMs of RTX PRO 6000 from another generation 23 to 25%,
   with 22 to 35% of them inside the interval, memory-bound kernels of vidur's A100 25%, 70% of them inside. Device by
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
-- bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all other generations
-  ([GEMM](concepts/gemm.md)); block-scaled fp8 and fp32 have none and borrow from one GPU.
+- bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all others ([GEMM](concepts/gemm.md)), attention
+  the middle of theirs; block-scaled fp8, fp32 and MoE borrow from one GPU.
 - To replace a borrowed calibration by your own: `sartor measure`, then [`sartor calibrate`](howto/calibrate.md).
 """
 
@@ -117,8 +117,8 @@ NOTES = """# Borrowed calibrations, device by device
 Means by family and how to read them: [docs/kin.md](../../docs/kin.md). *from*: the nearest relative of the same
 generation; *held out: from*: the nearest of another one. *needs* is the standard deviation of ln(measured /
 predicted) that would put 80% of the rows inside an 80% interval. *joint*: GEMMs by the fit of all generations but
-this one (lab/fit_joint.py), with the interval that the other generations, held out in turn, needed. *assumed*: the
-relative has no fit of this kind either, so the generation's defaults are used.
+this one (lab/fit_joint.py), with the interval that the other generations, held out in turn, needed; attention by the
+middle of their coefficients. *assumed*: the relative has no fit of this kind either, so the generation's defaults are used.
 """
 
 
@@ -226,7 +226,8 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
         if name == "joint.toml":
             return _joint_without(load_gpu(gpu).generation)
         if name == "lent.toml":
-            return (read(name) or {}) | _lent_without(gpu)
+            judged = read(name)
+            return judged | _lent_without(gpu) if judged else judged
         table = read(name)
         return {**table, gpu: entry} if name == "kin.toml" and table else table
 

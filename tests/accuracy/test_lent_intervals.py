@@ -13,10 +13,23 @@ LIMITED = ("attention", "collectives")
 """Families that are quick to predict, one with networks and one without."""
 
 
+LAB = Path(__file__).resolve().parents[2] / "lab"
+
+
+def test_what_borrowers_need_is_found_without_what_was_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(LAB))
+    import fit_intervals
+
+    with fit_intervals.borrowing("b200_sxm", "h200_sxm", 3.0):
+        assert not fit_intervals.table_of("lent.toml")
+    with fit_intervals.kin_docs.unmeasured("b200_sxm", "h200_sxm", 3.0):
+        assert fit_intervals.table_of("lent.toml")
+
+
 @pytest.fixture(scope="module")
 def told(shared_dir: Path) -> list[Any]:
     """Every measured device of two families, by what it would borrow; intervals by the other devices."""
-    tools = str(Path(__file__).resolve().parents[2] / "lab")
+    tools = str(LAB)
     sys.path.insert(0, tools)
     try:
         import interval_docs

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.correction.carrying import hosted, per_sm, with_calls, within_power
+from sartor.cost.correction.carrying import (
+    Rates,
+    attention_on,
+    experts_on,
+    hosted,
+    per_sm,
+    with_calls,
+    within_power,
+)
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.cost.gpu.memory_bound import memory_bound_cost
@@ -119,3 +127,39 @@ def test_a_device_whose_relative_was_timed_from_the_host_takes_kernels_alone_fro
     a40 = {row[0]: row[1] for row in load_calibration(A40).memory_bound.kinds}
     assert "rmsnorm" not in {row[0] for row in load_calibration(load_gpu("v100_pcie_32gb")).memory_bound.host_kinds}
     assert kinds["rmsnorm"] < a40["rmsnorm"], "V100 has more bytes to a cycle than A40, which is the most alike"
+
+
+def test_attention_takes_as_many_cycles_elsewhere_and_comes_back_the_same() -> None:
+    here, there = Rates.of(A100), Rates.of(H100)
+    assert here
+    assert there
+    before = load_calibration(A100).attention
+    after = attention_on(before, here, there)
+    assert after.launch_s * there.clock_hz == pytest.approx(before.launch_s * here.clock_hz)
+    assert attention_on(after, there, here).decode_block_s == pytest.approx(before.decode_block_s)
+
+
+def test_experts_launch_in_cycles_and_are_fed_as_plain_gemms_are() -> None:
+    before, here, there = load_calibration(A100).grouped, Rates.of(A100), Rates.of(H100)
+    assert here
+    assert there
+    after = experts_on(before, here, there)
+    assert after.feed_bytes_per_clock == pytest.approx(before.feed_bytes_per_clock * 2**0.75, rel=0.02)
+    assert after.launch_s < before.launch_s
+
+
+def test_attention_of_an_unmeasured_generation_lies_between_the_measured_ones() -> None:
+    l40s = load_gpu("l40s")
+    found, rates = load_calibration(l40s), Rates.of(l40s)
+    assert rates
+    assert found.owner("attention") == "joint"
+    lenders = [load_gpu(name) for name in ("a100_sxm", "h200_sxm", "b200_sxm", "gb300", "rtx_pro_6000_server")]
+    theirs = [attention_on(load_calibration(gpu).attention, Rates.of(gpu) or rates, rates) for gpu in lenders]
+    for name in ("launch_s", "decode_launch_s", "decode_block_s", "hbm_share"):
+        values = [getattr(each, name) for each in theirs]
+        assert min(values) <= getattr(found.attention, name) <= max(values)
+
+
+def test_devices_that_flash_kernels_do_not_run_on_keep_what_is_assumed_of_them() -> None:
+    for name in ("t4", "p4", "v100_sxm"):
+        assert load_calibration(load_gpu(name)).owner("attention") == "generation"

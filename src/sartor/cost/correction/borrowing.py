@@ -6,7 +6,8 @@ A measured device (``data/h200_sxm.toml``, ``h200_sxm.bf16.toml``, ...) uses its
 GEMMs of a type    ``GEMM_RULES``: its own fit, the joint fit of all generations, its relative's fit, ...
 collectives        those of the device whose links are most alike
 streaming kernels  its relative's, or the relative's relative; called from the host: its vendor's
-attention, MoE     its relative's
+attention          its relative's; of another generation, the middle of all that were measured
+MoE                its relative's
 anything else      what is assumed of its generation (``generations.toml``)
 =================  =====================================================================================
 
@@ -22,13 +23,18 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from sartor.cost.correction.carrying import (
     DIE,
     OTHER_DIE,
     REFERENCE,
     Rates,
+    attention_on,
+    between,
     borrowed,
     bytes_per_cycle,
+    experts_on,
     hosted,
     per_sm,
     rescaled,
@@ -37,6 +43,7 @@ from sartor.cost.correction.carrying import (
     within_power,
 )
 from sartor.cost.correction.coefficients import (
+    AttentionCoefficients,
     CollectiveCoefficients,
     GemmCoefficients,
     GroupedCoefficients,
@@ -134,10 +141,6 @@ OWN_OTHER_TYPE = {"lender": "own (another dtype)"}
 
 OTHER_UNITS = 3.0
 """Widening of a joint fit of 16-bit GEMMs for a type it was not made of: as from another generation."""
-
-WARP_FLOPS_PER_CYCLE = 2200.0
-"""SMs of fewer 16-bit FLOPs per cycle feed tensor cores from their warps' registers (mma.sync: Ampere, Ada, Blackwell
-RTX; Hopper and Blackwell read shared memory): they take the joint fit that leans on their like."""
 
 JOINT_VENDOR = "NVIDIA"
 """Whose generations the joint fit was made of."""
@@ -270,7 +273,7 @@ def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -
         return None
     table = _file(f"{name}.toml")
     alike = () if dtype is DType.FP8_BLOCK else SIBLINGS.get(dtype, ())  # its kernels are a framework's own
-    kinds = ("_warp", "") if rates.flops_per_cycle < WARP_FLOPS_PER_CYCLE else ("",)
+    kinds = ("_warp", "") if rates.by_warps else ("",)
     fit = next((table[d.value + kind] for d in (dtype, *alike) for kind in kinds if d.value + kind in table), None)
     if fit is None:
         return None
@@ -321,8 +324,36 @@ def _record(table: JsonMap) -> JsonDict:
 
 
 def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
-    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``."""
-    return _section(gpu, relative_of(gpu), name, assumed)
+    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``; attention of a generation
+    nobody measured: the middle of all that were."""
+    relative = relative_of(gpu)
+    near = relative.name and relative.widen <= OTHER_DIE
+    asked = name == "attention" and not near and name not in _file(f"{gpu.name}.toml")
+    return (_attention_of_all(gpu) if asked else None) or _section(gpu, relative, name, assumed)
+
+
+def _attention_of_all(gpu: Gpu) -> Found | None:
+    """The middle of the maker's measured generations, less the device's own; none for devices before bf16, which the
+    kernels measured do not run on. How long a block takes to start goes by the kind of SM: copies and barriers of
+    kernels that read shared memory take 1.5 to 2.5 us, those fed from registers less than one."""
+    rates, alike = Rates.of(gpu), []
+    found: dict[str, list[AttentionCoefficients]] = {}
+    for lender in map(_known, _file("kin.toml").get("attention", {}).get("lenders", ())):
+        table, there = _file(f"{lender.name}.toml"), Rates.of(lender)
+        if rates and there and lender.generation != gpu.generation and lender.vendor == gpu.vendor and table:
+            own = attention_on(coefficients(AttentionCoefficients, table["attention"]), there, rates)
+            found.setdefault(lender.generation, []).append(own)
+            alike += [own] if there.by_warps == rates.by_warps else []
+    if len(found) < FEWEST_GENERATIONS or DType.BF16 not in gpu.peak_flops_per_s:
+        return None
+    middle = between([between(each, np.mean) for each in found.values()], np.median)
+    middle = replace(middle, block_s=between(alike, np.mean).block_s) if alike else middle
+    record = {"lender": "joint", "source": "the middle of the generations that were measured"}
+    return Found(coefficients=borrowed(middle, "attention", OTHER_UNITS), record=record)
+
+
+FEWEST_GENERATIONS = 2
+"""Of which a middle is taken."""
 
 
 def _section(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Found:
@@ -332,9 +363,19 @@ def _section(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Found:
             found, record = coefficients(SECTIONS[name], table[name]), table["provenance"][name]
             if owner == gpu.name:
                 return Found(coefficients=found, own=True, record=record)
-            taken = borrowed(found, name, relative.widen)
+            taken = _carried(borrowed(found, name, relative.widen), gpu, relative)
             return Found(coefficients=taken, record=record | borrowed_from(owner))
     return Found(coefficients=assumed, record={})
+
+
+def _carried(found: Any, gpu: Gpu, relative: Relative) -> Any:
+    """Attention's or experts' coefficients of another die by this one's datasheet."""
+    before, after = Rates.of(_known(relative.name)), Rates.of(gpu)
+    if relative.same_die or before is None or after is None:
+        return found
+    if isinstance(found, AttentionCoefficients):
+        return attention_on(found, before, after)
+    return experts_on(found, before, after) if isinstance(found, GroupedCoefficients) else found
 
 
 def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
@@ -344,8 +385,9 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
         table = _file(f"{owner}.toml")
         if owner and "grouped_families" in table:
             found = {name: coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
-            taken = {name: borrowed(each, "grouped", relative.widen) for name, each in found.items()}
-            return found if owner == gpu.name else taken
+            if owner == gpu.name:
+                return found
+            return {k: _carried(borrowed(c, "grouped", relative.widen), gpu, relative) for k, c in found.items()}
     return {}
 
 

@@ -12,18 +12,30 @@ docs/concepts/gemm.md the reasons):
 - what a written byte costs beyond a read one is spent at L2's rate, and the kernel that narrows operands half at L2's,
   half at memory's (the geometric mean of both);
 - what the power limit takes grows with operations per joule at full rate.
+
+Attention and experts follow the first and third of these rules on another die.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from sartor.cost.correction.coefficients import AnyCoefficients, GemmCoefficients, MemoryBoundCoefficients
+import numpy as np
+
+from sartor.cost.correction.coefficients import (
+    AnyCoefficients,
+    AttentionCoefficients,
+    GemmCoefficients,
+    GroupedCoefficients,
+    MemoryBoundCoefficients,
+)
 from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
+from sartor.units import Floats
 
 DIE = 1.35
 """Another memory or power limit on the same die widens by this much at most (``kin.toml``), another die by more."""
@@ -93,6 +105,10 @@ HOST_WAIT = {"grace": 1.76}
 (block-scaled GEMMs narrower than a block; data/measured/gemm_lowbit.parquet, vllm 0.24)."""
 
 
+WARP_FLOPS_PER_CYCLE = 2200.0
+"""SMs of fewer 16-bit FLOPs per cycle are of the kind whose warps feed their tensor cores."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What the rules look at, of 16-bit GEMMs."""
@@ -104,6 +120,12 @@ class Rates:
     """L2's rate over memory's."""
     flops_per_joule: float
     """Peak over power limit."""
+
+    @property
+    def by_warps(self) -> bool:
+        """Whether warps feed the tensor cores from their registers (mma.sync: Ampere, Ada, Blackwell RTX); Hopper's and
+        Blackwell's read shared memory."""
+        return self.flops_per_cycle < WARP_FLOPS_PER_CYCLE
 
     @classmethod
     def of(cls, gpu: Gpu) -> Rates | None:
@@ -144,6 +166,47 @@ def rescaled(c: GemmCoefficients, before: Rates, after: Rates) -> GemmCoefficien
         quantize_bytes=c.quantize_bytes / caches**0.5,
         throttle=min(c.throttle * after.flops_per_joule / before.flops_per_joule, max(MOST_THROTTLE, c.throttle)),
     )
+
+
+# ------------------------------------------------------------------------------------- attention, experts
+
+
+ATTENTION_DELAYS = ("step_s", "block_s", "launch_s", "decode_block_s", "decode_step_s", "decode_launch_s")
+ATTENTION_SHARES = ("hbm_share", "overlap", "decode_hbm_share", "decode_overlap")
+
+
+def attention_on(c: AttentionCoefficients, before: Rates, after: Rates) -> AttentionCoefficients:
+    """``AttentionCoefficients`` of a device with the rates ``before``, as those of one with ``after``: in cycles decode
+    of A100 from RTX PRO 6000 and back is 3% and 4% off in the middle, in seconds 36% too fast and 38% too slow."""
+    cycle = before.clock_hz / after.clock_hz
+    return replace(c, **{name: getattr(c, name) * cycle for name in ATTENTION_DELAYS})
+
+
+def experts_on(c: GroupedCoefficients, before: Rates, after: Rates) -> GroupedCoefficients:
+    """The same of ``GroupedCoefficients``: launches in cycles, operands as those of plain GEMMs."""
+    units = after.flops_per_cycle / before.flops_per_cycle
+    return replace(
+        c,
+        launch_s=c.launch_s * before.clock_hz / after.clock_hz,
+        feed_bytes_per_clock=c.feed_bytes_per_clock * units**FEED_POWER,
+    )
+
+
+def between(
+    found: Sequence[AttentionCoefficients], middle: Callable[[Sequence[float]], Floats]
+) -> AttentionCoefficients:
+    """``AttentionCoefficients`` between several, each by itself: ``middle`` of its logarithms."""
+    widths = sorted({dim for c in found for dim, _ in c.efficiency})
+
+    def of(values: Sequence[float]) -> float:
+        return math.exp(middle([math.log(value) for value in values]))
+
+    def share(c: AttentionCoefficients, dim: int) -> float:
+        return float(np.interp(dim, [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]))
+
+    names = (*ATTENTION_DELAYS, *ATTENTION_SHARES, "log_sigma", "decode_log_sigma")
+    values: JsonDict = {name: of([getattr(c, name) for c in found]) for name in names}
+    return replace(found[0], **values, efficiency=tuple((dim, of([share(c, dim) for c in found])) for dim in widths))
 
 
 # ------------------------------------------------------------------------------------- streaming kernels, general cores
