@@ -118,7 +118,7 @@ Means by family and how to read them: [docs/kin.md](../../docs/kin.md). *from*: 
 generation; *held out: from*: the nearest of another one. *needs* is the standard deviation of ln(measured /
 predicted) that would put 80% of the rows inside an 80% interval. *joint*: GEMMs by the fit of all generations but
 this one (lab/fit_joint.py), with the interval that the other generations, held out in turn, needed; attention by the
-middle of their coefficients. *assumed*: the relative has no fit of this kind either, so the generation's defaults are used.
+middle of their coefficients. *assumed*: the relative has no fit of this kind, so the generation's defaults are used.
 """
 
 
