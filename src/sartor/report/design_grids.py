@@ -136,7 +136,7 @@ def _gpu_cells(each: AgainstModel) -> tuple[str, ...]:
         format_seconds(each.plan.step_s),
         f"{format_seconds(each.plan.low_s)} to {format_seconds(each.plan.high_s)}",
         "" if each.chip_step_s is None else format_seconds(each.chip_step_s),
-        "" if each.ratio is None else f"{each.ratio:.3g}x as fast",
+        "" if each.ratio is None else f"{each.ratio:.3g}x",
         *("-" if x is None else f"{x:.3g}x" for x in needed),
     )
 
