@@ -7,6 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+# Before numpy is loaded: on the two cores that two workers share, a thread that waits for another one spins.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sartor.engine.run import run_search
 from sartor.engine.store import open_study
 from sartor.engine.submitting import OnDone
 
-ASKED = question(models=TWO, microbatch_sizes=(4,))
+ASKED = question(models=tuple(replace(model, widths=(1,)) for model in TWO), microbatch_sizes=(4,))
 SPACE = small_space(num_tensor_cores=[1, 2, 3, 4, 5, 6, 8], array_rows=[8, 16, 24, 32, 48], array_cols=[16, 32, 48])
 
 KNOWN: dict[str, Result] = {}

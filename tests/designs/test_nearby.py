@@ -63,7 +63,8 @@ def test_each_assumption_is_changed_both_ways_and_faster_is_never_slower(result:
         assert each.num_rivals > 0
 
 
-def test_a_slower_rate_is_never_a_gain_per_watt() -> None:
+def test_a_slower_rate_is_never_a_gain_per_watt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sartor.designs.nearby.RIVALS", 0)
     asked = replace(ASKED, objective=Objective.PER_WATT)
     best = search_design(asked, SPACE)
     found = nearby(asked, SPACE, best)
