@@ -47,11 +47,14 @@ format: .venv/dev.stamp ## rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: .venv/dev.stamp ## format, lint, types and every test: what CI runs
+check: lint types test ## format, lint, types and every test: what CI runs
+
+lint: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: .venv/dev.stamp
 	$(BIN)/mypy
-	$(MAKE) --no-print-directory test
 
 matrix: ## the fast tests on the lowest and newest dependencies, Python 3.11 to 3.13 (or: make matrix ON="3.11 lowest")
 	.ci/matrix $(ON)

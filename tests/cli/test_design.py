@@ -15,6 +15,8 @@ from sartor.designs import baselines as joint_baselines
 from sartor.designs import chips as joint_chips
 from sartor.designs.result import Baseline, Progress
 
+pytestmark = pytest.mark.slow
+
 Call = Callable[..., Any]
 
 SPACE = """
