@@ -199,11 +199,14 @@ def _best_path(covers: Sequence[tuple[int, ...]], gain: FloatArray) -> npt.NDArr
     size, count = gain.shape
     ahead, following = gain.copy(), np.full((size, count), -1, dtype=np.int16)
     for i in reversed(range(size)):
-        if covers[i]:
-            below = list(covers[i])
-            at = ahead[below].argmax(axis=0)
-            following[i] = np.asarray(below, dtype=np.int16)[at]
-            ahead[i] += np.take_along_axis(ahead[below], at[None], axis=0)[0]
+        below = list(covers[i])
+        if len(below) == 1:
+            following[i] = below[0]
+            ahead[i] += ahead[below[0]]
+        elif below:
+            those = ahead[below]
+            following[i] = np.asarray(below, dtype=np.int16)[those.argmax(axis=0)]
+            ahead[i] += those.max(axis=0)
     here = ahead.argmax(axis=0)
     on = np.zeros((size, count), dtype=bool)
     for i in range(size):

@@ -6,9 +6,9 @@ core or one of each, and q on all cores while nothing else runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBou
 from sartor.units import Floats
 
 Latencies = npt.NDArray[np.float64]
-AnyOperator = TypeVar("AnyOperator", bound=Operator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,61 +96,80 @@ def operator_latencies(
     priced.
     """
     ops = operators.operators if isinstance(operators, OperatorGraph) else tuple(operators)
-    known: dict[Any, tuple[Latencies, Latencies]] = {}
-    pairs = []
-    for op in ops:
-        each = _priced_each if has_arrays(op) else _over_distinct
-        key = op.name if has_arrays(op) else _anonymous(op)
-        if key not in known:
-            known[key] = each(op, one_core(accelerator), accelerator.shape), each(op, accelerator, accelerator.shape)
-        pairs.append(known[key])
+    names = [op.name if has_arrays(op) else _what_is_priced(op, accelerator) for op in ops]
+    asked = dict(zip(names, ops, strict=True))
+    known = [_priced(asked, a, accelerator.shape) for a in (one_core(accelerator), accelerator)]
     empty = np.zeros((0, *accelerator.shape))
-    single, together = (np.stack([pair[i] for pair in pairs]) if pairs else empty for i in (0, 1))
+    single, together = (np.stack([found[name] for name in names]) if names else empty for found in known)
     return single, together
-
-
-def _anonymous(op: Operator | Fused) -> Operator | Fused:
-    """What the price depends on: everything but the count and what the operator is in its model."""
-    return Fused(product=_bare(op.product), epilogue=_bare(op.epilogue)) if isinstance(op, Fused) else _bare(op)
-
-
-def _bare(op: AnyOperator) -> AnyOperator:
-    return replace(op, name="", count=1, role=None, block=0, part=Part.LAYER)
 
 
 def has_arrays(op: Operator | Fused) -> bool:
     """Whether some size differs between candidates."""
     if isinstance(op, Fused):
         return has_arrays(op.product) or has_arrays(op.epilogue)
-    return any(isinstance(getattr(op, each.name), np.ndarray) for each in fields(op))
+    return any(isinstance(getattr(op, name), np.ndarray) for name in _FIELDS[type(op)])
 
 
-def _priced_each(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:
-    return np.asarray(np.broadcast_to(operator_time_s(op, accelerator), shape), dtype=np.float64)
+_FIELDS: dict[type, tuple[str, ...]] = {
+    kind: tuple(each.name for each in fields(kind)) for kind in (Gemm, GroupedGemm, Attention, MemoryBound, Collective)
+}
 
 
-def _over_distinct(op: Operator | Fused, accelerator: Accelerator, shape: tuple[int, ...]) -> Latencies:
-    return over_distinct(accelerator, _USES[type(op)], shape, lambda small: operator_time_s(op, small))
+def _what_is_priced(op: Operator | Fused, accelerator: Accelerator) -> tuple[type, Product | Operator]:
+    """All that the price depends on: a product's sizes, or everything but the count and the place in the model."""
+    if isinstance(op, Fused):
+        return Fused, fused_product(op, accelerator)
+    if isinstance(op, Gemm | GroupedGemm):
+        return Gemm, product_of(op, accelerator)
+    return type(op), replace(op, name="", count=1, role=None, block=0, part=Part.LAYER)
 
 
-def over_distinct(
-    accelerator: Accelerator,
-    uses: Iterable[str],
-    shape: tuple[int, ...],
-    price: Callable[[Accelerator], Floats],
-) -> Latencies:
-    """``price`` of every candidate, computed once per distinct combination of the fields it ``uses``."""
-    varying = [name for name in ARRAY_FIELDS if np.ndim(getattr(accelerator, name))]
-    used = [name for name in varying if name in set(uses)]
-    fixed = {name: np.asarray(getattr(accelerator, name)).flat[0].item() for name in varying if name not in used}
-    if not used:
-        return np.broadcast_to(np.asarray(price(replace(accelerator, **fixed)), dtype=np.float64), shape)
-    columns = [np.broadcast_to(getattr(accelerator, name), shape).reshape(-1) for name in used]
-    first, inverse = _distinct_rows(columns)
-    small = replace(accelerator, **fixed, **{name: c[first] for name, c in zip(used, columns, strict=True)})
-    priced: Latencies = np.asarray(price(small), dtype=np.float64)
-    spread: Latencies = priced[inverse].reshape(shape)
-    return spread
+def _priced(
+    asked: Mapping[Any, Operator | Fused], accelerator: Accelerator, shape: tuple[int, ...]
+) -> dict[Any, Latencies]:
+    """Seconds of each, of the candidates' ``shape``. Products are priced together, one below the other."""
+    distinct: dict[tuple[str, ...], _Distinct] = {}
+    found: dict[Any, Latencies] = {}
+    for kind in (Gemm, Fused):
+        if names := [name for name in asked if isinstance(name, tuple) and name[0] is kind]:
+            column = _column([product for _, product in names])
+            each = distinct.setdefault(_USES[kind], _Distinct(accelerator, _USES[kind], shape))
+            found |= zip(names, each.spread(product_time_s(column, each.candidates)), strict=True)
+    for name, op in asked.items():
+        if isinstance(name, str):
+            found[name] = np.asarray(np.broadcast_to(operator_time_s(op, accelerator), shape), np.float64)
+        elif name not in found:
+            uses = _USES[type(op)]
+            each = distinct.get(uses) or distinct.setdefault(uses, _Distinct(accelerator, uses, shape))
+            found[name] = each.spread(operator_time_s(op, each.candidates))[0]
+    return found
+
+
+def _column(products: Sequence[Product]) -> Product:
+    """Products as one, its sizes of shape (products, 1)."""
+    return Product(**{each.name: np.array([[getattr(p, each.name)] for p in products]) for each in fields(Product)})
+
+
+class _Distinct:
+    """The candidates that differ in what an operator ``uses``: each distinct combination of those fields once."""
+
+    def __init__(self, accelerator: Accelerator, uses: Iterable[str], shape: tuple[int, ...]) -> None:
+        varying = [name for name in ARRAY_FIELDS if np.ndim(getattr(accelerator, name))]
+        used = [name for name in varying if name in set(uses)]
+        fixed = {name: np.asarray(getattr(accelerator, name)).flat[0].item() for name in varying if name not in used}
+        self.shape, self.inverse = shape, np.zeros(shape, dtype=np.int64).reshape(-1)
+        if used:
+            columns = [np.broadcast_to(getattr(accelerator, name), self.shape).reshape(-1) for name in used]
+            first, self.inverse = _distinct_rows(columns)
+            fixed |= {name: column[first] for name, column in zip(used, columns, strict=True)}
+        self.candidates = replace(accelerator, **fixed)
+
+    def spread(self, seconds: Floats) -> Latencies:
+        """(operators, candidates of its own) or less, over all candidates: (operators, *candidates)."""
+        of: Latencies = np.atleast_2d(np.asarray(seconds, dtype=np.float64))
+        of = of if of.shape[1] > 1 else np.broadcast_to(of, (len(of), self.inverse.max(initial=0) + 1))
+        return of[:, self.inverse].reshape(len(of), *self.shape)
 
 
 def _distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
