@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "inference": ({"phase": "decode", "num_devices": 8}, "num_devices"),
     "zero": ({"num_devices": 64, "global_batch_size": 512, "zero_stage": 5}, "zero_stage"),
     "recompute": ({"recompute": "some"}, "recompute"),
-    "stages": ({"num_devices": 64, "global_batch_size": 512, "pp": 64}, "plan"),
+    "stages": ({"num_devices": 64, "global_batch_size": 512, "pp": 64}, "pp"),
 }
 
 
