@@ -1,7 +1,8 @@
 """Write the tables of docs/concepts/residual.md (a line per kind of operator) and of lab/notebook/residual.md (a line
 per network) from what lab/fit_residual.py recorded.
 
-``python tools/residual_docs.py`` after a fit; ``--check`` only compares. Reads the package's files, nothing else.
+``python tools/residual_docs.py`` after a fit; ``--check`` only compares. Reads the package's files, nothing else. What
+a person wrote stays: above the first mark, and below the second where a page has one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "concepts" / "residual.md"
 NOTEBOOK = ROOT / "lab" / "notebook" / "residual.md"
 MARK = "<!-- Below: written by tools/residual_docs.py. -->\n"
+END = "<!-- Above: written by tools/residual_docs.py. -->\n"
 KINDS = {
     "bf16": "GEMM bf16", "fp8": "GEMM fp8", "fp8_block": "GEMM fp8, block-scaled", "nvfp4": "GEMM nvfp4",
     "int8": "GEMM int8", "int8_wo": "GEMM int8 weights only", "int4_wo": "GEMM int4 weights only",
@@ -32,7 +34,9 @@ def main(check: bool) -> int:
     stale = False
     for page, lines in ((PAGE, summary()), (NOTEBOOK, tables())):
         shown = page.read_text(encoding="utf-8")
-        now = shown.split(MARK)[0] + MARK + "\n".join(lines) + "\n"
+        before, _, generated = shown.partition(MARK)
+        _, end, after = generated.partition(END)
+        now = before + MARK + "\n".join(lines) + "\n" + (end and "\n" + end) + after
         stale |= now != shown
         if not check:
             page.write_text(now, encoding="utf-8")
