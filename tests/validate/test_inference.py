@@ -178,3 +178,11 @@ def test_an_encoder_has_no_head_over_the_vocabulary() -> None:
     shape = shape_of({**sizes, "vocab": "30522", "model": "bert_large"})
     assert shape.encoder_only
     assert not shape.lm_head
+
+
+def test_a_switch_transformer_has_a_decoder_as_deep_as_its_encoder() -> None:
+    sizes = {"L": "24", "h": "1024", "a": "32", "kv": "32", "head_dim": "32", "d_ff": "16384", "gated": "0"}
+    experts = {"experts": "4", "topk": "1", "moe_d_ff": "16384", "arch": "moe"}
+    shape = shape_of({**sizes, **experts, "vocab": "32128", "model": "switchxl4"})
+    assert [stack.num_layers for stack in shape.stacks] == [24, 24]
+    assert shape.stacks[1].runs[0].layer.mixers[1].cross

@@ -74,15 +74,20 @@ MAX_SIZE = 2**28
 
 
 def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
-    """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, positions."""
-    bert = "bert" in row["model"].lower()
+    """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, positions.
+
+    A Switch Transformer is a T5 with experts, which has as many layers again in its decoder (arXiv 2101.03961; so in
+    transformers' SwitchTransformersConfig).
+    """
+    bert, t5 = "bert" in row["model"].lower(), "switch" in row["model"].lower()
     gated = bool(sizes["gated"])
     entry: JsonDict = {
         "name": row["model"],
         "family": row.get("arch", ""),
-        "architecture": "encoder" if bert else "decoder",
+        "architecture": "encoder" if bert else "encoder-decoder" if t5 else "decoder",
         "lm_head": not bert,
         "num_layers": sizes["L"],
+        "num_decoder_layers": sizes["L"],
         "hidden_size": sizes["h"],
         "num_heads": sizes["a"],
         "num_kv_heads": sizes["kv"],
@@ -93,9 +98,9 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
         "parallel": False,
         "vocab_size": sizes["vocab"] or 1024,  # a single layer has none: nothing of it is counted
         "max_positions": 0,
-        "positions": "rope" if gated else "learned",
+        "positions": "relative" if t5 else "rope" if gated else "learned",
         "tied_embeddings": False,
-        "norm": "rmsnorm" if gated else "layernorm",
+        "norm": "rmsnorm" if gated or t5 else "layernorm",
         "norms_per_layer": 2,
         "final_norm": True,
         "biases": [],
