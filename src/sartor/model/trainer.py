@@ -127,6 +127,8 @@ class Trainer:
     fused_experts: bool = False
     """Expert layers run without waiting for the host (token counts stay on the device, launches come from a graph) and
     narrow operands inside their products: NVIDIA's trainers on Blackwell since the middle of 2026."""
+    pads_experts: bool = True
+    """Kernels of its own copy rows of narrow experts to multiples that their products take, and back."""
     grad_fusion: bool = True
     """``Accumulation.FUSED`` is switched on; else ``ADDED``."""
     cuda_graphs: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from sartor.model.blocks import BlockKind
 from sartor.model.training import Trainer
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import BlockTimes
@@ -36,13 +38,27 @@ class BlockSeconds:
 
 
 def block_seconds(
-    times: tuple[BlockTimes, ...], trainer: Trainer, c: TrainingCoefficients, *, overlapped: bool = False
+    times: tuple[BlockTimes, ...],
+    kinds: Sequence[BlockKind],
+    trainer: Trainer,
+    c: TrainingCoefficients,
+    *,
+    overlapped: bool = False,
 ) -> BlockSeconds:
     """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` where the
-    schedule hides exchanges of experts behind another microbatch."""
-    columns = [_seen(each, trainer, c, overlapped) for each in times]
+    schedule hides exchanges of experts behind another microbatch.
+
+    ``compute_factor`` is of layers, between whose many kernels are gaps and others that nobody lists. The head's few
+    last a hundred times as long: they take what they take alone.
+    """
+    around = replace(c, compute_factor=1.0)
+    each = zip(times, kinds, strict=True)
+    columns = [_seen(t, trainer, around if kind in _AROUND else c, overlapped) for t, kind in each]
     stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
     return BlockSeconds(**stacked)
+
+
+_AROUND = (BlockKind.EMBEDDING, BlockKind.HEAD)
 
 
 def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> dict[str, Floats]:

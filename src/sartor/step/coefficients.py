@@ -24,8 +24,8 @@ class TrainingCoefficients:
     """Constants of one trainer on one kind of device. Shares are of 1, times in seconds."""
 
     compute_factor: float = 1.0
-    """Seconds of compute in a run over what its kernels take alone: kernels nobody lists, gaps between them, clocks
-    under a lasting load."""
+    """Seconds of a layer's compute in a run over what its kernels take alone: kernels nobody lists, gaps between them,
+    clocks under a lasting load."""
     throttle_share: float = 1.0
     """Share of the power limit's slowdown that products keep in a run: between them run kernels that draw less
     (see training.running)."""

@@ -67,6 +67,7 @@ def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
         grouped_apart=True,
         expert_bias_apart=not (trainer.fused_experts or trainer.one_program),
         fused_experts=trainer.fused_experts,
+        pads_experts=trainer.pads_experts,
         main_grad=trainer.grad_dtype,
         context_parallel=job.context_parallel,
         dispatch_once_per=near if trainer.dispatch_once else 0,

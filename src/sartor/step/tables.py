@@ -185,13 +185,14 @@ def _seconds(
     backward (DeepSeek-V3, 2024, sec. 3.2.1; torchtitan PR 1721), or where a trainer's switch does the same between the
     chunks of an interleaved pipeline.
     """
-    plain, index = block_seconds(times, job.trainer, c), rows.index
+    kinds = [block.kind for block in blocks(job.shape)]
+    plain, index = block_seconds(times, kinds, job.trainer, c), rows.index
     overlapped = columns["schedule"] == PipelineSchedule.DUAL_PIPE_V
     if job.trainer.ep_overlap:
         overlapped = overlapped | (columns["virtual"] > 1)
     if not overlapped.any():
         return plain, index
-    other = block_seconds(times, job.trainer, c, overlapped=True)
+    other = block_seconds(times, kinds, job.trainer, c, overlapped=True)
     both = {
         each.name: np.concatenate([getattr(plain, each.name), getattr(other, each.name)], axis=1)
         for each in fields(BlockSeconds)

@@ -238,12 +238,26 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
         ups = beside(*(_grouped(setting, part, name, up, width, h) for name in names))
     rows = expert_rows(setting, part)
     return chain(
+        _padded(setting, part, "expert_pad", Role.DISPATCH),
         ups,
         _clamped(setting, rows, 2 * width),
         activation(setting, rows, width, expert.gated, "expert_activation", expert.activation),
         _grouped(setting, part, "expert_down", Role.EXPERT_DOWN, h, width),
         _bias_of_outputs(setting, part),
+        _padded(setting, part, "expert_unpad", Role.COMBINE),
     )
+
+
+def _padded(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
+    """Narrow products want a multiple of 16 or 32 rows of every expert: rows are copied to where there is room for
+    zeros, and back afterwards, unless dispatch lays them so (Megatron-Core, transformer/moe/experts.py,
+    ``TEGroupedMLP.fp8_padding``; read 2026-11-25)."""
+    habits = setting.kernels
+    if not (habits.pads_experts and setting.training and setting.dtype.bytes < 2) or habits.fused_experts:
+        return Piece()
+    moved = 2 * setting.element
+    rows, width = expert_rows(setting, part), expert_width(setting, part)
+    return streamed(setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, role=role)
 
 
 def _one_kernel(setting: Setting, expert: DenseFfn, width: Ints, h: Ints) -> bool:

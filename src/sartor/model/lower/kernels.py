@@ -72,8 +72,8 @@ class Kernels:
     gradient_bytes: float = 0.0
     """Bytes moved per weight by a separate kernel that adds its gradient to that of earlier microbatches."""
     strided_heads: bool = False
-    """Unfused attention reads heads in the projection's layout (Megatron's [tokens, batch x heads x head_dim]). A head
-    that does not start at a multiple of 16 bytes cannot use the matrix units."""
+    """Activations lie as [tokens, batch, width] (Megatron). Unfused attention reads heads in that layout: a head that
+    does not start at a multiple of 16 bytes cannot use the matrix units. State-space mixers copy what they scan."""
     grouped_apart: bool = False
     """Experts may run as one library GEMM each, side by side on a few streams, if that is faster."""
     expert_bias_apart: bool = True
@@ -82,6 +82,8 @@ class Kernels:
     fused_experts: bool = False
     """Dispatch writes rows in the order of their experts on the way, and a gated activation between products of MXFP8
     is part of them (HybridEP; Transformer Engine's fused grouped MLP on Blackwell)."""
+    pads_experts: bool = True
+    """Rows of narrow experts are copied to multiples that their products take, and back."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     dispatch_once_per: int = 0

@@ -28,9 +28,26 @@ def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
     inner = ceil_div(mixer.inner_size, setting.tp)
     entering: Ints = sum((local_width(x, setting.tp) for _, x in before if x.split is Split.COLUMN), 0)
     scan = _dual(setting, mixer) if mixer.chunk_size and not setting.decoding else _scan(setting, mixer)
-    whole = swapped(setting, chain(_conv(setting, mixer), scan), entering, inner, mixer.name)
+    sequences = chain(
+        _turned(setting, mixer, entering, "turn"),
+        _conv(setting, mixer),
+        scan,
+        _turned(setting, mixer, inner, "turn_back"),
+    )
+    whole = swapped(setting, sequences, entering, inner, mixer.name)
     ins, outs = linears(setting, before, role=Role.STATE_SPACE_IN), linears(setting, after, role=Role.STATE_SPACE_OUT)
     return chain(*ins, whole, *outs)
+
+
+def _turned(setting: Setting, mixer: StateSpaceMixer, width: Ints, name: str) -> Piece:
+    """Megatron's activations are [tokens, batch, width], Mamba-2's kernels want sequences whole: of several in a
+    microbatch each side is copied (Megatron-Core, ssm/mamba_mixer.py: rearrange(...).contiguous(); recalled)."""
+    if not (setting.training and setting.kernels.strided_heads and mixer.chunk_size):
+        return Piece()
+    several = np.greater(setting.batch, 1)
+    moved, kernels = 2 * setting.element * several, 1 * several
+    kind, rows, role = MemoryBoundKind.RESIDUAL, setting.tokens, Role.SCAN
+    return streamed(setting, f"{mixer.name}_{name}", kind, rows, width, moved, moved, kernels=kernels, role=role)
 
 
 def _conv(setting: Setting, mixer: StateSpaceMixer) -> Piece:

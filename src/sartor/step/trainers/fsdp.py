@@ -35,6 +35,7 @@ FSDP = Trainer(
     accumulation=Accumulation.COPIED,
     strided_heads=False,
     hides_tp_backward=False,
+    pads_experts=False,
     narrows_each_microbatch=True,
     vocab_multiple=0,
     memory=HABITS,

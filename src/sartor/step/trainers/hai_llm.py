@@ -20,6 +20,7 @@ HAI_LLM = replace(
     words=("hai-llm",),
     ep_overlap=True,
     dispatch_once=True,
+    pads_experts=False,
     schedules=(PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.DUAL_PIPE_V),
     always_again=(RecomputeModule.LAYERNORM, RecomputeModule.MLA_UP_PROJ, RecomputeModule.MOE_ACT),
     plain_fp8=Recipe.FP8_BLOCK,
