@@ -25,6 +25,8 @@ from sartor.designs.bounds import (
 from sartor.designs.candidates import Candidates
 from sartor.designs.parts import ModelPart, ModelParts, Split
 from sartor.designs.question import DesignQuestion
+from sartor.designs.space import taken
+from sartor.hardware.accelerator import Accelerator
 from sartor.interrupts import point
 from sartor.operators import Operator, OperatorGraph
 from sartor.units import Array
@@ -174,13 +176,21 @@ def pair_seconds(
     """``seconds`` forward and backward [parts, pairs] of every part; shapes are of one structure or of a few. Infinite
     where a chip does not multiply the split's type."""
     forward, backward = np.full((2, max(len(each.parts) for each in parts), len(shape)), np.inf)
+    for where, accelerator in candidates.of_groups(chip):
+        forward[:, where], backward[:, where] = stacked_seconds(parts, shape[where], accelerator, seconds)
+    return forward, backward
+
+
+def stacked_seconds(
+    parts: Sequence[ModelParts], index: Array, candidates: Accelerator, seconds: Seconds
+) -> tuple[Array, Array]:
+    """The same of parts of one model, ``index`` [pairs] each on a candidate [pairs] of its own."""
+    forward, backward = np.full((2, max(len(each.parts) for each in parts), len(index)), np.inf)
     for alike in _alike(parts):
-        pairs = np.flatnonzero(np.isin(shape, alike))
-        for where, accelerator in candidates.of_groups(chip[pairs]):
-            if accelerator.multiplies(parts[0].split.dtype):
-                at = pairs[where]
-                one = _stacked_parts([parts[s] for s in alike], np.searchsorted(alike, shape[at]))
-                forward[:, at], backward[:, at] = seconds_of(one, accelerator, seconds)
+        at = np.flatnonzero(np.isin(index, alike))
+        if len(at) and candidates.multiplies(parts[alike[0]].split.dtype):
+            one = _stacked_parts([parts[s] for s in alike], np.searchsorted(alike, index[at]))
+            forward[:, at], backward[:, at] = seconds_of(one, taken(candidates, at), seconds)
     return forward, backward
 
 
