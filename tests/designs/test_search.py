@@ -64,23 +64,28 @@ def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
     assert best is not None
     assert mad is not None
     assert (best.evaluation.point.accelerator.clock_hz, mad.evaluation.point.accelerator.clock_hz) == (1e9, 9e9)
-    assert "no one can build this chip: clock_mhz=9,000" in cautions(space, results[1])[0]
-    assert any("clock_mhz=1000 is the smallest of its axis" in each for each in cautions(space, results[0]))
+    assert "no one can build this chip: clock_mhz=9,000" in cautions(free, space, results[1])[0]
+    assert any("clock_mhz=1000 is the smallest of its axis" in each for each in cautions(asked, space, results[0]))
     assert next(left_out(asked, space)).startswith("2 of 4 chips are left out because no one can build them")
     assert list(left_out(free, space)) == []
+    published = replace(asked, costs=DesignCosts())
+    (marked, *_) = cautions(published, space, search_design(published, space))
+    assert "no one can build this chip: clock_mhz=9,000" in marked
+    assert "searched as published" in marked
 
 
 def test_a_best_chip_on_a_plateau_or_hotter_than_most_is_marked() -> None:
     space = small_space(num_vector_cores=[1], array_rows=[32], num_tensor_cores=[4])
-    result = search_design(question(recomputes=(Recompute.NONE,)), space)
+    asked = question(recomputes=(Recompute.NONE,))
+    result = search_design(asked, space)
     assert result.best is not None
-    assert not any("plateau" in each for each in cautions(space, replace(result, ranked=(result.best,))))
+    assert not any("plateau" in each for each in cautions(asked, space, replace(result, ranked=(result.best,))))
     point = result.best.evaluation.point
     other = replace(point, accelerator=replace(point.accelerator, num_vector_cores=3))
     twin = replace(result.best, evaluation=replace(result.best.evaluation, point=other))
     for share, is_near in ((0.995, True), (0.98, False)):
         near = replace(twin, objective=share * result.best.objective)
-        told = cautions(space, replace(result, ranked=(result.best, near)))
+        told = cautions(asked, space, replace(result, ranked=(result.best, near)))
         assert any("on a plateau: at least another chip comes within 1%" in each for each in told) == is_near
     assert "132 W/cm2 on the die" in too_hot(load_accelerator("tpu_v6e_like"))
     assert too_hot(load_accelerator("a100_like")) == ""

@@ -173,7 +173,7 @@ def design(
         joint=found.joint,
         against=beside,
         nearby=nearby(question, chosen, found.result) if sensitivity else None,
-        warnings=cautions(chosen, found.result),
+        warnings=cautions(question, chosen, found.result),
         assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen), *unpriced),
     )
 

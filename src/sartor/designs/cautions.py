@@ -30,16 +30,22 @@ AXES: dict[str, tuple[str, float]] = {
 """Axis of a space file -> field and unit."""
 
 
+AS_PUBLISHED = (
+    "; a space whose area is the published closed form is searched as published, which counts cores and buffers "
+    'alone (a space file with area_model = "die" leaves such chips out)'
+)
+"""Why a chip that no one can build may win though nobody asked for such."""
 PLATEAU = 0.01
 """Share within which chips count as equal: less than the errors of the model of chips."""
 
 
-def cautions(space: AcceleratorSpace, result: JointResult) -> tuple[str, ...]:
+def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointResult) -> tuple[str, ...]:
     """A sentence for each reason to doubt the best chip or to widen its space."""
     if result.best is None:
         return ()
     chip = result.best.evaluation.point.accelerator
-    told = [f"no one can build this chip: {fault}" for fault in faults(chip)]
+    exempt = AS_PUBLISHED if question.budgets.plausible else ""
+    told = [f"no one can build this chip: {fault}{exempt}" for fault in faults(chip)]
     return tuple(filter(None, [*told, too_hot(chip), *_at_ends(space, chip), _plateau(result.best, result.ranked)]))
 
 
