@@ -99,6 +99,8 @@ def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) ->
     assert found.result.status is DesignStatus.OPTIMAL
     assert found.result.best is not None
     assert found.result.best.objective == pytest.approx(most, rel=1e-9)
+    assert found.question == with_shape(asked, found.shapes[0].variant)
+    assert best_as_it_is(found.question, space, ScheduleCache()) == pytest.approx(most, rel=1e-9)
     assert found.in_turn is not None
     assert found.in_turn <= most * (1 + 1e-9)
     loose = search_with_shapes(asked, space, axes, tolerance=0.2)

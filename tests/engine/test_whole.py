@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from sartor.designs.chips import known_chips
 from sartor.designs.point import ModelOutcome
 from sartor.designs.question import DesignModel
 from sartor.designs.result import Progress
+from sartor.designs.shape_axes import ShapeAxes
 from sartor.designs.shapes import ShapeVariant, search_design_shapes
+from sartor.designs.shapes_proved import search_with_shapes
 from sartor.engine.codec import from_text, to_text
 from sartor.engine.export import export_study
 from sartor.engine.store import SearchStore
@@ -190,6 +193,20 @@ def test_a_full_disk_beside_the_search_is_said_and_loses_nothing(
             ask(path)
     assert len(read_study(path).kept) == 5
     assert facts(ask(path)) == facts(uncut)
+
+
+def test_a_study_of_all_shapes_keeps_bounds_and_points_and_does_nothing_twice(tmp_path: Path) -> None:
+    variants = (*VARIANTS, ShapeVariant(shape=small_shape(2, 256), changed=(("num_layers", 4, 2),)))
+    axes = ShapeAxes(variants=variants, num_shapes=3, tolerance=1.0)
+    beside = Beside(every_shape=partial(search_with_shapes, ASKED, SPACE, axes))
+    alone, first, again = (ask(path, beside) for path in (None, tmp_path / "study.db", tmp_path / "study.db"))
+    assert alone.joint is not None
+    assert alone.joint.searched > 1
+    for found in (first, again):
+        assert (found.result.best, found.result.gap) == (alone.result.best, alone.result.gap)
+    sessions = read_study(tmp_path / "study.db").sessions
+    assert sessions[0].evaluated > 0
+    assert sessions[1].evaluated == 0
 
 
 CHILD = """

@@ -52,6 +52,17 @@ class Candidates:
     def accelerator(self, index: int) -> Accelerator:
         return taken(self.groups[self.group[index]], int(self.place[index]))
 
+    def only(self, index: Array) -> Candidates:
+        """Some candidates, numbered afresh."""
+        groups = tuple(self.of_groups(index))
+        group, place = np.zeros((2, len(index)), dtype=np.int64)
+        for g, (where, _) in enumerate(groups):
+            group[where], place[where] = g, np.arange(len(where))
+        own = {
+            name: getattr(self, name)[..., index] for name in ("area_mm2", "power_w", "die_usd", "hbm_bytes", "divisor")
+        }
+        return Candidates(groups=tuple(each for _, each in groups), group=group, place=place, **own)
+
     def of_groups(self, index: Array) -> Iterator[tuple[Array, Accelerator]]:
         """Positions within ``index`` of each group's candidates, and these."""
         for g in np.unique(self.group[index]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -215,6 +215,10 @@ class DesignQuestion:
         """Weights that sum to one."""
         total = sum(model.weight for model in self.models)
         return tuple(model.weight / total for model in self.models)
+
+    def with_shape(self, shape: TransformerShape) -> DesignQuestion:
+        """The question with another shape of its one model, in all its phases."""
+        return replace(self, models=tuple(replace(model, shape=shape, expert_widths=()) for model in self.models))
 
     def together(self, per_model: Floats) -> Floats:
         """One number from sequences per second [models, ...]; 0 where a model does not fit."""

@@ -24,6 +24,7 @@ from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.search import RunTasks
 from sartor.designs.shape_axes import ShapeAxes
 from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
 from sartor.designs.shapes_proved import BestShape, JointShapes, undominated, with_shape
@@ -52,6 +53,7 @@ def search_with_family(
     axes: Sequence[ShapeAxes],
     *,
     search: NamedSearch = plain_search,
+    run: RunTasks | None = None,
     tolerance: float = 0.0,
     deadline: float = float("inf"),
     told: Told = None,

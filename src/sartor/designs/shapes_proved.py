@@ -1,32 +1,37 @@
 """Shape, plan and chip in one proved search: every shape of the model's size on every chip of the space.
 
 A chip that another of the space beats in cores and buffer, all else alike, needs no look. On the others every shape has
-both bounds of `designs.bounds`, with all pairs of shape and chip in one array pass. Then shapes are searched by falling
-bound, each on the chips that its bound leaves, with what was reached before as the value to beat. What ends the search
-is the proof: no pair left can be better.
+the first bound of `designs.bounds`, many pairs of shape and chip in one array pass. Pairs then go the way of
+`designs.search`: the second bound by falling first one, few at first, then points by falling bound, evaluated exactly
+(`designs.shape_queue`). What ends the search is the proof: no pair left can be better.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from sartor.designs.bounds import LoweredModel
 from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked
+from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
-from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
+from sartor.designs.shape_queue import Pairs, ShapeQueue, Spot, no_pairs, pairs_of
+from sartor.designs.shape_tasks import FirstPairs, rows_of
 from sartor.designs.space import AcceleratorSpace
+from sartor.designs.tasks import Result, Task
 from sartor.hardware.accelerator import ARRAY_FIELDS
-from sartor.interrupts import point
 from sartor.units import Array
 
 Told = Callable[[Progress], None] | None
+
+SHAPES = 32
+"""Shapes of one task of the first bound: a second or two."""
 
 MORE = ("num_tensor_cores", "num_vector_cores", "global_buffer_bytes")
 """Fields of which more is never slower, all others alike."""
@@ -80,6 +85,7 @@ def search_with_shapes(
     axes: ShapeAxes,
     *,
     search: NamedSearch = plain_search,
+    run: RunTasks | None = None,
     tolerance: float = 0.0,
     deadline: float = float("inf"),
     told: Told = None,
@@ -88,181 +94,195 @@ def search_with_shapes(
     the model as it is fits nowhere or its search is interrupted, what that found. A model that is trained and served
     has one shape for both.
 
-    ``search`` replaces `search_design` and ends by itself at the ``deadline`` (of ``time.perf_counter``).
+    ``search`` replaces `search_design`, ``run`` does the work as there; both end by themselves at the ``deadline`` (of
+    ``time.perf_counter``).
     """
     start = time.perf_counter()
     as_it_is = search(question, space, "")
     if as_it_is.best is None or as_it_is.interrupted:
         return as_it_is
-    asked = [with_shape(question, variant) for variant in axes.variants]
-    state = _Shapes(asked, axes, space, as_it_is, tolerance, deadline, start, told)
-    state.run(search)
-    in_turn = None if state.interrupted else _in_turn(state, search)
+    run = run or partial(run_here, deadline=deadline)
+    state = _Shapes(question, axes, space, as_it_is, partial(run, question), tolerance, deadline, start, told)
+    state.search()
     return JointShapes(
-        shapes=(BestShape(model=question.models[0].shape.name, axes=axes, variant=axes.variants[state.best]),),
-        question=asked[state.best],
+        shapes=(BestShape(model=question.models[0].shape.name, axes=axes, variant=axes.variants[state.best_shape]),),
+        question=with_shape(question, axes.variants[state.best_shape]),
         result=state.result(),
         as_it_is=as_it_is,
-        in_turn=in_turn,
-        searched=len(state.found),
+        in_turn=state.in_turn,
+        searched=1 + len({state.pairs.shape[pair] for pair, _ in state.ranked}),
     )
 
 
 def with_shape(question: DesignQuestion, variant: ShapeVariant) -> DesignQuestion:
     """The question with another shape."""
-    models = (replace(model, shape=variant.shape, expert_widths=()) for model in question.models)
-    return replace(question, models=tuple(models))
-
-
-def _in_turn(state: _Shapes, search: NamedSearch) -> float | None:
-    """What the best shape reaches on the chip and memory that are best for the model as it is."""
-    if time.perf_counter() > state.deadline:
-        return None
-    best, first = state.found[state.best].best, state.as_it_is.best
-    assert best is not None
-    assert first is not None
-    chip, winner = first.evaluation.point, best.evaluation.point
-    if winner.chip == chip.chip:
-        return best.objective
-    alone = state.only(np.array([chip.index]), (chip.hbm_bytes,))
-    there = replace(state, space=alone, told=None, found={0: state.as_it_is}, best=0, trajectory=[])
-    there.run(search)
-    if there.value() > state.value():  # both are within the tolerance of the best
-        state.found[there.best], state.best = there.found[there.best], there.best
-    return None if time.perf_counter() > state.deadline or there.interrupted else there.value()
+    return question.with_shape(variant.shape)
 
 
 @dataclass
 class _Shapes:
     """What is known of each shape of ``axes`` on a space, and the best so far."""
 
-    asked: Sequence[DesignQuestion]
+    question: DesignQuestion
     axes: ShapeAxes
     space: AcceleratorSpace
     as_it_is: JointResult
+    ask: Callable[[Sequence[Task]], Iterable[Result]]
     tolerance: float
     deadline: float
     start: float
     told: Told
-    models: list[tuple[LoweredModel, ...]] | None = None
-    found: dict[int, JointResult] = field(default_factory=dict)
-    """Shapes that were searched; the others have bounds only."""
-    best: int = 0
+    ranked: dict[Spot, Ranked] = field(default_factory=dict)
+    in_turn: float | None = None
+    """Objective of the best shape for the chip and memory that are best for the model as it is."""
     interrupted: bool = False
     trajectory: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.found = self.found or {0: self.as_it_is}
-        self.candidates, _ = candidates_of(self.asked[0], self.space)
-        self.chips = undominated(self.asked[0], self.candidates)
-        self.bounds = np.full((len(self.asked), len(self.chips)), np.inf)
+        every, _ = candidates_of(self.question, self.space)
+        assert self.as_it_is.best is not None
+        self.first = self.as_it_is.best.evaluation.point
+        self.chips = np.union1d(undominated(self.question, every), [self.first.index])
+        self.candidates = every.only(self.chips)
+        self.shapes = tuple(variant.shape for variant in self.axes.variants)
+        self.rows = rows_of(self.question, self.shapes)
+        self.pairs = no_pairs(len(self.rows))
+        self.queue = self._queue()
 
-    def value(self) -> float:
-        return _value(self.found[self.best])
+    def _queue(self) -> ShapeQueue:
+        """Nothing is looked at yet."""
+        return ShapeQueue(
+            question=self.question,
+            shapes=self.shapes,
+            rows=self.rows,
+            candidates=self.candidates,
+            names=self.chips,
+            pairs=self.pairs,
+            ranked=self.ranked,
+            tolerance=self.tolerance,
+            best=self.as_it_is.best,
+        )
 
-    def enough(self) -> float:
-        """A bound no larger than this needs no look."""
-        return self.value() * (1 + max(self.tolerance, EQUAL))
+    @property
+    def best_shape(self) -> int:
+        """The number of the best shape; 0: the model as it is."""
+        spot = self.queue.best_spot
+        return 0 if spot is None else int(self.pairs.shape[spot[0]])
 
-    def upper(self) -> float:
-        """What no shape exceeds."""
-        open_ = [most for s, most in enumerate(self.bounds.max(axis=1).tolist()) if s not in self.found]
-        return float(max(self.value(), *open_, *(result.upper_bound for result in self.found.values())))
-
-    def run(self, search: NamedSearch) -> None:
-        """Bound all shapes, then search those that may be best."""
+    def search(self) -> None:
+        """All pairs; then those of the chip that is best for the model as it is."""
         try:
-            if self._bound():
-                self._report("bounds")
-                self._search(search)
+            self.pairs = self._first_bounds()
+            self.queue = self._queue()
+            self.queue.all_memories(np.arange(len(self.pairs.shape)))
+            self._report("bounds")
+            self._until_proved(self.queue, told=True)
+            self.in_turn = self._in_turn()
+        except OutOfTime:
+            pass
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _bound(self) -> bool:
-        """Both bounds of every shape on every chip; False where time ran out."""
-        self.models = self.models or lowered_shapes(self.asked, self._late)
-        if self.models is None:
-            return False
-        divisor = self.candidates.least_divisor[self.chips]
-        pairs = ShapePairs(
-            asked=self.asked, models=self.models, candidates=self.candidates, chips=self.chips, late=self._late
-        )
-        found = pairs.bounds(self.enough() * divisor)
-        if found is None:
-            return False
-        self.bounds = found / divisor
-        return True
+    def _first_bounds(self) -> Pairs:
+        """Pairs of other shapes that the first bound leaves."""
+        hopes = self.queue.enough() * self.candidates.least_divisor
+        tasks: list[Task] = [
+            FirstPairs(
+                start=start,
+                shapes=self.shapes[start : start + SHAPES],
+                rows=self.rows,
+                candidates=self.candidates,
+                hopes=hopes,
+            )
+            for start in range(1, len(self.shapes), SHAPES)
+        ]
+        return pairs_of([np.asarray(result) for result in self._done(tasks)], len(self.rows))
 
-    def _late(self) -> bool:
-        point()
-        return time.perf_counter() > self.deadline
+    def _done(self, tasks: Sequence[Task]) -> Iterator[Result]:
+        in_time(self.deadline)
+        for result in self.ask(tasks) if tasks else ():
+            yield result
+            in_time(self.deadline)
 
-    def _search(self, search: NamedSearch) -> None:
-        """Shapes by falling bound, as long as that leaves hope and time."""
-        most = self.bounds.max(axis=1)
-        for s in np.argsort(-most, kind="stable").tolist():
-            if s in self.found:
-                continue
-            if most[s] <= self.enough() or self._late():
+    def _until_proved(self, queue: ShapeQueue, *, told: bool = False) -> None:
+        """Bounds and points, until nothing that is left can be better."""
+        while True:
+            if queue.next_first() > max(queue.top(), queue.enough()):
+                queue.sharpen(self._done(queue.second_tasks()))
+                if not queue.early():
+                    continue
+            elif queue.top() <= queue.enough():
                 return
-            few = self.only(self.chips[self.bounds[s] > self.enough()])
-            name = f"shape {self.axes.variants[s].name}"
-            self.found[s] = search(self.asked[s], few, name, floor=self.value())
-            if _value(self.found[s]) > self.value():
-                self.best = s
-            self._report("search")
-            if self.found[s].interrupted:
-                self.interrupted = True
-                return
+            while sharper := queue.blunt_tasks():
+                queue.sharpen(self._done(sharper))
+            tasks = queue.point_tasks()
+            for result in self._done(tasks):
+                queue.add(result)
+                if told:
+                    self._report("search")
+                tasks += [] if queue.early() else queue.point_tasks()
 
-    def only(self, index: Array, hbm_bytes: tuple[float, ...] = ()) -> AcceleratorSpace:
-        """The space of some candidates."""
-        groups = tuple(accelerator for _, accelerator in self.candidates.of_groups(index))
-        return replace(self.space, groups=groups, hbm_bytes=hbm_bytes or self.space.hbm_bytes)
+    def _in_turn(self) -> float:
+        """What the best shape reaches on the chip and memory that are best for the model as it is."""
+        best = self.queue.best
+        assert best is not None
+        chip = self.first.chip
+        if best.evaluation.point.chip == chip:
+            return best.objective
+        place = int(np.searchsorted(self.chips, self.first.index))
+        memory = int(np.argmin(abs(self.candidates.hbm_bytes[:, place] - self.first.hbm_bytes)))
+        there = self._queue()
+        there.one_memory(np.flatnonzero(self.pairs.chip == place), memory)
+        self._until_proved(there)
+        if there.value() > self.queue.value():  # both are within the tolerance of the best
+            self.queue.best, self.queue.best_spot = there.best, there.best_spot
+        return there.value()
+
+    # Answer
 
     def _report(self, phase: str) -> None:
-        evaluated, most = self._evaluated(), self.bounds.max(axis=1)
-        waiting = int((most > self.enough()).sum()) - len(self.found)
-        now = time.perf_counter() - self.start
+        evaluated = self.as_it_is.evaluated + len(self.ranked)
         self.trajectory.append(
             Progress(
-                seconds=now,
+                seconds=time.perf_counter() - self.start,
                 evaluated=evaluated,
-                bound=self.upper(),
-                incumbent=self.value(),
-                waiting=max(waiting, 0),
+                bound=self._upper(),
+                incumbent=self.queue.value(),
+                waiting=self.queue.waiting(),
                 phase=phase,
-                pruned=max(self._points() - evaluated, 0),
+                pruned=max(self._points() - evaluated - self.queue.waiting(), 0),
             )
         )
         if self.told:
             self.told(self.trajectory[-1])
 
-    def _evaluated(self) -> int:
-        return sum(result.evaluated for result in self.found.values())
-
     def _points(self) -> int:
         """Of all shapes, within budgets."""
         return (self.as_it_is.num_points - self.as_it_is.left_out) * self.axes.num_shapes
 
+    def _upper(self) -> float:
+        """What no shape exceeds."""
+        return max(self.queue.bound(), self.as_it_is.upper_bound, self.queue.value())
+
     def result(self) -> JointResult:
         """What is proved of all shapes together."""
-        value, upper, own, shapes = self.value(), self.upper(), self.as_it_is, self.axes.num_shapes
-        proved = upper <= value * (1 + EQUAL)
-        open_ = [s for s, most in enumerate(self.bounds.max(axis=1)) if s not in self.found and most > self.enough()]
-        waiting = sum(result.waiting for result in self.found.values())
-        waiting += len(open_) * (own.num_points - own.left_out)
+        value, upper, own, shapes = self.queue.value(), self._upper(), self.as_it_is, self.axes.num_shapes
+        evaluated = own.evaluated + len(self.ranked)
+        waiting = self._points() - evaluated if np.isinf(upper) else own.waiting + self.queue.waiting()
+        proved, best = upper <= value * (1 + EQUAL), self.best_shape
+        mine = (each for (pair, _), each in self.ranked.items() if self.pairs.shape[pair] == best)
         return replace(
-            self.found[self.best],
+            own,
+            best=self.queue.best,
+            ranked=tuple(sorted(mine, key=lambda each: -each.objective)) if best else own.ranked,
             status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
             upper_bound=value if proved else upper,
             gap=0.0 if proved else (upper - value) / value,
             space_size=own.space_size * shapes,
-            num_candidates=own.num_candidates,
             num_points=own.num_points * shapes,
             left_out=own.left_out * shapes,
-            evaluated=self._evaluated(),
-            pruned=self._points() - self._evaluated() - waiting,
+            evaluated=evaluated,
+            pruned=self._points() - evaluated - waiting,
             seconds=time.perf_counter() - self.start,
             trajectory=tuple(self.trajectory) or own.trajectory,
             interrupted=self.interrupted,

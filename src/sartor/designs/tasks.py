@@ -17,7 +17,9 @@ from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_r
 from sartor.designs.parts import Split
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
+from sartor.designs.shape_tasks import FirstPairs, PairTask, SecondPairs
 from sartor.hardware.accelerator import Accelerator
+from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import timing_fields
 from sartor.schedules.solve import ScheduleCache
 from sartor.units import Array
@@ -65,6 +67,14 @@ class PointTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeTask:
+    """Points of one accelerator in another shape of the model."""
+
+    shape: TransformerShape
+    task: PointTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedPoints:
     """What the points of a task reach, and the schedules that are new or better known than before."""
 
@@ -72,7 +82,7 @@ class EvaluatedPoints:
     schedules: tuple[tuple[str, Interval], ...] = ()
 
 
-Task = WorkTask | PlanTask | PointTask
+Task = WorkTask | PlanTask | PointTask | PairTask | ShapeTask
 Result = Array | EvaluatedPoints
 """Rates [models, candidates] of a first bound and [recomputations, memories, candidates] of a second."""
 
@@ -83,7 +93,12 @@ def run_task(question: DesignQuestion, task: Task, check: Callable[[], None] = n
         return _work(question, task)
     if isinstance(task, PlanTask):
         return _plan(question, task)
-    return _points(question, task, check)
+    if isinstance(task, FirstPairs | SecondPairs):
+        return task.run(question, check)
+    blocks = _proved(question)
+    if isinstance(task, ShapeTask):
+        return _points(question.with_shape(task.shape), task.task, blocks, check)
+    return _points(question, task, blocks, check)
 
 
 @lru_cache(maxsize=4)
@@ -116,10 +131,12 @@ def _plan(question: DesignQuestion, task: PlanTask) -> Array:
     return rates
 
 
-def _points(question: DesignQuestion, task: PointTask, check: Callable[[], None]) -> EvaluatedPoints:
+def _points(
+    question: DesignQuestion, task: PointTask, blocks: ScheduleCache, check: Callable[[], None]
+) -> EvaluatedPoints:
     cores = timing_fields(task.points[0].accelerator)
     known = {(cores, name): interval for name, interval in task.known}
-    store = ScheduleStore(seconds=dict(known), blocks=_proved(question), check=check)
+    store = ScheduleStore(seconds=dict(known), blocks=blocks, check=check)
     evaluations = tuple(evaluate_point(question, point, store) for point in task.points)
     found = ((name, interval) for (_, name), interval in store.seconds.items())
     return EvaluatedPoints(

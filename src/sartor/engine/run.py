@@ -15,7 +15,7 @@ from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import Result, Task
 from sartor.engine.executors import Workers, make_executor
-from sartor.engine.store import SearchStore, Store, StudyFullError, open_study
+from sartor.engine.store import SearchStore, ShapesStore, Store, StudyFullError, open_study
 from sartor.engine.study import MAIN
 
 
@@ -106,7 +106,7 @@ class Remembering:
     """Work done by ``by``, unless ``kept`` has its result already; what is new is kept."""
 
     by: Workers
-    kept: SearchStore | None
+    kept: SearchStore | ShapesStore | None
     deadline: float
 
     def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:

@@ -23,7 +23,7 @@ from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Progress
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import EvaluatedPoints, PlanTask, PointTask, Result, Task, WorkTask
+from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
 from sartor.engine.codec import (
     architecture_dict,
     dumps,
@@ -38,6 +38,7 @@ from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.model.shape import TransformerShape
 
 T = TypeVar("T")
 HISTORY = "search, step, seconds, phase, evaluated, waiting, pruned, bound, incumbent, left_s"
@@ -165,6 +166,7 @@ class SearchStore:
         """The result of a task that was done before, or None."""
         if isinstance(task, PointTask):
             return self._points(task)
+        assert not isinstance(task, ShapeTask)
         where = "SELECT value FROM bounds WHERE search=? AND key=?"
         row = self.store.connection.execute(where, (self.search, task.key)).fetchone()
         return None if row is None else np.asarray(np.load(BytesIO(zlib.decompress(row[0])), allow_pickle=False))
@@ -189,7 +191,7 @@ class SearchStore:
             if isinstance(result, EvaluatedPoints):
                 self._put_points(connection, result)
             else:
-                assert isinstance(task, WorkTask | PlanTask)
+                assert not isinstance(task, PointTask | ShapeTask)
                 file = BytesIO()
                 np.save(file, result, allow_pickle=False)
                 row = (self.search, task.key, zlib.compress(file.getvalue(), 1))
@@ -264,6 +266,38 @@ class SearchStore:
         return tuple(
             Progress(**{**row, "bound": float("inf") if row["bound"] is None else row["bound"]}) for row in tables
         )
+
+
+@dataclass
+class ShapesStore:
+    """Results of a search over shapes: bounds in a part of the study for all, and the points of each in its own."""
+
+    store: Store
+    question: DesignQuestion
+    space: AcceleratorSpace
+    tolerance: float
+    parts: dict[TransformerShape | None, SearchStore] = field(default_factory=dict)
+
+    def get(self, task: Task) -> Result | None:
+        """The result of a task that was done before, or None."""
+        return self._part(task).get(_bare(task))
+
+    def put(self, task: Task, result: Result) -> None:
+        """Keep the result of a task. Raises ``InputError`` when the disk is full."""
+        self._part(task).put(_bare(task), result)
+
+    def _part(self, task: Task) -> SearchStore:
+        shape = task.shape if isinstance(task, ShapeTask) else None
+        if shape not in self.parts:
+            asked = self.question if shape is None else self.question.with_shape(shape)
+            scope = "all shapes" if shape is None else f"shape {len(self.parts)}"
+            self.parts[shape] = self.store.scoped(asked, self.space, self.tolerance, scope)
+        return self.parts[shape]
+
+
+def _bare(task: Task) -> Task:
+    """The task of its shape's own search."""
+    return task.task if isinstance(task, ShapeTask) else task
 
 
 def _key(point: Point) -> tuple[int, float, float, str]:

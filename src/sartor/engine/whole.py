@@ -14,13 +14,14 @@ from sartor.designs.front import NamedSearch, ProvedFront, proved_front
 from sartor.designs.keep import Keep, afresh
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, JointResult, Progress
+from sartor.designs.search import RunTasks
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.why import reasons
 from sartor.engine.executors import Workers, make_executor
-from sartor.engine.run import ending_of, run_search
-from sartor.engine.store import Store, open_study
+from sartor.engine.run import Remembering, ending_of, run_search
+from sartor.engine.store import ShapesStore, Store, open_study
 from sartor.engine.study import MAIN
 
 OnProgress = Callable[[Progress], None]
@@ -38,10 +39,10 @@ class Beside:
 
 
 class EveryShape(Protocol):
-    """`search_with_shapes` of a question: with a search that ends by itself at the deadline."""
+    """`search_with_shapes` of a question: with a search, and work done, that end by themselves at the deadline."""
 
     def __call__(
-        self, *, search: NamedSearch, tolerance: float, deadline: float, told: OnProgress | None
+        self, *, search: NamedSearch, run: RunTasks, tolerance: float, deadline: float, told: OnProgress | None
     ) -> JointShapes | JointResult: ...
 
 
@@ -95,7 +96,14 @@ def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
         left_s = max(deadline - time.perf_counter(), 0.0)
         return replace(run, limit_s=left_s).search(question, space, name, floor)
 
-    found = every_shape(search=search, tolerance=run.tolerance, deadline=deadline, told=run.on_progress)
+    kept = None if run.store is None else ShapesStore(run.store, run.question, run.space, run.tolerance)
+    found = every_shape(
+        search=search,
+        run=Remembering(by=run.by, kept=kept, deadline=deadline),
+        tolerance=run.tolerance,
+        deadline=deadline,
+        told=run.on_progress,
+    )
     if isinstance(found, JointResult):
         return Whole(result=found), run
     return Whole(result=found.result, joint=found), replace(run, question=found.question, scope="the best shape")

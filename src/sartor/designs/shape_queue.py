@@ -1,0 +1,315 @@
+"""Pairs of a shape and a chip that wait: for their second bound, or with it to be evaluated, the best bound first.
+
+It asks for work and takes results as `designs.state` does, so every executor takes the same steps to the same answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sartor.designs.candidates import Candidates, priced
+from sartor.designs.point import Evaluation, Interval, Option, Point
+from sartor.designs.question import EQUAL, DesignQuestion
+from sartor.designs.result import Ranked
+from sartor.designs.shape_tasks import Row, SecondPairs, together
+from sartor.designs.state import LEAST_POINTS, LONGEST_SCHEDULE_S, MORE_TIME, MOST_POINTS
+from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
+from sartor.model.shape import TransformerShape
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S
+from sartor.units import Array
+
+Spot = tuple[int, int]
+"""A pair's number, and its memory's among the candidates'."""
+
+FIRST_ROUND, ROUND = 64, 512
+"""Pairs that get their second bound at a time: a few first, to have something to beat."""
+OF_ONE_TASK = 64
+"""Pairs of one task of the second bound: some tenths of a second."""
+MOST_BLUNT = 64
+"""Waiting pairs of which all rows get the second bound at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Numbers of ``shape`` and ``chip`` [pairs], and what each row reaches at most [rows, pairs]: by the first bound
+    where ``blunt``."""
+
+    shape: Array
+    chip: Array
+    rates: Array
+    blunt: Array
+    others: float
+    """What pairs that were left out reach at most."""
+
+
+def no_pairs(rows: int) -> Pairs:
+    """None, of so many rows."""
+    return pairs_of([], rows)
+
+
+def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
+    """Of what tasks of the first bound gave."""
+    every = np.concatenate([np.zeros((2 + rows, 0)), *(each[:, 1:] for each in first)], axis=1)
+    shape, chip = every[:2].astype(np.int64)
+    others = max((float(each[0, 0]) for each in first), default=0.0)
+    return Pairs(shape=shape, chip=chip, rates=every[2:], blunt=np.ones((rows, len(shape)), dtype=bool), others=others)
+
+
+@dataclass(kw_only=True)
+class ShapeQueue:
+    """What waits, what is in flight, and the best so far. ``names`` are the candidates' numbers in the whole space;
+    ``ranked`` may be shared by several queues over the same pairs."""
+
+    question: DesignQuestion
+    shapes: Sequence[TransformerShape]
+    rows: Sequence[Row]
+    candidates: Candidates
+    names: Array
+    pairs: Pairs
+    ranked: dict[Spot, Ranked]
+    tolerance: float
+    best: Ranked | None
+    best_spot: Spot | None = None
+    """Where that is; None: in the model as it is."""
+    order: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    memories: dict[int, list[int]] = field(default_factory=dict)
+    """Of each chip, those worth a look."""
+    at: int = 0
+    rounds: int = 0
+    heap: list[tuple[float, int, int]] = field(default_factory=list)
+    in_flight: dict[Spot, float] = field(default_factory=dict)
+    again: dict[Spot, float] = field(default_factory=dict)
+    """Seconds for a schedule of points that had too few before."""
+    schedules: dict[int, dict[str, Interval]] = field(default_factory=dict)
+    falling: Array = field(default_factory=lambda: np.zeros(0))
+    firsts: int = 0
+    asked: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Pairs whose second bounds are being computed, in the order of the tasks."""
+    sharp: set[int] = field(default_factory=set)
+    """Pairs of which every row that leaves hope has its second bound."""
+    given_up: float = 0.0
+    dropped: float = 0.0
+    """Largest bound that was within the tolerance of what was reached, and so never looked at."""
+    known: bool = False
+
+    def all_memories(self, some: Array) -> None:
+        """Look at these pairs with every memory that no larger one at no more cost stands for."""
+        self._look(some, {c: list(self._memories(c)) for c in range(len(self.candidates))})
+
+    def one_memory(self, some: Array, memory: int) -> None:
+        """Look at these pairs with that memory alone."""
+        self._look(some, {c: [memory] for c in range(len(self.candidates))})
+
+    def _look(self, some: Array, memories: dict[int, list[int]]) -> None:
+        self.memories, self.known, self.dropped = memories, True, self.pairs.others
+        for (pair, h), each in self.ranked.items():
+            if h in memories[int(self.pairs.chip[pair])] and each.objective > self.value() and pair in some:
+                self.best, self.best_spot = each, (pair, h)
+        bounds = self._joint(some)
+        falling = np.argsort(-bounds, kind="stable")
+        hopeful = max(int((bounds > self.enough()).sum()), 1)
+        first = np.unique(np.linspace(0, hopeful - 1, FIRST_ROUND).astype(np.int64))[: len(some)]
+        later = np.delete(falling, first)
+        self.order, self.firsts = some[np.concatenate([falling[first], later])], len(first)
+        self.falling = np.concatenate([np.full(len(first), bounds.max(initial=0.0)), bounds[later]])
+
+    def _memories(self, c: int) -> Iterator[int]:
+        hbm, divisor = self.candidates.hbm_bytes[:, c], self.candidates.divisor[:, c]
+        for h in np.flatnonzero(hbm > 0).tolist():
+            better = (hbm >= hbm[h]) & (divisor <= divisor[h]) & ((hbm > hbm[h]) | (np.arange(len(hbm)) < h))
+            if not better.any():
+                yield h
+
+    # What is known
+
+    def value(self) -> float:
+        return self.best.objective if self.best else 0.0
+
+    def enough(self) -> float:
+        """A bound no larger than this needs no look."""
+        return self.value() * (1 + max(self.tolerance, EQUAL))
+
+    def top(self) -> float:
+        return -self.heap[0][0] if self.heap else 0.0
+
+    def next_first(self) -> float:
+        return float(self.falling[self.at]) if self.at < len(self.order) else 0.0
+
+    def bound(self) -> float:
+        """What no pair exceeds; inf before anything is known."""
+        if not self.known:
+            return float("inf")
+        return max(self.top(), self.next_first(), self.given_up, self.dropped, *self.in_flight.values(), self.value())
+
+    def early(self) -> bool:
+        """Whether the best waiting pair is worth a look before the rest is bounded, as in `designs.bounding`."""
+        return self.rounds == 1
+
+    def waiting(self) -> int:
+        """Points that may be better."""
+        later = self.order[self.at :][self.falling[self.at :] > self.enough()] if self.known else self.order
+        return (
+            len(self.heap) + len(self.in_flight) + sum(len(self.memories[c]) for c in self.pairs.chip[later].tolist())
+        )
+
+    def _joint(self, pairs: Array) -> Array:
+        """Bounds [pairs] with the memory at which the objective is per least."""
+        divisor = self.candidates.least_divisor[self.pairs.chip[pairs]]
+        return together(self.question, self.rows, self.pairs.rates[:, pairs]) / divisor
+
+    # Second bounds
+
+    def second_tasks(self) -> list[Task]:
+        """Of the next pairs in the order of their first bounds."""
+        size = ROUND if self.rounds else self.firsts
+        some = self.order[self.at : self.at + size]
+        self.at, self.rounds = self.at + size, self.rounds + 1
+        self.asked = some[self._hopeful(some)]
+        return self._tasks(every=False)
+
+    def blunt_tasks(self) -> list[Task]:
+        """Of what the best waiting pairs were spared so far."""
+        if self.top() <= self.enough() or self.heap[0][1] in self.sharp:
+            return []
+        first = dict.fromkeys(pair for _, pair, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if pair not in self.sharp)
+        self.asked, self.sharp = np.array(list(first)), self.sharp | first.keys()
+        self.heap = [each for each in self.heap if each[1] not in first]
+        heapq.heapify(self.heap)
+        return self._tasks(every=True)
+
+    def _hopeful(self, some: Array) -> Array:
+        """Which of the pairs leave hope; of the others keep the largest bound."""
+        bounds = self._joint(some)
+        self._drop(bounds)
+        return bounds > self.enough()
+
+    def _drop(self, bounds: Array) -> None:
+        self.dropped = max(self.dropped, float(bounds[bounds <= self.enough()].max(initial=0.0)))
+
+    def _tasks(self, *, every: bool) -> list[Task]:
+        """Second bounds of the pairs asked, those of one shape together."""
+        self.asked = self.asked[np.argsort(self.pairs.shape[self.asked], kind="stable")]
+        few = max(-(-len(self.asked) // OF_ONE_TASK), 1)
+        return [self._task(some, every=every) for some in np.array_split(self.asked, few) if len(some)]
+
+    def _task(self, some: Array, *, every: bool) -> SecondPairs:
+        numbers, place = np.unique(self.pairs.shape[some], return_inverse=True)
+        chips, chip = np.unique(self.pairs.chip[some], return_inverse=True)
+        return SecondPairs(
+            shapes=tuple(self.shapes[s] for s in numbers.tolist()),
+            rows=tuple(self.rows),
+            candidates=self.candidates.only(chips),
+            shape=place.reshape(-1),
+            chip=chip.reshape(-1),
+            rates=self.pairs.rates[:, some],
+            blunt=self.pairs.blunt[:, some],
+            hopes=self.enough() * self.candidates.least_divisor[self.pairs.chip[some]],
+            every=every,
+        )
+
+    def sharpen(self, results: Iterable[Result]) -> None:
+        """Remember what was asked, and which pairs are worth a look now."""
+        found = [np.asarray(result) for result in results]
+        if found:
+            rates, blunt = np.concatenate(found, axis=2)
+            self.pairs.rates[:, self.asked], self.pairs.blunt[:, self.asked] = rates, blunt > 0
+        joint = together(self.question, self.rows, self.pairs.rates[:, self.asked])
+        for pair, most in zip(self.asked.tolist(), joint.tolist(), strict=True):
+            for h in self.memories[int(self.pairs.chip[pair])]:
+                self._wait(pair, h, most / float(self.candidates.divisor[h, self.pairs.chip[pair]]))
+
+    def _wait(self, pair: int, h: int, bound: float) -> None:
+        before = self.ranked.get((pair, h))
+        if before is not None and (pair, h) not in self.again:
+            bound = min(bound, before.bound)
+            if before.bound <= before.objective * (1 + EQUAL):
+                return
+        if bound > self.enough():
+            heapq.heappush(self.heap, (-bound, pair, h))
+        else:
+            self.dropped = max(self.dropped, bound)
+
+    # Points
+
+    def point_tasks(self) -> list[Task]:
+        """Pairs whose waiting points have the largest bounds, until as many are in flight as may be."""
+        window, tasks = min(MOST_POINTS, max(LEAST_POINTS, len(self.ranked) // 4)), list[Task]()
+        busy = {pair for pair, _ in self.in_flight}
+        while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_first()):
+            pair = self.heap[0][1]
+            if pair not in self.sharp:
+                break
+            busy.add(pair)
+            tasks.append(self._point_task(pair))
+        return tasks
+
+    def _point_task(self, pair: int) -> ShapeTask:
+        """All points of a pair that wait, for they share its schedules."""
+        mine = sorted(each for each in self.heap if each[1] == pair and -each[0] > self.enough())
+        self.heap = [each for each in self.heap if each[1] != pair]
+        heapq.heapify(self.heap)
+        self.in_flight |= {(pair, h): -bound for bound, _, h in mine}
+        points = tuple(self._point(pair, h) for _, _, h in mine)
+        known = tuple(self.schedules.get(pair, {}).items())
+        return ShapeTask(shape=self.shapes[self.pairs.shape[pair]], task=PointTask(points=points, known=known))
+
+    def _point(self, pair: int, h: int) -> Point:
+        chip = int(self.pairs.chip[pair])
+        floor = self.value() * float(self.candidates.divisor[h, chip])
+        return Point(
+            index=int(self.names[chip]),
+            accelerator=self.candidates.accelerator(chip),
+            hbm_bytes=float(self.candidates.hbm_bytes[h, chip]),
+            options=tuple(self._options(pair)),
+            floor=(floor,) if len(self.question.models) == 1 else (),
+            schedule_limit_s=self.again.get((pair, h), SCHEDULE_LIMIT_S),
+        )
+
+    def _options(self, pair: int) -> Iterator[Option]:
+        for (m, split), most in zip(self.rows, self.pairs.rates[:, pair].tolist(), strict=True):
+            served = self.question.models[m].served
+            for recompute in self.question.recomputes[: 1 if served else None] if most > 0 else ():
+                yield Option(model=m, split=split, recompute=recompute, bound=most)
+
+    def add(self, result: Result) -> None:
+        """Keep what the points of a pair reached; one that may reach more waits with its new bound and more time."""
+        assert isinstance(result, EvaluatedPoints)
+        for evaluation in result.evaluations:
+            pair, h = self._spot(evaluation)
+            self.schedules.setdefault(pair, {}).update(result.schedules)
+            self._add(pair, h, evaluation)
+
+    def _spot(self, evaluation: Evaluation) -> Spot:
+        """Of the points in flight, the first asked: results come in that order."""
+        point = evaluation.point
+        return next(
+            (pair, h)
+            for pair, h in self.in_flight
+            if self.names[self.pairs.chip[pair]] == point.index
+            and self.candidates.hbm_bytes[h, self.pairs.chip[pair]] == point.hbm_bytes
+        )
+
+    def _add(self, pair: int, h: int, evaluation: Evaluation) -> None:
+        asked = self.question.with_shape(self.shapes[self.pairs.shape[pair]])
+        local = replace(evaluation, point=replace(evaluation.point, index=int(self.pairs.chip[pair])))
+        ranked = replace(priced(asked, self.candidates, local), evaluation=evaluation)
+        del self.in_flight[pair, h]
+        before, limit = self.ranked.get((pair, h)), self.again.pop((pair, h), SCHEDULE_LIMIT_S)
+        if before is None or ranked.objective >= before.objective:
+            self.ranked[pair, h] = ranked
+        if ranked.objective > self.value():
+            self.best, self.best_spot = ranked, (pair, h)
+            self._drop(np.array([-bound for bound, _, _ in self.heap]))
+            self.heap = [each for each in self.heap if -each[0] > self.enough()]
+            heapq.heapify(self.heap)
+        if ranked.bound <= max(self.enough(), ranked.objective * (1 + EQUAL)):
+            self.dropped = max(self.dropped, min(ranked.bound, self.enough()))
+        elif limit * MORE_TIME > LONGEST_SCHEDULE_S:
+            self.given_up = max(self.given_up, ranked.bound)
+        else:
+            self.again[pair, h] = limit * MORE_TIME
+            heapq.heappush(self.heap, (-ranked.bound, pair, h))

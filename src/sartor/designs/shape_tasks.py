@@ -1,0 +1,160 @@
+"""Units of work of a search over shapes, as `designs.tasks` has them for chips: bounds of many shapes on many chips.
+
+A pair is a shape on a chip. Its bounds have a row for every way to run a model (`Row`), the same rows for every shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sartor.designs.bounds import splits
+from sartor.designs.candidates import Candidates
+from sartor.designs.parts import Split
+from sartor.designs.point import parts_of
+from sartor.designs.question import DesignQuestion
+from sartor.designs.shape_bounds import first_rates, second_rates
+from sartor.model.shape import TransformerShape
+from sartor.units import Array
+
+Row = tuple[int, Split]
+"""A model's number, and how it is cut."""
+
+
+def rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tuple[Row, ...]:
+    """The rows of some shape or other."""
+    every = dict[Row, None]()
+    for shape in shapes:
+        asked = question.with_shape(shape)
+        every |= dict.fromkeys((m, split) for m, model in enumerate(asked.models) for split in splits(asked, model))
+    return tuple(sorted(every, key=lambda row: row[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPairs:
+    """First bounds of all ``shapes`` on all ``candidates`` that leave more than ``hopes`` [candidates]; the number of
+    the first shape is ``start``."""
+
+    start: int
+    shapes: tuple[TransformerShape, ...]
+    rows: tuple[Row, ...]
+    candidates: Candidates
+    hopes: Array
+
+    @property
+    def key(self) -> str:
+        return f"first {self.start} {len(self.shapes)} {_digest(self.hopes)}"
+
+    def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
+        """[2 + rows, 1 + pairs]: number of the shape, place of the chip, and what each row reaches at most; 0 where it
+        does not divide the shape. First of all, in the first row, what the pairs that are left out reach at most."""
+        chips = np.arange(len(self.candidates))
+        rates = np.zeros((len(self.rows), len(self.shapes), len(chips)))
+        asked = [question.with_shape(shape) for shape in self.shapes]
+        for r, (m, split) in enumerate(self.rows):
+            check()
+            parts = {s: parts_of(each, m, split) for s, each in enumerate(asked)}
+            there = {s: each for s, each in parts.items() if each is not None}
+            if there:
+                some = [asked[s] for s in there]
+                rates[r, list(there)] = first_rates(some, list(there.values()), self.candidates, chips)
+        joint = together(question, self.rows, rates)
+        shape, chip = np.nonzero(joint > self.hopes)
+        others = np.zeros((2 + len(self.rows), 1))
+        others[0] = np.where(joint > self.hopes, 0.0, joint / self.candidates.least_divisor).max(initial=0.0)
+        pairs = np.concatenate([[shape + self.start], [chip], rates[:, shape, chip]])
+        return np.concatenate([others, pairs], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondPairs:
+    """Second bounds of pairs of a number ``shape`` of ``shapes`` and a ``chip`` of ``candidates``, whose ``rates``
+    [rows, pairs] are first bounds where they are ``blunt``: of the row that may be best, until that one is sharp or
+    does not exceed ``hopes`` [pairs]; or of ``every`` row that does."""
+
+    shapes: tuple[TransformerShape, ...]
+    rows: tuple[Row, ...]
+    candidates: Candidates
+    shape: Array
+    chip: Array
+    rates: Array
+    blunt: Array
+    hopes: Array
+    every: bool
+
+    @property
+    def key(self) -> str:
+        return f"second {self.every} {_digest(self.shape, self.chip, self.rates, self.blunt, self.hopes)}"
+
+    def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
+        """[2, rows, pairs]: rates, and which of them are blunt still."""
+        asked = [question.with_shape(shape) for shape in self.shapes]
+        rates, blunt = self.rates.copy(), self.blunt.copy()
+        todo = self._every if self.every else self._best
+        while (wanted := todo(question, rates, blunt)).any():
+            check()
+            for m in range(len(question.models)):
+                row, at = np.nonzero(wanted & (_models(self.rows) == m)[:, None])
+                if len(at):
+                    rates[row, at] = np.minimum(rates[row, at], self._second(asked, m, row, at))
+                    blunt[row, at] = False
+        return np.stack([rates, blunt.astype(np.float64)])
+
+    def _best(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
+        """The blunt rows [rows, pairs] that are the best of their model, where that leaves hope."""
+        hopeful = together(question, self.rows, rates) > self.hopes
+        wanted, of_model = np.zeros(blunt.shape, dtype=bool), _models(self.rows)
+        for m in range(len(question.models)):
+            mine = np.flatnonzero(of_model == m)
+            wanted[mine[rates[mine].argmax(axis=0)], np.arange(rates.shape[1])] = True
+        return np.asarray(wanted & blunt & hopeful)
+
+    def _every(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
+        """All blunt rows that leave hope with the best rows of other models."""
+        best, wanted = best_rows(question, self.rows, rates), blunt.copy()
+        for r, (m, _) in enumerate(self.rows):
+            joint = question.together(np.concatenate([best[:m], rates[r][None], best[m + 1 :]]))
+            wanted[r] &= np.asarray(joint) > self.hopes
+        return wanted
+
+    def _second(self, asked: Sequence[DesignQuestion], m: int, row: Array, at: Array) -> Array:
+        """Second bounds of some rows [...] of a model, each for one of the pairs [...]: all in one array pass."""
+        both, place = np.unique(np.stack([self.shape[at], row]), axis=1, return_inverse=True)
+        parts = [parts_of(asked[s], m, self.rows[r][1]) for s, r in both.T.tolist()]
+        enough = self.hopes[at] if len(asked[0].models) == 1 else np.zeros(len(at))
+        return second_rates(
+            [asked[s] for s in both[0].tolist()],
+            [each for each in parts if each is not None],  # what divides no shape reaches nothing, and leaves no hope
+            self.candidates,
+            place.reshape(-1),
+            self.chip[at],
+            enough,
+        )
+
+
+PairTask = FirstPairs | SecondPairs
+
+
+def together(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
+    """What the best rows of all models reach together [...] of rates [rows, ...]."""
+    return np.asarray(question.together(best_rows(question, rows, rates)))
+
+
+def best_rows(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
+    """Of every model [models, ...]."""
+    of_model = _models(rows)
+    return np.stack([rates[of_model == m].max(axis=0, initial=0.0) for m in range(len(question.models))])
+
+
+def _models(rows: Sequence[Row]) -> Array:
+    return np.array([m for m, _ in rows])
+
+
+def _digest(*arrays: Array) -> str:
+    found = hashlib.blake2b(digest_size=12)
+    for each in arrays:
+        found.update(np.ascontiguousarray(each, dtype="<f8").tobytes())
+    return found.hexdigest()
