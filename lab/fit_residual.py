@@ -293,12 +293,12 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = torch.tensor(((x - mean) / scale).T.copy())
     target = torch.tensor(y, dtype=torch.float32)
-    gaps = between(rows, where) if rows.folds is None else []
-    more = [(torch.tensor(((each - mean) / scale).T.copy()), goal) for each, goal in gaps]
+    gaps = between(rows, where)
+    more = [(torch.tensor(((each - mean) / scale).T.copy()), goal) for each, goal, _ in gaps]
     if rows.folds is None:
         net = trained(z, target, WIDTH, epochs_of(len(z)), more)
     else:
-        net = small(z, target, torch.tensor(rows.weight[where]))
+        net = small(z, target, torch.tensor(np.concatenate([rows.weight[where], gaps[0][2]])), more)
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
     seen = torch.cat([z, *(each for each, _ in more)]).numpy().T
@@ -320,12 +320,13 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     )
 
 
-SMALL_WIDTH, SMALL_LAYERS, SMALL_BATCH, SMALL_RATE, SMALL_DECAY, NOISE = 32, 2, 256, 4e-3, 0.3, 0.1
+SMALL_WIDTH, SMALL_LAYERS, SMALL_BATCH, SMALL_RATE, SMALL_DECAY, NOISE = 32, 2, 256, 4e-3, 0.3, 0.2
 """Of the networks of tables with some hundred rows. ``NOISE``: standard deviations added to what is seen."""
 
 
-def small(z: Any, goal: Any, weight: Any) -> Any:
-    """The same for tables in which one weight may have half of all rows: drawn by ``weight``, seen through noise."""
+def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]]) -> Any:
+    """The same for tables in which one weight may have half of all rows: drawn by ``weight`` (of the rows given and of
+    those of ``more`` behind them), seen through noise."""
     import torch
 
     parts: list[Any] = []
@@ -335,15 +336,18 @@ def small(z: Any, goal: Any, weight: Any) -> Any:
     with torch.no_grad():
         net[-1].weight.mul_(0.1)
         net[-1].bias.zero_()
-    steps, epochs = max(1, len(z) // SMALL_BATCH), max(60, min(150, 300000 // len(z)))
+    sets = [(torch.cat([z, a]), torch.cat([goal, b])) for a, b in more]
+    count = len(weight)
+    steps, epochs = max(1, count // SMALL_BATCH), max(60, min(150, 300000 // count))
     optimizer = torch.optim.AdamW(net.parameters(), lr=SMALL_RATE, weight_decay=SMALL_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, SMALL_RATE, total_steps=epochs * steps, pct_start=0.15)
-    for _ in range(epochs):
-        order = torch.multinomial(weight, len(z), replacement=True)
+    for epoch in range(epochs):
+        inputs, wanted = sets[epoch % len(sets)]
+        order = torch.multinomial(weight, count, replacement=True)
         for i in range(steps):
             batch = order[i * SMALL_BATCH : (i + 1) * SMALL_BATCH]
-            seen = z[batch] + NOISE * torch.randn(len(batch), z.shape[1])
-            loss = torch.nn.functional.smooth_l1_loss(net(seen)[:, 0], goal[batch], beta=0.02)
+            seen = inputs[batch] + NOISE * torch.randn(len(batch), z.shape[1])
+            loss = torch.nn.functional.smooth_l1_loss(net(seen)[:, 0], wanted[batch], beta=0.02)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -363,15 +367,18 @@ LEAST_BETWEEN = 17
 """Below, tables hold every m."""
 
 
-def between(rows: Rows, where: Any) -> list[tuple[Any, Any]]:
-    """GEMMs between the values of m that tables share: features, and ln(measured / formula) interpolated between the
-    two measured ones of the same weights. Fitted on tables alone, a network fills the gaps with noise."""
+def between(rows: Rows, where: Any) -> list[tuple[Any, Any, Any]]:
+    """GEMMs between the values of m that tables share: features, ln(measured / formula) interpolated between the two
+    measured ones of the same weights, and how often each is drawn. Fitted on tables alone, a network fills the gaps
+    with noise."""
     import torch
 
     if rows.features_of is None:
         return []
-    sizes = rows.sizes[where].assign(goal=np.log(rows.seconds / rows.formula_s)[where]).sort_values(["n", "k", "m"])
-    m, n, k, goal = (sizes[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k", "goal"))
+    known = {"goal": np.log(rows.seconds / rows.formula_s), "drawn": np.ones_like(rows.seconds)}
+    known |= {} if rows.weight is None else {"drawn": rows.weight}
+    sizes = rows.sizes.assign(**known)[where].sort_values(["n", "k", "m"])
+    m, n, k, goal, often = (sizes[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k", "goal", "drawn"))
     i = np.flatnonzero((n[1:] == n[:-1]) & (k[1:] == k[:-1]) & (np.diff(m) > 1) & (m[:-1] >= LEAST_BETWEEN))
     random, found = np.random.default_rng(0), []
     for _ in range(SETS):
@@ -379,7 +386,8 @@ def between(rows: Rows, where: Any) -> list[tuple[Any, Any]]:
         drawn = np.clip(drawn, m[i] + 1, m[i + 1] - 1)
         share = np.log(drawn / m[i]) / np.log(m[i + 1] / m[i])
         features = rows.features_of({"m": drawn, "n": n[i], "k": k[i]})
-        found.append((features, torch.tensor((1 - share) * goal[i] + share * goal[i + 1], dtype=torch.float32)))
+        goals = torch.tensor((1 - share) * goal[i] + share * goal[i + 1], dtype=torch.float32)
+        found.append((features, goals, (often[i] + often[i + 1]) / 2))
     return found
 
 

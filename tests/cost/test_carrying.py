@@ -14,10 +14,12 @@ from sartor.cost.correction.carrying import (
     experts_on,
     hosted,
     per_sm,
+    quantized_on,
     with_calls,
     within_power,
 )
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
+from sartor.cost.correction.network import fingerprint
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import gpu_names, load_gpu
@@ -163,3 +165,15 @@ def test_attention_of_an_unmeasured_generation_lies_between_the_measured_ones() 
 def test_devices_that_flash_kernels_do_not_run_on_keep_what_is_assumed_of_them() -> None:
     for name in ("t4", "p4", "v100_sxm"):
         assert load_calibration(load_gpu(name)).owner("attention") == "generation"
+
+
+def test_operands_are_narrowed_as_fast_on_as_many_sms_whatever_the_memory() -> None:
+    h200, gemm = load_gpu("h200_sxm"), Gemm(name="g", m=8192, n=128, k=8192, dtype=DType.FP8)
+    own = load_calibration(h200).gemm[DType.FP8]
+    lent = quantized_on(own, h200, H100)
+    per_byte = [c.quantize_bytes * c.quantize_pace / gpu.hbm_bytes_per_s for c, gpu in ((own, h200), (lent, H100))]
+    assert per_byte[0] == pytest.approx(per_byte[1])
+    assert fingerprint(lent) == fingerprint(own)  # its network goes along
+    known = load_calibration(H100)
+    slower, faster = (replace(known, gemm={DType.FP8: c}, calibrated=frozenset(), relative="") for c in (own, lent))
+    assert gemm_cost(gemm, H100, faster).time_s < gemm_cost(gemm, H100, slower).time_s

@@ -37,6 +37,7 @@ from sartor.cost.correction.carrying import (
     experts_on,
     hosted,
     per_sm,
+    quantized_on,
     rescaled,
     widened,
     with_calls,
@@ -210,6 +211,7 @@ def _fit_of(asked: _Borrower, relative: Relative) -> Found | None:
         return None
     fit = _gemm(table)
     found = borrowed(fit, asked.section, relative.widen)
+    found = quantized_on(found, _known(relative.name), asked.gpu) if relative.widen <= OTHER_DIE else found
     found = found if _alike(dtype, asked.dtype) else _sibling(found)
     if relative.widen > OTHER_DIE and not fit.throttle:
         found = within_power(found, asked.gpu, _general_per_joule(asked.gpu), fit.throttle_s)

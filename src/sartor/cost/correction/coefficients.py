@@ -63,6 +63,8 @@ class GemmCoefficients:
     """Launch of the kernel that narrows the first operand before the GEMM; 0 where there is none."""
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
+    quantize_pace: float = 1.0
+    """How much longer a byte of it takes, over what the device's memory says, where a relative's SMs set its pace."""
     pack_tn: float = 0.0
     """Traffic of copying the second operand into a kernel's blocks before the GEMM, per element of it, where the
     layout is TN; 0 where kernels read operands as they lie. Libraries for hosts' cores copy."""

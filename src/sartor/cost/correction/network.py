@@ -204,8 +204,8 @@ def _fingerprint(coefficients: Coefficients) -> str:
 
 
 def _beside(name: str) -> bool:
-    """Widths of intervals, and what concerns only GEMMs no residual is fitted on."""
-    return "log_sigma" in name or name.startswith(("sub_block", "half_block"))
+    """Widths of intervals, what concerns only GEMMs no residual is fitted on, and what a borrower's datasheet says."""
+    return "log_sigma" in name or name.startswith(("sub_block", "half_block", "quantize_pace"))
 
 
 @cache

@@ -183,7 +183,7 @@ def _machine(
         step_k=max(16.0, c.step_bytes // dtype.activation_bytes),
         throttle_s=c.throttle_s,
         long_run=long_run(gpu, dtype, power, c.throttle, clock),
-        quantize_bytes=c.quantize_bytes,
+        quantize_bytes=c.quantize_bytes * c.quantize_pace,
     )
 
 
