@@ -29,6 +29,7 @@ from sartor.step.results import BlockTimes, Footprint
 from sartor.step.running import in_a_run
 from sartor.validate import training_predictions
 from sartor.validate.training_predictions import TrainingOutcome, predict_training, settled
+from sartor.validate.training_ranking import ranking
 from sartor.validate.training_rows import LARGE, TrainingCase, read_training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -351,6 +352,16 @@ def step_sigma(residual: np.ndarray, sigma: np.ndarray) -> float:
     return round(high, 4)
 
 
+def pairs_of(found: Sequence[TrainingOutcome], residual: np.ndarray) -> dict[str, float]:
+    """How many pairs of plans of one job are in the measured order, if the predictions are off by ``residual``."""
+    guessed = [
+        replace(each, predicted_s=each.case.measured_s * float(np.exp(off)))
+        for each, off in zip(found, residual, strict=True)
+    ]
+    told = ranking(guessed)
+    return {"pairs": told.pairs, "right": told.right}
+
+
 def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     data = Path(words[0]) if words else DATA
@@ -384,6 +395,7 @@ def main() -> None:
     by_generation = held_out(runs, x, base, slope, generations)
     show("generation held out", runs, by_generation, sigma)
     show("nothing fitted", runs, residuals(runs, np.zeros(x.size)), sigma)
+    print(f"pairs in order: in sample {pairs_of(found, base)}, source held out {pairs_of(found, by_source)}")
     if "--rows" in sys.argv:
         _rows(found, by_source)
     if "--write" in sys.argv:
@@ -395,6 +407,7 @@ def main() -> None:
         sigma = np.array([each.log_sigma for each in runs.outcomes(table)])
         told = {how: show(f"{how}, intervals refitted", runs, of, sigma) for how, of in errors.items()}
         told["each_source_held_out"] = show_each("each source held out, intervals refitted", runs, by_source, sigma)
+        told["pairs"] = {how: pairs_of(found, of) for how, of in errors.items()}
         if large.any():
             told["scale_held_out"] = {"all": figures(by_scale[large], sigma[large])}
         OUT.write_text(_toml(table, every, told))

@@ -108,7 +108,7 @@ LIMITS = """## Limits
   with 22 to 35% of them inside the interval, memory-bound kernels of vidur's A100 25%, 70% of them inside. Device by
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
 - bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all others ([GEMM](concepts/gemm.md)), attention
-  the middle of theirs; block-scaled fp8, fp32 and MoE borrow from one GPU.
+  the median of theirs; block-scaled fp8, fp32 and MoE borrow from one GPU.
 - To replace a borrowed calibration by your own: `sartor measure`, then [`sartor calibrate`](howto/calibrate.md).
 """
 
@@ -118,7 +118,7 @@ Means by family and how to read them: [docs/kin.md](../../docs/kin.md). *from*: 
 generation; *held out: from*: the nearest of another one. *needs* is the standard deviation of ln(measured /
 predicted) that would put 80% of the rows inside an 80% interval. *joint*: GEMMs by the fit of all generations but
 this one (lab/fit_joint.py), with the interval that the other generations, held out in turn, needed; attention by the
-middle of their coefficients. *assumed*: the relative has no fit of this kind, so the generation's defaults are used.
+median of their coefficients. *assumed*: the relative has no fit of this kind, so the generation's defaults are used.
 """
 
 
@@ -201,7 +201,7 @@ def _figures(targets: Targets, keys: Sequence[str]) -> dict[tuple[str, ...], dic
 
 
 def _lender(owners: Any) -> str:
-    """Whose fit was borrowed: of products the relative's, of collectives that of the nearest links; "" of nobody."""
+    """The device whose fit was borrowed: for GEMMs the relative, for collectives the nearest links; "" if none was."""
     lent = [str(owner) for owner in owners if str(owner).startswith("borrowed from ")]
     return lent[0].removeprefix("borrowed from ") if lent else ""
 
@@ -212,10 +212,11 @@ def _of_generation(lender: str, gpu: str) -> bool:
 
 @contextmanager
 def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterator[None]:
-    """The package without a device's own files, borrowing from ``lender`` at ``factor`` times its interval; products of
-    another generation by the joint fit that never saw this one, with the interval that the others needed. ``links``
-    lends collectives where that is not the nearest by the links' own facts. What the distance adds to an interval is
-    what the other devices needed (lab/fit_intervals.py)."""
+    """The package without the files of ``gpu``: it borrows from ``lender``, with intervals ``factor`` times as wide.
+
+    GEMMs of another generation use the joint fit made without this generation. ``links`` names the device to borrow
+    collectives from; empty, it is the one whose links are most alike. All widening factors are those that the other
+    devices needed (lab/fit_intervals.py)."""
     read = calibration_tables._read
     entry = {"of": lender, "widen": factor} | ({"gemm": "joint", "links": lender} if factor > 2 else {})
     entry |= {"links": links} if links else {}

@@ -456,7 +456,7 @@ def test_experts_in_one_kernel_are_not_activated_or_cast_between_their_products(
     assert gone == between | sorting | padding
     assert kernels("qwen3-30b-a3b") - kernels("qwen3-30b-a3b", pads_experts=False) == padding
     ragged = kernels("nemotron-3-nano") - kernels("nemotron-3-nano", fused_experts=True)
-    assert ragged == sorting | padding, "no gate, and 1856 is no multiple of 256"
+    assert ragged == sorting | padding, "no gate, and 1856 is not a multiple of 256"
 
 
 def test_narrow_types_cast_their_inputs_and_leave_the_router_attention_and_logits_wide() -> None:

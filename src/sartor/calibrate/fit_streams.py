@@ -90,7 +90,7 @@ def _work(targets: Targets, i: int, gpu: Gpu) -> RowWork | None:
 
 
 def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
-    """Each kernel by its name, and each kind by all its kernels; the element-wise one stands for what is not told."""
+    """A bandwidth share per kernel name and per kind; kinds without rows take the element-wise kernel's."""
     forward = [row for row in timed if row[0].pass_ is not Pass.BACKWARD]
     base = known.memory_bound
     groups: dict[str, Timed] = {}

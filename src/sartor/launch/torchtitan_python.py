@@ -17,7 +17,7 @@ CONVERTERS: dict[Recipe, tuple[str, JsonDict]] = {
     Recipe.MXFP8: ("MXFP8LinearConverter", {}),
     Recipe.NVFP4: ("NVFP4LinearConverter", {"fqns": ["layers"]}),
 }
-"""NVFP4 in the layers alone: the output head's width is no multiple of 128."""
+"""NVFP4 in the layers alone: the output head's width is not a multiple of 128."""
 KINDS = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
 CLASSES = {"RMSNorm": "torchtitan.models.common", "RoPE": "torchtitan.models.common"}
 """Where the classes are whose configurations are set beside a flavor's own."""

@@ -144,7 +144,7 @@ def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
     )
     if job.trainer.experts_fill_groups and job.shape.moe_ffn is not None:
         yield Condition(
-            reason=f"ep is no multiple of {'tp x ' if whole else ''}cp",
+            reason=f"ep is not a multiple of {'tp x ' if whole else ''}cp",
             ok=lambda r: (
                 (r["ep"] % (r["cp"] * np.where(whole, r["tp"], 1)) == 0) | (r["ep"] * np.where(whole, r["tp"], 1) == 1)
             ),

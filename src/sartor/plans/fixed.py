@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -40,23 +40,24 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: JsonMap) -> dict[str,
     possible = structures(job, plan_space(job, num_devices, {}))
     if not size_of(possible.rows):
         raise _no_plan(job, num_devices, possible.rejected)
-    for error in _impossible_alone(job, num_devices, values, possible.rows, "fix "):
+    if error := _impossible_alone(job, num_devices, values, possible.rows, "fix "):
         raise error
     return values
 
 
 def impossible_axis(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> InputError | None:
-    """The first of a whole plan's values that no plan has, whatever the others; None where only together they fail."""
+    """What is wrong with the first value that no plan of the job has; None where the values only clash together."""
     possible = structures(job, plan_space(job, num_devices, {})).rows
-    return next(_impossible_alone(job, num_devices, axes, possible), None)
+    return _impossible_alone(job, num_devices, axes, possible) if size_of(possible) else None
 
 
 def _impossible_alone(
     job: TrainingJob, num_devices: int, values: Mapping[str, int], possible: Rows, option: str = ""
-) -> Iterator[InputError]:
+) -> InputError | None:
     for name, value in values.items():
-        if name in STRUCTURE and size_of(possible) and not (possible[name] == value).any():
-            yield _impossible(job, num_devices, name, value, np.unique(possible[name]), option)
+        if name in STRUCTURE and not (possible[name] == value).any():
+            return _impossible(job, num_devices, name, value, np.unique(possible[name]), option)
+    return None
 
 
 def named_values(fixed: JsonMap, option: str = "fix") -> dict[str, int]:
@@ -128,7 +129,7 @@ def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int
     if len(held) > 1 and num_devices % product:
         words = ",".join(f"{name}={values[name]}" for name in held)
         below, above = num_devices // product * product, (num_devices // product + 1) * product
-        must = f"take {product} devices together, which num_devices={num_devices} is no multiple of"
+        must = f"take {product} devices together; num_devices={num_devices} is not a multiple of {product}"
         raise InputError("fix", words, must, f"num_devices={' or '.join(str(n) for n in (below, above) if n)}")
     batch, at_once = job.global_batch_size, values.get("dp", 1) * values.get("microbatch_size", 1)
     if batch % at_once and num_devices % values.get("dp", 1) == 0:

@@ -151,7 +151,7 @@ class HeldPlan:
     assumed: bool = False
     """Nobody said how many devices: they are those of a usual run."""
     kept_free: float | None = None
-    """Share of the memory that stays free; None: as much as in a search that is not told otherwise."""
+    """Share of the memory that stays free; None: the usual share of a search."""
 
     @property
     def headroom(self) -> float:

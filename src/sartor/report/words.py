@@ -51,7 +51,7 @@ def size_text(operator: Operator) -> str:
 
 
 def misaligned_text(gemm: Gemm) -> str:
-    """The lengths, with the operands that lie along them, that are no multiple of 16 bytes; empty where there are none:
+    """The lengths, with the operands that lie along them, that are not a multiple of 16 bytes; empty if there are none:
     ``k=4095 (contiguous in A and B) is a multiple of 2 bytes, not 16``."""
     lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
     steps = {name: (length & -length) * gemm.dtype.bytes for name, length in lengths.items()}

@@ -48,8 +48,8 @@ def block_seconds(
     """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` where the
     schedule hides exchanges of experts behind another microbatch.
 
-    ``compute_factor`` is of layers, between whose many kernels are gaps and others that nobody lists. The head's few
-    last a hundred times as long: they take what they take alone.
+    ``compute_factor`` applies to layers: it stands for gaps between their many kernels and for kernels that are not
+    listed. Embedding and head have few kernels, which last far longer than a gap, and are priced at their own time.
     """
     around = replace(c, compute_factor=1.0)
     each = zip(times, kinds, strict=True)

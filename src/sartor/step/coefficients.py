@@ -138,8 +138,8 @@ def constant_names(values: object) -> Iterator[str]:
 OF_A_CHIP = TrainingCoefficients(
     launch_s=0.0, graph_launch_s=0.0, sm_contention=0.0, fixed_step_s=0.0, jitter=0.0, broadcast_s=0.0, step_sigma=0.0
 )
-"""Nothing is known of a run on a chip that does not exist: its operators take what the template says, launches are
-free, and the doubt is that of its operators."""
+"""For a chip that does not exist yet: operators take what the template says, launches are free, and the interval is
+that of its operators."""
 
 
 def precision_class(recipe: Recipe) -> str:

@@ -70,7 +70,7 @@ class ProductCost:
 
     time_s: Floats
     compute_s: Floats
-    """FloatArray passes of the busiest core, filling and draining once, and summing split contractions."""
+    """Array passes of the busiest core, filling and draining once, and summing split contractions."""
     buffer_s: Floats
     """Moving operands, results and partial sums between the global buffer and the cores."""
     memory_s: Floats
@@ -378,7 +378,7 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[FloatArray, 
 def _passes(
     flow: Dataflow, chip: _Chip, k: FloatArray, tall: FloatArray, wide: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """FloatArray passes of a core tile and the length of what streams through in each. Weight-stationary: a rows x cols
+    """Array passes of a core tile and the length of what streams through in each. Weight-stationary: a rows x cols
     block of B stays, ``tall`` rows of A stream. Output-stationary: a rows x cols block of C stays, k streams."""
     if flow is Dataflow.OUTPUT_STATIONARY:
         return np.ceil(tall / chip.rows) * np.ceil(wide / chip.cols), k

@@ -6,7 +6,7 @@ A measured device (``data/h200_sxm.toml``, ``h200_sxm.bf16.toml``, ...) uses its
 GEMMs of a type    ``GEMM_RULES``: its own fit, the joint fit of all generations, its relative's fit, ...
 collectives        those of the device whose links are most alike
 streaming kernels  its relative's, or the relative's relative; called from the host: its vendor's
-attention          its relative's; of another generation, the middle of all that were measured
+attention          its relative's; of another generation, the median of all that were measured
 MoE                its relative's
 anything else      what is assumed of its generation (``generations.toml``)
 =================  =====================================================================================
@@ -326,8 +326,8 @@ def _record(table: JsonMap) -> JsonDict:
 
 
 def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
-    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``; attention of a generation
-    nobody measured: the middle of all that were."""
+    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``. Attention on a generation
+    nobody measured: the median of all that were."""
     relative = relative_of(gpu)
     near = relative.name and relative.widen <= OTHER_DIE
     asked = name == "attention" and not near and name not in _file(f"{gpu.name}.toml")
@@ -335,9 +335,9 @@ def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
 
 
 def _attention_of_all(gpu: Gpu) -> Found | None:
-    """The middle of the maker's measured generations, less the device's own; none for devices before bf16, which the
-    kernels measured do not run on. How long a block takes to start goes by the kind of SM: copies and barriers of
-    kernels that read shared memory take 1.5 to 2.5 us, those fed from registers less than one."""
+    """The median of the maker's other measured generations; None for devices without bf16, on which the measured
+    kernels do not run. The time a block takes to start depends on the kind of SM: 1.5 to 2.5 us where tensor cores
+    read shared memory, less than 1 us where they are fed from registers."""
     rates, alike = Rates.of(gpu), []
     found: dict[str, list[AttentionCoefficients]] = {}
     for lender in map(_known, _file("kin.toml").get("attention", {}).get("lenders", ())):
@@ -350,12 +350,12 @@ def _attention_of_all(gpu: Gpu) -> Found | None:
         return None
     middle = between([between(each, np.mean) for each in found.values()], np.median)
     middle = replace(middle, block_s=between(alike, np.mean).block_s) if alike else middle
-    record = {"lender": "joint", "source": "the middle of the generations that were measured"}
+    record = {"lender": "joint", "source": "the median of the generations that were measured"}
     return Found(coefficients=borrowed(middle, "attention", OTHER_UNITS), record=record)
 
 
 FEWEST_GENERATIONS = 2
-"""Of which a middle is taken."""
+"""Below this many a median says nothing."""
 
 
 def _section(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Found:

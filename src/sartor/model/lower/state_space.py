@@ -41,7 +41,7 @@ def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
 
 def _turned(setting: Setting, mixer: StateSpaceMixer, width: Ints, name: str) -> Piece:
     """Megatron's activations are [tokens, batch, width], Mamba-2's kernels want sequences whole: of several in a
-    microbatch each side is copied (Megatron-Core, ssm/mamba_mixer.py: rearrange(...).contiguous(); recalled)."""
+    microbatch each side is copied (Megatron-Core, ssm/mamba_mixer.py, ``_ssm_training``; read 2026-11-25)."""
     if not (setting.training and setting.kernels.strided_heads and mixer.chunk_size):
         return Piece()
     several = np.greater(setting.batch, 1)

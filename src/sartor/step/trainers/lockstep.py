@@ -12,6 +12,7 @@ LOCKSTEP = Trainer(
     p2p_overlap=False,
     hides_tp_backward=False,
     strided_heads=False,
+    pads_experts=False,
     grad_dtype=DType.BF16,
     splits_experts=True,
     interleaves=False,
