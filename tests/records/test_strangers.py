@@ -11,6 +11,7 @@ import pytest
 
 from sartor.calibrate.fit import Index, Products, packaged_seconds
 from sartor.calibrate.fit_file import read_records
+from sartor.cli import run
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
 from sartor.records.tables import read_tables
@@ -80,8 +81,33 @@ def test_rows_of_another_device_are_named_and_counted(left_out: LeftOut) -> None
     assert left_out(seconds) == {"a time of another device (a100_sxm's)": ODD}
 
 
-def test_times_copied_from_other_shapes_are_named_and_counted(left_out: LeftOut) -> None:
+COPIED = "a time copied from another shape"
+
+
+@pytest.mark.parametrize("count", [4, ODD, 100])
+def test_times_copied_from_other_shapes_are_named_and_counted(left_out: LeftOut, count: int) -> None:
+    seconds = times("h200_sxm")
+    seconds[:count] = seconds[count : 2 * count]
+    assert left_out(seconds)[COPIED] > 0.7 * count
+
+
+def test_rows_with_one_anothers_times_are_copied_too_though_none_has_its_own(left_out: LeftOut) -> None:
+    seconds = times("h200_sxm")
+    seconds[:ODD] = np.roll(seconds[:ODD], 1)
+    assert left_out(seconds)[COPIED] > 0.7 * ODD
+
+
+def test_equal_times_of_a_coarse_clock_are_no_copies(left_out: LeftOut) -> None:
+    draw = np.random.default_rng(7)
+    seconds = times("h200_sxm", 0.1) * np.where(draw.random(ROWS) < 0.1, 3.0, 1.0)  # some honestly slow
+    assert COPIED not in left_out(np.maximum(1.0, np.round(seconds * 1e5)) * 1e-5)
+
+
+def test_the_command_says_how_many_times_are_copied(
+    left_out: LeftOut, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seconds = times("h200_sxm")
     seconds[:ODD] = seconds[ODD : 2 * ODD]
-    found = left_out(seconds)
-    assert found["a time copied from another shape"] > 0.7 * ODD
+    found = left_out(seconds)[COPIED]
+    assert run(["calibrate", str(tmp_path / "records.csv"), "--gpu", "h200_sxm"]) == 0
+    assert f"left out {found} rows: {COPIED}" in capsys.readouterr().out

@@ -40,8 +40,12 @@ UNIT, NEAR_UNIT = float(np.log(1000.0)), float(np.log(3.0))
 FAR, FAR_COPY, FAR_DEVICE = 4.0, float(np.log(1.5)), float(np.log(1.25))
 """Robust deviations, and the least ln, by which a copied row lies off; and the least of a row of another device."""
 
-DISTINCT = 0.8
-"""Part of a file's times that are unlike any other, below which equal times say nothing (a coarse clock)."""
+BY_CHANCE = 5.0
+"""How many times as many rows as would by chance (a coarse clock gives many shapes one time) have another shape's."""
+
+UNLIKE, TOGETHER = 0.5, 0.3
+"""Rows that have one another's times: correlation with what is predicted is less, and what the whole of their times is
+off is less than this part of what each is."""
 
 NEAR_DEVICE, SHARE_OF_DEVICE = float(np.log(1.2)), 0.65
 """How near another device's prediction its rows lie, and the part of all unexplained rows that it must explain."""
@@ -58,23 +62,38 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     yield "a time about 1,000 times off the other rows' (another unit)", unit
     scatter = max(float(np.median(np.abs(off))) / 0.6745, 0.01)
     copied = _copied(measured_s, predicted_s, (np.abs(off) > max(FAR * scatter, FAR_COPY)) & ~unit)
-    yield "a time copied from another shape", copied
+    yield COPIED, copied
     left = (np.abs(off) > max(FAR * scatter, FAR_DEVICE)) & ~unit & ~copied
-    yield from _of_another_device(timed, left)
+    for reason, found in _of_another_device(timed, left):
+        yield reason, found
+        left &= ~found
+    yield COPIED, _exchanged(off, np.log(predicted_s), left)
+
+
+COPIED = "a time copied from another shape"
 
 
 def _copied(measured_s: FloatArray, predicted_s: FloatArray, far: Mask) -> Mask:
     """Rows far off whose time is, to the last digit, that of a shape which should take another."""
     same: dict[float, list[float]] = {}
-    if np.unique(measured_s).size < DISTINCT * measured_s.size:
-        return np.zeros_like(far)
     for i in np.flatnonzero(~far):
         same.setdefault(float(measured_s[i]), []).append(float(predicted_s[i]))
     copied = np.zeros_like(far)
     for i in np.flatnonzero(far):
         others = np.asarray(same.get(float(measured_s[i]), []))
         copied[i] = bool(np.any(np.abs(np.log(others / predicted_s[i])) > FAR_COPY))
-    return copied if copied.sum() >= _several(far) else np.zeros_like(far)
+    twins = sum(len(each) for each in same.values() if len(each) > 1) / max(1, int((~far).sum()))
+    return copied if copied.sum() >= max(2.0, BY_CHANCE * twins * far.sum()) else np.zeros_like(far)
+
+
+def _exchanged(off: FloatArray, size: FloatArray, far: Mask) -> Mask:
+    """Rows far off that have one another's times: sizes say nothing of their own, all of them are as predicted."""
+    none = np.zeros_like(far)
+    if far.sum() < 2 * _several(far):
+        return none
+    expected, found = size[far], size[far] + off[far]
+    together = np.abs(np.sort(expected) - np.sort(found)).mean() < TOGETHER * np.abs(off[far]).mean()
+    return far if together and np.corrcoef(expected, found)[0, 1] < UNLIKE else none
 
 
 def _several(rows: Mask) -> float:
