@@ -167,6 +167,8 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
         (["--routing-skew", "0.5"], "--routing-skew=0.5"),
         (["--seq-len", "0"], "--seq-len=0: must be a whole number"),
         (["--top", "0"], "--top=0"),
+        (["--tp", "8"], "No such option: --tp; nearest: --fix tp=VALUE"),
+        (["--gpu", "h100"], "No such option: --gpu; nearest: --cluster"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(
@@ -174,6 +176,14 @@ def test_what_cannot_be_used_is_one_sentence(
 ) -> None:
     ran = sartor(*small, *words, "--json")
     assert sentence in ran.refusal()
+
+
+def test_a_plan_that_contradicts_itself_names_the_one_change_that_mends_it(sartor: Call) -> None:
+    asked = ("estimate", "llama-3-8b", "--gpu", "h100", "--num-devices", 64, "--global-batch-size", 256, "--json")
+    said = sartor(*asked, "--pp", 4, "--zero-stage", 3).refusal()
+    assert "ZeRO 2 and 3 do not go with a pipeline; nearest: zero_stage=1 or pp=1" in said
+    for change in (("--pp", 1, "--zero-stage", 3), ("--pp", 4, "--zero-stage", 1)):
+        assert sartor(*asked, *change).code in (0, 3)
 
 
 MIXED = """

@@ -249,9 +249,30 @@ def _comes_from(error: BaseException | None, kind: type[BaseException]) -> bool:
     return False
 
 
+OTHER_WORDS = {
+    "--gpu": "--cluster", "--gpus": "--num-devices", "--world-size": "--num-devices", "--precision": "--dtype",
+    "--recipe": "--dtype", "--batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
+}  # fmt: skip
+"""Options of other commands and tools, and ours of the same meaning, whose letters differ."""
+
+
+def _meant(error: Any, option: str) -> str:
+    """What the command calls an option that it does not have: an option by another word, or an axis of ``--fix``."""
+    if not option or error.ctx is None:
+        return ""
+    has = {word for param in error.ctx.command.params for word in param.opts}
+    axis = option.removeprefix("--").replace("-", "_")
+    if "--fix" in has and axis in import_module("sartor.plans.fixed").FIXABLE:
+        return f"--fix {axis}=VALUE"
+    meant = OTHER_WORDS.get(option, "")
+    return meant if meant in has else ""
+
+
 def _from_usage(error: Any) -> InputError:
     """A parser error as one sentence."""
     field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None)
+    if meant := _meant(error, str(getattr(error, "option_name", ""))):
+        return UsageError(field or "command line", f"No such option: {field}", meant)
     possibilities = ", ".join(getattr(error, "possibilities", None) or ())
     message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]
     message = re.sub(r"'([^']{60})[^']{3,}'", r"'\1...'", message)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from sartor.model.training import PipelineSchedule, Recompute
+import numpy as np
+
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PricedPlan, Relaxation, Tightest
-from sartor.plans.space import chunks, plan_space, size_of
+from sartor.plans.space import AXES, chunks, plan_space, size_of
 from sartor.units import format_bytes, round_up
 
 DOUBLINGS = 7
@@ -36,6 +39,18 @@ def tightest(
         f"{format_bytes(over)} more than {small.name} {_has(pricer)}"
     )
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
+
+
+def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> str:
+    """Of a whole plan that cannot be, the one or two nearest values after which it can, replicas following:
+    ``pp=1 or zero_stage=1``; empty if no single change helps."""
+    found = []
+    for name in (each for each in AXES if each != "dp"):
+        held = {other: value for other, value in axes.items() if other not in (name, "dp")}
+        space = plan_space(job, num_devices, held)
+        for value in np.unique(with_switches(job, space, structures(job, space).rows, {})[name]).tolist():
+            found.append((abs(math.log((value + 1) / (axes[name] + 1))), f"{name}={word_of(name, value)}"))
+    return " or ".join(words for _, words in sorted(found)[:2])
 
 
 def _has(pricer: Pricer) -> str:

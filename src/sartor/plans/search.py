@@ -35,7 +35,7 @@ from sartor.plans.evaluate import (
 )
 from sartor.plans.fixed import check_fixed, impossible_axis
 from sartor.plans.front import Kept, chosen, first_of, joined
-from sartor.plans.relax import something_fits, tightest
+from sartor.plans.relax import one_change, something_fits, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
@@ -167,9 +167,11 @@ class HeldPlan:
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
         if not kept.evaluated:
-            said = ",".join(f"{name}={value}" for name, value in self.axes.items() if name in STRUCTURE and value != 1)
+            told = {name: word_of(name, value) for name, value in self.axes.items() if value != (name in STRUCTURE)}
+            said = ",".join(f"{name}={word}" for name, word in told.items())
             alone = impossible_axis(self.job, self.num_devices, self.axes)
-            raise alone or InputError("plan", said or "one device", max(rejected, key=lambda each: rejected[each]))
+            why, near = max(rejected, key=rejected.__getitem__), one_change(self.job, self.num_devices, self.axes)
+            raise alone or InputError("plan", said or "one device", why, near)
         _, best = _best(pricer, kept, 1)
         return best[0] if best else priced(pricer, kept.leanest.rows)[0]
 

@@ -164,7 +164,7 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
     share = efficiency(op, cost)
     waves = cost.details.get("waves")
     cells = (
-        (" " if indent else "") + short_name(op),
+        (" " if indent else "") + _breakable(short_name(op)),
         PASS_WORDS[op.pass_],
         str(int(op.count)),
         size_text(op),
@@ -176,6 +176,11 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
         "" if share is None else f"{100 * share:.0f}%",
     )
     table.add_row(*(Text(cell) for cell in cells))
+
+
+def _breakable(name: str) -> str:
+    """A collective's long name as words, so that a narrow column breaks between them: ``mlp grad all_gather``."""
+    return name.replace(".", " ").replace("grad_", "grad ").replace("input_", "input ") if "." in name else name
 
 
 def times_table(times: OperatorTimes) -> Table:
