@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sartor.cost.chip.price import chip_alternatives, chip_cost
-from sartor.cost.collective.collective import collective_cost
+from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.attention import attention_cost
@@ -30,6 +30,7 @@ from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
 from sartor.operators import (
     Attention,
+    Collective,
     DType,
     Gemm,
     GroupedGemm,
@@ -189,6 +190,7 @@ def _on_gpu(
     gemms = [op for op in operators if isinstance(op, Gemm)]
     alone = len(gemms) == 1 and bool(np.all(np.asarray(gemms[0].count) == 1))
     of_gemms = iter(gemm_costs(gemms, gpu, known if alone else known.with_cold_weights(), clock=clock, details=details))
+    of_collectives = iter(collective_costs([op for op in operators if isinstance(op, Collective)], gpu, known, cluster))
     costs: list[Cost] = []
     for op in operators:
         if isinstance(op, Gemm):
@@ -200,7 +202,7 @@ def _on_gpu(
         elif isinstance(op, MemoryBound):
             costs.append(memory_bound_cost(op, gpu, known, eager=eager))
         else:
-            costs.append(collective_cost(op, gpu, known, cluster))
+            costs.append(next(of_collectives))
     return costs
 
 

@@ -7,6 +7,7 @@ nothing is left to hide behind. docs/concepts/training-step.md derives it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
 from sartor.step.states import expert_replicas
-from sartor.units import Bools, Floats, Ints
+from sartor.units import Bools, Floats, Ints, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,29 +82,26 @@ def data_traffic(
     parameters.
     """
     d = plan.dims
-
     most = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
 
-    def line(kind: CollectiveKind, size: Ints, stride: Ints, share: Floats = 1.0) -> Line:
-        return _line(kind, size, stride, share, cluster, calibration, most)
-
-    def group(replicas: Ints, stride: Ints) -> GroupTraffic:
-        sharded = np.greater_equal(plan.zero_stage, 1)
-        shards = np.where(sharded, shard_devices(plan, replicas), 1)
-        copies = replicas // shards
-        scattered = line(CollectiveKind.REDUCE_SCATTER, shards, stride)
-        among = line(CollectiveKind.ALL_REDUCE, copies, stride * shards, 1.0 / shards)
-        gathered = line(CollectiveKind.ALL_GATHER, shards, stride)
-        return GroupTraffic(reduce=scattered + among, gather=gathered, shards=shards)
+    def lines(kind: CollectiveKind, *groups: _Group) -> list[Line]:
+        return _lines(kind, groups, cluster, calibration, most)
 
     inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
-    return DataTraffic(
-        dense=group(np.asarray(d.dp * d.cp), np.asarray(d.tp)),
-        expert=group(np.asarray(expert_replicas(job, plan)), np.asarray(inner)),
-        tied=line(
-            CollectiveKind.ALL_REDUCE, np.where(np.greater(d.pp, 1), 2, 1), d.tp * d.cp * d.dp * np.maximum(d.pp - 1, 1)
-        ),
+    whole = ((np.asarray(d.dp * d.cp), np.asarray(d.tp)), (np.asarray(expert_replicas(job, plan)), np.asarray(inner)))
+    sharded = np.greater_equal(plan.zero_stage, 1)
+    shards = [np.where(sharded, shard_devices(plan, replicas), 1) for replicas, _ in whole]
+    each = [_Group(size, stride) for size, (_, stride) in zip(shards, whole, strict=True)]
+    pairs = zip(whole, shards, strict=True)
+    among = [_Group(replicas // size, stride * size, 1.0 / size) for (replicas, stride), size in pairs]
+    tied = _Group(np.where(np.greater(d.pp, 1), 2, 1), d.tp * d.cp * d.dp * np.maximum(d.pp - 1, 1))
+    scattered, gathered = lines(CollectiveKind.REDUCE_SCATTER, *each), lines(CollectiveKind.ALL_GATHER, *each)
+    *added, of_tied = lines(CollectiveKind.ALL_REDUCE, *among, tied)
+    dense, expert = (
+        GroupTraffic(reduce=one + other, gather=gather, shards=size)
+        for one, other, gather, size in zip(scattered, added, gathered, shards, strict=True)
     )
+    return DataTraffic(dense=dense, expert=expert, tied=of_tied)
 
 
 UNBROKEN_BYTES = 1e15
@@ -116,20 +114,30 @@ def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
     return np.minimum(wanted, replicas)
 
 
-def _line(
-    kind: CollectiveKind,
-    size: Ints,
-    stride: Ints,
-    share: Floats,
-    cluster: Cluster,
-    calibration: Calibration,
-    bucket_bytes: float,
-) -> Line:
-    def seconds(message: float) -> Floats:
-        return network_time_s(kind, message * share, size, stride, cluster, calibration).time_s
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Devices of one collective, how far apart they are, and the share of a message that it moves."""
 
-    start, whole = seconds(1.0), seconds(bucket_bytes)
-    return Line(start_s=start, s_per_byte=(whole - start) / (bucket_bytes - 1.0))
+    size: Ints
+    stride: Ints
+    share: Floats = 1.0
+
+
+def _lines(
+    kind: CollectiveKind, groups: Sequence[_Group], cluster: Cluster, calibration: Calibration, bucket_bytes: float
+) -> list[Line]:
+    """Lines through a message of one byte and one of a bucket, of all groups in one pass."""
+    parts = [np.broadcast_arrays(each.size, each.stride, each.share) for each in groups]
+    size, stride, share = (np.concatenate([np.ravel(column) for column in of]) for of in zip(*parts, strict=True))
+    message = np.array([[1.0], [bucket_bytes]]) * share
+    start, whole = np.asarray(network_time_s(kind, message, size, stride, cluster, calibration).time_s)
+    slope, found, first = (whole - start) / (bucket_bytes - 1.0), list[Line](), 0
+    for of_size, *_ in parts:
+        where = slice(first, first + of_size.size)
+        start_s, s_per_byte = (plain(column[where].reshape(of_size.shape)) for column in (start, slope))
+        found.append(Line(start_s=start_s, s_per_byte=s_per_byte))
+        first += of_size.size
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,17 +6,19 @@ a part and gathers the parts (two shots); the fastest is taken. docs/concepts/co
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from sartor.cost.collective.tiers import network_time_s, own_links, ring_sigma, within_innermost
+from sartor.cost.collective.tiers import network_time_s, own_links, ring_sigma, source_within, within_innermost
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 from sartor.units import Floats, Ints, plain
 
@@ -42,10 +44,48 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     return _chosen(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
 
 
+def collective_costs(
+    ops: Sequence[Collective], gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None
+) -> list[Cost]:
+    """Costs of collectives, in the order given: those of one kind are evaluated together, as flat arrays."""
+    found: dict[int, Cost] = {}
+    for kind in dict.fromkeys(_kind(op) for op in ops):
+        chosen = [i for i, op in enumerate(ops) if _kind(op) == kind]
+        found |= dict(zip(chosen, _together([ops[i] for i in chosen], gpu, calibration, cluster), strict=True))
+    return [found[i] for i in range(len(ops))]
+
+
+def _kind(op: Collective) -> tuple[object, ...]:
+    return op.kind, op.library, op.eager, op.alone
+
+
+def _together(ops: Sequence[Collective], gpu: Gpu, calibration: Calibration, cluster: Cluster | None) -> Iterator[Cost]:
+    if len(ops) == 1:
+        yield collective_cost(ops[0], gpu, calibration, cluster)
+        return
+    parts = [np.broadcast_arrays(op.message_bytes, op.group_size, op.stride) for op in ops]
+    size, group, stride = (np.concatenate([np.ravel(column) for column in of]) for of in zip(*parts, strict=True))
+    flat = replace(ops[0], message_bytes=size, group_size=group, stride=stride)
+    whole, where, start = collective_cost(flat, gpu, calibration, cluster), cluster or own_links(gpu), 0
+    near = within_innermost(group, stride, where)
+    for own, *_ in parts:
+        of_one, start = slice(start, start + own.size), start + own.size
+        terms: JsonDict = {name: _part(getattr(whole, name), of_one, own.shape) for name in _TERMS}
+        yield Cost(**terms, source=source_within(near[of_one], where, calibration))
+
+
+def _part(values: Floats, where: slice, shape: tuple[int, ...]) -> Floats:
+    """One collective's entries of a flat row (or the number that stands for all)."""
+    part: Floats = plain(values[where].reshape(shape)) if isinstance(values, np.ndarray) else values
+    return part
+
+
+_TERMS = ("time_s", "network_s", "overhead_s", "log_sigma")
+
+
 def _chosen(first: Floats, one: Cost, other: Cost) -> Cost:
     """``one`` where ``first`` holds, else ``other``."""
-    terms = ("time_s", "network_s", "overhead_s", "log_sigma")
-    picked = {each: plain(np.where(first, getattr(one, each), getattr(other, each))) for each in terms}
+    picked = {each: plain(np.where(first, getattr(one, each), getattr(other, each))) for each in _TERMS}
     return Cost(**picked, source=one.source if np.all(first) else other.source)
 
 

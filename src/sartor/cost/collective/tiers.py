@@ -68,14 +68,20 @@ def network_time_s(
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
     near = within_innermost(group_size, stride, cluster)
     c = local_coefficients(cluster.tiers[0], calibration)
-    known = "collective" in calibration.calibrated and c is calibration.collective and bool(np.all(near))
     return Cost(
         time_s=plain(network + overhead),
         network_s=plain(network),
         overhead_s=plain(overhead),
         log_sigma=plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
-        source=Source.CALIBRATED if known else Source.ANALYTIC,
+        source=source_within(near, cluster, calibration),
     )
+
+
+def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> Source:
+    """Calibrated where every group stays on links that the device's own fit is of."""
+    own = local_coefficients(cluster.tiers[0], calibration) is calibration.collective
+    known = own and "collective" in calibration.calibrated and bool(np.all(near))
+    return Source.CALIBRATED if known else Source.ANALYTIC
 
 
 def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Mask:
@@ -115,7 +121,7 @@ def members(n: Floats, s: Floats, cluster: Cluster) -> list[Floats]:
     found: list[Floats] = []
     for span in _spans(cluster):
         inner = found[-1] if found else np.ones_like(n)
-        found.append(np.clip(_members(n, s, span, cluster.num_devices), inner, n))
+        found.append(np.minimum(np.maximum(_members(n, s, span, cluster.num_devices), inner), n))
     return found
 
 
@@ -278,7 +284,8 @@ class _Way:
         if not self.alone:
             return tier.bytes_per_s
         most = max(tier.alone_bytes_per_s, tier.bytes_per_s)
-        return np.clip(tier.bytes_per_s * self.cluster.devices_per_node / inner, tier.bytes_per_s, most)
+        share = tier.bytes_per_s * self.cluster.devices_per_node / inner
+        return np.minimum(np.maximum(share, tier.bytes_per_s), most)
 
     def _shares_port(self, i: int) -> bool:
         """Whether what goes further leaves through the same adapters."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -71,15 +72,10 @@ def _by_formula(
     kind = _kind(gemms[0])
     c = _coefficients_of(kind, calibration)
     machine = _machine(gpu, kind[0], c, clock, calibration.power)
-    sizes = Problems(
-        **{
-            name: np.concatenate([np.broadcast_to(p[name], shape).ravel() for p, shape in problems])
-            for name in Problems.__slots__
-        }
-    )
+    counts = [prod(shape) for _, shape in problems]
+    sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
     terms = evaluate(sizes, machine, c, details)
     short = terms["time_s"] < _SHORT * c.launch_s
-    counts = [int(np.prod(shape)) for _, shape in problems]
     forward = [isinstance(each, Gemm) and not each.accumulates and not each.quantized for each in gemms]
     layouts = [each.layout if plain else None for each, plain in zip(gemms, forward, strict=True)]
     return GemmRows(
@@ -99,12 +95,23 @@ def _by_formula(
     )
 
 
+def _side_by_side(
+    name: str, problems: Sequence[tuple[dict[str, Any], tuple[int, ...]]], counts: Sequence[int]
+) -> FloatArray:
+    """One size of all GEMMs as a flat row, each broadcast to its own shape."""
+    row, start = np.empty(sum(counts)), 0
+    for (sizes, shape), count in zip(problems, counts, strict=True):
+        row[start : start + count].reshape(shape)[...] = sizes[name]
+        start += count
+    return row
+
+
 def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]], rows: GemmRows) -> Iterator[Cost]:
     """Rows handed back to the GEMMs they are of, each in its own shape."""
     fitted_here = f"gemm.{rows.dtype.value}" in rows.calibration.calibrated
     source, start = Source.CALIBRATED if fitted_here else Source.ANALYTIC, 0
     for gemm, shape in zip(gemms, shapes, strict=True):
-        stop = start + int(np.prod(shape))
+        stop = start + prod(shape)
         widen = GROUPED_SIGMA if isinstance(gemm, GroupedGemm) else 1.0
         terms = {key: values[start:stop] for key, values in rows.terms.items()}
         yield _cost(terms, rows.log_sigma[start:stop] * widen, shape, source)
@@ -280,7 +287,7 @@ _ELEMENT_BITS = {
 def _alignment(length: object, bits: int) -> Any:
     """log2 of the bytes (1..128) that a contiguous length of elements is a whole multiple of."""
     length = np.asarray(length, dtype=np.int64)
-    aligned = np.clip((length & -length) * bits // 8, 1, 128)
+    aligned = np.minimum(np.maximum((length & -length) * bits // 8, 1), 128)
     return np.frexp(aligned.astype(np.float64))[1] - 1
 
 
