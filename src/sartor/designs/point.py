@@ -18,13 +18,13 @@ from sartor.cost.chip.energy import operator_energy, static_power_w
 from sartor.designs.bounds import bare_problem, most_devices, served_copies, served_rates, update_s_per_byte
 from sartor.designs.parts import ModelParts, Split, model_parts
 from sartor.designs.question import DesignQuestion
-from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator import FIELD_NAMES, Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
 from sartor.placement.plan import Plan, Stage
 from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Width
-from sartor.schedules.makespan import SCHEDULE_LIMIT_S, in_turn_s, makespan_s, timing_fields
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S, known_in_turn_s, makespan_s, timing_fields
 from sartor.schedules.solve import ScheduleCache
 
 
@@ -259,7 +259,7 @@ def _layer_times(
         times = []
         for way, graph in (("forward", part.forward), ("backward", part.backward)):
             if part.in_turn or not graph.operators:
-                seconds = float(in_turn_s(graph, a))
+                seconds = known_in_turn_s(graph, a)
                 times.append((seconds, seconds))
             else:
                 times.append(
@@ -330,13 +330,47 @@ def joules_per_token(question: DesignQuestion, point: Point, option: Option, ste
     assert parts is not None
     twice = 2.0 if option.recompute is Recompute.FULL else 1.0
     dynamic = 0.0
-    for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
-        for graph, times in ((part.forward, twice), (part.backward, 1.0)):
-            for op in graph.operators:
-                energy = operator_energy(op, a)
-                dynamic += count * times * float(op.count) * float(energy.total_j - energy.static_j)
+    moved = _dynamic_j(model, option.split, question.global_batch_size, _Chip(a))
+    for (forward, backward), count in zip(moved, (1, *parts.counts, 1), strict=True):
+        for operators, times in ((forward, twice), (backward, 1.0)):
+            for executions, joules in operators:
+                dynamic += count * times * executions * joules
     sequences, tokens = question.global_batch_size, model.seq_len
     if parts.served:
         sequences, tokens = served_copies(question, option.split) * option.microbatch_size, parts.served.new_tokens
     static = float(static_power_w(a)) * most_devices(question) * step_s
     return (dynamic * option.width * sequences / option.microbatch_size + static) / (sequences * tokens)
+
+
+class _Chip:
+    """An accelerator, equal to another whose operators take the same energy."""
+
+    __slots__ = ("accelerator", "key")
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.key = tuple(getattr(accelerator, name) for name in FIELD_NAMES if name not in _WORDS)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Chip) and self.key == other.key
+
+
+_WORDS = ("name", "title", "note", "confidence", "sources")
+Executed = tuple[tuple[float, float], ...]
+"""Executions of each operator of a graph in one pass, and the joules of one beyond static power."""
+
+
+@lru_cache(maxsize=1024)
+def _dynamic_j(model: Any, split: Split, global_batch_size: int, chip: _Chip) -> tuple[tuple[Executed, Executed], ...]:
+    """Of the forward and backward pass of each part of a model, worked out once in a process."""
+    parts = _parts(model, split, global_batch_size)
+    assert parts is not None
+    return tuple((_executed(part.forward, chip), _executed(part.backward, chip)) for part in parts.parts)
+
+
+def _executed(graph: OperatorGraph, chip: _Chip) -> Executed:
+    energies = ((op, operator_energy(op, chip.accelerator)) for op in graph.operators)
+    return tuple((float(op.count), float(energy.total_j - energy.static_j)) for op, energy in energies)

@@ -284,7 +284,9 @@ def _bits(dtype: DType) -> int:
     return int(8 * dtype.bytes)
 
 
-def _require(name: str, value: object, *, positive: bool = True, whole: bool = False) -> None:
+def _require(name: str, value: Any, *, positive: bool = True, whole: bool = False) -> None:
+    if type(value) in (int, float) and 0 < value < np.inf and not (whole and value % 1):
+        return  # most are plain numbers
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise InputError(name, value, "must be a number or an array of numbers")

@@ -14,9 +14,11 @@ each the one that raises the bound most. All is in whole numbers, so nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from sartor.schedules.split import OpBlock, bits
 from sartor.units import ceil_div
@@ -28,8 +30,10 @@ ROUNDS = 4
 
 Modes: TypeAlias = tuple[tuple[bool, bool], ...]
 """For each operator, whether one core, and whether all cores, can be part of a better schedule."""
-Found: TypeAlias = tuple[int, list[int], list[int]]
-"""A bound, and the bounds with each operator on one core, and with each split."""
+Whole: TypeAlias = Any
+"""Whole numbers [operators, weights]: of 64 bits where all that is summed fits, else Python's."""
+EXACT = 1 << 60
+"""Largest sum that is left to 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +52,10 @@ def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
     """
     covers = [list(bits(mask)) for mask in block.covers]
     modes: Modes = tuple((True, may) for may in block.may_split)
-    value = 0
+    weighted, value = _Weighted.of(block), 0
     for _ in range(ROUNDS):
-        found = [_weighted(block, covers, modes, weights) for weights in _weights(block)]
-        value = max(value, *(total for total, _, _ in found))
-        single, split = ([max(column) for column in zip(*(row[k] for row in found), strict=True)] for k in (1, 2))
+        total, single, split = _over_weights(weighted, covers, modes)
+        value = max(value, total)
         kept = tuple(
             (may_single and single[i] < upper, may_split and split[i] < upper)
             for i, (may_single, may_split) in enumerate(modes)
@@ -71,10 +74,6 @@ def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:
     for i in reversed(range(block.size)):
         out[i] = durations[i] + max((out[j] for j in bits(covers[i])), default=0)
     return out
-
-
-def _least(single: int, split: int, mode: tuple[bool, bool]) -> int:
-    return min(single, split) if all(mode) else single if mode[0] else split
 
 
 class _Weights(NamedTuple):
@@ -101,60 +100,101 @@ def _weights(block: OpBlock) -> Iterator[_Weights]:
                 yield _Weights(grid, tensor, vector, rest - tensor - vector, shared, traffic)
 
 
-def _weighted(block: OpBlock, covers: list[list[int]], modes: Modes, weights: _Weights) -> Found:
-    """The bound for one set of weights, and the bounds with each operator on one core, and split.
+@dataclass(frozen=True, slots=True)
+class _Weighted:
+    """A block under every set of weights, those with most weight on paths first. Everything is times grid * N_tc *
+    N_vc, so that it stays whole."""
 
-    Everything is times grid * N_tc * N_vc, so that it stays whole.
-    """
-    num_tc, num_vc, paths = max(block.num_tc, 1), max(block.num_vc, 1), weights.paths
-    whole = num_tc * num_vc
-    scale, step = weights.grid * whole, [whole * time for time in block.latency]
-    alone = [scale * time for time in block.intra_latency]
-    tensor, vector = weights.tensor * num_vc, weights.vector * num_tc
-    moved = [weights.shared * whole * time for time in weights.traffic or (0,) * block.size]
-    work = [
-        time * (tensor * kind.needs_tensor_core + vector * kind.needs_vector_core) + each
-        for kind, time, each in zip(block.core_types, block.latency, moved, strict=True)
-    ]
-    on_path = [w + paths * s for w, s in zip(work, step, strict=True)]
-    with_single, with_split = _through_each(covers, modes, work, on_path, alone)
-    least = list(map(_least, work, alone, modes))
-    for _ in range(paths):
-        more = [w + s for w, s in zip(work, step, strict=True)]
-        more_least = list(map(_least, more, alone, modes))
-        for i in _best_path(covers, [high - low for high, low in zip(more_least, least, strict=True)]):
-            work[i], least[i] = more[i], more_least[i]
-    total = sum(least)
-    with_single = [max(one, total - low + w) for one, low, w in zip(with_single, least, work, strict=True)]
-    with_split = [max(one, total - low + q) for one, low, q in zip(with_split, least, alone, strict=True)]
-    return ceil_div(total, scale), [ceil_div(x, scale) for x in with_single], [ceil_div(x, scale) for x in with_split]
+    scale: int
+    step: Whole
+    """What an operator on a path counts for, one unit of weight [operators, 1]."""
+    alone: Whole
+    """Seconds of a split operator [operators, 1]."""
+    work: Whole
+    paths: list[int]
+
+    @classmethod
+    def of(cls, block: OpBlock) -> _Weighted:
+        weights = sorted(_weights(block), key=lambda each: -each.paths)
+        num_tc, num_vc, grid = max(block.num_tc, 1), max(block.num_vc, 1), weights[0].grid
+        whole = num_tc * num_vc
+        scale = grid * whole
+        fits = 4 * scale * (sum(block.latency) + sum(block.intra_latency)) < EXACT
+        kind: Any = np.int64 if fits else object
+
+        def column(values: Sequence[int]) -> Whole:
+            return np.array(values, dtype=kind)[:, None]
+
+        tensor = column([each.needs_tensor_core for each in block.core_types])
+        vector = column([each.needs_vector_core for each in block.core_types])
+        of_tensor, of_vector, of_shared = (
+            np.array([getattr(each, name) * factor for each in weights], dtype=kind)
+            for name, factor in (("tensor", num_vc), ("vector", num_tc), ("shared", whole))
+        )
+        work = column(block.latency) * (tensor * of_tensor + vector * of_vector)
+        if block.traffic:
+            moved = np.array([each.traffic or (0,) * block.size for each in weights], dtype=kind).T
+            work = work + of_shared * moved
+        step, alone = whole * column(block.latency), scale * column(block.intra_latency)
+        return cls(scale, step, alone, work, [each.paths for each in weights])
+
+
+def _over_weights(of: _Weighted, covers: list[list[int]], modes: Modes) -> tuple[int, list[int], list[int]]:
+    """The best bound over all weights, and the best with each operator on one core, and with each split."""
+    huge = 4 * EXACT
+    barred = np.array([[0 if single else huge] for single, _ in modes], dtype=of.step.dtype)
+    split = np.where([[may] for _, may in modes], of.alone, huge)
+
+    def least_of(work: Whole) -> Whole:
+        return np.minimum(np.maximum(work, barred), split)
+
+    work, least = of.work.copy(), least_of(of.work)
+    with_single, with_split = _through_each(of, covers, least, least_of)
+    for taken in range(of.paths[0]):
+        count = sum(each > taken for each in of.paths)
+        more = work[:, :count] + of.step
+        more_least = least_of(more)
+        on_path = _best_path(covers, more_least - least[:, :count])
+        work[:, :count] = np.where(on_path, more, work[:, :count])
+        least[:, :count] = np.where(on_path, more_least, least[:, :count])
+    total = least.sum(axis=0)
+    with_single = np.maximum(with_single, total - least + work).max(axis=1)
+    with_split = np.maximum(with_split, total - least + of.alone).max(axis=1)
+    single, apart = ([ceil_div(int(x), of.scale) for x in each] for each in (with_single, with_split))
+    return ceil_div(int(total.max()), of.scale), single, apart
 
 
 def _through_each(
-    covers: list[list[int]], modes: Modes, off_path: list[int], on_path: list[int], alone: list[int]
-) -> tuple[list[int], list[int]]:
-    """The bound with the whole weight on one path through each operator, on one core and split."""
-    least = list(map(_least, off_path, alone, modes))
-    gain = [_least(w, q, mode) - low for w, q, mode, low in zip(on_path, alone, modes, least, strict=True)]
-    ahead, behind, total = [0] * len(gain), list(gain), sum(least)
+    of: _Weighted, covers: list[list[int]], least: Whole, least_of: Callable[[Whole], Whole]
+) -> tuple[Whole, Whole]:
+    """The bounds with the whole weight on one path through each operator, on one core and split."""
+    on_path = of.work + np.array(of.paths, dtype=of.step.dtype) * of.step
+    gain = least_of(on_path) - least
+    ahead, behind = np.zeros_like(gain), gain.copy()
     for i, targets in enumerate(covers):
         for j in targets:
-            ahead[j] = max(ahead[j], ahead[i] + gain[i])
+            ahead[j] = np.maximum(ahead[j], ahead[i] + gain[i])
     for i in reversed(range(len(gain))):
-        behind[i] += max((behind[j] for j in covers[i]), default=0)
-    others = [total - least[i] + ahead[i] + behind[i] - gain[i] for i in range(len(gain))]
-    with_single = [rest + w for rest, w in zip(others, on_path, strict=True)]
-    return with_single, [rest + q for rest, q in zip(others, alone, strict=True)]
-
-
-def _best_path(covers: list[list[int]], gains: list[int]) -> Iterator[int]:
-    """The path with the largest sum of gains."""
-    ahead, following = list(gains), [-1] * len(gains)
-    for i in reversed(range(len(gains))):
         if covers[i]:
-            following[i] = max(covers[i], key=ahead.__getitem__)
-            ahead[i] += ahead[following[i]]
-    here = max(range(len(gains)), key=ahead.__getitem__)
-    while here >= 0:
-        yield here
-        here = following[here]
+            behind[i] += behind[covers[i]].max(axis=0)
+    others = least.sum(axis=0) - least + ahead + behind - gain
+    return others + on_path, others + of.alone
+
+
+def _best_path(covers: list[list[int]], gains: Whole) -> Whole:
+    """Which operators are on the path with the largest sum of gains, under each set of weights."""
+    ahead, following = gains.copy(), np.full(gains.shape, -1)
+    for i in reversed(range(len(gains))):
+        below = covers[i]
+        if len(below) == 1:
+            following[i] = below[0]
+            ahead[i] += ahead[below[0]]
+        elif below:
+            those = ahead[below]
+            following[i] = np.array(below)[those.argmax(axis=0)]
+            ahead[i] += those.max(axis=0)
+    here, on = ahead.argmax(axis=0), np.zeros(gains.shape, dtype=bool)
+    for i in range(len(gains)):
+        on[i] = here == i
+        here = np.where(on[i], following[i], here)
+    return on

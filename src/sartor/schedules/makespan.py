@@ -64,6 +64,16 @@ def _known(block: _Block) -> Makespan:
     return makespan_s(block.graph, block.accelerator)
 
 
+def known_in_turn_s(graph: OperatorGraph, accelerator: Accelerator) -> float:
+    """`in_turn_s` of one chip, each block worked out once in a process."""
+    return _known_in_turn(_Block(graph, accelerator))
+
+
+@lru_cache(maxsize=4096)
+def _known_in_turn(block: _Block) -> float:
+    return float(in_turn_s(block.graph, block.accelerator))
+
+
 def timing_fields(a: Accelerator) -> tuple[object, ...]:
     """What the time of an operator depends on: everything but the memory's capacity."""
     numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")

@@ -31,13 +31,9 @@ class CoreType(StrEnum):
     FUSED = "TCandVC"
     NOP = "Nop"
 
-    @property
-    def needs_tensor_core(self) -> bool:
-        return self in (CoreType.TC, CoreType.FUSED)
-
-    @property
-    def needs_vector_core(self) -> bool:
-        return self in (CoreType.VC, CoreType.FUSED)
+    def __init__(self, word: str) -> None:
+        self.needs_tensor_core = word in ("TC", "TCandVC")
+        self.needs_vector_core = word in ("VC", "TCandVC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

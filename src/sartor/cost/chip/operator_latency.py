@@ -163,7 +163,7 @@ class _Distinct:
             columns = [np.broadcast_to(getattr(accelerator, name), self.shape).reshape(-1) for name in used]
             first, self.inverse = _distinct_rows(columns)
             fixed |= {name: column[first] for name, column in zip(used, columns, strict=True)}
-        self.candidates = replace(accelerator, **fixed)
+        self.candidates = replace(accelerator, **fixed) if fixed else accelerator
 
     def spread(self, seconds: Floats) -> Latencies:
         """(operators, candidates of its own) or less, over all candidates: (operators, *candidates)."""

@@ -197,15 +197,21 @@ def _each_chunk(
     """``price`` of all candidates, chunk by chunk, in their common shape."""
     p, chip = _problem_arrays(product), _chip_arrays(a)
     shape = np.broadcast_shapes(*(np.shape(x) for x in (*p, *chip)))
-    flat = [np.broadcast_to(x, shape).reshape(-1) for x in (*p, *chip)]
+    flat = [_flat(x, shape) for x in (*p, *chip)]
     parts = [price(_Problem(*rows[: len(p)]), _Chip(*rows[len(p) :]), a.dataflow) for rows in _chunks(flat)]
     whole = (np.concatenate(column).reshape(shape) for column in zip(*parts, strict=True))
     return tuple(float(x) if x.ndim == 0 else x for x in whole)
 
 
+def _flat(values: Floats, shape: tuple[int, ...]) -> FloatArray:
+    column = np.empty(shape)
+    column[...] = values
+    return column.reshape(-1)
+
+
 def _chunks(flat: list[FloatArray]) -> Iterator[list[FloatArray]]:
     for start in range(0, flat[0].size, CHUNK):
-        yield [np.asarray(x[start : start + CHUNK], dtype=np.float64) for x in flat]
+        yield [x[start : start + CHUNK] for x in flat]
 
 
 def _problem_arrays(p: Product) -> list[Any]:
