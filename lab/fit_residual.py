@@ -491,7 +491,7 @@ DEFAULT = [
     *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
       if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
     "a100_sxm.int8", "arc_pro_b60.fp8",
-    "mi355x.bf16", "mi355x.fp8", "mi308x.fp8",
+    "mi355x.bf16", "mi355x.fp8", "mi355x.mxfp4", "mi308x.fp8", "mi308x.fp8_block", "mi300x.fp8_block",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),
 ]  # fmt: skip
