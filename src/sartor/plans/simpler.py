@@ -34,7 +34,7 @@ def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpl
     if best is None or search.cluster.gpu.accelerator is not None:
         return None
     known = set(mechanisms(best.plan))
-    near = [each for each in _candidates(search, calibration) if each.step_s <= best.high_s]
+    near = [each for each in _candidates(search, known, calibration) if each.step_s <= best.high_s]
     near = [each for each in near if known > set(mechanisms(each.plan))]
     if not near:
         return None
@@ -63,15 +63,30 @@ def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
     return tuple(word for word, is_on in on.items() if is_on)
 
 
-def _candidates(search: PlanSearch, calibration: Calibration | None) -> Iterator[PricedPlan]:
-    """The best of every set of dims, and of the first few the plainest plans."""
+def _candidates(search: PlanSearch, known: set[str], calibration: Calibration | None) -> Iterator[PricedPlan]:
+    """The best of every set of dims, and of the first few the plainest plans; none is searched for that could not have
+    fewer mechanisms than those ``known``."""
     yield from search.top
     for each in search.top[:LOOKED_AT]:
         dims = each.plan.dims
         plain = {**PLAIN, **{name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}}
         plain["zero_stage"] = min(int(each.plan.zero_stage), 2)
         for recompute in (Recompute.NONE, Recompute.FULL):
-            yield from _plainest(search, {**plain, "recompute": int(recompute), **search.fixed}, calibration)
+            fixed = {**plain, "recompute": int(recompute), **search.fixed}
+            if known > _needed(fixed):
+                yield from _plainest(search, fixed, calibration)
+
+
+def _needed(fixed: Mapping[str, int]) -> set[str]:
+    """Mechanisms that every plan with these fields has."""
+    axes = {
+        "tp": "tensor parallelism",
+        "pp": "pipeline stages",
+        "cp": "context parallelism",
+        "ep": "expert parallelism",
+    }
+    needed = {word for name, word in axes.items() if fixed[name] > 1}
+    return needed | ({"recomputation"} if fixed["recompute"] != Recompute.NONE else set())
 
 
 def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibration | None) -> tuple[PricedPlan, ...]:
