@@ -1,4 +1,4 @@
-"""sartor cuts the model to the hardware, the hardware to the model, and the plan to both.
+"""sartor finds model shapes, parallel plans and accelerators that fit each other, by predicting their time.
 
 >>> import sartor
 >>> answer = sartor.estimate("llama-3.1-8b", gpu="h100", phase="decode", context_len=4096)
@@ -52,8 +52,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """The journeys are loaded when first asked for, so that ``import sartor`` costs nothing. Those that share a room's
-    name (launch, read) are called from ``sartor.api``."""
+    """Load the API on first use, so that ``import sartor`` stays fast. Functions that share a subpackage's name
+    (launch, read) are called from ``sartor.api``."""
     if name == "InputError":
         from sartor.errors import InputError
 

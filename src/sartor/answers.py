@@ -1,4 +1,4 @@
-"""What the journeys answer with: frozen records that tables, figures, pages and JSON are made from."""
+"""Answers of the API functions: frozen records from which tables, figures, pages and JSON are made."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A model, what is asked of it, and on what: the beginning of every journey."""
+    """A model, workload, parallelism and device, settled: the input of estimate, lint and advise."""
 
     reading: ModelReading
     workload: Workload
@@ -66,15 +66,15 @@ class Question:
     gpu: Gpu
     assumptions: tuple[str, ...]
     calibration: Calibration | None = None
-    """Of the user's own; None: what the catalogue knows of the device."""
+    """The user's own; None: the catalogue's calibration of the device."""
     held: HeldPlan | None = None
-    """Of training: the job and the plan that the device takes part in."""
+    """Training only: the job and the plan that the device takes part in."""
     eager: bool = False
     headroom: float = 0.0
-    """Of inference: the share of the memory that stays free; a plan has its own."""
+    """Inference only: the share of memory left free. A training plan has its own."""
 
     def with_shape(self, shape: TransformerShape) -> Question:
-        """The same question of another model of the same kind."""
+        """The same question about another shape."""
         return replace(
             self,
             reading=replace(self.reading, shape=shape),
@@ -85,8 +85,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEstimate:
-    """Where the time of a question goes: operators of one pass over a microbatch with their costs, and of training the
-    step that they are part of."""
+    """Where the time goes: the operators of one pass over a microbatch with their costs and, in training, the whole
+    step."""
 
     question: Question
     graph: OperatorGraph
@@ -94,33 +94,33 @@ class ModelEstimate:
     layer_time_s: Floats
     """Seconds of one layer (the mean, where layers differ): without embedding and head."""
     priced: PricedPlan | None = None
-    """Of training: step and memory of the whole plan."""
+    """Training only: step and memory of the whole plan."""
     run: InRun | None = None
-    """Of training: the device at work in it."""
+    """Training only: the device's calibration and kernels within that run."""
     serving: Serving | None = None
-    """Of inference: memory, and what serving is judged by."""
+    """Inference only: memory, and the usual serving metrics."""
 
     @property
     def would_fit(self) -> tuple[Mapping[str, int | str], ...]:
-        """Where it does not fit in memory: changes with each of which it would, the best first; searched when asked."""
+        """If it does not fit in memory: changes that would each make it fit, best first (searched on access)."""
         held, priced = self.question.held, self.priced
         if self.serving is not None:
             return self.serving.would_fit
         if held is None or priced is None or self.fits:
             return ()
-        dims = priced.plan.dims  # of a smaller split, where the model cannot run as asked
+        dims = priced.plan.dims  # the plan of a smaller split, where the model cannot run as requested
         return held.split(tp=int(dims.tp), ep=int(dims.ep), pp=int(dims.pp)).would_fit(self.question.calibration)
 
     @property
     def peak_bytes(self) -> float:
-        """Of the fullest device."""
+        """Peak memory of the fullest device."""
         if self.serving is not None:
             return self.serving.memory.peak_bytes
         return 0.0 if self.priced is None else float(self.priced.peak_bytes)
 
     @property
     def usable_bytes(self) -> float:
-        """What may be filled of a device's memory."""
+        """Memory of a device that may be used."""
         held = self.question.held
         return (1 - self.question.headroom) * usable_of(self.question.gpu) if held is None else held.limit_bytes
 
@@ -130,12 +130,12 @@ class ModelEstimate:
 
     @property
     def interval_parts(self) -> tuple[IntervalPart, ...]:
-        """What the operators' interval is made of, and what would narrow it."""
+        """The contributions to the operators' interval, and what would narrow each."""
         return interval_parts(self.estimate, self.question.calibration or load_calibration(self.question.gpu))
 
     @property
     def time_s(self) -> Floats:
-        """Of a training step, or of one pass of inference."""
+        """Seconds of a training step, or of one inference pass."""
         return self.estimate.time_s if self.priced is None else self.priced.step_s
 
     @property
@@ -148,7 +148,7 @@ class ModelEstimate:
 
     @property
     def source(self) -> Source:
-        """As ``plan`` says it of a training step; of a pass, the weakest source of its operators."""
+        """Training: the source ``plan`` reports for the step. Inference: the weakest source of any operator."""
         held = self.question.held
         if held is None:
             return self.estimate.source
@@ -160,7 +160,7 @@ class ModelEstimate:
 
     @property
     def tokens_per_s(self) -> Floats:
-        """Of the whole plan that was asked for; of one replica where the number of replicas was assumed."""
+        """Tokens per second of the whole plan; of one replica if the number of replicas was assumed."""
         if self.priced is None or self.question.held is None:
             return self.estimate.tokens_per_s
         held = self.question.held
@@ -176,19 +176,19 @@ class CollectiveAnswer:
     cluster: Cluster
     cost: Cost
     members: tuple[int, ...]
-    """Of the group in one group of each tier, innermost first."""
+    """At each tier, innermost first: members of the group within one group of that tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmAnswer:
-    """One product, its cost, and every tile that was considered."""
+    """One GEMM, its cost, and every tile that was considered."""
 
     gemm: Gemm
     gpu: Gpu
     cost: Cost
     alternatives: tuple[GemmAlternative, ...]
     calibration: str = "own"
-    """Whose fit its coefficients are, as ``Calibration.owner`` says."""
+    """Which device its coefficients were fitted on (``Calibration.owner``)."""
 
     @property
     def peak_bytes(self) -> float:
@@ -206,21 +206,21 @@ class GemmAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAnswer:
-    """What requests see of a server, for each number of sequences in flight."""
+    """Latency and throughput of a server, for each number of sequences in flight."""
 
     reading: ModelReading
     server: Server
-    """Of the answers, and of the prompts too unless ``prefill`` takes them."""
+    """Serves decoding, and prefill too unless ``prefill`` is set."""
     load: Load
     steady: Steady
     most_sequences: int
-    """That all its copies hold at once."""
+    """Sequences that fit in the memory of all copies together."""
     num_devices: int
     prefill: Server | None = None
     prefill_workers: int = 0
     decode_workers: int = 1
     would_fit: Mapping[str, int] = field(default_factory=dict)
-    """Where not one sequence fits: a change with which one does."""
+    """If not even one sequence fits: a change with which one does."""
     assumptions: tuple[str, ...] = ()
 
 
@@ -243,12 +243,12 @@ class Advice:
     after: ModelEstimate | None
     """The recommended shape's own estimate; None when nothing beats the baseline."""
     codesign: CoDesign | None = None
-    """One shape for several phases on all devices, where they were asked for with weights."""
+    """One shape for several phases on all devices, if the objective has weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer:
-    """How to spread a model's training over a cluster: one search for every number of devices asked for."""
+    """How to spread a model's training over a cluster: one search for each requested number of devices."""
 
     reading: ModelReading
     job: TrainingJob
@@ -259,15 +259,15 @@ class PlanAnswer:
     stages: tuple[StageRow, ...] = ()
     """Pipeline ranks of the best plan."""
     cost: RunCost | None = None
-    """Of the token budget under the best plan; None where nothing fits."""
+    """Cost of the token budget under the best plan; None if no plan fits."""
     costs: tuple[RunCost | None, ...] = ()
-    """The same of every search's best plan."""
+    """The same for the best plan of every search."""
     why_not: WhyNot | None = None
-    """The plan that was asked about, beside the best."""
+    """The plan given in ``why_not``, compared with the best."""
     next_steps: tuple[NextStep, ...] = ()
-    """Changes of the job or trainer that would pay under the best plan."""
+    """Changes of the job or trainer that would speed up the best plan."""
     roomier: PricedPlan | None = None
-    """The fastest plan that leaves a tenth of the memory free, where the best does not."""
+    """The fastest plan that leaves 10% of memory free, if the best does not."""
     simpler: Simpler | None = None
     """The simplest plan whose step lies inside the best plan's interval; None where that is the best itself."""
     source: Source = Source.ANALYTIC
@@ -275,7 +275,7 @@ class PlanAnswer:
 
     @property
     def search(self) -> PlanSearch:
-        """The search whose plan has the shortest step; the first where none has any."""
+        """The search whose best plan has the shortest step; the first search if no plan fits."""
         found = [each for each in self.searches if each.best is not None]
         return min(found, key=lambda each: each.best.step_s if each.best else 0.0) if found else self.searches[0]
 
@@ -293,10 +293,9 @@ class PlanAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAnswer:
-    """An existing launch, priced: its plan's predicted step and memory, what is wasteful, what was not understood.
+    """An existing launch, priced: predicted step and memory of its plan, what is wasteful, what was not understood.
 
-    ``framework`` and the three lists are from the file; ``best`` is the fastest plan of the same devices, where it was
-    searched for.
+    ``framework`` and the three lists are from the file; ``best`` is the fastest plan on the same devices, if searched.
     """
 
     path: str
@@ -319,7 +318,7 @@ class LaunchAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDiagnosis:
-    """A run by its log, held against the prediction for its plan: what differs, and which fact would explain it."""
+    """A run's log compared with the prediction for its plan: what differs, and which changed fact would explain it."""
 
     path: str
     trainer: str
@@ -330,14 +329,14 @@ class LogDiagnosis:
     job: TrainingJob
     cluster: Cluster
     explanations: tuple[Explanation, ...]
-    """The plan as it was said, then with single facts changed, the nearest first."""
+    """The plan as given, then with one fact changed each, the best match first."""
     conventions: tuple[FlopConvention, ...]
-    """How the trainer counts FLOPs: the nearest, and those that cannot be told from it; empty where it prints no rate
-    or none comes near."""
+    """How the trainer counts FLOPs: the best match and those equally good; empty if the log has no rate or none
+    matches."""
     said: Mapping[str, int | str]
     """Facts of plan and job that the log, a launch file or an option gave."""
     best: PricedPlan | None
-    """The best plan for the same job and devices, where it was searched and one fits."""
+    """The best plan for the same job and devices, if it was searched for and one fits."""
     units: tuple[str, ...]
     """What the trainer's numbers mean."""
     warnings: tuple[str, ...]
@@ -346,12 +345,12 @@ class LogDiagnosis:
 
     @property
     def predicted(self) -> PricedPlan:
-        """The plan as it was said."""
+        """The plan as given."""
         return self.explanations[0].priced
 
     @property
     def mfu(self) -> float:
-        """Of the run: the prediction's FLOPs in the measured time."""
+        """MFU of the run: the prediction's FLOPs over the measured time."""
         return float(self.predicted.step.mfu) * self.predicted.step_s / self.measured.step_s
 
     @property
@@ -362,17 +361,17 @@ class LogDiagnosis:
 
     @property
     def inside(self) -> bool:
-        """The measured step lies in the predicted 80% interval."""
+        """Whether the measured step lies in the predicted 80% interval."""
         return self.predicted.low_s <= self.measured.step_s <= self.predicted.high_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDiagnosis:
-    """A profiler trace, divided: where the mean steady step of one rank goes, and what a better run would not spend."""
+    """A profiler trace divided into parts: where the mean steady step of one rank goes, and what could be saved."""
 
     path: str
     gpu: str
-    """As the trace names its device."""
+    """The device's name in the trace."""
     rank: int | None
     num_ranks: int
     """Ranks whose traces were read."""
@@ -385,23 +384,23 @@ class TraceDiagnosis:
     losses: tuple[TracePart, ...]
     """The parts worth a change, the largest gain first."""
     mfu: float
-    """By the FLOPs of the operators whose sizes the trace tells; NaN where it tells none."""
+    """From the FLOPs of the operators that have sizes in the trace; NaN if none has."""
     device: str
-    """The catalogue's name of what its operators are priced on; empty where nothing is."""
+    """Catalogue name of the device on which its operators are priced; empty if none are."""
     priced: tuple[PricedKernels, ...]
     """Matrix multiplications and attention with a prediction, most seconds first."""
     priced_share: float
-    """Of the time of all of them."""
+    """Share of the time of all matrix multiplications and attention that has a prediction."""
     median_ratio: float
-    """Measured over predicted time of those."""
+    """Median of measured over predicted time."""
     predicted: PricedPlan | None
-    """Of the plan, where a model and its sizes were given."""
+    """Prediction for the plan, if a model and its sizes were given."""
     best: PricedPlan | None
-    """The best plan for the same job and devices, where it was searched and one fits."""
+    """The best plan for the same job and devices, if it was searched for and one fits."""
     source: Source
     """What the predicted step rests on."""
     stretches: tuple[Stretch, ...]
-    """The last step as it ran, for a figure."""
+    """The intervals of the last step, for a figure."""
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
 
@@ -412,7 +411,7 @@ class TraceDiagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """What changed from run A to run B, and whether it is more than the noise of their steps."""
+    """What changed from run A to run B, and whether it exceeds the noise of their steps."""
 
     kind: str
     """``log`` or ``trace``."""
@@ -420,30 +419,30 @@ class RunComparison:
     b: str
     threshold: float
     total: RunChange
-    """Seconds of a step; per token where the two runs' steps hold different numbers of tokens."""
+    """Seconds per step; per token if the two runs' steps hold different numbers of tokens."""
     parts: tuple[RunChange, ...] = ()
     """Seconds per step of operators, the largest change first."""
     memory: tuple[RunChange, ...] = ()
-    """Bytes: one number per run, so any difference is one."""
+    """Bytes: one number per run, so any difference counts."""
     facts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Facts of plan and job that differ: in A, in B."""
+    """Facts of plan and job that differ, as (in A, in B)."""
     per_token: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
     def worse(self) -> tuple[RunChange, ...]:
-        """What fails a gate: a step that is slower, or memory that is larger, by more than noise and threshold."""
+        """Changes that fail a gate: a slower step or larger memory, beyond noise and threshold."""
         return tuple(each for each in (self.total, *self.memory) if each.worse(self.threshold))
 
     @property
     def changed(self) -> bool:
-        """Step or memory differ beyond noise and threshold, either way."""
+        """Whether step time or memory differ beyond noise and threshold, either way."""
         return any(each.beyond(self.threshold) for each in (self.total, *self.memory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignAnswer:
-    """Which accelerator and plan go best together for some models: the search with its proof."""
+    """Which accelerator and plan go best together for some models: the search and its proof."""
 
     readings: tuple[ModelReading, ...]
     question: DesignQuestion
@@ -451,17 +450,17 @@ class DesignAnswer:
     result: JointResult
     assumptions: tuple[str, ...]
     proved_front: ProvedFront | None = None
-    """Over the axes that were asked for; None where none was."""
+    """Over the axes of ``pareto``; None if none were given."""
     against: tuple[Against, ...] = ()
-    """Catalogue GPUs on the same jobs, where they were asked for."""
+    """Catalogue GPUs on the same jobs, if requested."""
     shapes: ShapeDesign | None = None
-    """Shapes of the model's size against chips and plans, where they were asked for."""
+    """Shapes of the model's size against chips and plans, if requested."""
     joint: JointShapes | None = None
-    """The search over all shapes of the model's size, where it was asked for; ``question`` is then that of the best."""
+    """The search over all shapes of the model's size, if requested; ``question`` is then that of the best shape."""
     warnings: tuple[str, ...] = ()
-    """Why to doubt the best chip or to widen its space."""
+    """Reasons to doubt the best chip or to widen the space."""
     nearby: Nearby | None = None
-    """How firmly the best stands, where it was asked for."""
+    """How sensitive the best point is to its axes and rates, if requested."""
 
     @property
     def best(self) -> Ranked | None:
@@ -469,7 +468,7 @@ class DesignAnswer:
 
     @property
     def front(self) -> tuple[Ranked, ...]:
-        """The proved front; without one, evaluated points that no other beats in objective, area and power at once."""
+        """The proved front; without one, evaluated points not dominated in objective, area and power."""
         if self.proved_front is not None:
             return self.proved_front.points
         from sartor.designs.front import not_dominated

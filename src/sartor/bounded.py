@@ -1,7 +1,7 @@
-"""Reading what a user wrote: text, JSON, TOML and CSV of bounded size, nesting and number length.
+"""Readers of user files: text, JSON, TOML and CSV of bounded size, nesting and number length.
 
-A file is data: it is never imported, followed or executed. Every reader comes through here, so that a file that is
-missing, huge, binary, cut off or nested without end is one sentence, in time and memory that its size bounds.
+A file is data: it is never imported, followed or executed. Every reader goes through here, so that a missing, huge,
+binary, truncated or endlessly nested file gives a one-sentence error, in time and memory bounded by its size.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 MAX_BYTES = 10_000_000
-"""Largest JSON or script that is read; published config.json files stay below 1 MB (id2label tables included)."""
+"""Largest JSON or script read; published config.json files stay below 1 MB (id2label tables included)."""
 MAX_TOML_BYTES = 1_000_000
-"""Largest TOML that is read: parsing the worst of that size takes 2 s and 0.2 GB (measured)."""
+"""Largest TOML read: parsing the worst of that size takes 2 s and 0.2 GB (measured)."""
 MAX_CSV_BYTES = 50_000_000
-"""Largest CSV that is read row by row; the largest published (serving.csv) has 2 MB."""
+"""Largest CSV read; the largest published one (serving.csv) has 2 MB."""
 MAX_CELLS = 5_000_000
-"""Most values of a CSV that are read: half a gigabyte."""
+"""Most values read from a CSV: half a gigabyte."""
 MAX_DEPTH = 64
-"""Deepest nesting that is read; published configurations stay below 8."""
+"""Deepest nesting accepted; published configurations stay below 8."""
 MAX_DIGITS = 40
-"""Longest integer that is read; 2**63 has 19 digits."""
+"""Longest integer accepted; 2**63 has 19 digits."""
 
 
 # ------------------------------------------------------------------------------------------------------- files
 
 
 def read_bytes(path: Path, field: str, must: str, *, most: int = MAX_BYTES, nearest: str = "") -> bytes:
-    """The bytes of a regular file of at most ``most`` bytes; ``must`` ends the sentence where there is none."""
+    """The bytes of a regular file of at most ``most`` bytes; ``must`` ends the error message if there is none."""
     try:
         if not path.is_file():
             found = f"is not a regular file; {must}" if path.exists() else f"no such file; {must}"
@@ -54,7 +54,7 @@ def read_bytes(path: Path, field: str, must: str, *, most: int = MAX_BYTES, near
 
 
 def decoded(data: bytes, field: str, name: str) -> str:
-    """Bytes as the text they hold: UTF-8, or what their byte order mark says."""
+    """Bytes decoded as UTF-8, or as their byte order mark says."""
     encoding = next((encoding for mark, encoding in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     try:
         return data.decode(encoding)
@@ -69,18 +69,18 @@ _BYTE_ORDER_MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\x
 
 
 def packaged_toml(room: str, name: str) -> JsonDict:
-    """A table of the package's own, which nobody else wrote."""
+    """A TOML table shipped with the package, which needs no checks."""
     return tomllib.loads(files("sartor").joinpath(room, name).read_text(encoding="utf-8"))
 
 
 def read_toml(path: Path, field: str, must: str = "must be a TOML file", *, nearest: str = "") -> JsonDict:
-    """The table in a TOML file. Raises `InputError`."""
+    """The table of a TOML file. Raises `InputError`."""
     data = read_bytes(path, field, must, most=MAX_TOML_BYTES, nearest=nearest)
     return parse_toml(decoded(data, field, str(path)), field, str(path))
 
 
 def parse_toml(text: str, field: str, name: str) -> JsonDict:
-    """The table in a TOML text. Raises `InputError`."""
+    """The table of a TOML text. Raises `InputError`."""
     if len(text) > MAX_TOML_BYTES:
         raise InputError(field, name, f"must have at most {MAX_TOML_BYTES} characters")
     try:
@@ -93,7 +93,7 @@ def parse_toml(text: str, field: str, name: str) -> JsonDict:
 
 
 def _check_toml(text: str) -> None:
-    """What a parser would take in, slowly or at great length: brackets and dotted keys without end, long numbers."""
+    """Reject what the parser would handle very slowly: endless brackets and dotted keys, long numbers."""
     brackets = dots = 0
     for token in _TOML_TOKENS.finditer(text):
         first = token.group()[0]
@@ -118,14 +118,14 @@ _TOML_TOKENS = re.compile(
     rf"|(?<![\w.])[0-9]\w{{{MAX_DIGITS},}}+|[\[\]{{}}.=,\n]",
     re.DOTALL,
 )
-"""Strings and comments, which may hold anything; numbers too long; what opens, closes and separates."""
+"""Strings and comments (with any content), over-long numbers, and brackets and separators."""
 
 
 # -------------------------------------------------------------------------------------------------------- JSON
 
 
 def parse_json(data: bytes, *, name: str) -> JsonDict:
-    """The object in the bytes of a JSON file; what JSON leaves open (a key twice, NaN) is closed."""
+    """The object in the bytes of a JSON file; duplicate keys and NaN are errors."""
     name = printable(name)
     text = _json_text(data, name)
     _refuse_what_is_no_json(text, name)
@@ -167,7 +167,7 @@ def _refuse_what_is_no_json(text: str, name: str) -> None:
 
 
 def _no_json(error: json.JSONDecodeError, name: str) -> InputError:
-    """Where a text stops being JSON, and whether that is its end."""
+    """Error for text that is not JSON: where, and whether the file ends early."""
     where = f"line {error.lineno} column {error.colno}"
     if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
         return InputError(
@@ -177,7 +177,7 @@ def _no_json(error: json.JSONDecodeError, name: str) -> InputError:
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-"""Strings, which may hold brackets of their own, and brackets."""
+"""Strings (which may contain brackets), and brackets."""
 
 
 def _check_depth(text: str, name: str) -> None:
@@ -206,11 +206,11 @@ def _constant(word: str, *, text: str, name: str) -> float:
         line = text.count("\n", 0, found.start("nan")) + 1 if found else 1
         key = f" ({printable(found['key'])})" if found and found["key"] else ""
         raise InputError(name, f"NaN in line {line}{key}", "must hold no NaN; JSON has none and no field means it")
-    return float(word.replace("Infinity", "inf"))  # Mamba-2 files do say "time_step_limit": [0.0, Infinity].
+    return float(word.replace("Infinity", "inf"))  # Mamba-2 configs contain "time_step_limit": [0.0, Infinity].
 
 
 _NAN = re.compile(r'(?:"(?P<key>[^"\\\n]{1,80})"\s{0,20}:[\s\[]{0,20})?(?<!["\w])(?P<nan>NaN)(?!["\w])')
-"""The word NaN outside a string, with the key before it where it follows one."""
+"""The word NaN outside a string, with the key before it, if any."""
 
 
 def _integer(digits: str, *, name: str) -> int:
@@ -223,7 +223,7 @@ def _integer(digits: str, *, name: str) -> int:
 
 
 def read_csv(path: Path, field: str, must: str, required: Sequence[str]) -> list[dict[str, str]]:
-    """Rows of a CSV file by column. Raises `InputError`, also where the last line is cut off."""
+    """Rows of a CSV file by column name. Raises `InputError`, also if the last line is cut off."""
     text = decoded(read_bytes(path, field, must, most=MAX_CSV_BYTES), field, str(path))
     reader = csv.reader(text.splitlines(keepends=True))
     try:
@@ -245,7 +245,7 @@ def read_csv(path: Path, field: str, must: str, required: Sequence[str]) -> list
 
 
 def printable(text: str) -> str:
-    """A name as it may go to a terminal: anything but printable ASCII escaped, long ones (paths apart) cut."""
+    """A name made safe for a terminal: anything but printable ASCII escaped, long names (except paths) cut."""
     shown = text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
     most = 1000 if "/" in shown else 80
     return shown if len(shown) <= most else shown[: most - 3] + "..."

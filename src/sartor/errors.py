@@ -27,7 +27,7 @@ class InputError(ValueError):
         super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again of its parts where it comes out of another process."""
+        """Pickle the error with its parts, so that a worker process can raise it in its parent."""
         return _again, (type(self), self.args, self.__dict__)
 
     def to_dict(self) -> JsonDict:
@@ -50,14 +50,14 @@ class UsageError(InputError):
 
 
 class InternalError(UsageError):
-    """An error of sartor's own, to be reported; in JSON ``{"internal": true, ...}``."""
+    """An internal error of sartor, which users should report; in JSON ``{"internal": true, ...}``."""
 
     def to_dict(self) -> JsonDict:
         return {"internal": True, **super().to_dict()}
 
 
 class MissingExtraError(InputError):
-    """A feature needs a package that is not installed; the message has the command to install it."""
+    """A feature needs a package that is not installed; the message gives the install command."""
 
     def __init__(self, feature: str, extra: str) -> None:
         command = f"pip install 'sartor[{extra}]'"
@@ -73,8 +73,8 @@ def _again(kind: type[InputError], words: tuple[Any, ...], parts: JsonDict) -> I
 
 
 def visible(text: str) -> str:
-    """Text that cannot move a cursor, hide or reorder itself: control and format characters are escaped; ends of
-    lines, letters, marks and spaces of any language stay.
+    """Text with control and format characters escaped, so that it cannot move a cursor, hide or reorder itself;
+    newlines, letters, marks and spaces of any language stay.
 
     >>> visible("a\\x1b[31mb")
     'a\\\\x1b[31mb'
@@ -87,7 +87,7 @@ def visible(text: str) -> str:
 
 
 def _show(value: object, limit: int = 60) -> str:
-    """A value as files spell it, safe to print: control characters escaped, long ones (paths apart) cut."""
+    """A value as files spell it, safe to print: control characters escaped, long values (except paths) cut."""
     text = _spelled(value)
     if isinstance(value, str) and value.isprintable() and " " not in value and value:
         text = value

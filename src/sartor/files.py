@@ -1,4 +1,4 @@
-"""Files written whole or not at all, through links and with the mode they had. The edges write; the core does not."""
+"""Atomic file writes that follow links and keep the file's mode. Only the edges write files; the core does not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from sartor.errors import InputError
 
 MODE = 0o666
-"""Of a new file, less the process's mask."""
+"""Mode of a new file, before the umask."""
 _STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
@@ -22,17 +22,17 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, field: str = "file") -> Path:
     """Write ``data`` to ``path``: a reader sees the old file or the new one, never a part of it.
 
-    A link stays a link and its target is written, with the mode and owner it has. Parent folders are created. What is
-    no regular file is refused with `InputError`, as is what cannot be written; but ``/dev/stdout``, ``/dev/stderr`` and
-    ``/dev/fd/N`` are written as streams, and ``/dev/null`` takes everything.
+    A link stays a link; its target is written and keeps its mode and owner. Parent folders are created. Raises
+    `InputError` for anything that is not a regular file or cannot be written, except that ``/dev/stdout``,
+    ``/dev/stderr`` and ``/dev/fd/N`` are written as streams, and ``/dev/null`` accepts everything.
     """
     write_together([(Path(path), data, MODE)], field=field)
     return Path(path)
 
 
 def write_together(files: Iterable[tuple[Path, bytes, int]], *, field: str = "file") -> None:
-    """Write several files (path, bytes, mode if new): all are complete beside their targets before the first takes its
-    name."""
+    """Write several files (path, bytes, mode if new): all are complete in temporary files before the first is
+    renamed."""
     waiting: list[tuple[Path, Path, Path]] = []
     try:
         for path, data, mode in files:
@@ -54,7 +54,7 @@ def write_together(files: Iterable[tuple[Path, bytes, int]], *, field: str = "fi
 
 
 def check_writable(path: str | os.PathLike[str], *, field: str = "file") -> None:
-    """Raise `InputError` for a path that cannot become a file; nothing is written. To be asked before long work."""
+    """Raise `InputError` for a path that cannot be written; writes nothing. To be called before long work."""
     path = Path(path)
     with _reported(field, path):
         if _stream(path) is not None:
@@ -76,7 +76,7 @@ def check_writable(path: str | os.PathLike[str], *, field: str = "file") -> None
 
 @contextmanager
 def _reported(field: str, path: Path) -> Iterator[None]:
-    """What the machine says against a file as an `InputError`; a reader who has gone is no fault of the name's."""
+    """Turn an ``OSError`` into an `InputError`; a closed pipe is not the fault of the path and stays as it is."""
     try:
         yield
     except BrokenPipeError:
@@ -86,7 +86,7 @@ def _reported(field: str, path: Path) -> Iterator[None]:
 
 
 def _stream(path: Path) -> int | None:
-    """The descriptor that a name stands for, to be written rather than replaced; None for a file."""
+    """The file descriptor that a name like ``/dev/stdout`` stands for; None for a file."""
     name = str(path)
     if name in _STREAMS:
         return _STREAMS[name]
@@ -96,7 +96,7 @@ def _stream(path: Path) -> int | None:
         there = path.stat()
         if os.path.samestat(there, Path(os.devnull).stat()):
             return _NOWHERE
-        for descriptor in _STREAMS.values():  # a link to /dev/stdout, as containers have for logs
+        for descriptor in _STREAMS.values():  # a link to /dev/stdout, used for logs in containers
             if os.path.samestat(there, os.fstat(descriptor)):
                 return descriptor
     return None
@@ -116,7 +116,7 @@ def _pour(descriptor: int, data: bytes) -> None:
 
 
 def _beside(target: Path, data: bytes, mode: int) -> Path:
-    """A complete file next to ``target``, with the mode and owner that the target has or would have."""
+    """A complete temporary file next to ``target``, with the target's mode and owner."""
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear(target)
     prefix = f".{target.name[:40]}.{os.getpid()}."
@@ -141,7 +141,7 @@ def _beside(target: Path, data: bytes, mode: int) -> Path:
 
 
 def _clear(target: Path) -> None:
-    """Remove what a process that was killed while writing has left."""
+    """Remove temporary files left by processes that were killed while writing."""
     name = re.compile(re.escape(f".{target.name[:40]}.") + r"(\d+)\.[^.]*\.part")
     for each in target.parent.iterdir():
         found = name.fullmatch(each.name)
@@ -160,7 +160,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system lets a folder be synced."""
+    """Make a rename survive a power failure, where the system can sync a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -170,7 +170,7 @@ def _sync(folder: Path) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or the first above it that exists."""
+    """The folder itself, or its first existing parent."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
@@ -180,7 +180,7 @@ def _kind(mode: int) -> str:
 
 
 def _umask() -> int:
-    """The process's file mode mask, because mkstemp makes files that only the owner can read."""
+    """The process's umask, because mkstemp makes files that only the owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

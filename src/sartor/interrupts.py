@@ -1,9 +1,9 @@
-"""Ctrl-C where work can be left, and nowhere else.
+"""Ctrl-C, handled only at points where work can be stopped.
 
-The command line listens (`listen`): an interrupt becomes ``KeyboardInterrupt``, but never while a library loads, where
-C code turns it into other errors. Long work that has something to show for itself runs in a `patient` block: the first
-Ctrl-C is only noted, and the work looks for it (`point`, `asked`) where it can stop; a second one is not waited for.
-Without either, as in a notebook, Python's own handler stays.
+The command line installs a handler (`listen`): an interrupt becomes ``KeyboardInterrupt``, but never during an import,
+where C code turns it into other errors. Long work with partial results runs in a `patient` block: the first Ctrl-C is
+only recorded, and the work checks for it (`point`, `asked`) where it can stop; a second one interrupts at once.
+Otherwise, as in a notebook, Python's own handler stays.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from types import FrameType
 
 AGAIN_S = 0.002
-"""How soon an interrupt that came while a library loads is raised after it is loaded."""
+"""Delay before an interrupt that came during an import is tried again."""
 
 
 @dataclass(slots=True)
 class _Presses:
-    """Ctrl-C in this process; signals are the process's, so this is too."""
+    """Ctrl-C state of this process (global, because signals are)."""
 
     count: int = 0
     patient: bool = False
@@ -33,7 +33,7 @@ _presses = _Presses()
 
 
 def listen() -> None:
-    """Take Ctrl-C for this process, with nothing pressed so far. Only the main thread of a process may do so."""
+    """Handle Ctrl-C in this process, with the count at zero. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return
     _presses.count = 0
@@ -44,7 +44,7 @@ def listen() -> None:
 
 
 def deaf() -> None:
-    """Take no Ctrl-C any more: all is done, or it is another process's to answer."""
+    """Ignore Ctrl-C from now on: the work is done, or another process handles it."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is _once_more:
@@ -59,14 +59,14 @@ def asked() -> bool:
 
 
 def point() -> None:
-    """A place where work can be left: raises ``KeyboardInterrupt`` if Ctrl-C was pressed."""
+    """Raise ``KeyboardInterrupt`` if Ctrl-C was pressed: a point where work can be stopped."""
     if asked():
         raise KeyboardInterrupt
 
 
 @contextmanager
 def patient() -> Iterator[None]:
-    """Work that looks for Ctrl-C itself; a second one ends it wherever it is."""
+    """Work that checks for Ctrl-C itself; a second Ctrl-C ends it anywhere."""
     before, _presses.patient = _presses.patient, True
     try:
         yield
@@ -76,7 +76,7 @@ def patient() -> Iterator[None]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C before they can say so themselves; what comes meanwhile comes after."""
+    """Block Ctrl-C while starting processes that cannot ignore it yet; it is delivered afterwards."""
     _mask(signal.SIG_BLOCK)
     try:
         yield
@@ -93,7 +93,7 @@ def _pressed(number: int, frame: FrameType | None) -> None:
     _presses.count += 1
     if _presses.patient and _presses.count == 1:
         return
-    if _presses.count > 2 and _loading(frame):  # a library that takes its time, and a user who does not
+    if _presses.count > 2 and _loading(frame):  # a slow import, and an impatient user
         os.write(2, b"interrupted\n")
         os._exit(128 + signal.SIGINT)
     _once_more(number, frame)
@@ -107,7 +107,7 @@ def _once_more(number: int, frame: FrameType | None) -> None:
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Python drops an error raised while an object is cleared away, and prints it: an interrupt is raised again."""
+    """Raise an interrupt again that Python dropped (and would only print) because it came in a finalizer."""
     if not isinstance(what.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(what)
     elif hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is _once_more:

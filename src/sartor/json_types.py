@@ -1,4 +1,4 @@
-"""What JSON objects are in annotations; nothing heavier is loaded for it."""
+"""Type annotations for JSON objects, in a module that imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 JsonDict: TypeAlias = dict[str, Any]
-"""A JSON object or TOML table that is being written."""
+"""A JSON object or TOML table that is written."""
 JsonMap: TypeAlias = Mapping[str, Any]
-"""One that is read."""
+"""A JSON object or TOML table that is only read."""

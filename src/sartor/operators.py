@@ -1,7 +1,7 @@
 """The operators that a device runs: GEMMs, attention, memory-bound kernels and collectives.
 
-An operator knows its FLOPs, the least bytes it must move, and its place in a model. How long it takes is a question for
-``sartor.cost``. Every size is ``Ints``: one number, or an array of candidates that broadcasts against the others.
+An operator knows its FLOPs, the least bytes it must move, and its place in a model; ``sartor.cost`` computes its time.
+Every size is ``Ints``: one number, or an array of candidates that broadcasts against the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DType(Enum):
 
     @property
     def weight_only(self) -> bool:
-        """Weights are stored in few bits and converted for 16-bit GEMMs; activations stay in 16 bits."""
+        """Whether weights are stored in few bits and converted for 16-bit GEMMs; activations stay in 16 bits."""
         return self in (DType.INT8_WO, DType.INT4_WO)
 
     @property
@@ -63,7 +63,7 @@ _DTYPE_BYTES: dict[DType, float] = {
     DType.MXFP4: 0.5 + 1 / 32,
     DType.INT8: 1,
     DType.INT4: 0.5,
-    DType.INT8_WO: 1,  # one 16-bit scale per output channel: nothing
+    DType.INT8_WO: 1,  # one 16-bit scale per output channel: negligible
     DType.INT4_WO: 0.5 + 2 / 128,  # a 16-bit scale per 128 (GPTQ, Frantar et al. 2022; AWQ, Lin et al. 2023)
 }
 
@@ -98,26 +98,26 @@ class Role(StrEnum):
     NORM = "norm"
     RESIDUAL = "residual"
     QKV = "qkv"
-    """A projection from the residual stream to queries, keys or values, fused or apart."""
+    """A projection from the residual stream to queries, keys or values, fused or separate."""
     Q_DOWN = "q_down"
     Q_UP = "q_up"
     KV_DOWN = "kv_down"
     KV_UP = "kv_up"
-    """Latent attention's, also when a decoding step absorbs it into queries and outputs."""
+    """Of latent attention, also when decoding absorbs it into queries and outputs."""
     ROTARY = "rotary"
     SCORE = "score"
     SOFTMAX = "softmax"
     """Softmax of the attention scores, and dropout of the probabilities."""
     OVER_VALUE = "over_value"
     ATTENTION = "attention"
-    """The fused kernel."""
+    """The fused attention kernel."""
     ATTENTION_OUTPUT = "attention_output"
     STATE_SPACE_IN = "state_space_in"
     CONVOLUTION = "convolution"
     SCAN = "scan"
     STATE_SPACE_OUT = "state_space_out"
     FFN_UP = "ffn_up"
-    """The up projection of a dense feed-forward part and its gate, fused or apart."""
+    """The up projection of a dense feed-forward part and its gate, fused or separate."""
     FFN_DOWN = "ffn_down"
     ACTIVATION = "activation"
     ROUTER = "router"
@@ -170,7 +170,7 @@ class Layout(Enum):
 
     @property
     def contiguous(self) -> dict[str, str]:
-        """Operands that lie along each length that some do."""
+        """For each contiguous dimension, the operands that are contiguous along it."""
         along = {Layout.TN: ("k", "k"), Layout.NN: ("k", "n"), Layout.NT: ("m", "n")}[self]
         of: dict[str, list[str]] = {}
         for operand, length in zip("ABC", (*along, "n"), strict=True):
@@ -256,7 +256,7 @@ class Gemm(OperatorBase):
     out_dtype: DType | None = None
     layout: Layout = Layout.TN
     accumulates: bool = False
-    """The result is added to what is there (wgrad into an fp32 or bf16 main gradient): C is read as well."""
+    """The result is added to C (wgrad into an fp32 or bf16 main gradient), so C is read as well."""
     quantized: bool = False
     """Another operator quantizes the operands, so this GEMM's own quantizing kernel is left out."""
 
@@ -289,11 +289,11 @@ class GroupedGemm(OperatorBase):
     masked_rows: Ints = 0
     """Rows of other devices' experts that a kernel still visits if tokens are not exchanged."""
     tokens: Ints = 0
-    """Tokens that the rows (with the masked ones) belong to; 0: unknown, one per row."""
+    """Tokens that the rows (with ``masked_rows``) belong to; 0: unknown, one per row."""
     experts: Ints = 0
-    """Weights on the device, including those without rows; 0: unknown, ``groups``."""
+    """Experts on the device, including those without rows; 0: unknown, taken as ``groups``."""
     out_dtype: DType | None = None
-    """Type of a weight gradient that is not written in 16 bits."""
+    """Type of the weight gradient, if not 16 bits."""
     apart: bool = False
     """May run as one library GEMM per group, side by side (Transformer Engine's grouped linear), if that is faster."""
     accumulates: bool = False
@@ -307,7 +307,7 @@ class GroupedGemm(OperatorBase):
 
     @property
     def bytes_moved(self) -> Floats:
-        """Every expert's weights are read as long as there are at least as many rows as experts."""
+        """Least bytes moved. Every expert's weights are read: assumes at least as many rows as experts."""
         out = (self.out_dtype or _output_dtype(self.dtype)).bytes * (2 if self.accumulates else 1)
         weights = 1.0 * self.groups * self.k * self.n
         if self.pass_ is Pass.WGRAD:
@@ -342,12 +342,12 @@ class Attention(OperatorBase):
 
     @property
     def kv_element(self) -> float:
-        """Bytes of one element of the keys and values read."""
+        """Bytes of one element of the keys and values."""
         return (self.kv_dtype or self.dtype).bytes
 
     @property
     def pairs(self) -> Floats:
-        """Query-key pairs of one head of one sequence that the mask lets through."""
+        """Query-key pairs of one head and sequence that the mask lets through."""
         pairs: Floats = attention_pairs(self.seq_q, self.seq_kv, self.causal, self.window)
         return pairs
 
@@ -369,7 +369,7 @@ class Attention(OperatorBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(OperatorBase):
-    """A memory-bound kernel: ``bytes_moved`` is what it reads and writes, ``rows`` x ``cols`` its size."""
+    """A memory-bound kernel of size ``rows`` x ``cols``; ``bytes_moved`` is what it reads and writes."""
 
     kind: MemoryBoundKind
     rows: Ints
@@ -379,7 +379,7 @@ class MemoryBound(OperatorBase):
     kernels: Ints = 1
     """Kernel launches per execution."""
     kernel: str = ""
-    """Which kernel of its kind (``gelu``, ``layernorm``, ...), if a calibration may have it; else empty."""
+    """Which kernel of its kind (``gelu``, ``layernorm``, ...), if a calibration may know it; else empty."""
     dtype: DType = DType.BF16
 
 
@@ -424,7 +424,7 @@ KIND_NAMES: dict[type, str] = {
 
 
 def kernel_role(kind: MemoryBoundKind) -> Role:
-    """The role that a kernel has by its kind alone."""
+    """The role of a memory-bound kernel that follows from its kind."""
     return {MemoryBoundKind.CROSS_ENTROPY: Role.LOSS, MemoryBoundKind.CONV: Role.CONVOLUTION}.get(kind) or Role(
         kind.value
     )
@@ -453,7 +453,7 @@ class OperatorGraph:
 
     @property
     def matmul_flops(self) -> Floats:
-        """FLOPs of products alone: what model FLOPs utilisation counts."""
+        """FLOPs of matrix multiplications only, as model FLOPs utilization counts them."""
         products = (Gemm, GroupedGemm, Attention)
         return sum((op.flops * op.count for op in self.operators if isinstance(op, products)), 0.0)
 
@@ -486,5 +486,5 @@ def attention_pairs(seq_q: Floats, seq_kv: Floats, causal: bool, window: Floats)
 
 
 def _output_dtype(dtype: DType) -> DType:
-    """Products of narrow types are written in 16 bits."""
+    """GEMMs on narrow types write their result in 16 bits."""
     return dtype if dtype.bytes >= 2 else DType.BF16

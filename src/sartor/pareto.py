@@ -1,8 +1,8 @@
-"""Which candidates no other beats: an exact non-dominated filter, all objectives minimised.
+"""Exact non-dominated filter, all objectives minimized.
 
 The filter follows Optuna's ``optuna/_hypervolume/wfg.py`` (sort lexicographically, take the first, drop what it
-dominates, repeat), with two additions that make it quick on hundreds of thousands of points: a few strong points
-cull most of the rest first, and survivors are taken in blocks. Nothing is sampled; the front is exact.
+dominates, repeat), with two additions that make it fast on hundreds of thousands of points: a few strong points cull
+most of the rest first, and survivors are taken in blocks. Nothing is sampled.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _BLOCK = 256
 
 
 def is_pareto(objectives: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Mask of the points [N, M] that no other point dominates; every objective is to be small.
+    """Mask of the points [N, M] that no other point dominates; every objective is minimized.
 
-    One point dominates another when it is nowhere larger and somewhere smaller, so equal points stand or fall
+    One point dominates another when it is nowhere larger and somewhere smaller, so equal points are kept or dropped
     together. Infinite entries are allowed (an infeasible time); NaN is not.
 
     >>> is_pareto([[1, 5], [2, 2], [3, 3], [2, 2]]).tolist()
@@ -36,7 +36,7 @@ def is_pareto(objectives: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def _cull(points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Positions left after dropping what a handful of strong points dominate: the least mean ranks, in turn."""
+    """Positions left after dropping what a few strong points (least weighted sums, in turn) dominate."""
     kept = np.arange(len(points))
     if len(points) <= _BLOCK:
         return kept
@@ -52,7 +52,7 @@ def _cull(points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def _weights(objectives: int) -> npt.NDArray[np.float64]:
-    """Directions in which to look for strong points: all alike, one above the rest, one below the rest."""
+    """Weight vectors for finding strong points: all equal, one above the rest, one below the rest."""
     ones, one = np.ones((objectives, objectives)), np.eye(objectives)
     return np.concatenate([ones[:1], 0.05 * ones + one, ones - 0.9 * one, 0.3 * ones + one])
 

@@ -1,7 +1,7 @@
 """SI constants, integer division, parsing and formatting: the only place where units are converted.
 
-Everything inside sartor is SI (seconds, bytes, FLOP, hertz, watt). ``Ints`` and ``Floats`` say that a field
-holds one number or an array of them; formulas are written once and serve both.
+Everything inside sartor is SI (seconds, bytes, FLOP, hertz, watt). ``Ints`` and ``Floats`` mark fields that hold one
+number or an array of them; each formula is written once and works for both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MICRO = 1e-6
 
 
 def plain(value: Any) -> Any:
-    """A single number as a float; an array as it is."""
+    """A single number as a float; an array unchanged."""
     return float(value) if np.ndim(value) == 0 else value
 
 
@@ -50,7 +50,7 @@ def round_up(a: Ints, multiple: Ints) -> Ints:
 
 
 def distinct(values: Any) -> Any:
-    """Sorted distinct values: ``np.unique`` without the 15 ms its first call takes to load masked arrays."""
+    """Sorted distinct values, without the 15 ms that the first ``np.unique`` takes to load masked arrays."""
     ordered = np.sort(np.ravel(values))
     return ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if ordered.size else ordered
 
@@ -74,7 +74,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """``8030261248`` -> ``'8.03B'``, and never ``1e+03M``."""
+    """``8030261248`` -> ``'8.03B'``; never ``1e+03M``."""
     for scale, unit in _COUNTS:
         if abs(count) >= 0.9995 * scale:
             return f"{count / scale:.3g}{unit}"
@@ -82,7 +82,7 @@ def format_count(count: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """``1536`` -> ``'1.5 KiB'``, and never ``1.02e+03 MiB``."""
+    """``1536`` -> ``'1.5 KiB'``; never ``1.02e+03 MiB``."""
     for scale, unit in _BYTES:
         if abs(size) >= scale:
             number = f"{size / scale:.3g}" if abs(size) < 999.5 * scale else f"{size / scale:.0f}"

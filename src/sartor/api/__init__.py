@@ -1,4 +1,4 @@
-"""The journeys, each a page that reads from top to bottom: estimate, lint, advise, plan, design, and what they rest on.
+"""The Python API, one readable function per question: estimate, lint, advise, plan, design, and their building blocks.
 
 >>> import sartor
 >>> advice = sartor.advise("examples/pythia-2.8b/config.json", gpu="a100")

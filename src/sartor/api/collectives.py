@@ -1,4 +1,4 @@
-"""The journey of one collective: what estimate, plan and validate pay for it."""
+"""The time of one collective, as estimate, plan and validate compute it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def collective(
 ) -> CollectiveAnswer:
     """One collective over ``group_size`` devices, ``stride`` apart; ``message_bytes`` is the whole, unsharded buffer.
 
-    On a ``cluster`` bytes cross its tiers; without one they stay on the links of ``gpu``. ``alone``: no other group
-    of the nodes communicates, as in a benchmark. ``library`` and ``eager`` as ``Collective`` has them. Raises
-    ``InputError``.
+    With ``cluster`` the bytes cross its tiers; otherwise they stay on the links of ``gpu``. ``alone``: no other group
+    of the nodes communicates, as in a benchmark. ``library`` and ``eager`` as in ``Collective``. Raises ``InputError``.
 
     >>> collective("all_reduce", 2**20, 8, gpu="h200").cost.source.value
     'calibrated'
@@ -69,7 +68,7 @@ def collective(
 
 
 def _check(op: Collective, cluster: Cluster | None) -> None:
-    """A group there are devices for, and a kernel there is."""
+    """Check that the cluster has enough devices for the group, and that the library has this collective."""
     reach, most = int(op.group_size) * int(op.stride), (cluster.num_devices if cluster else 0) or MAX_GROUP
     if reach > most:
         near = str(max(most // int(op.stride), 1))

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sartor.units import FloatArray
 
 THRESHOLD = 0.02
-"""Smallest relative change that matters where nobody says: launches of one run differ by about 1%."""
+"""Default for the smallest relative change that matters: launches of the same run differ by about 1%."""
 
 
 def compare(a: str | Path, b: str | Path, *, threshold: float = THRESHOLD) -> RunComparison:
     """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
-    memory and facts of the plan, each beside the noise that the steps of a run show. A change counts beyond noise and
+    memory and facts of the plan, each with the noise of the runs' steps. A change counts if it exceeds both noise and
     ``threshold``. Raises ``InputError``."""
     from sartor.traces.read import is_trace
 
@@ -68,7 +68,7 @@ def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunCompar
 
 
 def _operators(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], *, whole: bool) -> Iterator[RunChange]:
-    """The change of every operator: of its seconds per step, or of the ``whole`` of its kernels."""
+    """The change of every operator: of its seconds per step or, with ``whole``, of all its kernels together."""
     none = np.zeros(0)
     for name in dict.fromkeys((*a, *b)):
         one, other = a.get(name, none), b.get(name, none)
@@ -83,7 +83,7 @@ def _operators(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], *, whol
         else:
             sums = [float(each.sum()) / (1 if whole else max(each.size, 1)) for each in (one, other)]
             low, high = (0.0, 0.0) if not sums[1] else (math.inf, math.inf) if not sums[0] else (0.0, math.inf)
-            yield RunChange(name=name, a=sums[0], b=sums[1], low=low, high=high)  # gone, new, or too few to tell
+            yield RunChange(name=name, a=sums[0], b=sums[1], low=low, high=high)  # gone, new, or too few samples
 
 
 def _compare_logs(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
@@ -131,11 +131,11 @@ def _memory(a: RunLog, b: RunLog) -> Iterator[RunChange]:
 
 NOT_THE_PLAN = {"tokens_per_step", "device_tokens_per_step"}
 ELSEWHERE = ("path", "save", "load", "dir", "seed", "file", "rank", "port", "addr", "name", "iters", "samples")
-"""Parts of the names of arguments that differ from run to run without changing it."""
+"""Parts of argument names that differ from run to run without changing its speed."""
 
 
 def _facts(a: RunLog, b: RunLog) -> dict[str, tuple[str, str]]:
-    """Facts and arguments that differ; what only one of the logs says is none."""
+    """Facts and arguments that differ; those in only one of the logs do not count."""
     found = dict(_differing(a.facts, b.facts))
     found |= {
         name: both for name, both in _differing(a.arguments, b.arguments) if not any(word in name for word in ELSEWHERE)
@@ -150,7 +150,7 @@ def _differing(a: Mapping[str, int | str], b: Mapping[str, int | str]) -> Iterat
         if name in b and a[name] != b[name] and name not in NOT_THE_PLAN:
             yield name, (str(a[name]), str(b[name]))
     only = [name for name in (*a, *b) if (name in a) != (name in b)] if a and b else []
-    for name in dict.fromkeys(only):  # dumps that leave out what is not set
+    for name in dict.fromkeys(only):  # dumps omit unset arguments
         yield name, (str(a.get(name, "not said")), str(b.get(name, "not said")))
 
 

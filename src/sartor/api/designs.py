@@ -1,4 +1,4 @@
-"""The journey of a chip: which accelerator and plan go best together."""
+"""``design``: which accelerator and plan go best together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 BESIDE = ("h100_sxm", "tpu_v5p")
-"""What the chips of a design are compared with where nothing else is asked for: a GPU and a TPU of 2022 and 2023."""
+"""Default chips to compare a design with: a GPU and a TPU, of 2022 and 2023."""
 
 
 def design(
@@ -73,29 +73,27 @@ def design(
     workers: int | None = None,
     progress: Callable[[DesignProgress], None] | None = None,
 ) -> DesignAnswer:
-    """Which accelerator and plan go best together: the largest throughput of a space, with its proof.
+    """Which accelerator and plan go best together: the largest throughput in a space, with its proof.
 
     ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
     are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
-    better by more than ``tolerance``, or after ``time_limit`` seconds with the best so far and how much better there
-    could be. ``study`` is a file that remembers every result, so that a search goes on where it ended; ``executor`` is
-    ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: price known chips and other ways to
-    search beside it (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: so
-    many shapes of the one model's size in its place, each on the whole space, against the chips of ``fleet`` (catalogue
-    name or file -> weight) too; ``"all"``: layers, heads, head size and widths of every model are axes of the space,
-    within ``params_tolerance`` of its parameters and the quality guard of width ``evidence``, and the best shapes are
-    part of the proof. ``against``: catalogue GPUs on the same jobs, each by the plan `plan` would choose;
-    where none is named, `BESIDE` stand beside the baselines.
-    ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device; ``objective`` is what is largest
-    (throughput, throughput_per_watt, ...; prefill, decode or ``train:0.7,decode:0.3`` in throughput's place, where
-    ``ttft_ms`` and ``tpot_ms`` are the most that a prompt's first token and each further one may take, after
-    ``context_len`` tokens), ``mean`` how several models count together; ``microbatch_size`` and
-    ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` say what a chip costs,
-    ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar).
-    Without ``plausibility`` chips that no one can build are priced too, and the best is marked if it is one.
-    ``sensitivity``: which values of each axis come within 1% of the best, and whether it stays ahead of the next best
-    chips with an assumed rate 30% higher or lower.
-    Raises ``InputError``; "no point fits" is an answer.
+    better by more than ``tolerance``, or after ``time_limit`` seconds with the best so far and a bound on how much
+    better the optimum can be. ``study`` is a file of all results, from which a search can resume; ``executor`` is
+    ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: also price known chips and other
+    ways to search (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: try
+    this many shapes of the one model's size, each on the whole space and on the chips of ``fleet`` (catalogue name or
+    file -> weight); ``"all"``: layers, heads, head size and widths of every model become axes of the space, within
+    ``params_tolerance`` of its parameters and a quality guard of width ``evidence``, and the best shapes are part of
+    the proof. ``against``: catalogue GPUs on the same jobs, each under the plan that `plan` would choose (default:
+    `BESIDE`, if ``baselines``). ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device;
+    ``objective`` is maximized (throughput, throughput_per_watt, ...; or, instead of throughput, prefill, decode or
+    ``train:0.7,decode:0.3``, with ``ttft_ms`` and ``tpot_ms`` as limits on the time to first token and per further
+    token, after ``context_len`` tokens); ``mean`` says how to average several models; ``microbatch_size`` and
+    ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` set what a chip costs,
+    ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar). Without
+    ``plausibility``, chips that cannot be built are priced too, and the best is marked if it is one. ``sensitivity``:
+    which values of each axis come within 1% of the best, and whether it stays ahead of the next best chips with an
+    assumed rate 30% higher or lower. Raises ``InputError``; "no point fits" is an answer.
     """
     from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
     from sartor.designs.against import against as beside_chips
@@ -179,7 +177,7 @@ def design(
 
 
 def _milli(field: str, milliseconds: float | None) -> float | None:
-    """Seconds. Raises ``InputError``."""
+    """Milliseconds to seconds. Raises ``InputError``."""
     if milliseconds is None:
         return None
     if not 0 < milliseconds < float("inf"):
@@ -188,14 +186,14 @@ def _milli(field: str, milliseconds: float | None) -> float | None:
 
 
 def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:
-    """What was read into the models' files."""
+    """Assumptions and notes from reading the models."""
     return tuple(
         f"{reading.shape.name}: {note}" for reading in readings for note in (*reading.assumptions, *reading.notes)
     )
 
 
 def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
-    """Accelerators that are there already, with their weights. Raises ``InputError``."""
+    """Existing accelerators with their weights. Raises ``InputError``."""
     from sartor.designs.chips import NamedChip
     from sartor.hardware.accelerator_catalog import load_accelerator
 
@@ -209,7 +207,7 @@ def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
 
 
 def _count(shapes: int | str) -> int:
-    """A number of shapes; 0: none. Raises ``InputError``."""
+    """The number of shapes to try; 0: none. Raises ``InputError``."""
     if isinstance(shapes, bool) or not isinstance(shapes, int) or shapes < 0:
         raise InputError("shapes", shapes, "must be a whole number of at least 1, or all", "all")
     return shapes
@@ -245,7 +243,7 @@ def _by_shape(
     search: NamedSearch,
     keep: Keep,
 ) -> ShapeDesign:
-    """``count`` shapes of the model's size in its place, on the space's chips and those of the fleet."""
+    """``count`` shapes of the model's size, on the chips of the space and the fleet."""
     from sartor.designs.shapes import search_design_shapes, shape_variants
 
     model = question.models[0]

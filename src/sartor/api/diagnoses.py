@@ -1,4 +1,4 @@
-"""A real run, by its profiler traces or its log: where its time went, held against the prediction."""
+"""Diagnosis of a real run from its profiler traces or log: where its time went, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
 
 USUAL_TRAINER = "torchtitan"
-"""Whose kernels a traced training run is taken to have, where nobody says: PyTorch's own."""
+"""Trainer whose kernels a traced training run is assumed to use by default: PyTorch's own."""
 
 SKEW_S = 1e-3
-"""Collectives end together to some tens of microseconds; clocks that differ by more than this are said."""
+"""Collectives end together within some tens of microseconds; a larger clock difference than this is reported."""
 
 
 def diagnose(
@@ -56,11 +56,11 @@ def diagnose(
     calibration: str | Path | None = None,
     best_plan: bool = True,
 ) -> LogDiagnosis | TraceDiagnosis:
-    """Hold a real run against the prediction: ``run`` is a training log, a profiler trace, several traces of different
+    """Compare a real run with the prediction: ``run`` is a training log, a profiler trace, several traces of different
     ranks, or a folder of them.
 
-    A trace is divided into parts that add up to its mean steady step; with a ``model`` and the plan's sizes the step is
-    predicted beside, and the best plan's unless ``best_plan`` is False. A log is diagnosed as `diagnose_log` does;
+    A trace is divided into parts that add up to its mean steady step; with a ``model`` and the plan's sizes, the step
+    and (unless ``best_plan`` is False) the best plan are predicted too. A log is diagnosed by `diagnose_log`;
     ``number`` is its run. Raises ``InputError``.
     """
     from sartor.traces.read import is_trace
@@ -115,7 +115,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _traces(paths: Sequence[Path]) -> list[KernelTrace]:
-    """One trace of each rank, lowest rank first. Raises ``InputError`` for ranks of different jobs."""
+    """One trace per rank, lowest rank first. Raises ``InputError`` for ranks of different jobs."""
     from sartor.traces.read import read_traces
 
     traces = sorted((each for path in paths for each in read_traces(path, "RUN")), key=lambda each: each.rank or 0)
@@ -151,7 +151,7 @@ def _device(trace: KernelTrace, cluster: ClusterLike | None, gpu: GpuLike | None
 
 
 def _as_run(trace: KernelTrace) -> RunLog:
-    """A trace as a run whose log says the number of devices."""
+    """A trace as a run log that only knows the number of devices."""
     from sartor.traces.logs.run_log import RunLog
 
     none = np.array([np.nan])
@@ -227,7 +227,7 @@ def _divided(
 def _in_run(
     trace: KernelTrace, where: Cluster, found: LoggedPlan | None, framework: str | None, own: Calibration | None
 ) -> Calibration:
-    """What is known of the device's kernels: in a training step where the trace has a backward pass, else alone."""
+    """The kernels' calibration: as in a training step if the trace has a backward pass, else as measured alone."""
     from sartor.cost.correction.calibration import load_calibration
     from sartor.step.coefficients import coefficients_for
     from sartor.step.question import training_job
@@ -242,7 +242,7 @@ def _in_run(
         else training_job(
             read("gpt2").shape, where.gpus, global_batch_size=1, seq_len=1024, framework=framework or USUAL_TRAINER
         )[0]
-    )  # any model: the constants are the trainer's and the device's
+    )  # any model will do: the constants depend on trainer and device
     return in_a_run(known, coefficients_for(job, where.gpu))
 
 
@@ -259,7 +259,7 @@ def _priced(found: LoggedPlan, where: Cluster, own: Calibration | None) -> Price
 
 
 def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
-    """What the trace does not tell."""
+    """What the trace lacks, in sentences."""
     from sartor.traces.phases import REPEATED
 
     said = []
@@ -278,7 +278,7 @@ def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
 
 
 def _another_model(found: LoggedPlan | None, priced: Sequence[PricedKernels]) -> list[str]:
-    """Whether the trace is of the model that was named: its width is a length of some matrix multiplication."""
+    """A warning if the trace seems to be of another model: no matrix multiplication has the model's hidden size."""
     if found is None or not priced:
         return []
     width = int(found.job.shape.hidden_size)
@@ -289,7 +289,7 @@ def _another_model(found: LoggedPlan | None, priced: Sequence[PricedKernels]) ->
 
 
 def _skewed(traces: Sequence[KernelTrace]) -> list[str]:
-    """Ranks whose clocks are apart: what one ended with the others is then not compared by its time of day."""
+    """A warning if the ranks' clocks disagree, so that only durations can be compared across ranks."""
     from sartor.traces.attribute import clock_skew_s
 
     apart = clock_skew_s(traces[0], traces[1:])

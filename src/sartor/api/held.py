@@ -1,7 +1,7 @@
-"""The plan that a training question is about: from degrees and sizes as a user says them to every axis of a plan.
+"""The plan of a training question: from the degrees and sizes a user gives to every axis of a plan.
 
-Without a number of devices it is that of a usual run, so that nobody reads the time of one microbatch with a whole
-optimizer step behind it as training.
+Without a number of devices the plan of a typical run is assumed, so that the time of one microbatch plus a whole
+optimizer step is never mistaken for training.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.search import HeldPlan
 
 REPLICAS = 64
-"""Data-parallel replicas of a usual run: enough that an optimizer sharded over them (Adam's 12 bytes per parameter,
+"""Data-parallel replicas of a typical run: enough that an optimizer sharded over them (Adam's 12 bytes per parameter,
 ZeRO 1) is a small part of a device's memory and of the step, and few enough for most clusters."""
 
 MICROBATCHES = 8
-"""Microbatches that a pipeline stage takes in a step of a usual run. With 8 of 8,192 tokens on 64 replicas a step is of
-4 million tokens, as published runs have (Llama 3, arXiv 2407.21783, table 4: 4M to 16M)."""
+"""Microbatches per pipeline stage and step in a typical run. With 8 of 8,192 tokens on 64 replicas a step has 4 million
+tokens, as in published runs (Llama 3, arXiv 2407.21783, table 4: 4M to 16M)."""
 
 TOKENS_AT_ONCE = 8192
-"""Of a microbatch that is not said, as in the sweeps of arXiv 2401.14489."""
+"""Default tokens of a microbatch, as in the sweeps of arXiv 2401.14489."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How training is spread, as far as somebody said so; None: not said."""
+    """How training is spread, as given by the user; None: not given."""
 
     tp: int = 1
     pp: int = 1
@@ -45,7 +45,7 @@ class Spread:
 
     @property
     def assumed(self) -> bool:
-        """Nobody said how many devices: a usual run's."""
+        """Whether the number of devices was not given, so that a typical run is assumed."""
         return self.num_devices is None
 
     @property
@@ -55,12 +55,12 @@ class Spread:
 
 
 def devices_and_batch(spread: Spread, seq_len: int) -> tuple[int, int, int]:
-    """Devices, sequences of a step and of a microbatch; those of a usual run where they are not said.
+    """Devices, sequences per step and sequences per microbatch; those of a typical run where not given.
 
     Raises ``InputError`` where they contradict each other.
     """
     if spread.assumed and spread.global_batch_size is None:
-        replicas = math.lcm(REPLICAS, spread.ep)  # experts lie within the replicas
+        replicas = math.lcm(REPLICAS, spread.ep)  # expert-parallel groups lie within the replicas
         microbatch = size_of("microbatch_size", spread.microbatch_size, max(TOKENS_AT_ONCE // seq_len, 1))
         return replicas * spread.model_devices, replicas * microbatch * MICROBATCHES * spread.pp, microbatch
     if spread.num_devices is None:
@@ -84,7 +84,7 @@ def _replicas(spread: Spread, devices: int) -> int:
 
 
 def _microbatch(spread: Spread, seq_len: int, replicas: int, batch: int) -> int:
-    """The one given, or the largest up to the usual that divides what a replica takes."""
+    """The given microbatch size, or the largest up to the default that divides a replica's batch."""
     least = replicas * (size_of("microbatch_size", spread.microbatch_size, 1))
     if batch % least:
         each = "" if spread.microbatch_size is None else f" x microbatch_size={spread.microbatch_size}"
@@ -97,7 +97,7 @@ def _microbatch(spread: Spread, seq_len: int, replicas: int, batch: int) -> int:
 
 
 def held_plan(spread: Spread, job: TrainingJob, cluster: Cluster, devices: int, microbatch: int) -> HeldPlan:
-    """Every axis of the plan; those nobody spoke of as a usual run has them. Raises ``InputError``."""
+    """Every axis of the plan; those not given as in a typical run. Raises ``InputError``."""
     dp = devices // spread.model_devices
     if spread.ep > 1 and job.shape.moe_ffn is None and not spread.assumed:
         raise InputError("ep", spread.ep, "the model has no experts", "1")
@@ -134,7 +134,7 @@ def _recompute(word: str | None) -> Recompute:
 
 
 def notes_of(spread: Spread, held: HeldPlan) -> tuple[str, ...]:
-    """What of the plan was assumed, in sentences."""
+    """What was assumed about the plan, in sentences."""
     axes, job = held.axes, held.job
     microbatches = job.global_batch_size // (axes["dp"] * axes["microbatch_size"])
     zero = axes["zero_stage"]

@@ -1,4 +1,4 @@
-"""The journeys of a given instance: where its layers go, and when its operators run."""
+"""Solvers for an instance given as a file: placement of layers on devices, and schedule of operators on cores."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement
 
 
 def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "cp_sat") -> ScheduleResult:
-    """The shortest schedule found of the operators of ``instance`` (a JSON file) on its cores, with a lower bound.
+    """The shortest schedule found for the operators of ``instance`` (a JSON file) on its cores, with a lower bound.
 
-    ``time_limit`` in seconds; 0 answers at once with list scheduling. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
+    ``time_limit`` in seconds; 0 returns a list schedule at once. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
     Raises ``InputError``.
     """
     from sartor.read.schedule_json import read_schedule_problem

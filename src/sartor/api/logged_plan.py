@@ -1,4 +1,4 @@
-"""The job and plan that a log is of: by its own dump of arguments, a launch file, or its facts and the caller's."""
+"""The job and plan behind a log, from its own dump of arguments, a launch file, or its facts and the caller's."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
 
 _OLD = re.compile(r"deepspeed|@20(1\d|2[0-2])")
-"""Releases of Megatron, and its fork, that differ from what its arguments say of themselves."""
+"""Releases of Megatron, and its fork, that behave differently from what their arguments suggest."""
 DEGREES = ("tp", "pp", "cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedPlan:
-    """A job and its plan, which facts were said, and what was assumed."""
+    """A job and its plan, which facts were given, and what was assumed."""
 
     job: TrainingJob
     plan: TrainingPlan
     said: Mapping[str, int | str]
     whole: bool
-    """Nothing is open: a launch says everything."""
+    """The plan is complete, because a launch specifies everything."""
     assumptions: tuple[str, ...]
 
 
 def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | None) -> PricedPlan | None:
-    """The best plan for the same job on as many devices; None where none fits."""
+    """The best plan for the same job on the same number of devices; None if none fits."""
     from sartor.plans.search import search_plans
 
     devices = int(found.plan.num_devices)
@@ -55,7 +55,7 @@ def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPlan:
-    """A run and all that is said of its plan."""
+    """A run and everything given about its plan."""
 
     run: RunLog
     path: str
@@ -96,7 +96,7 @@ class AskedPlan:
         return LoggedPlan(job=job, plan=reading.plan, said=said, whole=True, assumptions=(*notes, *reading.assumptions))
 
     def _trained(self, reading: LaunchReading) -> TrainingJob:
-        """The launch's job under the release of its trainer that the log shows."""
+        """The launch's job under the trainer release that the log shows."""
         from sartor.step.trainers import trainer_named
 
         seq_len = self.run.facts.get("seq_len")
@@ -109,7 +109,7 @@ class AskedPlan:
         return replace(job, trainer=overlaps)
 
     def assembled(self) -> LoggedPlan:
-        """The plan from the log's facts and the caller's, and a usual run's where nobody says."""
+        """The plan from the log's facts and the caller's, with a typical run's values for the rest."""
         from sartor.plans.fixed import named_values
         from sartor.step.question import training_job
 
@@ -151,7 +151,7 @@ class AskedPlan:
         return said
 
     def _seq_len(self) -> tuple[int, dict[str, int | str]]:
-        """As said; else the length at which the trainer's own TFLOP/s come out; else the usual."""
+        """The given length; else the one that explains the trainer's TFLOP/s; else the model's usual one."""
         shape = self.reading.shape if self.reading else None
         assert shape is not None
         said = self.run.facts.get("seq_len")
@@ -179,13 +179,13 @@ class AskedPlan:
 
 PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequence_parallel", "schedule", "recompute",
            "recompute_layers", "optimizer_offload")  # fmt: skip
-"""Axes of a plan that a log or ``fix`` may say."""
+"""Axes of a plan that a log or ``fix`` may specify."""
 
 
 def _plan(
     job: TrainingJob, cluster: Cluster, devices: int, fixed: Mapping[str, int], recompute: str
 ) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
-    """The plan with what was said, and a usual run's values for the rest."""
+    """The plan with the given values, and a typical run's values for the rest."""
     from sartor.plans.space import plan_at
 
     spread = Spread(
@@ -213,7 +213,7 @@ def _plan(
 def conventions_of(
     run: RunLog, shape: TransformerShape, seq_len: int | None, devices: int | None
 ) -> tuple[FlopConvention, ...]:
-    """How the log's TFLOP/s are counted; where the length is not said, at the model's usual and its longest first."""
+    """How the log's TFLOP/s are counted; without a length, the model's usual and longest are tried first."""
     lengths = list(_lengths(shape, LENGTHS)) if seq_len is None else [seq_len]
     measured = run.measured
     if not measured.flops_per_s > 0:
@@ -239,7 +239,7 @@ def _lengths(shape: TransformerShape, lengths: tuple[int, ...]) -> Iterator[int]
 
 
 def _check_model(shape: TransformerShape | None, reading: LaunchReading, path: str) -> None:
-    """The model given is the one that was launched. Raises ``InputError``."""
+    """Check that the given model is the launched one. Raises ``InputError``."""
     if shape is None or reading.shape is None:
         return
     said = {"num_layers": int(reading.shape.num_layers), "hidden_size": int(reading.shape.hidden_size)}
@@ -247,7 +247,7 @@ def _check_model(shape: TransformerShape | None, reading: LaunchReading, path: s
 
 
 def _check_sizes(shape: TransformerShape, arguments: Mapping[str, str], path: str) -> None:
-    """The same with an excerpt of a dump."""
+    """The same check against an incomplete dump of arguments."""
     said = {name: arguments[name] for name in ("num_layers", "hidden_size", "ffn_hidden_size") if name in arguments}
     _compare(shape, {name: int(value) for name, value in said.items() if value.isdigit() and len(value) < 12}, path)
 

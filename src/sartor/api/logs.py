@@ -1,4 +1,4 @@
-"""Training logs: a run held against the prediction for its plan, as far as log, launch file and caller say the plan."""
+"""Diagnosis of a training log: the run compared with the prediction for its plan."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def diagnose_log(
     calibration: str | Path | None = None,
     best_plan: bool = True,
 ) -> LogDiagnosis:
-    """Hold a training log against the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
-    which single fact of the plan, if it were otherwise, would bring the prediction nearest.
+    """Compare a training log with the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
+    which single fact of the plan, if different, would bring the prediction nearest.
 
-    What the log does not say comes from ``launch`` (a launch file) or from the other arguments; ``fix`` names axes of
-    the plan (``{"tp": 8, "recompute": "full"}``); ``run`` is which run of a log that holds several, from 1 (the last
-    where it is not given); ``best_plan`` False leaves the search for the best plan out. Raises ``InputError``.
+    What the log does not contain comes from ``launch`` (a launch file) or from the other arguments; ``fix`` sets axes
+    of the plan (``{"tp": 8, "recompute": "full"}``); ``run`` selects one of several runs in a log, from 1 (default: the
+    last); ``best_plan`` False skips the search for the best plan. Raises ``InputError``.
     """
     from sartor.traces.logs.read import read_log
 
@@ -77,7 +77,7 @@ def _chosen(runs: tuple[RunLog, ...], number: int | None) -> RunLog:
 
 
 def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster, list[str]]:
-    """The cluster asked for, else the usual one of the GPU that is named here or in the log."""
+    """The given cluster, else the usual cluster of the GPU given here or named in the log."""
     named = run.facts.get("gpu")
     if cluster is not None:
         found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
@@ -134,7 +134,7 @@ _SAID_BY_LAUNCH = frozenset(
     {"tp", "pp", "cp", "dtype", "microbatch_size", "virtual_stages", "schedule", "zero_stage", "optimizer_offload"}
     | {"recompute", "recompute_layers", "sequence_parallel", "dp_overlap", "tp_overlap", "fused_loss"}
 )
-"""What a launch that is whole leaves no doubt of."""
+"""Facts that a complete launch leaves in no doubt."""
 
 
 def _several(run: RunLog) -> list[str]:

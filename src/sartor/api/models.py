@@ -1,4 +1,4 @@
-"""A model from whatever names it: a file, a folder, a zoo name, a hub id or a graph of ``sartor extract``."""
+"""Read a model from any source: a file, a folder, a zoo name, a hub id or a graph of ``sartor extract``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
     """The model of a config.json (or its folder), a graph of ``sartor extract``, a zoo name or a hub id, with fields
     changed by ``set``.
 
-    A path that exists wins over a zoo name; a model already read is taken as it is. ``changed_by`` names a journey that
-    changes the shape, which a graph cannot. Raises ``InputError``.
+    A path that exists wins over a zoo name; a model already read is returned as it is. ``changed_by`` names a caller
+    that changes the shape, which is not possible for a graph. Raises ``InputError``.
     """
     reading = model if isinstance(model, ModelReading) else _named(model)
     if set or changed_by:
@@ -46,7 +46,7 @@ def _named(model: str | Path) -> ModelReading:
 
 
 def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:
-    """One model or several, each read by `read`."""
+    """One model or several, each as in `read`."""
     return tuple(read(each, set) for each in ([model] if isinstance(model, Model) else model))
 
 

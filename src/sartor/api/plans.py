@@ -1,4 +1,4 @@
-"""The journeys of a cluster: plan, the files that launch one, and the lint of a launch that exists."""
+"""Training on a cluster: plan it, write its launch files, and lint an existing launch."""
 
 from __future__ import annotations
 
@@ -56,14 +56,13 @@ def plan(
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
 
     ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
-    each); ``fix`` holds axes to one value (``{"tp": 8, "recompute": "none"}``) and sets switches of the trainer
-    (``{"tp_overlap": "on"}``; ``any`` takes the fastest); ``tokens`` is the budget that is
-    costed; ``dtype`` is a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @,
-    ``context_parallel`` ring, all_to_all or all_gather (None: what the trainer does),
-    ``routing_skew`` the largest expert's tokens over the mean; ``headroom`` the share of memory left free
-    (default 0.05 on GPUs). ``why_not`` names axes of a plan to hold beside the best
-    one, ``simple`` searches plans of data and tensor parallelism alone, ``write`` those that the launch files of a
-    trainer can say. Raises ``InputError``; where nothing fits, the answer says what would.
+    each); ``fix`` holds axes at one value (``{"tp": 8, "recompute": "none"}``) and sets switches of the trainer
+    (``{"tp_overlap": "on"}``; ``any`` takes the fastest); ``tokens`` is the budget whose cost is computed; ``dtype`` is
+    a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @, ``context_parallel`` ring,
+    all_to_all or all_gather (None: the trainer's own), ``routing_skew`` the largest expert's tokens over the mean;
+    ``headroom`` the share of memory left free (default 0.05 on GPUs). ``why_not`` gives axes of a plan to compare with
+    the best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch
+    files of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
     """
     from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
@@ -76,7 +75,7 @@ def plan(
     counts = device_counts(num_devices, where)
     where = where.reached(max(counts))
     own = own_calibration_of(calibration, where)
-    if (traced := reading.shape.traced) is not None:  # what is not said is as it was traced
+    if (traced := reading.shape.traced) is not None:  # defaults are those of the trace
         seq_len = seq_len or traced.seq_len
         dtype = dtype or traced.dtype.value
     job, notes = training_job(
@@ -121,7 +120,7 @@ def _step_s(search: PlanSearch) -> float:
 
 
 def _compared(choices: Sequence[JobChoice], found: Sequence[Sequence[PlanSearch]], at: int) -> tuple[str, ...]:
-    """What switches were set, and how much slower the best plan is with every other setting that was looked at."""
+    """Which switches were set, and how much slower the best plan is with each other setting tried."""
     words, best_s = choices[at].words, _step_s(found[at][-1])
     others = [
         f"{c.words} " + (f"{_step_s(f[-1]) / best_s - 1:+.1%}" if f[-1].best else "does not fit")
@@ -138,7 +137,7 @@ def _compared(choices: Sequence[JobChoice], found: Sequence[Sequence[PlanSearch]
 def _explained(
     answer: PlanAnswer, tokens: float, why_not: Mapping[str, int | str] | None, headroom: float | None
 ) -> PlanAnswer:
-    """The answer with what is said of its best plan: stages, next steps, costs, and why not another plan."""
+    """The answer with details of its best plan: stages, next steps, costs, and why not another plan."""
     from sartor.plans.next import next_steps, roomier
     from sartor.plans.search import make_pricer
     from sartor.plans.simpler import simpler
@@ -166,7 +165,7 @@ def _explained(
 
 
 SIMPLE = {"pp": 1, "cp": 1, "ep": 1}
-"""Axes of a plan that data and tensor parallelism alone leave at one."""
+"""Axes held at one for plans of data and tensor parallelism only."""
 
 
 def _simple(fix: Mapping[str, int | str] | None) -> dict[str, int | str]:
@@ -178,7 +177,7 @@ def _simple(fix: Mapping[str, int | str] | None) -> dict[str, int | str]:
 
 
 def _cost(job: TrainingJob, cluster: Cluster, search: PlanSearch, tokens: float) -> RunCost | None:
-    """Of a token budget under a search's best plan; None where nothing fits."""
+    """Cost of a token budget under a search's best plan; None if no plan fits."""
     from sartor.step.run_cost import run_cost
 
     best = search.best
@@ -188,7 +187,7 @@ def _cost(job: TrainingJob, cluster: Cluster, search: PlanSearch, tokens: float)
 
 
 def beside_best(search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None) -> WhyNot | None:
-    """The fastest plan with the axes ``asked``, or why there is none, beside the best of a search. Raises
+    """The fastest plan with the axes ``asked`` (or why there is none), compared with the best plan of a search. Raises
     ``InputError``."""
     from sartor.plans.switches import job_choices
     from sartor.plans.why_not import why_not
@@ -207,10 +206,10 @@ STARTS_GPUS = "launch files start a framework on GPUs"
 
 def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple[LaunchFiles, PricedPlan]:
     """The files that start an answer's best plan under a ``trainer`` (megatron, megatron-bridge, torchtitan, deepspeed,
-    accelerate, maxtext; its newest release unless ``trainer_version`` says another), and the plan they hold: the
-    fastest that the trainer can run, if it cannot run the very best (said in ``notes``).
+    accelerate, maxtext; its newest release unless ``trainer_version`` is given), and the plan in them: the fastest that
+    the trainer can run, if it cannot run the best (reported in ``notes``).
 
-    Raises ``InputError`` where the trainer can run no plan of the answer, with the reason of the best one.
+    Raises ``InputError`` if the trainer can run no plan of the answer, with the reason for the best one.
     """
     from sartor.launch.files import launch_files
     from sartor.launch.plan import launch_kind
@@ -227,7 +226,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
     except InputError as error:
         reason = error
     job = within_files(answer.job, word.value)
-    if job.trainer == answer.job.trainer:  # all that could be found was looked at
+    if job.trainer == answer.job.trainer:  # the search already covered every plan this trainer can run
         raise reason
     other = search_plans(
         job,
@@ -256,11 +255,11 @@ def lint_launch(
     search: bool = True,
     calibration: str | Path | None = None,
 ) -> LaunchAnswer:
-    """Price an existing launch on a cluster and say what is wasteful in it.
+    """Price an existing launch on a cluster and report what is wasteful in it.
 
     ``launch`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a
-    folder with a ``launch.sh``; nothing in it is run. ``model`` where the file gives no sizes, ``num_devices`` and
-    ``seq_len`` where it does not say them (given ones win); ``search`` compares with the best plan of as many devices.
+    folder with a ``launch.sh``; nothing in it is run. Give ``model``, ``num_devices`` and ``seq_len`` where the file
+    lacks them (given values win over the file's); ``search`` compares with the best plan on the same number of devices.
     Raises ``InputError``.
     """
     from sartor.launch.files import read_launch
@@ -276,10 +275,10 @@ def lint_launch(
     shape = None if model is None else read(model).shape
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
     asked = reading.job(shape, size_of("seq_len", seq_len, 0) or None)
-    job, plan = within_files(asked, reading.kind.value), reading.plan  # advice is what such a file can say
+    job, plan = within_files(asked, reading.kind.value), reading.plan  # advice only names what such a file can express
     whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     device_counts(reading.num_devices, whole)
-    found = whole.reached(reading.num_devices)  # as plan takes it, so that both tell one price
+    found = whole.reached(reading.num_devices)  # as in plan, so that both report the same price
     for gpu in found.gpus:
         check_recipe(job.recipe, gpu)
     known = own_calibration_of(calibration, found)
@@ -308,7 +307,7 @@ def lint_launch(
 
 
 def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: int | None) -> list[str]:
-    """What was given in place of what a launch says."""
+    """Notes on arguments given in place of the launch's own values."""
     said = reading.parts.seq_len
     notes = [f"seq_len={seq_len} as asked; the file says {said}"] if seq_len and said not in (None, 0, seq_len) else []
     if shape is not None and reading.shape is not None:

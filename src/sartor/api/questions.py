@@ -1,4 +1,4 @@
-"""What is asked of one device: a model, a workload and a degree of parallelism, settled and with its assumptions."""
+"""A question about one device: model, workload and parallelism, with defaults filled in and reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from sartor.step.recipes import workload_of
 from sartor.step.trainers import default_trainer, trainer_named
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
-"""Sequences at once in inference when nobody says."""
+"""Default sequences at once in inference."""
 
 
 Asked = ParamSpec("Asked")
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 def takes(ask: Callable[Asked, Question]) -> Callable[[Callable[[Question], Answer]], Callable[Asked, Answer]]:
-    """Makes the answer to a question a function of what ``ask`` takes, for callers and for completion."""
+    """Turn a function of a `Question` into one with ``ask``'s arguments and signature (for callers and completion)."""
 
     def journey(answer: Callable[[Question], Answer]) -> Callable[Asked, Answer]:
         @wraps(answer)
@@ -89,16 +89,15 @@ def ask(
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> Question:
-    """Read a model and a device and settle what is asked, saying each thing that was assumed.
+    """Read a model and a device and settle the question, recording each assumption.
 
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100 SXM
-    where neither it nor ``cluster`` says);
-    ``kernels`` is the serving framework whose attention and expert kernels run (vllm, sglang, trtllm);
-    ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's tokens over the mean;
-    ``headroom`` the share of memory that stays free (0.05 in training on GPUs, else 0);
-    ``calibration`` is a file of ``sartor calibrate``. Sizes are in sequences and tokens. Training is one device's share
-    of a plan: of ``num_devices`` with ``global_batch_size``, or of a usual run (``sartor.api.held``) where they are not
-    given. Raises ``InputError``.
+    if neither it nor ``cluster`` is given); ``kernels`` is the serving framework whose attention and expert kernels run
+    (vllm, sglang, trtllm); ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's tokens over
+    the mean; ``headroom`` the share of memory that stays free (0.05 in training on GPUs, else 0); ``calibration`` is a
+    file of ``sartor calibrate``. Sizes are in sequences and tokens. Training is one device's share of a plan: of
+    ``num_devices`` with ``global_batch_size``, or of a typical run (``sartor.api.held``) if they are not given. Raises
+    ``InputError``.
     """
     reading = read(model, set)
     where, device = _where(gpu, cluster)
@@ -138,7 +137,7 @@ def ask(
 
 
 def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | None, Gpu]:
-    """The cluster, where one is named, and the device, which must be one of it."""
+    """The cluster, if given, and the device, which must be one of its devices."""
     if cluster is None:
         return None, device_of("h100_sxm" if gpu is None else gpu)
     found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
@@ -150,7 +149,7 @@ def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | 
 
 
 def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, framework: str | None) -> None:
-    """Inference is priced on one tensor-parallel group."""
+    """Reject a plan's arguments for inference, which is priced on one tensor-parallel group."""
     said: dict[str, object | None] = {
         "num_devices": spread.num_devices,
         "global_batch_size": spread.global_batch_size,
@@ -169,7 +168,7 @@ def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, fram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """One pass of a model on a device, as far as somebody said."""
+    """One pass of a model on a device, as given by the user."""
 
     reading: ModelReading
     gpu: Gpu
@@ -182,7 +181,7 @@ class _Pass:
     routing_skew: float
 
     def traced(self) -> _Pass:
-        """With what is not said of a traced model as it was traced."""
+        """For a traced model, with what was not given filled in from the trace."""
         traced = self.reading.shape.traced
         if traced is None:
             return self
@@ -207,7 +206,7 @@ def _training(
     devices, batch, microbatch = devices_and_batch(spread, asked.length)
     device_counts(devices, cluster)
     trainer = trainer_named(framework or default_trainer(cluster.gpus), asked.gpu)
-    if spread.assumed:  # the question is about the shape as it is written
+    if spread.assumed:  # the question is about the shape as written
         trainer = replace(trainer, vocab_multiple=0)
     if eager:
         trainer = replace(trainer, fused_kernels=False)
@@ -246,7 +245,7 @@ def _training(
 
 
 def _train_in_16_bits(gpu: Gpu) -> None:
-    """Refuses arrays too narrow for what a model computes in 16 bits whatever its linear layers are in."""
+    """Reject chips that cannot multiply in 16 bits: attention, logits and gradients always need it."""
     if DType.BF16 not in gpu.peak_flops_per_s and DType.FP16 not in gpu.peak_flops_per_s and gpu.accelerator:
         widest = gpu.accelerator.dtype.value
         must = f"its arrays multiply {widest} at most, and attention, logits and gradients are computed in 16 bits"

@@ -1,4 +1,4 @@
-"""The journey of a server under load: times to first token and between tokens, and what it gives."""
+"""A server under load: time to first token, time between tokens, and throughput."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sartor.step.batching import Load, disaggregated, steady_state
 from sartor.step.served import ENGINES, Engine, Server, capacity, would_fit
 
 CONCURRENCY = (1, 4, 16, 64, 256)
-"""Sequences in flight when nobody says."""
+"""Default numbers of sequences in flight."""
 
 USUAL = "vllm"
-"""The serving framework when nobody says."""
+"""Default serving framework."""
 
 
 def serving(
@@ -42,12 +42,12 @@ def serving(
     set: Mapping[str, int | str] | None = None,
     calibration: str | Path | None = None,
 ) -> ServingAnswer:
-    """What requests see of ``model`` served by continuous batching on ``tp * copies`` devices, where as many sequences
-    as ``concurrency`` says are always in flight.
+    """Latency and throughput of ``model`` served by continuous batching on ``tp * copies`` devices, with
+    ``concurrency`` sequences always in flight.
 
-    ``copies``: attention's data parallelism; ``ep`` devices share out the experts whole, the others split each;
-    ``kernels`` is the serving framework. With ``prefill_workers`` prompts run on that many servers of their own
-    (``prefill_tp * prefill_copies`` devices each) and answers on ``decode_workers``. Raises ``InputError``.
+    ``copies``: attention's data parallelism; ``ep`` devices hold whole experts each, the others split every expert;
+    ``kernels`` is the serving framework. With ``prefill_workers``, prefill runs on that many separate servers
+    (``prefill_tp * prefill_copies`` devices each) and decoding on ``decode_workers``. Raises ``InputError``.
 
     >>> found = serving("llama-3.1-8b", "h100", concurrency=32)
     >>> found.steady.tpot_s > 0.005
@@ -120,7 +120,7 @@ def _engine(kernels: str | None) -> Engine:
 
 
 def _checked_experts(server: Server) -> None:
-    """Experts split evenly over devices there are."""
+    """Check that the experts split evenly over the server's devices."""
     moe, devices = server.shape.moe_ffn, server.num_devices
     if moe is None:
         for name, value in (("ep", server.ep), ("copies", server.copies)):
@@ -134,7 +134,7 @@ def _checked_experts(server: Server) -> None:
 
 
 def _prefill(server: Server, tp: int, copies: int) -> Server:
-    """A server of prompts: as the other, its experts whole if its copies share them."""
+    """The prefill server: like the other, with whole experts per device if its copies share them."""
     ep = tp * copies if server.ep > 1 and copies > 1 else 1
     found = replace(server, tp=tp, copies=copies, ep=ep)
     _checked_experts(found)

@@ -1,4 +1,4 @@
-"""The journeys of one device: estimate, gemm, lint, advise."""
+"""Questions about a shape on one device: estimate, gemm, lint, advise."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 @takes(ask)
 def estimate(asked: Question) -> ModelEstimate:
-    """Where does the time go: every operator of one device's share, with its predicted time and interval, and of
-    training the step of the whole plan.
+    """Where does the time go: every operator of one device's share with its predicted time and interval and, in
+    training, the step of the whole plan.
 
     Takes the arguments of ``ask``. The plan is that of ``num_devices`` with ``global_batch_size`` (tp, pp, cp, ep,
-    zero_stage, virtual_stages, recompute, on ``cluster``): the answer is `sartor.plan`'s with the same plan fixed.
-    Without them it is a usual run's, as the assumptions say. ``eager``: as uncompiled PyTorch runs it, every
-    elementwise step a kernel of its own that the host launches. Raises ``InputError``.
+    zero_stage, virtual_stages, recompute, on ``cluster``), and the answer equals `sartor.plan`'s with this plan fixed.
+    Without them a typical run is assumed and reported. ``eager``: as in uncompiled PyTorch, where every elementwise
+    step is a kernel of its own that the host launches. Raises ``InputError``.
     """
     if asked.held is None or asked.held.assumed:
         axes = {"pp": int(asked.dims.pp)} if asked.held is None else asked.held.axes
@@ -63,7 +63,7 @@ def estimate(asked: Question) -> ModelEstimate:
 
 
 def answer_question(question: Question) -> ModelEstimate:
-    """Lower the question's workload and price it on the question's device; of training, price its plan too."""
+    """Lower the question's workload and price it on the question's device; in training, price its plan too."""
     return _one_pass(question) if question.held is None else _one_step(question, question.held)
 
 
@@ -82,7 +82,7 @@ def _one_pass(question: Question) -> ModelEstimate:
 
 
 def _of_any_framework(question: Question) -> Question:
-    """Where nobody said whose kernels run, with an interval that covers all, and what would narrow it."""
+    """If no framework was given: the question with intervals that cover every framework's kernels, and a note."""
     if question.gpu.accelerator is not None:
         return question
     known = question.calibration or load_calibration(question.gpu)
@@ -94,7 +94,7 @@ def _of_any_framework(question: Question) -> Question:
 
 
 def _layer_s(question: Question, found: Estimate) -> Floats:
-    """Seconds of one layer, the mean where they differ."""
+    """Seconds of one layer; the mean if layers differ."""
     pairs = zip(found.graph.operators, found.costs, strict=True)
     layers = sum((cost.time_s * op.count for op, cost in pairs if op.part is Part.LAYER), 0.0)
     stacks = question.reading.shape.stacks
@@ -102,7 +102,7 @@ def _layer_s(question: Question, found: Estimate) -> Floats:
 
 
 def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
-    """One device's operators of a microbatch as the plan's trainer runs them, and the step they are part of."""
+    """One device's operators of a microbatch as the plan's trainer runs them, and the step they belong to."""
     priced = held.price(question.calibration)
     job, plan, cluster = held.job, priced.plan, held.cluster
     run = held.in_run(priced, question.gpu, question.calibration)
@@ -180,8 +180,8 @@ def lint(
 ) -> Lint:
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first.
 
-    ``allow`` names rules to leave out. A finding costs a share of the training step that ``estimate`` answers with,
-    or of one pass of inference. Other words as in ``ask``. Raises ``InputError``.
+    ``allow`` names rules to leave out. The cost of a finding is a share of the training step that ``estimate`` returns,
+    or of one inference pass. Other arguments as in ``ask``. Raises ``InputError``.
     """
     asked = ask(
         read(model, set, changed_by="lint"),
@@ -203,7 +203,7 @@ def lint(
 
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
-    """The findings of a question, and its estimate: at the nearest smaller split, where it cannot run as asked."""
+    """The findings for a question, and its estimate: at the nearest smaller split, if it cannot run as requested."""
     from sartor.rules.lint import added_up, run_rules
     from sartor.rules.rule import Context
 
@@ -220,13 +220,13 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
 
 
 def _base(asked: Question) -> ModelEstimate:
-    """The estimate of a question; of the largest split below that the model can run at, where it cannot as asked."""
+    """The estimate of a question; if it cannot run as requested, that of the largest smaller split at which it can."""
     held, split = asked.held, largest_split(asked.workload.shape, asked.dims)
     if held is None:
         return answer_question(replace(asked, dims=split))
     try:
         return answer_question(replace(asked, dims=split, held=held.split(tp=int(split.tp), ep=int(split.ep))))
-    except InputError:  # more stages than layers, say: rules speak of that
+    except InputError:  # for example more stages than layers, which the rules report
         flat = held.split(tp=int(split.tp), ep=int(split.ep), pp=1)
         return answer_question(replace(asked, dims=replace(split, pp=1), held=flat))
 
@@ -256,13 +256,13 @@ def advise(
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
-    Gains are at equal work: a smaller model earns nothing by being smaller. What changes quality stays unless ``free``
-    names it: ``num_layers``, ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, and that experts are no coarser:
-    ``experts_per_token``. What ``freeze`` names stays too.
-    ``objective`` is the phase to be fast in (train, prefill or decode), also of the estimate, or several with weights
-    (``train:0.7,decode:0.3``): then ``codesign`` holds one shape for all of them on all GPUs, of least ``regret``
-    (weighted or worst), and the rest is of the phase with the largest weight. With several GPUs the first
-    is the one estimated in detail; candidates carry a speedup on each. Other words as in ``ask``; ``InputError``.
+    Gains are at equal work: a smaller model gains nothing by being smaller. What changes quality is fixed unless
+    ``free`` names it: ``num_layers``, ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, and ``experts_per_token``
+    (experts no coarser). Fields in ``freeze`` are fixed too. ``objective`` is the phase to be fast in (train, prefill
+    or decode), also for the estimate, or several with weights (``train:0.7,decode:0.3``): then ``codesign`` is one
+    shape for all of them on all GPUs, of least ``regret`` (weighted or worst), and the rest is about the phase with the
+    largest weight. With several GPUs the first is estimated in detail; candidates carry a speedup on each. Other
+    arguments as in ``ask``. Raises ``InputError``.
     """
     from sartor.model.workload import phase_weights
     from sartor.shapes.codesign import Regret
@@ -339,7 +339,7 @@ def _common(
 
 
 def _runs(base: ModelEstimate, others: Sequence[Gpu]) -> dict[str, InRun]:
-    """The training run of the question's device, and as it would be on other devices that have its recipe."""
+    """The training run on the question's device, and on each other device that supports its recipe."""
     held, run = base.question.held, base.run
     if held is None or run is None:
         return {}

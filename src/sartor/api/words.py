@@ -1,4 +1,4 @@
-"""Words, sizes and paths of a call as the nouns they name; what cannot be is refused in one sentence."""
+"""Convert the words, sizes and paths of a call to typed values; invalid ones raise a one-sentence ``InputError``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ClusterLike = str | Path | Cluster
 
 
 def seconds(field: str, value: float | None) -> float:
-    """A time limit; none is infinite."""
+    """A time limit; None is infinite."""
     if value is None:
         return float("inf")
     if not 0 < value < 1e9:
@@ -33,7 +33,7 @@ def seconds(field: str, value: float | None) -> float:
 
 
 def device_of(gpu: GpuLike) -> Gpu:
-    """A GPU, or a chip of the template: one that no one can build is priced all the same, with a warning."""
+    """A GPU or a chip of the accelerator template; a chip that cannot be built gives a warning."""
     found = gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
     if found.accelerator is not None:
         for fault in faults(found.accelerator):
@@ -48,7 +48,7 @@ def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:
 
 
 def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> Calibration | None:
-    """What is known of a device where the kernels of a serving framework run. Raises ``InputError``."""
+    """The calibration of a device with the kernels of a serving framework. Raises ``InputError``."""
     if kernels is None:
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
@@ -62,14 +62,14 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
 
 
 def refuse_on_a_chip(gpu: Gpu, field: str, value: object, why: str, instead: str = "leave it out") -> None:
-    """One sentence where only a GPU can be asked. Raises ``InputError`` for a chip of the accelerator template."""
+    """Raise ``InputError`` if ``gpu`` is a chip of the accelerator template, where only GPUs are supported."""
     if gpu.accelerator is not None:
         must = f"{why}, and {gpu.name} is a chip of the accelerator template, not a GPU"
         raise InputError(field, value, must, f"{instead}, or name a GPU (sartor catalog gpus)")
 
 
 def own_calibration_of(path: str | Path | None, cluster: Cluster) -> Calibration | None:
-    """The same for the device of a cluster that the file is of."""
+    """The calibration of a file, for the cluster's device that the file is about."""
     if path is None:
         return None
     named = read_calibration_file(path).gpu
@@ -80,7 +80,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 def word_of(enum: type[Word], field: str, word: str) -> Word:
-    """A word as the member of an enum it names."""
+    """The member of an enum with this value, in any case."""
     for member in enum:
         if str(member.value).lower() == str(word).lower():
             return member
@@ -89,7 +89,7 @@ def word_of(enum: type[Word], field: str, word: str) -> Word:
 
 
 def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
-    """A size in whole units, or its default."""
+    """An integer size, or its default."""
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
@@ -99,20 +99,20 @@ def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
 
 
 def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
-    """The dtype asked for, if the device has it; bf16 (or fp16 on devices before bf16) when nobody asks."""
+    """The given dtype, if the device has it; by default bf16 (fp16 on devices without bf16)."""
     if dtype is None:
         return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (default)",)
     wanted: DType = word_of(
         DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
     )
-    if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # those run as 16-bit GEMMs
+    if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # weight-only types run as 16-bit GEMMs
         known = ", ".join(d.value for d in gpu.peak_flops_per_s)
         raise InputError("dtype", wanted.value, f"{gpu.name} has no matrix rate for it", known)
     return wanted, ()
 
 
 def device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[int, ...]:
-    """Numbers of devices to plan for, each of which the cluster has."""
+    """The numbers of devices to plan for, each at most the cluster's."""
     total = cluster.total_devices
     if given is None and not total:
         raise InputError("num_devices", "not given", f"{cluster.name} can have any number of devices; give one", "64")

@@ -1,4 +1,4 @@
-"""A fit as the TOML that the cost model reads, as JSON, and one calibration against another."""
+"""A fit as the TOML that the cost model reads and as JSON, and the comparison of two calibration files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sartor.json_types import JsonDict, JsonMap
 
 
 def as_toml(found: CalibrationFit) -> str:
-    """The calibration file: where it is from, what it was fitted on, how well it did unseen, and the coefficients."""
+    """The calibration file: source, rows fitted on, held-out errors, and coefficients."""
     left_out = sum(found.left_out.values())
     lines = [
         "# Written by sartor calibrate. Seconds end in _s; shares are of the datasheet's rates.",
@@ -115,12 +115,12 @@ def _number(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """How predicted times of one region of GEMMs changed: after over before, and by how much at most."""
+    """How predicted GEMM times of one region changed: median, 10th and 90th percentile of after / before."""
 
     rows: str
-    """Of m: decode (to 64), short (to 1024), long."""
+    """Range of m: decode (to 64), short (to 1024), long."""
     weights: str
-    """Of n x k: small (to 2^22 elements), large."""
+    """Range of n x k: small (to 2^22 elements), large."""
     products: int
     ratio: float
     least: float
@@ -135,15 +135,15 @@ class CalibrationChange:
     after: str
     regions: tuple[Region, ...]
     coefficients: Mapping[str, tuple[float, float]]
-    """Those that moved by more than 2%: before, after."""
+    """Coefficients that moved by more than 2%: (before, after)."""
     made_with: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Date, driver and libraries that differ between the files: before, after."""
+    """Date, driver and library versions that differ between the files: (before, after)."""
 
 
 def compare_calibrations(
     before: CalibrationFile, after: CalibrationFile, gpu: Gpu, *, names: tuple[str, str]
 ) -> CalibrationChange:
-    """What changed between two calibrations, over the GEMMs models are made of. Raises ``InputError`` when they are
+    """What changed between two calibrations, over a grid of GEMMs typical of models. Raises ``InputError`` if they are
     of different devices or dtypes."""
     for what in ("gpu", "dtype"):
         old, new = getattr(before, what), getattr(after, what)

@@ -1,7 +1,7 @@
-"""Fit the product formula to a few measurements: maximum a posteriori around coefficients that are already good.
+"""Fit the GEMM formula to a few measurements: maximum a posteriori around coefficients that are already good.
 
-The formula is ``cost.gpu.tiles`` itself. Unknowns are logarithms of its coefficients, each with a standard deviation
-it may move by from the start (a relative's fit or a generation's assumptions), so ten rows already help and two hundred
+The formula is ``cost.gpu.tiles`` itself. The unknowns are logarithms of its coefficients, each with a standard
+deviation about the start (a related GPU's fit or a generation's assumptions), so ten rows already help and two hundred
 settle most. Errors are those of ln(predicted / measured), with a loss that is linear for outliers. Levenberg-Marquardt
 on numeric derivatives; the same rows and start give the same coefficients.
 """
@@ -95,7 +95,7 @@ SCALARS: dict[str, tuple[float, float, float]] = {
     "throttle": (0.7, 1e-3, 0.6),
     "throttle_s": (0.7, 5e-5, 2e-2),
 }
-"""Coefficient: standard deviation of its logarithm about the start, least, greatest. The bounds are those of
+"""Coefficient: standard deviation of its logarithm about the start, lower bound, upper bound. The bounds are those of
 lab/fit_gemm.py; the deviations are about the spread of the packaged fits between generations (2026-11-21)."""
 
 QUANTIZE = {
@@ -107,20 +107,19 @@ QUANTIZE = {
     "pack_columns": (0.5, 16, 4096),
     "fresh_cost": (0.7, 0.01, 100),
 }
-"""Free where the start has them: low-bit GEMMs whose times hold a quantizing kernel, libraries that copy operands
-into blocks."""
+"""Fitted only if the start has them: low-bit GEMMs timed with a quantizing kernel, libraries that repack operands."""
 
 SHARE_SD, TILE_SD, PENALTY_SD = 0.25, 0.1, 0.5
-"""Of the shares of peak of all tiles together, of one tile apart from the rest, of the alignment steps."""
+"""Standard deviations of: a factor on all tiles' shares of peak, each tile's own share, the alignment penalties."""
 
 GREATEST_SHARE = 1.1
 NOISE = 0.05
-"""Error of ln(time) that is worth one standard deviation of a coefficient; beyond it the loss turns linear."""
+"""Error of ln(time) that costs as much as moving a coefficient by one standard deviation; linear loss beyond it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknowns:
-    """The coefficients that may move from ``start``, as one vector in standard deviations (0: the start)."""
+    """The coefficients that may move from ``start``, as one vector in standard deviations (0 is the start)."""
 
     start: GemmCoefficients
     names: tuple[str, ...]
@@ -131,7 +130,7 @@ class Unknowns:
 
     @classmethod
     def of(cls, start: GemmCoefficients, *, penalties: bool, freedom: float = 1.0) -> Unknowns:
-        """A coefficient whose start lies outside its bounds (an engine without tiles) stays as it is."""
+        """Coefficients whose start lies outside their bounds (an engine without tiles) are kept fixed."""
         spans = [(name, *span) for name, span in (SCALARS | QUANTIZE).items() if _inside(getattr(start, name), span)]
         x = [np.log(getattr(start, name)) for name, *_ in spans]
         tiles, steps = len(start.tiles), 2 * int(penalties)
@@ -144,7 +143,7 @@ class Unknowns:
         return cls(start=start, names=names, sd=widths, low=bounds[0], high=bounds[1], penalties=penalties)
 
     def coefficients(self, z: FloatArray) -> GemmCoefficients:
-        """The coefficients of a vector."""
+        """The coefficients that the vector ``z`` stands for."""
         factor = np.exp(z * self.sd)
         scalars: JsonDict = {name: float(getattr(self.start, name) * factor[i]) for i, name in enumerate(self.names)}
         head = len(self.names)
@@ -173,7 +172,7 @@ def fit(
 ) -> GemmCoefficients:
     """Coefficients that explain ``measured_s`` [seconds] best without straying from ``start``.
 
-    ``freedom`` scales how far each may move; ``most`` is the greatest number of iterations.
+    ``freedom`` scales how far each may move; ``most`` is the maximum number of iterations.
     """
     unknowns = Unknowns.of(start, penalties=products.misaligned, freedom=freedom)
     log_s = log_seconds(products, unknowns)
@@ -206,7 +205,7 @@ def log_seconds(products: Products, unknowns: Unknowns) -> Callable[[FloatArray]
 def sensitivities(
     log_s: Callable[[FloatArray], FloatArray], z: FloatArray, unknowns: Unknowns, at: FloatArray
 ) -> FloatArray:
-    """d ln(seconds) / d unknown [GEMMs, unknowns]. Steps of 2% look past the formula's own corners."""
+    """d ln(seconds) / d unknown [GEMMs, unknowns]. Steps of 2% are large enough to smooth over the formula's kinks."""
     columns = []
     for i, sd in enumerate(unknowns.sd):
         step = 0.02 / sd
@@ -223,7 +222,7 @@ def _objective(error: FloatArray, z: FloatArray) -> float:
 
 
 def _step(jacobian: FloatArray, error: FloatArray, z: FloatArray, damping: float) -> FloatArray:
-    """Gauss-Newton with the loss's weights and the prior, damped."""
+    """Damped Gauss-Newton step with the loss's weights and the prior."""
     weight = 1 / np.sqrt(1 + (error / NOISE) ** 2) / NOISE**2
     normal = (jacobian.T * weight) @ jacobian + (1 + damping) * np.eye(z.size)
     step: FloatArray = np.asarray(-np.linalg.solve(normal, jacobian.T @ (weight * error) + z), dtype=np.float64)
@@ -231,7 +230,7 @@ def _step(jacobian: FloatArray, error: FloatArray, z: FloatArray, damping: float
 
 
 def packaged_seconds(products: Products) -> FloatArray:
-    """What is predicted of every product with what the package knows of the device."""
+    """Seconds of every product, predicted with the packaged calibration of the device."""
     known_of = load_calibration(products.gpu, products.dtype)
     out = np.empty(len(products))
     for layout in sorted(set(products.layouts.tolist())):

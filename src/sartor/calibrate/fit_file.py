@@ -1,10 +1,10 @@
-"""From a user's own measured GEMMs to a calibration file: read, choose, fit, and say how well it does unseen.
+"""From a user's own measured GEMMs to a calibration file: read, choose, fit, and report the held-out error.
 
-Held-out errors come from four-fold cross-validation over contiguous regions of whole weights: each fold is fitted
-without the region and scored on all of the region's rows, chosen or not. The interval's width is the one that covers
-80% of those errors. What is tried is coefficients that leave their start by more or less, and a smooth factor
-(``sartor.calibrate.own_rows``) over these or over what the package predicts as it is; the one with the least held-out
-error is fitted on every chosen row and written. docs/howto/calibrate.md.
+Held-out errors come from four-fold cross-validation over contiguous regions of weights (n, k): each fold is fitted
+without its region and scored on all rows of the region, chosen or not. The interval is wide enough to cover 80% of
+those errors. Candidates are coefficients that may leave their start by more or less, and a smooth factor
+(``sartor.calibrate.own_rows``) over these or over the package's own prediction; the one with the least held-out error
+is fitted on every chosen row and written. docs/howto/calibrate.md.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from sartor.units import FloatArray
 
 LEAST_ROWS = 10
 MOST_SAMPLES = 400
-"""Rows fitted on when nobody says; more change the held-out error by less than its noise (docs/howto/calibrate.md)."""
+"""Default number of rows to fit; more change the held-out error by less than its noise (docs/howto/calibrate.md)."""
 
 ABOVE_PEAK = 1.1
-"""Clocks run above the datasheet's boost by this much at most; a faster rate is no measurement of that product."""
+"""Clocks exceed the datasheet's boost clock by this factor at most; faster rows can't be measurements of their GEMM."""
 
 FAR_OFF = 200.0
-"""A median time this many times what is predicted is in other units: nanoseconds, or a loop's total."""
+"""Median measured / predicted above which times are in another unit (nanoseconds) or a loop's total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +58,13 @@ class Records:
     products: Products
     measured_s: FloatArray
     rows: int
-    """Rows of the file behind them."""
+    """Rows of the file that went into the medians."""
     date: str
     """The newest of the file's ``date`` column; empty where it has none."""
     left_out: Mapping[str, int]
-    """Reason -> rows."""
+    """Number of unused rows by reason."""
     made_with: Mapping[str, str] = field(default_factory=dict)
-    """What the file says of driver and libraries (`SOFTWARE`), several values joined."""
+    """Driver and library versions given in the file (`SOFTWARE`), several values joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class CalibrationFit:
     dtype: DType
     coefficients: GemmCoefficients
     start: str
-    """Whose coefficients the fit began at."""
+    """Name of the GPU whose coefficients the fit began at."""
     source: str
     date: str
     rows: int
@@ -87,18 +87,18 @@ class CalibrationFit:
     before: Mapping[str, float]
     """Errors of the start on the same shapes."""
     catalogue: Mapping[str, float]
-    """Errors of what sartor predicts without the file, residuals included."""
+    """Errors of sartor's predictions without the file, residuals included."""
     coverage_80: float
-    """Share of held-out errors inside the interval written."""
+    """Share of held-out errors inside the 80% interval that is written to the file."""
     remarks: tuple[str, ...] = field(default=())
     made_with: Mapping[str, str] = field(default_factory=dict)
-    """Driver and libraries of the records, as far as they say."""
+    """Driver and library versions of the records, where given."""
     streams: Mapping[str, StreamFit] = field(default_factory=dict)
-    """Sections beside the GEMMs that the file had rows for and the package no fit."""
+    """Sections beside the GEMMs that the file has rows for and the package has no fit of."""
     over: str = "fit"
-    """What predicts: coefficients fitted to the rows (``fit``), or the package's as they are (``package``)."""
+    """Base of the prediction: coefficients fitted to the rows (``fit``), or the packaged ones (``package``)."""
     own_rows: OwnRows | None = None
-    """The factor that the rows add to it and their interval; None where coefficients alone did best."""
+    """Factor on times fitted to the rows, with its interval; None where fitted coefficients alone did best."""
 
 
 def calibrate(
@@ -112,9 +112,9 @@ def calibrate(
 ) -> CalibrationFit:
     """Fit the GEMMs of a CSV or Parquet file.
 
-    ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on, chosen for what
-    they tell; ``start`` is the device whose coefficients the fit begins at (default: what is known of the device
-    itself). ``date`` is written as the measurements' date where the file has none. Raises ``InputError``.
+    ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on (the most
+    informative); ``start`` the device to take starting coefficients from (default: itself). ``date`` is written as the
+    date of the measurements if the file has no date column. Raises ``InputError``.
     """
     records = read_records(path, gpu, dtype)
     device = records.products.gpu
@@ -131,7 +131,7 @@ def calibrate(
 
 
 def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
-    """What is known of a device's GEMMs: its own fit, its relative's, or its generation's assumptions."""
+    """Current GEMM coefficients of a device: its own fit, that of a related GPU, or its generation's assumptions."""
     return load_calibration(gpu, dtype).gemm[dtype]
 
 
@@ -188,14 +188,14 @@ def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
 
 
 def _under(products: Products, best: Trial) -> str:
-    """Fingerprint of the coefficients whose residual is in what the factor was fitted over; empty: none."""
+    """Fingerprint of the packaged coefficients if the factor is fitted on top of their residual, else empty."""
     known_of = load_calibration(products.gpu, products.dtype)
     found = known_of.gemm[products.dtype]
     return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
 
 
 def errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:
-    """rows, mape, median, p90 of |predicted / measured - 1|, and bias, the median of predicted / measured."""
+    """rows; mape, median and p90 of |predicted / measured - 1|; bias, the median of predicted / measured."""
     ratio = predicted_s / measured_s
     error = np.abs(ratio - 1)
     figures = error.mean(), np.median(error), np.quantile(error, 0.9), np.median(ratio)
@@ -208,8 +208,8 @@ def _short(predicted_s: FloatArray, launch_s: float) -> Any:
 
 
 def _sigmas(predicted_s: FloatArray, measured_s: FloatArray, launch_s: float) -> tuple[float, float]:
-    """Standard deviations whose 80% interval covers 80% of errors of long and short GEMMs; of all where there are
-    fewer than 20 of a kind. The rank is the one that covers a further error with 80% (n + 1 in place of n)."""
+    """Standard deviations whose 80% interval covers 80% of the errors of long and of short GEMMs (of all where a kind
+    has fewer than 20). With the rank from n + 1 instead of n, a new error is covered with 80% (conformal)."""
     error = np.abs(np.log(predicted_s / measured_s))
     short = _short(predicted_s, launch_s)
 
@@ -283,15 +283,15 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
 
 
 SOFTWARE = ("driver", "framework", "framework_version", "library_version")
-"""Columns of records that say what ran; kept, so that two calibrations show what changed between them."""
+"""Columns that name the software; kept so that two calibrations show what changed between them."""
 BESIDE = ("date", *SOFTWARE)
-"""Columns that tell when and with what, not what: rows that differ in them alone are one shape's."""
+"""Columns that are no part of a shape: rows that differ only in these are measurements of the same shape."""
 TOO_FAST = "a rate above the device's peak"
 
 
 def _table(path: Path) -> Table:
     try:
-        import pyarrow  # noqa: F401 - only whether it is there
+        import pyarrow  # noqa: F401 - only to see whether it is installed
     except ImportError:
         raise MissingExtraError("reading tables of measurements", "data") from None
     if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
@@ -305,7 +305,7 @@ def _table(path: Path) -> Table:
 
 
 def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -> tuple[Gpu, Any]:
-    """The one device of a file, or the one asked for, and which entries are its."""
+    """The file's only device, or the one chosen by ``asked``, and the mask of its rows."""
     file = path.name
     named = {label: _name(label) for label in dict.fromkeys(labels)}
     names = sorted(set(named.values()))
@@ -323,7 +323,7 @@ def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -
 
 
 def _of_name(name: str, path: Path) -> Gpu:
-    """The catalogue's device, else the datasheet that ``sartor measure`` left beside its records."""
+    """The catalogue's device, else the datasheet that ``sartor measure`` wrote beside its records."""
     beside = path.with_suffix(".gpu.toml")
     try:
         return load_gpu(name)
@@ -338,7 +338,7 @@ def _of_name(name: str, path: Path) -> Gpu:
 
 
 def _name(label: str) -> str:
-    """The catalogue's name of a label; the label itself where the catalogue has none."""
+    """The catalogue's name for a label; the label itself if the catalogue does not know it."""
     try:
         return known(label).name
     except Unexpressed:
@@ -376,7 +376,7 @@ def _dtype(
 
 
 def _layout(words: JsonMap) -> str:
-    """TN, NN or NT; where none is given TN (a linear layer's forward), NN for batched GEMMs; empty for no layout."""
+    """TN, NN or NT; if not given, TN (a linear layer's forward) or NN for batched GEMMs; empty for an unknown one."""
     given = str(words.get("layout", "")).upper()
     if not given:
         return "NN" if words.get("op") == "bmm" else "TN"
@@ -391,7 +391,7 @@ def _newest(table: Table) -> str:
 
 
 def _values(table: Table, name: str) -> str:
-    """What a column says: its values, joined; the first three where there are more."""
+    """The distinct values of a column, joined; only the first three if there are more."""
     column = table.coded.get(name)
     if column is None:
         return ""
@@ -400,7 +400,7 @@ def _values(table: Table, name: str) -> str:
 
 
 def _check_units(records: Records, start: GemmCoefficients) -> None:
-    """Refuses times that are a unit or more away from anything the device could take."""
+    """Raises ``InputError`` for times that seem to be in another unit (too long by ``FAR_OFF`` or more)."""
     factor = float(np.median(records.measured_s / seconds(records.products)(start)))
     if factor > FAR_OFF:
         must = f"must be microseconds: its median is {factor:,.0f} times what is predicted (nanoseconds?)"

@@ -1,8 +1,8 @@
-"""What a user's records say of streaming kernels and attention: a rate and a start per kernel, a factor per attention.
+"""Fit streaming kernels and attention from a user's records.
 
-Where a file of ``sartor measure`` holds such rows and the package has no fit of the device, ``sartor calibrate`` writes
-them beside the GEMMs: the share of bandwidth and the start of each kernel (least absolute log error over a grid),
-and one factor each on attention's forward and backward rates and on decode's bandwidth. Few rows, few numbers.
+If a file of ``sartor measure`` holds such rows and the package has no fit of the device, ``sartor calibrate`` writes
+them beside the GEMMs: the share of bandwidth and the start-up time of each kernel (least absolute log error over a
+grid), and one factor each on attention's forward and backward rates and on decode's bandwidth.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sartor.records.targets import Targets, targets_of
 from sartor.units import FloatArray
 
 LEAST_ROWS = 4
-"""Fewer rows of a section say nothing."""
+"""Fewer rows are not enough to fit a section."""
 
 SHARES = np.geomspace(0.005, 1.5, 120)
 STARTS_S = np.concatenate([[0.0], np.geomspace(5e-7, 2e-4, 30)])
 FEW_SIGMA = 1.5
-"""Intervals of a kernel fitted on as few rows as these are this much wider than its rows scatter."""
+"""With so few rows, intervals are wider than the scatter of the rows by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFit:
-    """One section, and its mean |predicted / measured - 1| before and after."""
+    """One section's coefficients, and mean |predicted / measured - 1| before and after the fit."""
 
     coefficients: Any
     rows: int
@@ -47,8 +47,8 @@ class StreamFit:
 
 
 def fit_streams(path: str | Path, gpu: Gpu, known: Calibration) -> dict[str, StreamFit]:
-    """Sections (``memory_bound``, ``attention``) that a file's unflagged rows of ``gpu`` suffice for and that the
-    package has no fit of; empty where there are none."""
+    """Fits of the sections (``memory_bound``, ``attention``) that a file has enough unflagged rows of ``gpu`` for and
+    the package has no fit of; empty where there are none."""
     found: dict[str, StreamFit] = {}
     fits: Mapping[str, Callable[[Any, Gpu, Calibration], StreamFit]] = {
         "memory_bound": _memory,
@@ -64,7 +64,7 @@ def fit_streams(path: str | Path, gpu: Gpu, known: Calibration) -> dict[str, Str
 
 
 Timed = list[tuple[Any, float, bool]]
-"""An operator, its seconds, and whether the host waited for it."""
+"""Per row: operator, measured seconds, and whether the host waited for the kernel (eager launch)."""
 
 
 def _timed(path: str | Path, table: str, gpu: Gpu) -> Timed:
@@ -90,7 +90,7 @@ def _work(targets: Targets, i: int, gpu: Gpu) -> RowWork | None:
 
 
 def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
-    """A bandwidth share per kernel name and per kind; kinds without rows take the element-wise kernel's."""
+    """A bandwidth share per kernel name and per kind; kinds without rows get that of the element-wise kernel."""
     forward = [row for row in timed if row[0].pass_ is not Pass.BACKWARD]
     base = known.memory_bound
     groups: dict[str, Timed] = {}
@@ -112,7 +112,7 @@ def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
 
 
 def _kind(rows: Timed, gpu: Gpu, base: MemoryBoundCoefficients) -> tuple[float, float, float]:
-    """Share of bandwidth, start [s] and sigma that suit these rows best."""
+    """Share of bandwidth, start-up time [s] and sigma that fit these rows best."""
     moved = np.asarray([float(op.bytes_moved) for op, _, _ in rows])
     seconds = np.asarray([s for _, s, _ in rows])
     launch = np.asarray([(base.eager_launch_s if eager else base.launch_s) for *_, eager in rows])
@@ -152,7 +152,7 @@ def _attention(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
 def _scaled(
     rows: Timed, field: str, start: AttentionCoefficients, gpu: Gpu, known: Calibration
 ) -> AttentionCoefficients:
-    """The start with one rate moved until predictions are right in the middle of the rows."""
+    """``start`` with one rate scaled so that the median of predicted / measured is 1."""
     found, factor = start, 1.0
     for _ in range(12):
         ratio = [_attended(row, gpu, replace(known, attention=found)) / row[1] for row in rows]
@@ -163,11 +163,11 @@ def _scaled(
 
 
 HALF_TOLD = 2
-"""Rows of a head dimension that move its own rate half of the way to what they say."""
+"""With this many rows at a head dimension, its rate moves half of the way to what the rows suggest."""
 
 
 def _by_width(rows: Timed, start: AttentionCoefficients, gpu: Gpu, known: Calibration) -> AttentionCoefficients:
-    """The rate at each head dimension moved towards the rows nearest to it."""
+    """Move the rate at each head dimension towards the rows nearest to it."""
     if len(rows) < LEAST_ROWS:
         return start
     widths = np.log([float(d) for d, _ in start.efficiency])
@@ -197,7 +197,7 @@ def _attended(row: tuple[Attention, float, bool], gpu: Gpu, known: Calibration) 
 
 
 def _sigma(log_errors: FloatArray) -> float:
-    """Standard deviation whose 80% interval holds 80% of these errors, wider for few rows."""
+    """Standard deviation whose 80% interval covers 80% of these errors, widened because rows are few."""
     error = np.sort(np.abs(log_errors))
     rank = min(error.size, int(np.ceil(0.8 * (error.size + 1))))
     return max(FEW_SIGMA * float(error[rank - 1]) / Z80, 0.1)

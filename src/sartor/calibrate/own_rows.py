@@ -1,8 +1,8 @@
-"""Fit a smooth factor to a few measured GEMMs: by how much, and over what distance, they lie from what is predicted.
+"""Fit a smooth factor on predicted times to a few measured GEMMs: how large it is, and over what distance it varies.
 
-A Gaussian process with a mean of its own. Length, height and noise are those of a small grid that make the rows most
-likely (Rasmussen and Williams 2006, eq. 5.8), so few rows that scatter move little but the mean; rows far from the rest
-are brought in to four times the usual distance. The same rows give the same factor.
+A Gaussian process with a fitted mean. Length scale, height and noise are the values of a small grid that make the rows
+most likely (Rasmussen and Williams 2006, eq. 5.8), so a few scattered rows change little except the mean. Outliers are
+clipped to four robust standard deviations. The same rows give the same factor.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LENGTHS = (2.5, 4.0, 7.0)
 HEIGHTS = (0.03, 0.07, 0.15, 0.3)
 NOISES = (0.02, 0.04, 0.08, 0.16)
 MEAN_SD = 0.5
-"""Standard deviation of the mean before anything is measured: another clock, another unit of work."""
+"""Prior standard deviation of the mean: another clock, another definition of what is timed."""
 OUTLIER = 4.0
 MOST_POINTS = 400
-"""Time goes with the cube of the GEMMs and the file with their number; those given first tell most."""
+"""Run time grows with the cube of the number of GEMMs and file size with the number; the first rows tell most."""
 
 
 def fit_own_rows(products: Products, predicted_s: FloatArray, measured_s: FloatArray) -> OwnRows:
-    """The factor from ``predicted_s`` to ``measured_s`` by the first ``MOST_POINTS`` GEMMs; its standard deviations
-    are set by who holds rows out."""
+    """The factor from ``predicted_s`` to ``measured_s`` fitted to the first ``MOST_POINTS`` GEMMs. The caller sets its
+    standard deviations from held-out rows."""
     at = np.log(np.stack([1.0 * products.batch * products.m, products.n, products.k], axis=1))[:MOST_POINTS]
     y = _drawn_in(np.log(measured_s / predicted_s)[:MOST_POINTS])
     apart = {length: closeness(at, at, length) for length in LENGTHS}
@@ -48,7 +48,7 @@ def fit_own_rows(products: Products, predicted_s: FloatArray, measured_s: FloatA
 
 
 def no_factor(products: Products) -> OwnRows:
-    """Rows that agree with what is predicted: they say only how far off it is."""
+    """A factor of 1: the rows only determine the width of the interval."""
     at = tuple(_rounded(np.log(float(size[0]))) for size in (products.batch * products.m, products.n, products.k))
     return OwnRows(
         mean=0.0, length=1.0, points=((at[0], at[1], at[2]),), weights=(0.0,), log_sigma=0.25, log_sigma_small=0.25
@@ -56,7 +56,7 @@ def no_factor(products: Products) -> OwnRows:
 
 
 def factor_of(own: OwnRows, products: Products) -> FloatArray:
-    """What the times of these GEMMs are multiplied by."""
+    """Factor by which to multiply the predicted times of these GEMMs."""
     rows, n, k = (each.astype(np.float64) for each in (products.batch * products.m, products.n, products.k))
     found: FloatArray = np.exp(own.log_factor(rows, n, k))
     return found
@@ -76,5 +76,5 @@ def _log_likelihood(covariance: FloatArray, noise: float, y: FloatArray) -> floa
 
 
 def _rounded(value: float) -> float:
-    """As it is written."""
+    """Rounded to the six digits written to the file."""
     return float(f"{value:.6g}")

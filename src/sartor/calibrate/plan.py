@@ -1,4 +1,4 @@
-"""What to measure on a device before anything was: the GEMMs that would tell most, as a table to be filled."""
+"""What to measure on a device without measurements: the most informative GEMMs, as a table to fill in."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COLUMNS = ("gpu", "dtype", "batch", "m", "n", "k", "layout")
 
 
 def plan_samples(gpu: Gpu, dtype: DType, count: int) -> Products:
-    """The ``count`` GEMMs of the grid that tell most of all others, most telling first."""
+    """The ``count`` most informative GEMMs of the grid, best first."""
     pool = grid(gpu, dtype)
     return pool.part(choose(pool, count))
 
 
 def plan_rows(products: Products) -> list[JsonDict]:
-    """One row per product in the columns of a table of measurements, less the time."""
+    """One row per GEMM with the columns of a measurement table, except for the time."""
     shared = {"gpu": products.gpu.name, "dtype": products.dtype.value}
     columns = zip(products.batch, products.m, products.n, products.k, products.layouts, strict=True)
     return [

@@ -1,9 +1,9 @@
-"""Which GEMMs to measure: the few that tell most, the grid they are chosen from, and regions to be held out whole.
+"""Which GEMMs to measure: the most informative ones, the grid they are chosen from, and regions to hold out.
 
-Each further product makes the chosen ones' spread over (log m, log n, log k, log waves) most like that of all there are
-(kernel herding: Chen, Welling and Smola 2010, eq. 8). Tried and held out worse: choosing them as far apart as can be,
-which picks the corners first, and by what the formula's own sensitivities say (D- and A-optimal), which do not know
-what the formula misses. docs/howto/calibrate.md has the figures.
+Each further GEMM makes the chosen ones' distribution over (log m, log n, log k, log waves) most like that of the pool
+(kernel herding: Chen, Welling and Smola 2010, eq. 8). Two alternatives had larger held-out errors: points as far apart
+as possible, which picks the corners first, and D- or A-optimal designs from the formula's sensitivities, which cannot
+know what the formula misses. docs/howto/calibrate.md has the figures.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sartor.operators import DType
 from sartor.units import FloatArray, Floats
 
 POOL = 1500
-"""GEMMs a choice is made among; larger pools are thinned evenly along the order of their work."""
+"""Number of GEMMs to choose from; larger pools are thinned evenly in order of FLOPs."""
 
 
 def choose(products: Products, count: int) -> Index:
-    """Positions of the ``count`` GEMMs that tell most, most telling first; all of them where there are no more."""
+    """Indices of the ``count`` most informative GEMMs, best first; all of them if there are no more."""
     if count >= len(products):
         return np.arange(len(products), dtype=np.int64)
     pool = _thinned(products, max(POOL, 4 * count))
@@ -28,17 +28,17 @@ def choose(products: Products, count: int) -> Index:
 
 
 def choose_at_random(products: Products, count: int, seed: int) -> Index:
-    """Positions of ``count`` GEMMs drawn evenly."""
+    """Indices of ``count`` GEMMs drawn uniformly."""
     drawn = np.random.default_rng(seed).permutation(len(products))
     return drawn[:count].astype(np.int64)
 
 
 REACH = 1.0
-"""Standard deviations over which GEMMs stand for each other; half of it held out alike."""
+"""Length scale of the similarity, in standard deviations; half of it gave the same held-out error."""
 
 
 def _herded(at: FloatArray, count: int) -> Index:
-    """Always the point that is like most of all points and like fewest of those chosen."""
+    """Greedily pick the point most similar to all points and least similar to those already chosen."""
     wanted, had = np.concatenate([_alike(part, at).mean(axis=1) for part in _parts(at)]), np.zeros(len(at))
     chosen = np.empty(count, dtype=np.int64)
     for i in range(count):
@@ -50,14 +50,14 @@ def _herded(at: FloatArray, count: int) -> Index:
 
 
 def _alike(some: FloatArray, at: FloatArray) -> FloatArray:
-    """How much each of ``some`` points stands for each of all, 0 to 1."""
+    """Similarity of each of ``some`` points to every point of ``at``, 0 to 1."""
     squared: Floats = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
     found: FloatArray = np.exp(-0.5 * squared / REACH**2)
     return found
 
 
 def _parts(at: FloatArray) -> list[FloatArray]:
-    """Pieces of some points such that a piece against all takes some 16 MB."""
+    """Split points so that the similarity of one piece to all points takes about 16 MB."""
     pieces = 1 + len(at) ** 2 // 2_000_000
     return np.array_split(at, min(pieces, len(at)))
 
@@ -83,11 +83,11 @@ def _thinned(products: Products, most: int) -> Index:
 
 
 def regions(products: Products, folds: int = 4, pieces: int = 4) -> Index:
-    """The fold of every product, 0 .. folds - 1: whole weights (n, k), dealt in contiguous blocks of the
-    (log n, log k) plane, ``pieces`` blocks to a fold.
+    """The fold of every product, 0 .. folds - 1: one per weight (n, k). A fold is ``pieces`` contiguous blocks of the
+    (log n, log k) plane.
 
-    The plane is halved at medians, the longer side first, until there are folds x pieces blocks. Where all GEMMs
-    share few weights, blocks are of m as well.
+    The plane is halved at medians, the longer side first, until there are folds x pieces blocks. If there are few
+    distinct weights, blocks are split along m too.
     """
     keys = np.stack([products.n, products.k], axis=1)
     if len(np.unique(keys, axis=0)) < 2 * folds:
@@ -115,12 +115,12 @@ def _blocks(points: FloatArray, count: int) -> Index:
 
 GRID_M = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384)
 GRID_NK = (128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192, 11008, 12288, 14336, 16384)
-"""Rows and weights that transformers are made of; a few off 64 so that alignment is met."""
+"""Rows and weight sizes usual in transformers; the ragged ones are not divisible by 64, so misalignment is measured."""
 GRID_RAGGED = (1000, 1928, 4104, 5000)
 
 
 def grid(gpu: Gpu, dtype: DType) -> Products:
-    """GEMMs worth thinking of: decode to prefill rows against the weights models have, TN, that fit the device."""
+    """Candidate GEMMs (TN): decode to prefill rows, weight sizes of models, small enough for the device's memory."""
     lengths = (*GRID_NK, *GRID_RAGGED)
     m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
     held = dtype.bytes * (m * k + n * k) + 2.0 * m * n

@@ -1,4 +1,4 @@
-"""Ways to learn from a user's GEMMs, each told on regions it did not see: docs/howto/calibrate.md, "Which"."""
+"""Ways to fit a user's GEMMs, each scored by cross-validation over regions: docs/howto/calibrate.md, "Which"."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sartor.units import FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way to learn from the chosen rows, and what it predicts of every product from those outside its region."""
+    """One way to fit the chosen rows, and its predictions for GEMMs outside the regions fitted."""
 
     freedom: float | None
-    """How freely coefficients left the start; None: the package's prediction as it is."""
+    """Scale of how far coefficients may leave the start; None: the package's prediction unchanged."""
     with_rows: bool
     predicted_s: FloatArray
     error: float
@@ -32,8 +32,8 @@ FREEDOMS = (1.0, 0.3, 0.1)
 def trials(
     products: Products, measured_s: FloatArray, chosen: Index, start: GemmCoefficients, packaged_s: FloatArray | None
 ) -> Iterator[Trial]:
-    """The start may be this device's own fit, which few rows can only spoil, or another generation's: so coefficients
-    leave it freely or hardly, with a factor over them or not; and the package's prediction as it is or with one."""
+    """Trials with coefficients that may leave the start by much or little (few rows can only spoil a start that is this
+    device's own fit) and with the package's prediction as it is, each with and without a smooth factor."""
     bases: list[tuple[float | None, Predictions]] = [
         (freedom, _refitted(products, measured_s, start, freedom)) for freedom in FREEDOMS
     ]
@@ -57,7 +57,7 @@ def trials(
 
 
 Predictions = Callable[[Index, Index], FloatArray]
-"""(rows learned from, rows asked about) -> seconds."""
+"""(rows fitted, rows to predict) -> seconds."""
 
 
 def _refitted(products: Products, measured_s: FloatArray, start: GemmCoefficients, freedom: float) -> Predictions:

@@ -1,8 +1,8 @@
 """The ``sartor`` command line.
 
-One module per group of commands; ``main`` turns every outcome into the contract's exit code: 0 answered, 1 a
-check failed, 2 unusable input (one sentence on stderr), 3 nothing feasible, 70 an error of sartor's own, 130
-interrupted, 141 the reader of a pipe has gone.
+One module per group of commands; ``main`` turns every outcome into an exit code: 0 success, 1 a check failed, 2
+unusable input (one sentence on stderr), 3 nothing feasible, 70 internal error, 130 interrupted, 141 the reader of a
+pipe has gone.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ GROUPS = {
     "catalog": ("catalog",),
     "serve": ("serve",),
 }
-"""Modules of this package and their commands, in the order of the help. Only the module of the requested command is
+"""Modules of this package and their commands, in the order of the help. Only the requested command's module is
 loaded."""
 
 
 @cache
 def app_with(*modules: str) -> typer.Typer:
-    """The command line with the commands of some modules."""
+    """A command line app with the commands of the given modules."""
     found = typer.Typer(
         name="sartor",
         help="Fit a model's shape to the hardware, the hardware to the model, and the training plan to both.",
@@ -72,7 +72,7 @@ def app_with(*modules: str) -> typer.Typer:
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """The commands to load for a command line: its own, or all if it names none."""
+    """The app for a command line: with its command's module, or with all if it names none."""
     named = [module for module, commands in GROUPS.items() if words and words[0] in commands]
     return app_with(*(named or GROUPS))
 
@@ -99,49 +99,49 @@ def _root(
     """Root of the command line; see the commands below."""
 
 
-# typer bundles click; its exception classes are reached through the ones typer exports.
+# typer bundles click; its exception classes are only reachable through those that typer exports.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with the contract's code."""
+    """Run the command line and exit with its code."""
     _fill_streams()
     listen()
     warnings.showwarning = lambda message, *_: say(f"sartor: {message}")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
-    deaf()  # all is said; Python's own end is not to be interrupted
+    deaf()  # everything is printed; do not interrupt Python's shutdown
     sys.exit(code)
 
 
 INTERNAL = 70
-"""Exit code of an error of sartor's own (EX_SOFTWARE of sysexits.h)."""
+"""Exit code of an internal error (EX_SOFTWARE of sysexits.h)."""
 INTERRUPTED = 128 + signal.SIGINT
 GONE = 128 + 13
-"""Exit code where the reader of stdout has gone: 128 + SIGPIPE, which is how a shell reports any filter that a pipe
-ended. Never 1, which would be a finding."""
+"""Exit code if the reader of stdout has gone: 128 + SIGPIPE, as shells report for any filter ended by a pipe. Never 1,
+which would mean a finding."""
 
 
 def run(words: list[str]) -> int:
-    """Run one command line and return its exit code; all output has left this process then."""
+    """Run one command line and return its exit code, after flushing all output."""
     try:
         code = _code(words)
         sys.stdout.flush()
         if code != INTERRUPTED:
-            point()  # for Ctrl-C that came too late to stop anything
+            point()  # for a Ctrl-C that came too late to stop anything
         return code
     except InputError as error:
         return _complain(_as_typed(error, words), 2, words)
     except _UsageError as error:
-        if not error.format_message().strip():  # asked for nothing: the help has been printed in answer
+        if not error.format_message().strip():  # no arguments: the help has been printed
             return 2 if words else 0
         return _complain(_from_usage(error), 2, words)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except (Exception, SystemExit) as error:
-        if _comes_from(error, KeyboardInterrupt):  # while C code is loaded, it becomes a SystemError
+        if _comes_from(error, KeyboardInterrupt):  # C code that is being loaded turns it into a SystemError
             return _interrupted()
-        if _comes_from(error, BrokenPipeError):  # which typer makes an exit with 1
-            _hush(sys.__stdout__)  # nobody is left to tell
+        if _comes_from(error, BrokenPipeError):  # typer turns it into an exit with 1
+            _hush(sys.__stdout__)  # nobody reads any more
             return GONE
         of_machine = _machines(error)
         if of_machine:
@@ -150,20 +150,20 @@ def run(words: list[str]) -> int:
 
 
 def _code(words: list[str]) -> int:
-    """The exit code of a command that ended as it should."""
+    """The exit code of a command that ended without an error."""
     try:
         result = app_for(words)(args=words, prog_name="sartor", standalone_mode=False)
     except Exit as exit_:
         return exit_.code
     except typer.Exit as exit_:
         result = exit_.exit_code
-    if result == INTERRUPTED:  # typer has caught it
+    if result == INTERRUPTED:  # typer has caught the interrupt
         raise KeyboardInterrupt
     return int(result) if isinstance(result, int) else 0
 
 
 def _as_typed(error: InputError, words: list[str]) -> InputError:
-    """An error of an option that was typed, or is missing, with flags in place of the arguments' names."""
+    """The error with flags instead of argument names, if it is about an option that was typed or is missing."""
     name, *rest = error.field.split(" ")
     flag = ARGUMENT_FLAGS.get(name, f"--{name.replace('_', '-')}")
     typed = error.value == NOT_GIVEN or any(word == flag or word.startswith(f"{flag}=") for word in words)
@@ -174,7 +174,7 @@ def _as_typed(error: InputError, words: list[str]) -> InputError:
 
 
 _SIZES = re.compile(r"\b(num_devices|global_batch_size)\b")
-"""Arguments that errors of others name; no key of ``--fix`` or ``--set`` is called so."""
+"""Arguments that errors from elsewhere name, and which are not keys of ``--fix`` or ``--set``."""
 
 
 ARGUMENT_FLAGS = {"trainer": "--write", "folder": "--write"}
@@ -182,7 +182,7 @@ ARGUMENT_FLAGS = {"trainer": "--write", "folder": "--write"}
 
 
 def _complain(error: InputError, code: int, words: list[str]) -> int:
-    """Say what is wrong, as far as there is anybody to hear it, and return the exit code."""
+    """Print the error, if the streams still take output, and return the exit code."""
     command = next((word for word in words if not word.startswith("-")), "sartor")
     for stream, speak in ((sys.stderr, complain), (sys.stdout, complain_json)):
         if stream is sys.stderr or "--json" in words:
@@ -195,7 +195,7 @@ def _complain(error: InputError, code: int, words: list[str]) -> int:
 
 
 def _machines(error: BaseException) -> InputError | None:
-    """Errors of the machine, not of the program: no memory, no disk space, no stdout."""
+    """An error for a failure of the machine (no memory, disk space or stdout); None if it is not one."""
     if isinstance(error, MemoryError):
         return InputError("input", "as given", "needs more memory than this machine has; try a smaller problem")
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF):
@@ -207,8 +207,8 @@ def _machines(error: BaseException) -> InputError | None:
 
 
 def _fill_streams() -> None:
-    """Put something in the place of closed streams, lest the next file that is opened takes their number and their
-    words: writing to a closed stdout fails, and stderr is nowhere."""
+    """Replace closed streams, so that the next opened file does not get their number and output: writing to stdout then
+    fails, and stderr goes nowhere."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
@@ -217,12 +217,12 @@ def _fill_streams() -> None:
 
 
 def _hush(stream: Any) -> None:
-    """Discard further output to a stream that takes none, including the final flush."""
+    """Discard further output to a broken stream, including the final flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _internal_error(error: BaseException, words: list[str]) -> InputError:
-    """What to report; the traceback goes to stderr with SARTOR_DEBUG=1."""
+    """The error to report; the traceback goes to stderr with SARTOR_DEBUG=1."""
     if os.environ.get("SARTOR_DEBUG"):
         traceback.print_exception(error)
     sentence = " ".join(str(error).split())[:200]
@@ -241,7 +241,7 @@ def _interrupted() -> int:
 
 
 def _comes_from(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether an error is of a kind, or was raised while one of it was handled."""
+    """Whether an error is of a kind, or was raised while handling one."""
     while error is not None:
         if isinstance(error, kind):
             return True
@@ -253,11 +253,11 @@ OTHER_WORDS = {
     "--gpu": "--cluster", "--gpus": "--num-devices", "--world-size": "--num-devices", "--precision": "--dtype",
     "--recipe": "--dtype", "--batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
 }  # fmt: skip
-"""Options of other commands and tools, and ours of the same meaning, whose letters differ."""
+"""Options of other commands and tools, with ours of the same meaning but different spelling."""
 
 
 def _meant(error: Any, option: str) -> str:
-    """What the command calls an option that it does not have: an option by another word, or an axis of ``--fix``."""
+    """The command's name for an unknown option: another option, or an axis of ``--fix``; empty if there is none."""
     if not option or error.ctx is None:
         return ""
     has = {word for param in error.ctx.command.params for word in param.opts}

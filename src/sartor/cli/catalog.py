@@ -1,4 +1,4 @@
-"""``sartor catalog``: what is known, and from where."""
+"""``sartor catalog``: known devices, models, clusters, rules and spaces, with sources."""
 
 from __future__ import annotations
 

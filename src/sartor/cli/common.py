@@ -48,13 +48,13 @@ def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> 
 
         write_atomic(out, text.encode(), field="--out")
     if as_json:
-        with patient():  # one object, whole
+        with patient():  # write the object whole
             sys.stdout.write(text)
             sys.stdout.flush()
 
 
 def to_json(command: str, body: JsonDict) -> str:
-    """The contract's envelope: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
+    """The JSON envelope: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
     from sartor import __version__
 
     envelope = {"schema": f"sartor/{command}/1", "version": __version__, **body}
@@ -62,7 +62,7 @@ def to_json(command: str, body: JsonDict) -> str:
 
 
 def _plain(value: object) -> Any:
-    """NumPy scalars and arrays as Python's own."""
+    """NumPy scalars and arrays as plain Python values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Path):
@@ -71,23 +71,23 @@ def _plain(value: object) -> Any:
 
 
 def complain(error: InputError, command: str) -> None:
-    """One sentence on stderr."""
+    """Print one sentence on stderr."""
     say(" ".join(f"sartor: {error}".split("\n")))
 
 
 def complain_json(error: InputError, command: str) -> None:
-    """The error object on stdout."""
+    """Print the error object on stdout."""
     sys.stdout.write(to_json(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
 
 
 def console() -> Console:
-    """The terminal, at most ``WIDEST`` columns of it, or as many as ``COLUMNS`` says; plain text where it is none. What
-    a file or a name says is shown, not obeyed: neither markup nor control characters."""
+    """The terminal, at most ``WIDEST`` (or ``COLUMNS``) columns wide; plain text if it is not a terminal. Markup and
+    control characters in files and names are printed, not interpreted."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Plain(Console):
-        """Escapes at the one place where all text passes; the styles of sartor's own come after."""
+        """Escapes text at the one place that all output passes; sartor's own styles are applied later."""
 
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
@@ -110,10 +110,10 @@ NARROWEST, USUAL, WIDEST = 40, 100, 140
 
 
 def say(text: str) -> None:
-    """A note on stderr."""
+    """Print a note on stderr."""
     print(visible(text), file=sys.stderr)
 
 
 def show(renderable: object) -> None:
-    """Print for people."""
+    """Print to the terminal."""
     console().print(renderable)

@@ -1,4 +1,4 @@
-"""``sartor compare``: what changed between two runs; a performance gate for CI."""
+"""``sartor compare``: what changed between two runs, usable as a performance gate in CI."""
 
 from __future__ import annotations
 

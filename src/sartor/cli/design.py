@@ -146,7 +146,7 @@ GIVEN = {
     "--model": ("name the models to train", "--model gpt3-175b"),
     "--num-devices": ("must be said", "--num-devices 1024"),
 }
-"""What a search cannot do without: what is said where it is missing, and an example."""
+"""Options that a search requires, each with its error message and an example."""
 
 
 def check_given(given: JsonMap) -> None:
@@ -158,14 +158,14 @@ def check_given(given: JsonMap) -> None:
 
 
 def export_points(study: Path, to: Path) -> None:
-    """The study's points as a table, and how many they are on stderr."""
+    """Export the study's points as a table, and print their number on stderr."""
     from sartor.engine.export import export_study
 
     c.say(f"{to}: {export_study(study, to)} points")
 
 
 def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
-    """Print the answer and exit: 130 interrupted, 3 nothing fits."""
+    """Print the answer and exit: 130 if interrupted, 3 if no point fits."""
     from sartor.report.design_body import design_body
     from sartor.report.table_design import design_view
 
@@ -196,7 +196,7 @@ def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> Non
 
 
 def write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | None) -> None:
-    """Write the best chip as files of other tools, and a step of its plans, if requested."""
+    """Write the best chip in other tools' formats, and a step of its plans, if requested."""
     if found.best is None:
         return
     from sartor.report.chip_files import CHIP_FILES
@@ -211,7 +211,7 @@ def write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | Non
 
 
 def write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
-    """One step of every model on the best chip as Chakra traces; several models have a folder each."""
+    """Write one step of every model on the best chip as Chakra traces; with several models, one folder each."""
     from sartor.designs.detail import training_step
 
     models = found.question.models
@@ -264,7 +264,7 @@ def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
 
 @contextmanager
 def progress_line(time_limit_s: float | None) -> Iterator[Callable[[Progress], None] | None]:
-    """One line on stderr where that is a terminal: bound, best so far, points evaluated, time left."""
+    """A progress line on stderr if that is a terminal: bound, best so far, points evaluated, time left."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""Options only of ``sartor design``."""
+"""Options of ``sartor design`` only."""
 
 from __future__ import annotations
 

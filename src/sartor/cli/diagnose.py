@@ -1,4 +1,4 @@
-"""``sartor diagnose``: where the time of a real run went, held against the prediction."""
+"""``sartor diagnose``: where the time of a real run went, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _write_page(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
 
 
 def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
-    """What a trace measured of matrix multiplications."""
+    """Write the matrix multiplications that a trace measured."""
     from datetime import date
 
     from sartor.answers import TraceDiagnosis

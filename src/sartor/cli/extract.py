@@ -77,10 +77,10 @@ def extract(
 
 @contextmanager
 def _guest(name: str) -> Iterator[None]:
-    """A user's own code runs here: what it prints goes to stderr, and where it ends the program, only its run ends."""
+    """Run a user's own code: its output goes to stderr, and an exit in it does not end sartor."""
     sys.stdout.flush()
     kept = os.dup(1)
-    os.dup2(2, 1)  # for code that is not Python's
+    os.dup2(2, 1)  # for output of non-Python code
     try:
         with redirect_stdout(sys.stderr):
             yield

@@ -1,4 +1,4 @@
-"""``sartor plan --launch`` and ``--write``: launch files read, priced and written."""
+"""``sartor plan --launch`` and ``--write``: read, price and write launch files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def trainer_of(kind: str | None) -> str | None:
-    """The trainer that launch files of this kind are for; the kind itself is checked when they are written."""
+    """The trainer for launch files of this kind; None for an unknown kind, which is checked when writing."""
     from sartor.launch.plan import LaunchKind
 
     return kind if kind in {each.value for each in LaunchKind} else None
 
 
 def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = "", overwrite: bool) -> PricedPlan:
-    """Write the best plan's launch files; which plan they hold, and what they leave to say, goes to stderr."""
+    """Write the best plan's launch files, and print on stderr which plan they contain and what they cannot express."""
     from sartor import api
     from sartor.launch.files import save_files
 
@@ -72,7 +72,7 @@ def write_files(
 
 
 def write_chakra(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, folder: Path) -> None:
-    """One step of a plan as Chakra execution traces."""
+    """Write one step of a plan as Chakra execution traces."""
     from sartor.report.chakra import chakra_files
 
     names = write_folder(chakra_files(job, plan, cluster), folder, "--chakra")
@@ -80,7 +80,7 @@ def write_chakra(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, folder:
 
 
 def write_folder(files: Iterable[tuple[str, bytes]], folder: Path, option: str) -> list[str]:
-    """Write files (name, contents) into a folder, which is made where there is none; their names."""
+    """Write files (name, contents) into a folder, which is created if missing; returns their names."""
     from sartor.files import write_atomic
 
     try:
@@ -108,7 +108,7 @@ def lint_launch(
     json: bool,
     out: Path | None,
 ) -> None:
-    """Price and lint a launch; exit with 3 if it does not fit, with 1 at or above ``fail_on``."""
+    """Price and lint a launch; exit with 3 if it does not fit, with 1 for findings at or above ``fail_on``."""
     from sartor import api
     from sartor.report.launch_view import launch_body, launch_view
 
@@ -138,7 +138,7 @@ def lint_launch(
 
 
 def write_trace(data: bytes, path: Path) -> None:
-    """One step of a plan as a trace for https://ui.perfetto.dev."""
+    """Write one step of a plan as a trace for https://ui.perfetto.dev."""
     from sartor.files import write_atomic
 
     write_atomic(path, data)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _SuiteOfModel(TyperGroup):
-    """Lets ``--suite model MODEL`` be written as two words; the second would else be read as a command."""
+    """Accepts ``--suite model MODEL`` as two words, of which the second would otherwise be read as a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = list(args)
@@ -210,7 +210,7 @@ def run_study(
     budget_s: float,
     threads: int | None,
 ) -> JsonDict:
-    """The JSON of a study, run now or taken up where its records end."""
+    """The JSON of a study, run from the start or resumed from its records."""
     from sartor.bench.journey import measure_cases, measured_body
     from sartor.bench.machine import stand_in
     from sartor.bench.studies import Size, study
@@ -250,7 +250,7 @@ def _known_gpu(device: Device, scale: Scale, stand_in: Callable[[Scale], Gpu]) -
 
 
 def _proposer(gpu: Gpu, calibration: Path | None, size: Size) -> Propose:
-    """The same-size shape `sartor advise` ranks first for training on this device; None if nothing is faster."""
+    """Proposes the same-size shape that `sartor advise` ranks first in training; None if none is faster."""
     from sartor import api
 
     seq = 128 if size.value == "toy" else 2048
@@ -270,14 +270,14 @@ def _collector(device: Device, suite: str) -> Collect:
 
 
 def machine_of(found: Measured, written: Path | None) -> Gpu:
-    """The device predictions are made for: the datasheet just written, else the catalogue's entry."""
+    """The device to predict for: the datasheet just written, else the catalogue's entry."""
     from sartor.hardware.catalog import load_gpu
 
     return load_gpu(written) if written else found.gpu()
 
 
 def _graph(model: str, device: Device, question: JsonDict) -> OperatorGraph:
-    """The operators ``sartor estimate`` prices; sizes are of the catalogue's device or of any (they do not differ)."""
+    """The operators that ``sartor estimate`` prices; their sizes are the same on every device."""
     from sartor import api
     from sartor.bench.machine import is_catalogued
     from sartor.model.lower import lower
@@ -295,7 +295,7 @@ def _check_model(suite: str, model: str | None) -> None:
 
 
 def _gpu_name(word: str) -> str:
-    """A catalogue name spelt properly, the name inside a TOML file, or the word itself."""
+    """A catalogue name in its proper spelling, the name inside a TOML file, or the word itself."""
     if not word:
         return ""
     from sartor.bench.torch_device import slug
@@ -310,7 +310,7 @@ def _gpu_name(word: str) -> str:
 
 
 def _say_next(body: JsonDict) -> None:
-    """The datasheet that was written, or why none was, and the next command if there is one."""
+    """Print which datasheet was written, or why none was, and the next command if there is one."""
     sheet, why = body["machine_file"], body["no_machine_file"]
     if sheet:
         c.say(f"wrote {sheet}: this machine as a datasheet")
@@ -323,7 +323,7 @@ def _say_next(body: JsonDict) -> None:
 
 @contextmanager
 def shown_progress() -> Iterator[Callable[[SuiteProgress], None]]:
-    """A line on stderr where that is a terminal; nothing elsewhere."""
+    """Report progress on a line of stderr if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""``sartor measure parity``: do two shapes of one size learn equally well."""
+"""``sartor measure parity``: do two shapes of the same size learn equally well."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _read(path: Path) -> bytes:
 
 
 def _told() -> Callable[[str, int, int], Any]:
-    """Progress on stderr where that is a terminal."""
+    """Print progress on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         return lambda *_: None
     return lambda name, step, of: print(f"\r{name}: {step} of {of} steps ", end="", file=sys.stderr, flush=True)

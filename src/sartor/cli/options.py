@@ -1,7 +1,7 @@
 """Options that several commands share, each declared once.
 
-A name in capitals is an option whose type or default is said differently by some commands: its flag, and what else
-never differs, stands there, and its forms below it.
+A name in capitals is the common part (flag and fixed settings) of an option whose type or default differs between
+commands; the variants follow it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sartor.errors import InputError
 
 
 def whole_number(text: str) -> int:
-    """An integer from the command line."""
+    """Parse an integer from the command line."""
     try:
         return int(text)
     except ValueError:
@@ -24,7 +24,7 @@ def whole_number(text: str) -> int:
 
 
 def writable(param: typer.CallbackParam, value: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before anything is computed (`sartor.files.check_writable`)."""
+    """Reject an unwritable output file before anything is computed (`sartor.files.check_writable`)."""
     if value is not None:
         from sartor.files import check_writable
 
@@ -33,7 +33,7 @@ def writable(param: typer.CallbackParam, value: Path | None) -> Path | None:
 
 
 def writable_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
-    """The same for a folder that files are written into."""
+    """The same check for an output folder."""
     if value is not None:
         from sartor.files import check_writable
 
@@ -48,18 +48,18 @@ GRADES = ("info", "warn", "error")
 
 
 def known_grade(value: str) -> str:
-    """Refuse a ``--fail-on`` that is no grade."""
+    """Reject a ``--fail-on`` that is not a grade."""
     if value not in (*GRADES, "never"):
         raise InputError("--fail-on", value, f"must be one of {', '.join(GRADES)}, never")
     return value
 
 
 def fails(worst: str | None, fail_on: str) -> bool:
-    """Whether a worst grade makes the check fail."""
+    """Whether the worst grade makes the check fail."""
     return fail_on != "never" and worst is not None and GRADES.index(worst) >= GRADES.index(fail_on)
 
 
-# What is asked about: the model, the device, the cluster.
+# The subject: model, device, cluster.
 
 Model = Annotated[
     str,
@@ -113,7 +113,7 @@ Cluster = Annotated[str, CLUSTER(help=KNOWN_CLUSTER)]
 ClusterOrGpu = Annotated[str | None, CLUSTER(help=KNOWN_CLUSTER)]
 ClusterOfPlan = Annotated[str | None, CLUSTER(help=f"In training: {KNOWN_CLUSTER} [default: the GPU's usual one]")]
 
-# The pass: what the model does, on how much.
+# The pass: phase and sizes.
 
 PHASE = partial(typer.Option, "--phase")
 Phase = Annotated[str, PHASE(metavar="train|prefill|decode", help="What the model is doing.")]
@@ -269,7 +269,7 @@ Framework = Annotated[
     ),
 ]
 
-# How much is searched and listed, and what makes a check fail.
+# How much to search and list, and what makes a check fail.
 
 TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS")
 TimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search; 0 returns a first schedule at once.")]
@@ -311,7 +311,7 @@ WORKERS = partial(typer.Option, "--workers", metavar="N", parser=whole_number)
 Workers = Annotated[int | None, WORKERS(help="Processes of `local`. [default: one per core]")]
 Searches = Annotated[int, WORKERS(help="Parallel searches, one process each.")]
 
-# Measuring: where, and for how long.
+# Measurement: device and time.
 
 Device = Annotated[
     str, typer.Option("--device", metavar="cuda|rocm|cpu", help="Where to run. [default: a GPU if there is one]")
@@ -324,7 +324,7 @@ TIME_BUDGET_S = partial(typer.Option, "--time-budget-s", metavar="S", min=1.0)
 TimeBudget = Annotated[float, TIME_BUDGET_S(help="Stop after so long.")]
 SuiteTimeBudget = Annotated[float | None, TIME_BUDGET_S(help="Stop after so long. [default: the suite's]")]
 
-# What is written.
+# Output files.
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 OUT = partial(typer.Option, "--out", metavar="FILE", callback=writable)

@@ -144,7 +144,7 @@ def plan(
 
 
 def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
-    """Before the search, whose best plan could not be written."""
+    """Reject ``--write`` for a chip before the search, since its best plan could not be written."""
     from sartor.api.plans import STARTS_GPUS
     from sartor.api.words import refuse_on_a_chip
     from sartor.hardware.cluster_catalog import load_cluster
@@ -153,7 +153,7 @@ def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
 
 
 def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
-    """Print the answer; exit with 3 if nothing fits."""
+    """Print the answer; exit with 3 if no plan fits."""
     from sartor.report.plan_body import plan_body
     from sartor.report.table_plan import plan_view
 
@@ -168,7 +168,7 @@ def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
 
 
 def _only_with_a_search(given: dict[str, object]) -> None:
-    """Reject options that a launch defines itself or that only a search uses."""
+    """Reject options that are not allowed with ``--launch``: those that a launch defines, or only a search uses."""
     for name, value in given.items():
         if value:
             said = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -204,7 +204,7 @@ def parse_counts(text: str | None) -> list[int] | None:
 
 
 def _doubling(word: str) -> list[int]:
-    """One count, or those from the first to the last, each twice the one before."""
+    """One count, or the range from the first to the last by doubling."""
     first, dots, last = word.partition("..")
     low, high = int(first), int(last if dots else first)
     if dots and not 0 < low <= high < 2**31:
@@ -234,7 +234,7 @@ def parse_count(field: str, text: str) -> float:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr where that is a terminal; nothing elsewhere."""
+    """A progress bar on stderr if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""Options only of ``sartor plan``."""
+"""Options of ``sartor plan`` only."""
 
 from __future__ import annotations
 

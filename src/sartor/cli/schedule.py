@@ -1,4 +1,4 @@
-"""``sartor schedule``: which operator of a layer runs when, on which cores."""
+"""``sartor schedule``: when each operator of a layer runs, and on which cores."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def serve(
 
 
 def _existing(study: Path | None) -> Path | None:
-    """The study's path, which must be a file: a study that is still to be begun is named when it is there."""
+    """The study's path, which must be an existing file."""
     if study is not None and not study.is_file():
         raise InputError("--study", str(study), "must be a study file of `sartor design --study FILE`")
     return None if study is None else study.resolve()

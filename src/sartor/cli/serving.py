@@ -1,4 +1,4 @@
-"""``sartor serving``: what requests see of a served model."""
+"""``sartor serving``: latency and throughput of a served model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sartor place``: which layers form which stage, in how many copies, how wide."""
+"""``sartor place``: which layers form which stage, with how many copies and what tensor-parallel width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sartor study``: what a study file holds, and its points as a table."""
+"""``sartor study``: show a study file, and export its points as a table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None)
 
 
 def study_body(record: StudyRecord) -> JsonDict:
-    """The JSON of a study, as the page shows it, with its name and whether it is complete."""
+    """The JSON of a study as the page shows it, plus its fingerprint and whether it is complete."""
     from sartor.web.study_view import study_body as as_watched
 
     whole = {"fingerprint": record.fingerprint, "complete": record.complete}
@@ -96,7 +96,7 @@ def _view(record: StudyRecord) -> Table:
 
 
 def check_export_needs(study: Path | None, export: Path | None) -> None:
-    """Raise ``InputError`` where points cannot be exported, before anything is computed."""
+    """Raise ``InputError``, before anything is computed, if points cannot be exported."""
     if export is None:
         return
     if study is None:

@@ -1,4 +1,4 @@
-"""``sartor validate``: how far off the predictions are, on measurements."""
+"""``sartor validate``: errors of the predictions on measurements."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Launch files of Megatron-LM, torchtitan, DeepSpeed and accelerate: written and read."""
+"""Read and write launch files of Megatron-LM, torchtitan, DeepSpeed, accelerate and MaxText."""

@@ -1,4 +1,4 @@
-"""A plan as a Hugging Face accelerate configuration (YAML, FSDP2), and such a configuration as a plan.
+"""Write a plan as a Hugging Face accelerate configuration (YAML, FSDP2), and read one as a plan.
 
 Written against accelerate's examples/torch_native_parallelism/configs/nd.yaml and src/accelerate/commands/launch.py
 (read 2026-11-21); names in tests/golden/launch_arguments.csv. Batch and sequence length belong to the training program,
@@ -158,8 +158,8 @@ def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
 def read_accelerate(
     config: JsonMap, command: Command | None, num_devices: int = 0, beside: Beside = nothing_beside
 ) -> LaunchReading:
-    """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
-    the file; ``beside`` gives the text of DeepSpeed's file where it names one. Raises `InputError`."""
+    """The plan of a configuration and the training program's arguments. ``num_devices`` wins over the file; ``beside``
+    returns the text of the DeepSpeed file if one is named. Raises `InputError`."""
     fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     kind = fields.find("distributed_type") or "NO"
@@ -204,7 +204,7 @@ def read_accelerate(
 
 
 def launcher_config(launcher: Sequence[str]) -> JsonDict:
-    """What ``accelerate launch`` is told by its own options, as its file would say it; an option wins over the file."""
+    """The options of ``accelerate launch`` as fields of its configuration file; an option wins over the file."""
     out: JsonDict = {}
     for name, values in parse_flags(launcher).given.items():
         key, value = name[2:].replace("-", "_"), _value(values)
@@ -235,7 +235,7 @@ def _value(values: Sequence[str]) -> object:
 
 
 def _read_deepspeed(fields: Document, command: Command | None, num_devices: int, beside: Beside) -> LaunchReading:
-    """DeepSpeed under accelerate: its own file, or the few fields that accelerate has for it."""
+    """DeepSpeed under accelerate: its own file, or accelerate's few fields for it."""
     devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
@@ -256,7 +256,7 @@ def _read_deepspeed(fields: Document, command: Command | None, num_devices: int,
 
 
 def _steps(fields: Document) -> int:
-    """Accumulation steps, 0 where the program says them (``auto``)."""
+    """Accumulation steps; 0 if the program sets them (``auto``)."""
     said = fields.find("deepspeed_config.gradient_accumulation_steps")
     return said if isinstance(said, int) else 0
 
@@ -317,4 +317,4 @@ _SILENT = (
     "fsdp_config.fsdp_use_orig_params", "fsdp_config.fsdp_sync_module_states", "fsdp_config.fsdp_ignored_modules",
     "fsdp_config.fsdp_cpu_ram_efficient_loading",
 )  # fmt: skip
-"""Fields that change neither a step's time nor its memory in a way that is modelled."""
+"""Fields without a modelled effect on step time or memory."""

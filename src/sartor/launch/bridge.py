@@ -1,9 +1,9 @@
-"""A plan as a Megatron Bridge recipe (``sartor_recipe.py`` and the command that starts it), and such a recipe read.
+"""Write a plan as a Megatron Bridge recipe (``sartor_recipe.py`` and the command that starts it), and read one.
 
-Megatron Bridge configures Megatron-Core by the fields that Megatron-LM's arguments fill, so a recipe is the arguments
-of `megatron` under other names: what Megatron-LM cannot say of a model is refused here for the same reason. Names: the
-wheels of megatron-bridge 0.3.1 and megatron-core 0.16.1, read 2026-11-23; Megatron Bridge's own table of arguments is
-in its docs (megatron-lm-to-megatron-bridge.md).
+Megatron Bridge configures Megatron-Core through the fields that Megatron-LM's arguments fill, so a recipe is the
+arguments of `megatron` under other names, and what Megatron-LM cannot express is refused here too. Names: the wheels of
+megatron-bridge 0.3.1 and megatron-core 0.16.1, read 2026-11-23; Megatron Bridge's own table of arguments is in its docs
+(megatron-lm-to-megatron-bridge.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
 
 KIND = LaunchKind.MEGATRON_BRIDGE
 MODULE = "megatron.bridge"
-"""What the recipes of Megatron Bridge import from."""
+"""The package that Megatron Bridge recipes import from."""
 _refuse = refuser(KIND)
 
 MIXED = {
@@ -59,7 +59,7 @@ SECTIONS = {
     ),
     "checkpoint": ("--ckpt-format",),
 }
-"""Arguments that are no fields of the model's provider."""
+"""Arguments that are not fields of the model's provider."""
 
 OTHER_NAMES = {
     "--norm-epsilon": "layernorm_epsilon",
@@ -82,14 +82,14 @@ OFF = {
     "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
     "--no-overlap-p2p-communication": "overlap_p2p_comm",
 }
-"""Flags that switch a field off, which is on without them."""
+"""Flags that switch off a field that is on by default."""
 ON_WITHOUT = (
     "ddp.use_distributed_optimizer",
     "ddp.overlap_grad_reduce",
     "ddp.overlap_param_gather",
     "model.cross_entropy_loss_fusion",
 )
-"""Switches that Megatron Bridge has on and Megatron-LM off where nobody speaks of them."""
+"""Switches that are on by default in Megatron Bridge and off in Megatron-LM."""
 ACTIVATIONS = {
     "--swiglu": ("F.silu", True),
     "--quick-geglu": ("quick_gelu", True),
@@ -97,15 +97,15 @@ ACTIVATIONS = {
 }
 """The activation function, and whether the layer is gated."""
 SILENT = ("--group-query-attention", "--max-position-embeddings", "--no-create-attention-mask-in-dataloader")
-"""What follows from other fields, or is so in every recipe."""
+"""Arguments that follow from other fields, or hold in every recipe."""
 NOT_SAID = ("--openai-gelu", "--no-yarn-correction-range-round-to-int")
-"""Megatron-LM's arguments that fill no field; YaRN's have fields with latent attention alone."""
+"""Megatron-LM arguments without a field here; YaRN's have fields only with latent attention."""
 LAYERS_OFF = "model.cpu_offloading_num_layers"
 MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
 
 
 class Code(str):
-    """A value that is an expression of Python."""
+    """A value that is a Python expression."""
 
     __slots__ = ()
 
@@ -147,7 +147,7 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
 
 
 def _fields(arguments: list[Argument]) -> Fields:
-    """Fields of a recipe's sections by path, from Megatron-LM's arguments."""
+    """A recipe's fields by path (``section.field``), from Megatron-LM's arguments."""
     out: Fields = dict.fromkeys(ON_WITHOUT, False)
     out |= {"model.should_pad_vocab": True}
     latent = ("--multi-latent-attention",) in arguments
@@ -193,13 +193,13 @@ def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
 
 
 def path_of(flag: str) -> str:
-    """Where a recipe has what an argument of Megatron-LM says: ``model.layernorm_epsilon``."""
+    """The path in a recipe of the field that a Megatron-LM argument sets: ``model.layernorm_epsilon``."""
     section = next((name for name, flags in SECTIONS.items() if flag in flags), "model")
     return f"{section}.{OTHER_NAMES.get(flag, flag[2:].replace('-', '_'))}"
 
 
 def _value(values: list[str]) -> object:
-    """``[0]*3+[1]*58`` stays the expression it is."""
+    """A value as Python; an expression like ``[0]*3+[1]*58`` stays as it is."""
     if not values:
         return True
     text = values[0]
@@ -258,8 +258,8 @@ def _recipe_text(about: str, found: Fields, mixed: str, reduced: bool) -> str:
 
 
 def read_bridge(text: str, name: str, command: Command | None, num_devices: int = 0) -> LaunchReading:
-    """The model, job and plan of a recipe: assignments to ``config`` (or ``cfg``) and what its model's provider is
-    called with. Raises `InputError`."""
+    """The model, job and plan of a recipe, from assignments to ``config`` (or ``cfg``) and the arguments of its model
+    provider. Raises `InputError`."""
     found, notes = _read_fields(text, name)
     if "model.num_layers" not in found:
         must = "must give the model by a provider with its sizes (GPTModelProvider(num_layers=...))"
@@ -305,7 +305,7 @@ def _read(node: ast.expr) -> object:
 
 
 def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
-    """Megatron-LM's arguments of a recipe, and the fields that have none."""
+    """A recipe as Megatron-LM arguments, and the fields without one."""
     words: list[str] = ["--max-position-embeddings", str(found.get("model.seq_length", 4096))]
     words += _precision(found)
     if found.get("model.num_query_groups"):
@@ -336,7 +336,7 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _known() -> Mapping[str, str]:
-    """Paths of fields by their arguments, of those whose names differ."""
+    """Paths of fields by argument, for arguments whose names differ."""
     return {flag: path_of(flag) for flag in (*OTHER_NAMES, *(f for flags in SECTIONS.values() for f in flags))}
 
 

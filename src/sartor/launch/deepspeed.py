@@ -1,4 +1,4 @@
-"""A plan as a DeepSpeed configuration (JSON), and such a configuration as a plan.
+"""Write a plan as a DeepSpeed configuration (JSON), and read one as a plan.
 
 Written against docs/_pages/config-json.md of DeepSpeed (read 2026-11-21); names in tests/golden/launch_arguments.csv.
 Sequence length and recomputation belong to the training program, and are written as Hugging Face Trainer's arguments.
@@ -58,7 +58,7 @@ integrations/deepspeed.py, 5.23.0): a value here, or DeepSpeed's default, would 
 
 
 def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
-    """``ds_config.json`` and ``launch.sh``. Raises `InputError` for what a DeepSpeed configuration cannot say."""
+    """``ds_config.json`` and ``launch.sh``. Raises `InputError` for what a DeepSpeed configuration cannot express."""
     release_of(KIND, version)
     plan = launchable(job, plan)
     _check(job, plan)
@@ -79,7 +79,7 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
 
 
 def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, ...]]:
-    """What Hugging Face's Trainer and TRL are told beside the configuration file (their argument names)."""
+    """Arguments of Hugging Face's Trainer and TRL that complement the configuration file."""
     out: list[tuple[str, ...]] = [
         ("--per_device_train_batch_size", str(plan.microbatch_size)),
         ("--gradient_accumulation_steps", str(plan.num_microbatches)),
@@ -141,8 +141,8 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> JsonDict:
 
 
 def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
-    """The plan of a configuration, with what the training program's arguments say beside it. ``num_devices`` wins over
-    what the script says. Raises `InputError`."""
+    """The plan of a configuration and the training program's arguments. ``num_devices`` wins over the script's. Raises
+    `InputError`."""
     fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     devices = num_devices or (command.num_devices if command else 0)
@@ -189,7 +189,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
 
 
 def sorted_out(fields: Document, silent: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(not understood, without bearing) of what nobody has read."""
+    """Unread fields as (unknown, without effect on time and memory)."""
     rest = [printable(path) for path in fields.left()]
     return [p for p in rest if not p.startswith(silent)], [p for p in rest if p.startswith(silent)]
 
@@ -201,7 +201,7 @@ def flag_true(flags: Flags, name: str) -> bool:
 
 
 def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
-    """(dp, microbatch size, accumulation steps), two of which and the whole batch tell the third."""
+    """(dp, microbatch size, accumulation steps); a missing one follows from the others and the whole batch."""
     total = fields.size("train_batch_size")
     given, stepped = flags.size("--per_device_train_batch_size"), flags.size("--gradient_accumulation_steps")
     micro = fields.size("train_micro_batch_size_per_gpu") or given
@@ -228,7 +228,7 @@ def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[
 
 
 def _read_recipe(fields: Document, flags: Flags) -> Recipe:
-    """``"auto"``, or nothing, is what the program's own flag says, as in Hugging Face's Trainer."""
+    """The precision; ``"auto"``, or nothing, leaves it to the program's own flag, as in Hugging Face's Trainer."""
 
     def on(name: str) -> bool:
         said = fields.find(f"{name}.enabled")
@@ -254,4 +254,4 @@ _SILENT = (
     "zero_optimization.round_robin", "zero_allow_untested", "flops_profiler", "memory_breakdown", "prescale_gradients",
     "zero_optimization.offload_optimizer.", "checkpoint", "data_types", "zero_force_ds_cpu_optimizer",
 )  # fmt: skip
-"""Fields that change neither a step's time nor its memory in a way that is modelled."""
+"""Fields without a modelled effect on step time or memory."""

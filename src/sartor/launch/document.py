@@ -1,4 +1,4 @@
-"""Fields of a configuration file by dotted path, checked as they are read; what nobody read is listed."""
+"""Fields of a configuration file by dotted path, checked when read; unread fields are listed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NO_OTHERS: Mapping[str, tuple[str, ...]] = {}
 
 @dataclass(slots=True)
 class Document:
-    """A nested table. ``"auto"`` (filled in by the program) counts as not given; ``older`` are sections where fields of
-    a section stood in earlier versions."""
+    """A nested table. ``"auto"`` (filled in by the program) counts as not given; ``older`` maps a section to sections
+    that held its fields in earlier versions."""
 
     raw: JsonDict
     assumptions: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Document:
     read: set[str] = field(default_factory=set)
 
     def find(self, path: str) -> Any:
-        """The value at a path, None where there is none."""
+        """The value at a path, or None."""
         section, _, rest = path.partition(".")
         for place in (path, *(f"{other}.{rest}" for other in self.older.get(section, ()))):
             value: Any = self.raw
@@ -37,7 +37,7 @@ class Document:
         return None
 
     def size(self, path: str, *, least: int = 1, also: Sequence[int] = ()) -> int | None:
-        """An integer of at least ``least``, or one of ``also``; None where it is not given."""
+        """An integer of at least ``least``, or one of ``also``; None if not given."""
         value = self.find(path)
         if value is None:
             return None
@@ -46,26 +46,26 @@ class Document:
         return value
 
     def count(self, path: str, default: int, *, least: int = 1) -> int:
-        """As `size`, with a default; -1 (all there are) where that is the default."""
+        """`size` with a default; -1 (all) is allowed if it is the default."""
         found = self.size(path, least=least, also=(-1,) if default == -1 else ())
         return default if found is None else found
 
     def flag(self, path: str, default: bool = False) -> bool:
-        """A truth value."""
+        """A boolean."""
         value = self.find(path)
         if value is not None and not isinstance(value, bool):
             raise InputError(path, value, "must be true or false")
         return default if value is None else value
 
     def text(self, path: str, default: str) -> str:
-        """A text, or a number written where one may stand."""
+        """A string; an integer is accepted too."""
         value = self.find(path)
         if value is not None and (not isinstance(value, (str, int)) or isinstance(value, bool)):
             raise InputError(path, value, "must be a string")
         return default if value is None else str(value)
 
     def choice(self, path: str, default: str, choices: tuple[str, ...]) -> str:
-        """One of some texts."""
+        """A string that must be one of ``choices``."""
         word = self.text(path, default)
         if word not in choices:
             near = difflib.get_close_matches(word, choices, 1, 0.3)
@@ -73,7 +73,7 @@ class Document:
         return word
 
     def left(self) -> list[str]:
-        """Paths that nobody has read, nor a table that holds them."""
+        """Paths that were not read, neither themselves nor as part of a table."""
         return [p for p in _paths(self.raw) if not any(p == r or p.startswith(r + ".") for r in self.read)]
 
 

@@ -1,4 +1,4 @@
-"""Launch files: a plan written in a trainer's own words, and such words read back.
+"""Launch files: write a plan in a trainer's own format, and read it back.
 
 >>> reading = read_launch("examples/launch/megatron.sh")             # doctest: +SKIP
 >>> reading.plan.dims.tp, reading.unknown                            # doctest: +SKIP
@@ -37,9 +37,9 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 
 MAX_BYTES = 1_000_000
-"""Largest launch file that is read."""
+"""Largest launch file accepted."""
 MOST_BESIDE = 20
-"""Scripts in a config file's folder that are looked at."""
+"""Most scripts in a config file's folder that are searched."""
 
 WRITERS = {
     LaunchKind.MEGATRON: megatron_files,
@@ -53,10 +53,10 @@ WRITERS = {
 def launch_files(
     kind: LaunchKind | str, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, version: str = ""
 ) -> LaunchFiles:
-    """One plan as the files a trainer starts from, with notes on what they could not say; ``version`` is the trainer's
-    (its newest where nothing is said).
+    """A plan as a trainer's launch files, with notes on what they could not express; ``version`` is the trainer's
+    (default: its newest).
 
-    Raises `InputError` for a plan the framework cannot run, naming the field and the nearest it could.
+    Raises `InputError` for a plan the framework cannot run, naming the field and the nearest value that it can.
     """
     kind = launch_kind(kind)
     if job.document_len:
@@ -81,13 +81,13 @@ def write_launch(
 ) -> tuple[Path, ...]:
     """Write a plan's launch files into a folder, all or none, and return their paths.
 
-    A file that is there with other content is left alone unless ``overwrite``. Raises `InputError`.
+    An existing file with other content is not replaced unless ``overwrite``. Raises `InputError`.
     """
     return save_files(launch_files(kind, job, plan, cluster), directory, overwrite=overwrite)
 
 
 def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, ...]:
-    """Put made files into a folder: all are written beside their targets before the first takes its name."""
+    """Save launch files in a folder: all are written to temporary files before the first is renamed."""
     folder = Path(directory)
     targets = [(folder / file.name, file) for file in made.files]
     try:
@@ -111,11 +111,11 @@ def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrit
 def read_launch(
     path: str | os.PathLike[str], *, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
-    """An existing launch as model, job and plan: a shell script, a file of arguments, torchtitan TOML, DeepSpeed JSON,
-    accelerate YAML, or a folder that holds a ``launch.sh``. Nothing in it is run.
+    """Read an existing launch as model, job and plan: a shell script, a file of arguments, torchtitan TOML, DeepSpeed
+    JSON, accelerate YAML, or a folder with a ``launch.sh``. Nothing in it is run.
 
-    ``num_devices`` is the number of devices where the file does not say it (it wins where both do); ``shape`` the model
-    where the file has only its name. Raises `InputError`.
+    ``num_devices`` is used if the file lacks the number of devices, and wins over it; ``shape`` is the model if the
+    file only names it. Raises `InputError`.
     """
     target = Path(path)
     try:
@@ -153,7 +153,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
 
 
 def _script(path: Path, command: Command, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
-    """A script that names a config file is that file with the script's batch and devices; else it is Megatron's."""
+    """Read a script: as the config file that it names, with its batch and devices, or else as Megatron's arguments."""
     check_pretraining(command, path.name)
     words = (*command.launcher, *command.arguments)
     if PROGRAM.fullmatch(command.program):
@@ -164,7 +164,7 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         beside = path.parent / f"{module.rpartition('.')[2]}.py"
         source = read_source(_text(beside), config, beside.name) if beside.exists() else read_named(module, config)
         return read_torchtitan_python(source, command, num_devices, shape)
-    if "--num-layers" in words:  # Megatron's own flags are the launch, also where DeepSpeed runs them.
+    if "--num-layers" in words:  # Megatron's own flags are the launch, even if DeepSpeed runs them.
         return read_megatron(command, num_devices)
     if is_nemo(told := overrides(command.arguments, _config_named(path, words))):
         return read_nemo(told, num_devices)
@@ -197,33 +197,33 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
 
 
 def _told_alone(command: Command) -> JsonDict:
-    """The configuration that options say with no file: accelerate's, or Hugging Face Trainer's own."""
+    """The configuration given by options without a file: accelerate's, or Hugging Face Trainer's own."""
     sharded = any(word.startswith("--fsdp") for word in command.arguments)
     return {"distributed_type": "FSDP" if sharded else "MULTI_GPU", **launcher_config(command.launcher)}
 
 
 def _config_named(script: Path, words: Sequence[str]) -> JsonDict:
-    """NeMo's configuration that a command names and that lies beside the script."""
+    """The NeMo configuration next to the script that its command names."""
     name = _after(words, "--config-name").removesuffix(".yaml") + ".yaml"
     text = _beside(script, name) if name != ".yaml" else None
     return read_yaml(text, name=name) if text else {}
 
 
 def _maxtext_keys(script: Path, command: Command) -> JsonDict:
-    """Keys of a command: of the file it names, where that lies beside it, and the words behind it."""
+    """Keys of a MaxText command: from the file it names, if that is next to the script, then from the command line."""
     config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "")
     text = _beside(script, config) if config else None
     return {**(read_yaml(text, name=config) if text else {}), **keys_of(command.arguments)}
 
 
 def _recipe_of(script: Path, command: Command) -> str | None:
-    """The text of a recipe of Megatron Bridge that a script starts and that lies beside it."""
+    """The text of the Megatron Bridge recipe next to a script that starts it."""
     text = _beside(script, command.program) if command.program.endswith(".py") else None
     return text if text and MODULE in text else None
 
 
 def _beside(script: Path, name: str) -> str | None:
-    """The text of a file that a script sources, from its own folder and no other."""
+    """The text of a file that a script sources, looked up only in the script's own folder."""
     file = script.parent / name.rsplit("/", 1)[-1]
     try:
         return _text(file) if file.is_file() and file != script else None
@@ -232,14 +232,14 @@ def _beside(script: Path, name: str) -> str | None:
 
 
 def _starter(config: Path) -> Path | None:
-    """The script beside a config file that names it; None where there is none, or several."""
+    """The script in a config file's folder that mentions it; None if there is none, or several."""
     beside = sorted(config.parent.glob("*.sh"))[:MOST_BESIDE]
     found = [script for script in beside if config.name in (_beside(config, script.name) or "")]
     return found[0] if len(found) == 1 else None
 
 
 def _after(words: Sequence[str], option: str) -> str:
-    """The value of an option, empty where there is none."""
+    """The value of an option; empty if absent."""
     for at, word in enumerate(words):
         if word == option and at + 1 < len(words):
             return words[at + 1]
@@ -262,8 +262,8 @@ def _value_of(words: tuple[str, ...], option: str) -> str | None:
 
 
 def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
-    """An accelerate config, NeMo's of a GPT, MaxText's, or Megatron's own test recipes (``MODEL_ARGS:`` with flags as
-    keys)."""
+    """Read a YAML file: accelerate's, NeMo's for a GPT, MaxText's, or Megatron's test recipes (``MODEL_ARGS:`` with
+    flags as keys)."""
     value = read_yaml(text, name=path.name)
     if is_maxtext(value):
         return read_maxtext(value, None, num_devices, shape)

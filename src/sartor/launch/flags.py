@@ -1,4 +1,4 @@
-"""Flags of a command line: what was given, what has been read of it, and what is left over."""
+"""Flags of a command line: which were given, which have been read, and which are left over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SIZE = 2**40
 
 @dataclass(slots=True)
 class Flags:
-    """Flags by name, each with its values. A getter marks its flag as read; `left` is what no getter asked for."""
+    """Flags by name, each with its values. A getter marks its flag as read; `left` lists the flags never read."""
 
     given: dict[str, list[str]]
     assumptions: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Flags:
         return any(name in self.given for name in names)
 
     def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE) -> int | None:
-        """An integer from ``least`` to ``most``, or the default where the flag is not given or has a hole."""
+        """An integer from ``least`` to ``most``, or the default if the flag is absent or its value unknown."""
         text = self.word(name)
         if text is None:
             return default
@@ -50,7 +50,7 @@ class Flags:
         return float(text)
 
     def word(self, name: str, choices: Sequence[str] = ()) -> str | None:
-        """The flag's value, or None where it is not given or the file alone does not tell it."""
+        """The flag's value; None if it is absent or not known from the file alone."""
         self.read.add(name)
         if name not in self.given:
             return None
@@ -71,12 +71,12 @@ class Flags:
         return self.given.get(name, [])
 
     def left(self) -> list[str]:
-        """Names of flags nobody has read, in the order they were given."""
+        """Names of flags that were not read, in the order given."""
         return [name for name in self.given if name not in self.read]
 
 
 def parse_flags(words: Iterable[str]) -> Flags:
-    """``--flag value value`` and ``--flag=value``, the last one winning where a flag is repeated."""
+    """Parse ``--flag value value`` and ``--flag=value``; the last one wins if a flag is repeated."""
     flags = Flags(given={})
     current: list[str] | None = None
     for word in words:
@@ -93,13 +93,13 @@ def parse_flags(words: Iterable[str]) -> Flags:
 
 
 def hole_text(word: str) -> str:
-    """A word with holes as people write it: ``$NAME``, ``$(...)``."""
+    """A word with its unknown parts (holes) as in a shell: ``$NAME``, ``$(...)``."""
     named = re.sub(f"{HOLE}(\\w+){HOLE}", r"$\1", word)
     return printable(named.replace(HOLE, "$(...)"))
 
 
 def shown_flag(name: str, values: list[str], known: Iterable[str] = ()) -> str:
-    """An unread flag for people, with the known one it looks like."""
+    """An unread flag for display, with a similar known flag."""
     near = difflib.get_close_matches(name.replace("_", "-"), sorted(known), 1, 0.8)
     text = " ".join([printable(name), *(hole_text(v) for v in values[:3]), *(["..."] if len(values) > 3 else [])])
     return f"{text} (did you mean {near[0]}?)" if near and near[0] != name else text

@@ -1,9 +1,9 @@
-"""A plan as a MaxText launch (``train base.yml key=value ...``), and such a launch as a plan.
+"""Write a plan as a MaxText launch (``train base.yml key=value ...``), and read one as a plan.
 
 Keys, defaults and checks: maxtext/configs/base.yml and configs/types.py, remat policies: layers/nnx_decoders.py of
-MaxText 0.2.5 (its wheel on PyPI, read 2026-11-23). ``ici_*`` degrees lie within a slice (a pod, or a node of GPUs),
-``dcn_*`` ones between slices. The mesh axes ``fsdp``, ``expert`` and ``context`` shard the weights, ``data`` copies
-them; ``expert`` is a data axis for all but the experts.
+MaxText 0.2.5 (its wheel on PyPI, read 2026-11-23). ``ici_*`` degrees apply within a slice (a pod, or a node of GPUs),
+``dcn_*`` ones between slices. The mesh axes ``fsdp``, ``expert`` and ``context`` shard the weights, ``data`` replicates
+them; ``expert`` is a data axis for everything but the experts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from sartor.step.trainers import MAXTEXT
 
 KIND = LaunchKind.MAXTEXT
 PROGRAM = re.compile(r"maxtext(\.\w+)*\.train|(.*/)?maxtext/(\w+/)*train\.py|maxtext\.train", re.IGNORECASE)
-"""Modules and files that train: maxtext.trainers.pre_train.train, MaxText/train.py of older ones."""
+"""Modules and files that train: maxtext.trainers.pre_train.train; MaxText/train.py in older versions."""
 _refuse = refuser(KIND)
 
 OPTIMIZERS = {Optimizer.ADAM: "adamw", Optimizer.SGD: "sgd", Optimizer.MUON: "muon"}
@@ -66,14 +66,14 @@ QUANTIZED = {
     Recipe.MXFP8: ("te_mxfp8",),
     Recipe.NVFP4: ("te_nvfp4", "te_nvfp4_no_rht"),
 }
-"""Words of ``quantization``: the first is written."""
+"""Values of ``quantization``; the first of each is the one written."""
 EXCHANGES = {
     ContextParallel.ALL_GATHER: "all_gather",
     ContextParallel.RING: "ring",
     ContextParallel.ALL_TO_ALL: "ulysses",
 }
 AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
-"""Mesh axes that are written, the innermost first."""
+"""Mesh axes that are written, innermost first."""
 
 QKV = ("query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv")
 OUT = ("out_proj",)
@@ -98,8 +98,8 @@ POLICIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def maxtext_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> LaunchFiles:
-    """``launch.sh``, which every host runs, with all keys that shape time and memory. Raises `InputError` for what
-    MaxText cannot do, naming what it could."""
+    """``launch.sh``, run by every host, with all keys that affect time and memory. Raises `InputError` for what MaxText
+    cannot do, naming what it can."""
     plan = launchable(job, plan, splits_experts=True)
     _check(job, plan)
     model, notes = model_keys(job.shape)
@@ -219,13 +219,13 @@ def _training(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
 
 
 def _per_device(batch: int, devices: int) -> str:
-    """Sequences of one pass on one device, such that the devices' product is not cut below ``batch``."""
+    """``per_device_batch_size``, such that its product with the devices is not truncated below ``batch``."""
     each = batch / devices
     return repr(each if int(each * devices) == batch else math.nextafter(each, math.inf))
 
 
 def _remat(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
-    """Which tensors are kept, on the device or at the host. Norms and activation functions are always run again."""
+    """Which tensors are kept, on the device or in host memory. Norms and activation functions are always recomputed."""
     away = job.offload_modules
     inputs: dict[str, Value] = {"decoder_layer_input": "offload"} if OffloadModule.LAYER_INPUT in away else {}
     if plan.recompute is Recompute.FULL:
@@ -250,7 +250,7 @@ def _remat(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
 
 
 def _always(shape: TransformerShape | None) -> frozenset[RecomputeModule]:
-    """What is computed again whatever is kept."""
+    """Modules that are recomputed whatever is kept."""
     experts = {RecomputeModule.MOE_ACT} if shape is not None and shape.moe_ffn is not None else set()
     return frozenset({RecomputeModule.LAYERNORM, *experts})
 
@@ -259,12 +259,12 @@ def _always(shape: TransformerShape | None) -> frozenset[RecomputeModule]:
 
 
 def is_maxtext(value: JsonDict) -> bool:
-    """Whether a YAML holds MaxText's keys."""
+    """Whether a YAML has MaxText's keys."""
     return any(re.match(r"(ici|dcn)_\w+_parallelism$|per_device_batch_size$|base_emb_dim$", key) for key in value)
 
 
 def keys_of(words: tuple[str, ...]) -> JsonDict:
-    """``key=value`` words, each value as YAML reads it; one that the file alone does not tell stays a text."""
+    """``key=value`` words with values parsed as YAML; a value not known from the file alone stays a string."""
     found: JsonDict = {}
     for word in words:
         name, sign, value = word.partition("=")
@@ -274,7 +274,7 @@ def keys_of(words: tuple[str, ...]) -> JsonDict:
 
 
 def _untold(raw: JsonDict) -> tuple[JsonDict, list[str]]:
-    """Without keys whose value only the running shell knows, and notes on those that may matter."""
+    """The keys without those whose value only the running shell knows, and notes on those that may matter."""
     holes = [name for name, value in raw.items() if isinstance(value, str) and HOLE in value]
     notes = [
         f"{name} is {hole_text(raw[name])}, which the file does not set: ignored"
@@ -287,7 +287,7 @@ def _untold(raw: JsonDict) -> tuple[JsonDict, list[str]]:
 def read_maxtext(
     raw: JsonDict, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
-    """The model, job and plan of MaxText's keys; what they do not say has base.yml's defaults. Raises `InputError`."""
+    """The model, job and plan of MaxText's keys; missing ones have base.yml's defaults. Raises `InputError`."""
     raw, notes = _untold(raw)
     keys = Document(raw=raw, assumptions=[*(command.notes if command else ()), *notes])
     shape = _shape(keys, shape)
@@ -323,7 +323,7 @@ def read_maxtext(
 
 
 def _shape(keys: Document, given: TransformerShape | None) -> TransformerShape | None:
-    """The model that is given, else that of the keys, which may then be of any block."""
+    """The given model (the keys may then have any decoder block), else that of the keys."""
     try:
         said = shape_of(keys)
     except InputError:
@@ -337,14 +337,13 @@ PRICED = re.compile(
     r"ici_|dcn_|pipeline_|moe_|use_|num_|megablox|sparse_matmul|capacity_factor|ragged|fused_|parameter_memory|"
     r"mlp|mla_|attention|chunk_|share_|kv_|scan_|shard_|te_|weight_|activations_|logits_dot|cast_logits|base_|custom_mesh"
 )
-"""Keys that may change time or memory; of the rest none does in a way that is modelled."""
+"""Keys that may change time or memory; the others have no modelled effect."""
 
 
 def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
-    """(dims, ZeRO stage, devices of a set of shards or 0, pipeline repeats or 0), a degree of -1 taking what is left.
-
-    Slices are known where no degree between them is -1; else they are one slice, or nodes of 8 GPUs.
-    """
+    """(dims, ZeRO stage, devices of a set of shards or 0, pipeline repeats or 0); a degree of -1 takes the devices
+    left. The number of slices is known if no degree between them is -1; else one slice, or nodes of 8 GPUs, is
+    assumed."""
     defaults = {("ici", "fsdp"): -1, ("dcn", "data"): -1}
     mesh = {
         (net, name): keys.size(f"{net}_{name}_parallelism", also=(-1,)) or defaults.get((net, name), 1)
@@ -374,7 +373,7 @@ def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
 
 
 def _slices(keys: Document, mesh: Mapping[tuple[str, str], int], devices: int) -> int:
-    """Slices (or nodes) of the launch."""
+    """Number of slices (or nodes) of the launch."""
     said = math.prod(n for (net, _), n in mesh.items() if net == "dcn" and n > 0)
     inside = [n for (net, _), n in mesh.items() if net == "ici"]
     gpus = keys.choice("hardware", "tpu", ("tpu", "gpu", "gpu_multiprocess", "cpu")).startswith("gpu")
@@ -392,12 +391,12 @@ def _slices(keys: Document, mesh: Mapping[tuple[str, str], int], devices: int) -
 MESH = (*AXES, "tensor_sequence", "context_usp_ulysses", "fsdp_transpose", "sequence")
 """Mesh axes that are read."""
 GPUS = 8
-"""Of a node, where a launch on GPUs leaves both axes open."""
+"""GPUs per node, assumed if a launch on GPUs leaves both axes open."""
 
 
 def _batch(keys: Document, dims: ParallelDims) -> tuple[int, int]:
-    """Microbatch of one pipeline, and how many: ``per_device_batch_size`` times devices is one pass, which a pipeline
-    cuts into ``num_pipeline_microbatches``."""
+    """Microbatch size of one pipeline, and number of microbatches: one pass is ``per_device_batch_size`` times devices,
+    and a pipeline splits it into ``num_pipeline_microbatches``."""
     each = keys.find("per_device_batch_size")
     if each is None:
         keys.assumptions.append("per_device_batch_size=12 (default)")
@@ -416,7 +415,7 @@ def _batch(keys: Document, dims: ParallelDims) -> tuple[int, int]:
 
 
 def _repeats(keys: Document, dims: ParallelDims, shape: TransformerShape | None, said: int) -> int:
-    """Chunks of a device where the launch says layers per chunk, or neither."""
+    """Chunks per device, if the launch gives layers per chunk, or neither."""
     per_stage = keys.count("num_layers_per_pipeline_stage", 1)
     if int(dims.pp) == 1 or shape is None or said:
         return said if int(dims.pp) > 1 and said else 1

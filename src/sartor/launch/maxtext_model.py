@@ -1,8 +1,8 @@
-"""A model as MaxText's keys, and such keys as a model, by the config.json that says the same.
+"""Convert a model to MaxText's keys, and such keys to a model, via an equivalent config.json.
 
 Keys and defaults: maxtext/configs/base.yml, configs/types.py and configs/models/*.yml of MaxText 0.2.5 (its wheel on
-PyPI, read 2026-11-23). What a decoder block computes is what the family of the same name does; a model whose keys read
-back as another one is refused.
+PyPI, read 2026-11-23). A decoder block computes what the model family of the same name does; a model whose keys do not
+read back as the same model is refused.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ BLOCKS = {
     "qwen3_moe": "qwen3_moe",
     "deepseek": "deepseek_v3",
 }
-"""Decoder blocks that are read and written, with the ``model_type`` of config.json that computes the same."""
+"""Supported decoder blocks, with the ``model_type`` of config.json that computes the same."""
 NAMED = {
     "deepseek3-671b": "deepseek-v3",
     "deepseek2-236b": "deepseek-v2",
     "deepseek2-16b": "deepseek-v2-lite",
     "kimi-k2-1t": "kimi-k2",
 }
-"""Names of MaxText's models that the zoo has under another one."""
+"""MaxText model names that differ from the zoo's."""
 LLAMA3_SCALING: JsonDict = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -48,7 +48,7 @@ LLAMA3_SCALING: JsonDict = {
 
 
 def model_keys(shape: TransformerShape) -> tuple[dict[str, Value], list[str]]:
-    """Every key that decides the model, and notes. Raises `InputError` for what MaxText's blocks do not compute."""
+    """Every key that defines the model, and notes. Raises `InputError` for what MaxText's blocks do not compute."""
     blocks = {family: block for block, family in BLOCKS.items()}
     if shape.model_type not in blocks:
         must = f"sartor writes MaxText's blocks {', '.join(BLOCKS)}"
@@ -114,7 +114,7 @@ def _experts(shape: TransformerShape, computes: Numerics) -> dict[str, Value]:
 
 
 def _rope(computes: Numerics) -> dict[str, Value]:
-    """The rotary base, and its scaling."""
+    """The rotary base and its scaling."""
     kind, said = computes.get("rope_type"), computes.get
     found: dict[str, Value] = {"rope_max_timescale": said("rope_theta") or 10000.0}
     if kind == "llama3":
@@ -136,7 +136,7 @@ def _rope(computes: Numerics) -> dict[str, Value]:
 
 
 def _check_same(shape: TransformerShape, keys: dict[str, Value]) -> None:
-    """The keys read back as the model they were written of."""
+    """Check that the keys read back as the model they were written from."""
     again = shape_of(Document(raw=dict(keys)), shape.max_positions)
     assert again is not None
     sizes, read = shape.fields(), again.fields()
@@ -156,8 +156,8 @@ def _check_same(shape: TransformerShape, keys: dict[str, Value]) -> None:
 
 
 def shape_of(keys: Document, positions: int = 0) -> TransformerShape | None:
-    """The model that the keys say, or that they name; None where the zoo does not know the name. Raises `InputError`
-    for blocks that are not read."""
+    """The model that the keys define or name; None if the zoo does not have the name. Raises `InputError` for
+    unsupported blocks."""
     name = keys.text("model_name", "default")
     if name != "default":
         if keys.flag("override_model_config"):
@@ -171,7 +171,7 @@ def shape_of(keys: Document, positions: int = 0) -> TransformerShape | None:
 
 
 def _config(keys: Document, positions: int) -> JsonDict:
-    """The config.json that says what the keys do; defaults are base.yml's."""
+    """A config.json equivalent to the keys; defaults are base.yml's."""
     block = keys.choice("decoder_block", "llama2", tuple(BLOCKS))
     for ignored in ("normalize_embedding_logits", "use_qk_norm", "attention_bias"):
         keys.flag(ignored)
@@ -200,8 +200,8 @@ def _config(keys: Document, positions: int) -> JsonDict:
 
 
 def _scales(keys: Document) -> tuple[int, int, int]:
-    """Factors of width, of heads and feed-forward width, and of layers (``get_individual_scales``): every doubling of
-    ``global_parameter_scale`` goes to the second, the first and the third in turn."""
+    """Factors for width, for heads and feed-forward width, and for layers (``get_individual_scales``): each doubling of
+    ``global_parameter_scale`` doubles the second, the first and the third in turn."""
     scale = keys.count("global_parameter_scale", 1)
     if scale & (scale - 1):
         raise InputError("global_parameter_scale", scale, "must be a power of two", str(1 << (scale.bit_length() - 1)))
@@ -268,7 +268,7 @@ def _number(keys: Document, name: str, default: float) -> float:
     value = keys.find(name)
     if value is None:
         return default
-    if isinstance(value, str) and re.fullmatch(r"\d+[eE][+-]?\d{1,3}", value):  # a text for YAML 1.1
+    if isinstance(value, str) and re.fullmatch(r"\d+[eE][+-]?\d{1,3}", value):  # a string in YAML 1.1
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(name, value, "must be a number")

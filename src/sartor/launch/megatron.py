@@ -1,7 +1,7 @@
-"""A plan as a Megatron-LM launch (``torchrun pretrain_gpt.py --flag ...``); `megatron_read` reads one.
+"""Write a plan as a Megatron-LM launch (``torchrun pretrain_gpt.py --flag ...``); `megatron_read` reads one.
 
-Written against megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21), its checks
-included; the names are in tests/golden/launch_arguments.csv.
+Written against megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21), including its
+checks; the names are in tests/golden/launch_arguments.csv.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ OPTIMIZERS = {Optimizer.ADAM: "adam", Optimizer.SGD: "sgd", Optimizer.MUON: "muo
 
 
 def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
-    """``launch.sh`` with every argument that shapes time and memory; data, learning rate and checkpoints follow as
-    ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it could."""
+    """``launch.sh`` with every argument that affects time and memory; data, learning rate and checkpoints follow as
+    ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it can."""
     plan, groups, notes = megatron_groups(job, plan)
     check_arguments(KIND, (words for group in groups.values() for words in group), version)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
@@ -77,7 +77,7 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, 
 
 
 def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan, dict[str, list[Argument]], list[str]]:
-    """The plan as it is written, its arguments by group, and notes. Raises `InputError`."""
+    """The plan in canonical form, its arguments by group, and notes. Raises `InputError`."""
     layers = int(job.shape.num_layers)
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
     _check(job, plan)
@@ -167,8 +167,8 @@ def _overlap(trainer: Trainer, plan: TrainingPlan) -> Iterator[Argument]:
 
 
 def _exchange(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """How experts exchange tokens (transformer_config.py: the overlap wants expert parallelism, interleaving under a
-    pipeline and no layer recomputed whole; DeepEP the flexible dispatcher)."""
+    """How experts exchange tokens (transformer_config.py: overlap needs expert parallelism, interleaving in a pipeline,
+    and no full recomputation; DeepEP needs the flexible dispatcher)."""
     if job.shape.moe_ffn is None:
         return
     once = job.trainer.dispatch_once and plan.dims.ep > 1
@@ -194,7 +194,7 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
         yield ("--optimizer-cpu-offload",)
     yield from _moments(job, plan)
     yield ("--attention-backend", job.attention_kernel.value)
-    if job.attention_kernel is AttentionKernel.FLASH:  # it reads no mask, whose size is that of the sequence squared
+    if job.attention_kernel is AttentionKernel.FLASH:  # it reads no mask, whose size is quadratic in the sequence
         yield ("--no-create-attention-mask-in-dataloader",)
     share = "0.1" if job.dropout else "0.0"
     yield ("--attention-dropout", share)
@@ -214,7 +214,7 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
 
 
 def _moments(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """Moments narrower than fp32 want the distributed optimizer and Adam (arguments.py, optimizer_config.py)."""
+    """Moments narrower than fp32 need the distributed optimizer and Adam (arguments.py, optimizer_config.py)."""
     narrow = job.moments_dtype is not DType.FP32
     if narrow and (plan.zero_stage != 1 or job.optimizer is not Optimizer.ADAM):
         raise _refuse(
@@ -247,8 +247,8 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
 
 
 def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """Activations in host memory (transformer_config.py: layers whole go with no pipeline, recomputation or graph, the
-    input of the attention's projection with that of its core)."""
+    """Activations in host memory (transformer_config.py: whole layers only without pipeline, recomputation and CUDA
+    graphs; the input of attention's projection only with that of its core)."""
     modules = job.offload_modules
     if absent := [module for module in modules if module not in job.trainer.offloads]:
         raise _refuse("offload_modules", absent[0].value, "does not offload it", "offload_modules=core_attn")
@@ -256,7 +256,7 @@ def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
         if plan.dims.pp > 1 or plan.recompute is not Recompute.NONE or job.trainer.cuda_graphs:
             why = "offloads whole layers without pipeline, recomputation and CUDA graphs"
             raise _refuse("offload_modules", "layer", why, "offload_modules=core_attn")
-        most = int(job.shape.num_layers) - 1  # all but the last, which backward begins with
+        most = int(job.shape.num_layers) - 1  # all but the last, where backward starts
         yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or most, most)))
     elif modules:
         if OffloadModule.ATTN_PROJ in modules and OffloadModule.CORE_ATTN not in modules:

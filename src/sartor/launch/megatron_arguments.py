@@ -1,4 +1,4 @@
-"""Which command line arguments Megatron-LM has, and what to say of those that shape no plan."""
+"""The names of Megatron-LM's command line arguments, and which of them do not affect a plan."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sartor.launch.flags import Flags, shown_flag
 
 @cache
 def argument_names() -> frozenset[str]:
-    """Every argument of Megatron-LM and Megatron-DeepSpeed; the list's head says of which commits, read when."""
+    """Every argument of Megatron-LM and Megatron-DeepSpeed; the file's head gives commits and dates."""
     text = files("sartor.launch").joinpath("megatron_arguments.txt").read_text(encoding="utf-8")
     return frozenset(line for line in text.splitlines() if line.startswith("--"))
 
 
 def left_over(flags: Flags) -> tuple[list[str], list[str], list[str]]:
-    """What nobody has read of a command, as shown to people: flags Megatron does not have, each with the one it looks
-    like; its own that have no price; and names of its own without bearing."""
+    """A command's unread flags for display: flags unknown to Megatron (each with a similar known one), its own flags
+    without a price, and names of its own flags without effect."""
     names = argument_names()
     unknown, unpriced, ignored = list[str](), list[str](), list[str]()
     for name in flags.left():
@@ -32,7 +32,7 @@ def left_over(flags: Flags) -> tuple[list[str], list[str], list[str]]:
 
 
 def no_bearing(name: str) -> bool:
-    """Whether an argument Megatron has changes neither time nor memory. A name it does not have may match too."""
+    """Whether a Megatron argument affects neither time nor memory. An unknown name may match too."""
     return NO_BEARING.match(name.replace("_", "-")) is not None
 
 
@@ -53,4 +53,4 @@ NO_BEARING = re.compile(
     r"inprocess|full-validation|multiple-validation|empty-unused|disable-bf16|use-cpu-init|yaml-cfg|exit|"
     r"object-storage|spec|sft|decoupled|no-one-logger|enable-one|accumulate|bert|mask-prob|short-seq|sample-rate)"
 )
-"""Which of Megatron's own arguments change neither a step's time nor its memory in a way that is modelled."""
+"""Megatron's own arguments without a modelled effect on step time or memory."""

@@ -1,4 +1,4 @@
-"""Megatron-LM's dump of its arguments at the head of a log, as the launch that it came from."""
+"""Read the dump of arguments that Megatron-LM prints at the head of a log as the launch it came from."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from sartor.launch.plan import LaunchReading
 from sartor.launch.script import Command
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "global_batch_size")
-"""Without these a dump is an excerpt, and no launch can be read from it."""
+"""If one of these is missing, the dump is incomplete and no launch can be read from it."""
 FLAGS = {
     "fp8": "--fp8-format",
     "fp4": "--fp4-format",
     "add_bias_linear": "--disable-bias-linear",
     "add_position_embedding": "--no-position-embedding",
 }
-"""Arguments whose flag has another name."""
+"""Arguments whose flag has a different name."""
 OLD = {
     "checkpoint_activations": ("--recompute-granularity", "full", "--recompute-method", "uniform"),
     "fp32_allreduce": ("--accumulate-allreduce-grads-in-fp32",),
 }
-"""Arguments of before 2022 in today's words."""
+"""Arguments from before 2022, under their current names."""
 
 
 def whole_dump(arguments: Mapping[str, str]) -> bool:
-    """Whether a dump has all that a launch needs."""
+    """Whether a dump has everything a launch needs."""
     return all(name in arguments for name in NEEDED)
 
 
 def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReading:
-    """The launch that printed a dump of arguments. Raises `InputError` where the dump contradicts itself."""
+    """The launch that printed a dump of arguments. Raises `InputError` if the dump contradicts itself."""
     said = num_devices or _devices(arguments)
     words = [word for name, value in arguments.items() for word in _words(name, value)]
     if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
@@ -51,7 +51,7 @@ def _devices(arguments: Mapping[str, str]) -> int:
 
 
 def _words(name: str, value: str) -> Iterator[str]:
-    """One line of the dump as the words of a command line; nothing for what is at its default."""
+    """One line of the dump as command line words; nothing if it has its default."""
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     switched_off = flag if name.startswith("add_") else f"--no-{name.replace('_', '-')}"
     if name in OLD and value == "True":

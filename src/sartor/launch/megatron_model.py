@@ -1,4 +1,4 @@
-"""A model's sizes as Megatron-LM's arguments; `megatron_model_read` reads them.
+"""Write a model's sizes as Megatron-LM's arguments; `megatron_model_read` reads them.
 
 Written against megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21); the names are
 in tests/golden/launch_arguments.csv.
@@ -27,8 +27,8 @@ from sartor.units import round_up
 
 
 def model_arguments(shape: TransformerShape, tp: object, seq_len: int) -> tuple[list[Argument], list[str]]:
-    """The arguments that describe a model, and notes. Raises `InputError` for what is no GPT model, and for what the
-    arguments cannot say of one."""
+    """The arguments that describe a model, and notes. Raises `InputError` for a model that is not a GPT, or that the
+    arguments cannot express."""
     layers = list(_layers(shape))
     mixer, notes = _mixer(shape, layers), list[str]()
     dense = next((x.ffn for x in layers if isinstance(x.ffn, DenseFfn)), None)
@@ -59,7 +59,7 @@ def model_arguments(shape: TransformerShape, tp: object, seq_len: int) -> tuple[
 
 
 def _numeric(shape: TransformerShape, name: str) -> str:
-    """A field of the model's numerics as text, empty where nothing is known or said of it."""
+    """A field of the model's numerics as text; empty if unknown or unset."""
     return "" if shape.numerics is None else str(shape.numerics.get(name) or "")
 
 
@@ -95,7 +95,7 @@ def _layers(shape: TransformerShape) -> Iterator[Layer]:
 
 
 def _mixer(shape: TransformerShape, layers: list[Layer]) -> AttentionMixer | LatentAttentionMixer:
-    """The one attention all layers have, their windows aside."""
+    """The attention that all layers share, apart from windows."""
     found: dict[object, AttentionMixer | LatentAttentionMixer] = {}
     for layer in layers:
         if len(layer.mixers) != 1 or not isinstance(layer.mixers[0], (AttentionMixer, LatentAttentionMixer)):
@@ -171,7 +171,7 @@ def _activation(shape: TransformerShape, ffn: DenseFfn, biased: bool) -> Iterato
 def _is_biased(
     shape: TransformerShape, mixer: AttentionMixer | LatentAttentionMixer, ffn: DenseFfn, moe: MoeFfn | None
 ) -> bool:
-    """Whether all linear layers have biases (Megatron's default); else none has, or those of Q, K and V alone."""
+    """Whether all linear layers have biases (Megatron's default); else none has, except possibly Q, K and V."""
     inside = {ffn.up_bias, ffn.down_bias} | ({moe.router_bias} if moe else set())
     if isinstance(mixer, LatentAttentionMixer):
         inside |= {mixer.bias}
@@ -187,7 +187,7 @@ def _is_biased(
 def _norm_arguments(
     shape: TransformerShape, mixer: AttentionMixer | LatentAttentionMixer, layers: list[Layer]
 ) -> Iterator[Argument]:
-    """Norms before attention and feed-forward and at the end of the stack, all of one kind."""
+    """Norm arguments: norms must be before attention, before feed-forward and at the end, all of one kind."""
     kinds = {NormKind.RMS_NORM: (True, False), NormKind.LAYER_NORM: (True, True)}
     norms = [norm for layer in {id(x): x for x in layers}.values() for norm in layer.norms]
     if any(len(layer.norms) != 2 for layer in layers) or len(shape.main.norms) != 1:
@@ -206,7 +206,7 @@ def _norm_arguments(
 
 
 def _vocabulary(shape: TransformerShape, tp: Any, notes: list[str]) -> Iterator[Argument]:
-    """The vocabulary, and a multiple that leaves it as it is where one of 8 or more does."""
+    """The vocabulary, and a padding multiple (8 or more if possible) that leaves it unchanged."""
     if not shape.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)
     vocab = int(shape.vocab_size)

@@ -1,4 +1,4 @@
-"""A model's sizes from Megatron-LM's arguments; `megatron_model` writes them."""
+"""Read a model's sizes from Megatron-LM's arguments; `megatron_model` writes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sartor.units import round_up
 
 
 def read_model(flags: Flags, tp: int) -> TransformerShape | None:
-    """The model of a launch; None where it has no sizes at all. Missing ones take Megatron's defaults, said in
+    """The model of a launch; None if it gives no sizes at all. Missing ones get Megatron's defaults, listed in
     ``flags.assumptions``. Raises `InputError`."""
     layers = flags.size("--num-layers", most=MAX_LAYERS) or flags.size("--encoder-num-layers", most=MAX_LAYERS)
     hidden, heads = flags.size("--hidden-size"), flags.size("--num-attention-heads")
@@ -63,7 +63,7 @@ def read_model(flags: Flags, tp: int) -> TransformerShape | None:
 
 
 def _read_numerics(flags: Flags, shape: TransformerShape) -> Numerics:
-    """What the launch says beside the sizes."""
+    """The model's numerics: what the launch sets besides sizes."""
     beside = dict(read_numerics(LaunchKind.MEGATRON, flags, shape).values)
     exact = flags.on("--no-bias-gelu-fusion") or flags.on("--disable-bias-linear")
     named = {"--quick-geglu": "quick_gelu", "--swiglu": "silu", "--squared-relu": "relu2", "--openai-gelu": "gelu_tanh"}
@@ -78,11 +78,11 @@ def _read_numerics(flags: Flags, shape: TransformerShape) -> Numerics:
 
 
 def _read_skipped(flags: Flags, layers: int) -> Value:
-    """Which layers rotate (1) and which do not (0), or nothing where all do."""
+    """A string with 1 for each layer that uses RoPE and 0 for each that does not; empty if all do."""
     text = flags.word("--no-rope-freq")
     if text is None:
         return ""
-    if text.isdigit():  # N: every N-th layer does not
+    if text.isdigit():  # N: every N-th layer does not use RoPE
         bits = [int((k + 1) % max(int(text), 1) != 0) for k in range(layers)]
     else:
         bits = [1 - bit for bit in _read_pattern(flags, "--no-rope-freq", layers)]
@@ -95,7 +95,7 @@ def _read_norm(flags: Flags) -> Norm:
 
 
 def _read_layers(flags: Flags, layers: int, hidden: int, heads: int, norm: Norm) -> list[Layer]:
-    """Every layer in order, equal ones the same object."""
+    """Every layer in order; equal layers are the same object."""
     local, wide = _read_mixers(flags, hidden, heads)
     windows = _read_windows(flags, layers)
     dense, moe = _read_ffns(flags, hidden)
@@ -108,7 +108,7 @@ def _read_layers(flags: Flags, layers: int, hidden: int, heads: int, norm: Norm)
 
 
 def _read_mixers(flags: Flags, hidden: int, heads: int) -> tuple[Mixer, Mixer]:
-    """Attention of layers with a window, and of those without."""
+    """The attention of layers with a window, and of layers without."""
     biased = not flags.on("--disable-bias-linear")
     qkv = flags.on("--add-qkv-bias") or biased
     if flags.on("--multi-latent-attention"):
@@ -240,7 +240,7 @@ def _read_ffns(flags: Flags, hidden: int) -> tuple[DenseFfn, MoeFfn | None]:
 
 
 def _routing_groups(flags: Flags, experts: int) -> tuple[int, int]:
-    """Groups the experts are divided into, and how many a token chooses from; both flags limit it or none."""
+    """Number of expert groups, and how many of them a token chooses from; (1, 1) unless both flags are given."""
     groups = flags.size("--moe-router-num-groups", 1, most=min(experts, MOST_ROUTING_GROUPS)) or 1
     chosen = flags.size("--moe-router-group-topk", most=groups)
     return (groups, chosen) if chosen else (1, 1)
@@ -261,7 +261,7 @@ def _read_pattern(flags: Flags, name: str, layers: int) -> list[int]:
 
 
 def expand_pattern(name: str, text: str) -> list[int]:
-    """``([0]*3+[1]*2)*2`` as a list, by a reader of lists, ``+`` and ``*`` alone. Raises `InputError`.
+    """``([0]*3+[1]*2)*2`` as a list, parsed without ``eval`` (only lists, ``+`` and ``*``). Raises `InputError`.
 
     >>> expand_pattern("--moe-layer-freq", "([0]*2+[1])*2")
     [0, 0, 1, 0, 0, 1]
@@ -306,7 +306,7 @@ def _factor(tokens: list[str]) -> list[int]:
 
 
 def _read_vocabulary(flags: Flags, tp: int) -> int:
-    """The padded vocabulary, which is what is trained."""
+    """The padded vocabulary, which is what gets trained."""
     padded = flags.size("--padded-vocab-size")
     multiple = flags.size("--make-vocab-size-divisible-by", VOCAB_MULTIPLE) or VOCAB_MULTIPLE
     vocab = flags.size("--vocab-size")

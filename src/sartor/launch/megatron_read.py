@@ -1,4 +1,4 @@
-"""A Megatron-LM launch as a plan: every argument that shapes time or memory; what is not understood is listed."""
+"""Read a Megatron-LM launch as a plan: every argument that affects time or memory; unknown ones are listed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from sartor.units import ceil_div
 
 
 def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
-    """The model, job and plan of a Megatron-LM command. ``num_devices`` wins over what the script says.
+    """The model, job and plan of a Megatron-LM command. ``num_devices`` wins over the script's.
 
-    Raises `InputError` for values that cannot be; flags it does not know are listed in the reading.
+    Raises `InputError` for invalid values; unknown flags are listed in the reading.
     """
     flags = parse_flags(command.arguments)
     flags.assumptions += command.notes
@@ -89,11 +89,11 @@ EXCLUSIVE = (
     ("--use-torch-fsdp2", "--use-distributed-optimizer"),
     ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
 )
-"""Arguments that Megatron-LM refuses together (``validate_args``)."""
+"""Pairs of arguments that Megatron-LM rejects together (``validate_args``)."""
 
 
 def _check_exclusive(flags: Flags) -> None:
-    """Raises `InputError` for two arguments that exclude each other."""
+    """Raise `InputError` if two arguments exclude each other."""
     for one, other in EXCLUSIVE:
         if one in flags.given and other in flags.given:
             raise InputError(one, f"with {other}", "Megatron-LM takes one of the two", other)
@@ -108,7 +108,7 @@ DEGREES = (
 
 
 def _splits_experts(flags: Flags, tp: int) -> bool:
-    """Whether tensor parallelism divides experts: Megatron's default is yes, by all of tp."""
+    """Whether tensor parallelism splits experts (Megatron's default: yes, over all of tp)."""
     etp = flags.size("--expert-tensor-parallel-size", tp) or tp
     if etp not in (1, tp):
         flags.assumptions.append(f"--expert-tensor-parallel-size={etp} is priced as {tp}, tp's own")
@@ -116,7 +116,7 @@ def _splits_experts(flags: Flags, tp: int) -> bool:
 
 
 def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int, ep: int, cp: int) -> int:
-    """Data-parallel width: devices over tp x pp x cp. Raises `InputError` where nobody counts the devices."""
+    """Data-parallel degree: devices over tp x pp x cp. Raises `InputError` if the number of devices is unknown."""
     devices = num_devices or command.num_devices
     if not devices:
         raise no_devices(model * max(ep // cp, 1))
@@ -128,7 +128,7 @@ def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int,
 
 
 def _batch(flags: Flags, dp: int) -> tuple[int, int]:
-    """Microbatch size, and microbatches of one pipeline."""
+    """Microbatch size, and number of microbatches per pipeline."""
     microbatch = flags.size("--micro-batch-size")
     if microbatch is None:
         microbatch = 1
@@ -146,7 +146,7 @@ def _batch(flags: Flags, dp: int) -> tuple[int, int]:
 
 
 def _read_sharding(flags: Flags) -> tuple[int, int]:
-    """ZeRO stage, and how many copies of the shards there are."""
+    """ZeRO stage, and the number of copies of the shards."""
     strategies = ("no_shard", "optim", "optim_grads", "optim_grads_params")
     strategy = flags.word("--data-parallel-sharding-strategy", strategies) or "no_shard"
     instances = flags.size("--num-distributed-optimizer-instances", 1) or 1
@@ -167,7 +167,7 @@ def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
     count = flags.size("--recompute-num-layers")
     if flags.on("--recompute-activations") and granularity is None:
         granularity = "selective"
-    old = flags.word("--activations-checkpoint-method", ("uniform", "block"))  # Megatron-LM of 2021 and before
+    old = flags.word("--activations-checkpoint-method", ("uniform", "block"))  # Megatron-LM of 2021 and earlier
     if flags.on("--checkpoint-activations", "--deepspeed-activation-checkpointing") or old:
         granularity = granularity or "full"
         method, count = method or old, count or flags.size("--activations-checkpoint-num-layers")
@@ -224,7 +224,7 @@ def _read_modules(flags: Flags) -> frozenset[RecomputeModule]:
 
 
 def _read_offload(flags: Flags) -> tuple[frozenset[OffloadModule], int]:
-    """Modules whose inputs go to host memory, or whole layers and how many."""
+    """Modules whose inputs are offloaded to host memory, or whole layers and how many."""
     asked, words = flags.on("--fine-grained-activation-offloading"), flags.words("--offload-modules")
     if layers := flags.size("--cpu-offloading-num-layers", 0, least=0):
         return frozenset({OffloadModule.LAYER}), layers
@@ -243,11 +243,11 @@ def _read_offload(flags: Flags) -> tuple[frozenset[OffloadModule], int]:
 
 
 FUSED_MLP = {"fused_group_mlp": ("expert_fc1", "moe_act")}
-"""Inputs that Transformer Engine's fused experts keep."""
+"""Inputs kept by Transformer Engine's fused experts."""
 
 
 def _read_moments(flags: Flags) -> DType:
-    """The wider of both moments' types where they differ."""
+    """Data type of Adam's moments; the wider one if they differ."""
     words = [flags.word(name, ("fp32", "bf16", "fp16", "fp8")) for name in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
     if not flags.on("--use-precision-aware-optimizer"):
         return DType.FP32
@@ -300,7 +300,7 @@ def _read_trainer(flags: Flags, *, splits_experts: bool) -> Trainer:
 
 
 def _dispatches_once(flags: Flags) -> bool:
-    """Whether a token goes to a node once: DeepEP or HybridEP behind the flexible dispatcher."""
+    """Whether a token is sent to each node only once: DeepEP or HybridEP with the flexible dispatcher."""
     kind = flags.word("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")) or "allgather"
     backend = flags.word("--moe-flex-dispatcher-backend", ("deepep", "hybridep"))
     deepep = flags.on("--moe-enable-deepep")

@@ -1,4 +1,4 @@
-"""Stages of a pipeline in Megatron-LM's words: chunks, ends that count apart, layouts; written and read."""
+"""Read and write pipeline stages as Megatron-LM's arguments: chunks, uneven first and last stages, layouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sartor.model.training import TrainingPlan
 
 
 def stage_arguments(plan: TrainingPlan, layers: int, mtp: int) -> Iterator[Argument]:
-    """Stages: even ones by their number, first and last apart by theirs, others as a layout."""
+    """Arguments for the stages: a number if even, two if only first and last differ, else a layout."""
     pp, v = plan.dims.pp, plan.virtual_stages
     stages = stages_of(plan, layers)
     if plan.stage_layers is None and layers % (pp * v) == 0:
@@ -28,13 +28,13 @@ def stage_arguments(plan: TrainingPlan, layers: int, mtp: int) -> Iterator[Argum
 
 
 def _ends_say(stages: tuple[int, ...]) -> bool:
-    """Whether Megatron's own division, all but the ends evenly, gives these stages."""
+    """Whether Megatron's own division (all but first and last stage even) gives these stages."""
     middle = stages[1:-1]
     return len(stages) > 2 and len(set(middle)) == 1 and all(stages)
 
 
 def layout_text(stages: tuple[int, ...], mtp: int = 0) -> str:
-    """A pipeline layout: E embedding, t layer, m MTP module, L loss, stages between bars.
+    """A pipeline layout: E embedding, t layer, m MTP module, L loss, stages separated by bars.
 
     >>> layout_text((2, 3, 1))
     'Et*2|t*3|tL'
@@ -70,7 +70,7 @@ def read_stages(flags: Flags, pp: int, layers: int | None) -> tuple[tuple[int, .
 
 
 def _read_ends(flags: Flags, pp: int, layers: int | None, virtual: int) -> tuple[int, ...] | None:
-    """Stages with a first, a last, an embedding or a loss that count apart."""
+    """Stages where first and last stage differ, or where embedding and loss count as a layer."""
     first = flags.size("--decoder-first-pipeline-num-layers")
     last = flags.size("--decoder-last-pipeline-num-layers")
     embedding = flags.on("--account-for-embedding-in-pipeline-split")

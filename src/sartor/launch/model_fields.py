@@ -1,7 +1,7 @@
-"""What a model computes beyond its sizes, in a trainer's arguments and back, by the table ``model_fields.toml``.
+"""Convert what a model computes beyond its sizes to a trainer's arguments and back, using ``model_fields.toml``.
 
 Every field that differs from a plain decoder's is written, or the launch is refused: a file that trains another model
-than the one priced is worse than none.
+than the one priced would be worse than none.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sartor.model.shape import TransformerShape
 Argument = tuple[str, ...]
 OWN_CONFIG = "a trainer that reads the model's own config (--write deepspeed or accelerate)"
 OF_SHAPE = {"activation", "norm_order"}
-"""Fields that the writer of the shape answers for."""
+"""Fields written by the functions that write the shape."""
 BALANCE = {"aux_loss", "aux_loss_per_sequence", "router_bias"}
-"""Fields that spread tokens over experts while training and change no forward pass of a trained model but the bias."""
+"""Fields that balance experts in training; none but the bias changes a trained model's forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRow:
-    """One row of the table: a field, and how a trainer is told its value."""
+    """One row of the table: a field, and a trainer's argument for it."""
 
     field: str
     argument: str = ""
@@ -42,13 +42,13 @@ class FieldRow:
     whole: bool = False
     always: bool = False
     by_shape: bool = False
-    """Written and read with the shape's own arguments."""
+    """Whether it is written and read with the shape's own arguments."""
 
     def applies(self, traits: set[str]) -> bool:
         return set(self.when.split()) <= traits
 
     def said(self, value: Value) -> Iterator[Argument]:
-        """The argument that says a value, or none where the trainer's default does."""
+        """The argument for a value; none if it is the trainer's default."""
         if not self.argument or self.by_shape or (value == self.default and not self.always):
             return
         if self.flag is not None:
@@ -58,7 +58,7 @@ class FieldRow:
             yield (self.argument, (self.words or {}).get(_text(value), _text(value)))
 
     def refused(self, value: Value) -> str:
-        """Why a value cannot be said, or nothing."""
+        """Why a value cannot be expressed; empty if it can."""
         if self.only and value not in self.only:
             return "has " + " or ".join(_text(v) or "none" for v in self.only) + " alone"
         if self.whole and isinstance(value, float) and not value.is_integer():
@@ -66,7 +66,7 @@ class FieldRow:
         return ""
 
     def read(self, flags: Flags) -> Value:
-        """The value a command line says."""
+        """The value given by a command line."""
         if not self.argument or self.by_shape:
             return self.default
         if self.flag is not None:
@@ -83,8 +83,8 @@ class FieldRow:
 def numeric_arguments(
     kind: LaunchKind, shape: TransformerShape, fixed: Numerics | None = None
 ) -> tuple[list[Argument], list[str]]:
-    """The arguments that say what the model computes beyond its sizes, and notes. ``fixed`` is what the trainer's own
-    model of these sizes computes. Raises `InputError` for a field that the trainer has no argument for."""
+    """The arguments for what the model computes beyond its sizes, and notes. ``fixed`` is what the trainer's own model
+    of these sizes computes. Raises `InputError` for a field without an argument."""
     if shape.numerics is None:
         return [], ["norm epsilon, rotary base and scaling are not known of this model: the trainer's defaults stand"]
     values, traits = _effective(shape, shape.numerics), _traits(shape, shape.numerics)
@@ -129,7 +129,7 @@ def _unchecked(shape: TransformerShape) -> str:
 
 
 def read_numerics(kind: LaunchKind, flags: Flags, shape: TransformerShape) -> Numerics:
-    """What a launch says beside the sizes, where it differs from a plain decoder."""
+    """What a launch sets besides sizes, where it differs from a plain decoder."""
     found: dict[str, Value] = {}
     kinds = {"llama3"} if flags.on("--use-rope-scaling") else set[str]()
     if "yarn" in (flags.word("--position-embedding-type"), flags.word("--rope-type")):
@@ -146,13 +146,13 @@ def read_numerics(kind: LaunchKind, flags: Flags, shape: TransformerShape) -> Nu
 
 
 def first_release(kind: LaunchKind, argument: str) -> str:
-    """The release that first had an argument, empty where the table does not say."""
+    """The first release with an argument; empty if the table does not give it."""
     rows = {row.argument: row.since for row in field_rows(kind)}
     return str(_table().get("since", {}).get(kind.value, {}).get(argument, rows.get(argument, "")))
 
 
 def _traits(shape: TransformerShape, numerics: Numerics) -> set[str]:
-    """Words of the table's ``when`` that hold for a model."""
+    """Words used in the table's ``when`` that apply to a model."""
     mixer = shape.attention
     latent = isinstance(mixer, LatentAttentionMixer)
     rotated = mixer is not None and (latent or bool(getattr(mixer, "rotary_dim", 0)))
@@ -164,7 +164,7 @@ def _traits(shape: TransformerShape, numerics: Numerics) -> set[str]:
 
 
 def _effective(shape: TransformerShape, numerics: Numerics) -> dict[str, Value]:
-    """The values, without what only repeats the usual scale of attention, 1 / sqrt(head_dim)."""
+    """The values, without scales that equal attention's usual one, 1 / sqrt(head_dim)."""
     values, head_dim = dict(numerics.values), float(shape.head_dim)
     if values.get("query_scale") == head_dim:
         del values["query_scale"]
@@ -176,7 +176,7 @@ def _effective(shape: TransformerShape, numerics: Numerics) -> dict[str, Value]:
 
 
 def _without_effect(name: str, traits: set[str]) -> bool:
-    """A field of a part that the model does not have."""
+    """Whether a field concerns a part that the model does not have."""
     of_experts = name.startswith(("router_", "aux_loss", "z_loss"))
     return (of_experts and "moe" not in traits) or (name.startswith("rope_") and "rope" not in traits)
 

@@ -1,5 +1,5 @@
-"""NeMo's YAML of a GPT (``megatron_gpt_config.yaml`` and files like it: ``trainer:`` beside ``model:``), read as the
-Megatron-LM arguments that its fields stand for. Names recalled from NeMo 1.23 and its examples, 2026-11-23."""
+"""Read NeMo's YAML of a GPT (``megatron_gpt_config.yaml`` and similar, with ``trainer:`` and ``model:``) as the
+equivalent Megatron-LM arguments. Names recalled from NeMo 1.23 and its examples, 2026-11-23."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OTHER = {
     "activations_checkpoint_num_layers": "--recompute-num-layers",
 }
 ON = {"sequence_parallel": "--sequence-parallel", "ub_tp_comm_overlap": "--tp-comm-overlap"}
-"""Flags of what is true, and below of what is false."""
+"""Flags for fields that are true; below, for fields that are false."""
 OFF = {
     "bias": "--disable-bias-linear",
     "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
@@ -68,13 +68,13 @@ PRECISIONS = {"bf16": ("--bf16",), "bf16-mixed": ("--bf16",), "16": ("--fp16",),
 
 
 def is_nemo(value: JsonMap) -> bool:
-    """Whether a YAML is NeMo's: a trainer of Lightning beside a model with layers."""
+    """Whether a YAML is NeMo's: a Lightning trainer and a model with layers."""
     model = value.get("model")
     return isinstance(value.get("trainer"), dict) and isinstance(model, dict) and "num_layers" in model
 
 
 def overrides(words: Iterable[str], config: JsonMap) -> JsonDict:
-    """A configuration with the fields that a command line says (``trainer.devices=8 ++model.num_layers=32``)."""
+    """A configuration with overrides from a command line (``trainer.devices=8 ++model.num_layers=32``)."""
     out = {name: dict(value) if isinstance(value, dict) else value for name, value in config.items()}
     for word in words:
         name, sign, value = word.lstrip("+~").partition("=")
@@ -108,7 +108,7 @@ def _devices(trainer: JsonMap) -> int:
 
 
 def _resolved(model: JsonMap) -> dict[str, object]:
-    """With ``${.encoder_seq_length}`` and ``${model.encoder_seq_length}`` filled in, and what is null left out."""
+    """The fields with ``${.encoder_seq_length}`` and ``${model.encoder_seq_length}`` resolved and nulls left out."""
     out: dict[str, object] = {}
     for name, value in model.items():
         other = re.fullmatch(r"\$\{(?:model)?\.(\w+)\}", value) if isinstance(value, str) else None

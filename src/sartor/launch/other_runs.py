@@ -1,4 +1,4 @@
-"""Runs that pretrain no decoder: told from the program's name and its arguments, refused with the reason."""
+"""Recognize runs that do not pretrain a decoder, by program name and arguments, and refuse them with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = (
         "it trains nothing",
     ),
 )
-"""Words of a program's name, and why such a run is not read."""
+"""Words in a program's name, and why such a run is refused."""
 ARGUMENTS = {
     "--decoder-num-layers": PROGRAMS[0][1],
     "--decoder-seq-length": PROGRAMS[0][1],
@@ -43,12 +43,12 @@ ARGUMENTS = {
     "--task": PROGRAMS[6][1],
     "--perform-rl-step": PROGRAMS[7][1],
 }
-"""Arguments that only such a run has."""
+"""Arguments that only such runs have."""
 NEAREST = "a script that starts pretrain_gpt.py, torchtitan.train, or a causal language model's training program"
 
 
 def check_pretraining(command: Command, name: str) -> None:
-    """The command trains a decoder, as far as its words tell. Raises `InputError`."""
+    """Raise `InputError` if the command's words show that it does not pretrain a decoder."""
     program = command.program.rsplit("/", 1)[-1].removesuffix(".py").lower()
     words = re.split(r"[_\-.]", program)
     reasons = [why for pattern, why in PROGRAMS for word in words if re.fullmatch(pattern, word)]

@@ -1,7 +1,7 @@
-"""What every trainer's reader and writer share: what a launch says, and one spelling for every plan.
+"""Shared by all readers and writers of launches: what a launch specifies, and a canonical form of plans.
 
-A framework's file says a plan in its own words; two plans that differ only in fields without meaning (interleaving with
-one stage, sequence parallelism on one device) are one launch. `canonical` is the plan that a reader gives back.
+Two plans that differ only in fields without effect (interleaving with one stage, sequence parallelism on one device)
+are the same launch. `canonical` is the form that readers return.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sartor.units import Ints, ceil_div
 
 
 class LaunchKind(Enum):
-    """Whose launch files."""
+    """The format of launch files."""
 
     MEGATRON = "megatron"
     MEGATRON_BRIDGE = "megatron-bridge"
@@ -57,7 +57,7 @@ class LaunchKind(Enum):
 
 
 def launch_kind(word: LaunchKind | str) -> LaunchKind:
-    """The framework a word names. Raises `InputError`."""
+    """The framework with this name. Raises `InputError`."""
     try:
         return word if isinstance(word, LaunchKind) else LaunchKind(word.replace("_", "-"))
     except ValueError:
@@ -67,7 +67,7 @@ def launch_kind(word: LaunchKind | str) -> LaunchKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFile:
-    """One file of a launch: its name inside the folder, and all of its text."""
+    """One file of a launch: its name inside the folder, and its whole text."""
 
     name: str
     text: str
@@ -76,7 +76,7 @@ class LaunchFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFiles:
-    """The files of one plan, and what they could not say as the plan does."""
+    """The files of one plan, and notes on what they could not express."""
 
     kind: LaunchKind
     files: tuple[LaunchFile, ...]
@@ -85,7 +85,7 @@ class LaunchFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobParts:
-    """What a launch says of its job; None where it is silent (``global_batch_size`` sequences, ``seq_len`` tokens)."""
+    """A launch's job; None where it is not given (``global_batch_size`` in sequences, ``seq_len`` in tokens)."""
 
     seq_len: int | None = None
     global_batch_size: int | None = None
@@ -103,16 +103,16 @@ class JobParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReading:
-    """A launch as read. ``unknown`` are flags or fields the framework does not have; ``unpriced`` its own that may
-    change time or memory and have no price here; ``ignored`` its own that change neither; ``assumptions`` what the file
-    left open."""
+    """A launch as read. ``unknown``: flags or fields the framework does not have; ``unpriced``: its own that may change
+    time or memory but have no price here; ``ignored``: its own that change neither; ``assumptions``: what the file left
+    open."""
 
     kind: LaunchKind
     plan: TrainingPlan
     parts: JobParts
     shape: TransformerShape | None = None
     model: str = ""
-    """Name of the model the file points at, where it gives a name and no sizes."""
+    """Name of the model, if the file gives only a name and no sizes."""
     unknown: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class LaunchReading:
         return int(self.plan.num_devices)
 
     def job(self, shape: TransformerShape | None = None, seq_len: int | None = None) -> TrainingJob:
-        """The job, with the model and the sequence length given here; else the file's. Raises `InputError`."""
+        """The job, with the given model and sequence length, else the file's. Raises `InputError`."""
         shape = shape or self.shape
         if shape is None:
             must = f"a launch of {self.kind.title} does not say the model's sizes; give MODEL"
@@ -141,7 +141,7 @@ class LaunchReading:
 
 
 def single(plan: TrainingPlan) -> TrainingPlan:
-    """The plan in Python's own integers and flags. A plan with arrays of candidates is our own slip."""
+    """The plan with Python integers and booleans. A plan with arrays of candidates is an internal error."""
 
     def number(value: object) -> Any:
         array = np.asarray(value)
@@ -162,9 +162,9 @@ def single(plan: TrainingPlan) -> TrainingPlan:
 
 
 def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan:
-    """The plan with every field that means nothing at its default, so that equal launches are equal plans.
+    """The plan with every field without effect at its default, so that equal launches are equal plans.
 
-    ``num_layers`` lets stages that are as even as they can be count as not given.
+    With ``num_layers``, stages as even as possible count as not given.
     """
     plan = single(plan)
     d = plan.dims
@@ -172,7 +172,7 @@ def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan
         plan = replace(plan, dims=replace(d, sequence_parallel=True))
     if d.pp == 1:
         plan = replace(plan, virtual_stages=1, schedule=PipelineSchedule.ONE_F_ONE_B, stage_layers=None)
-    if d.dp * d.cp == 1 or plan.shard_group == 1:  # a shard that is the whole is none
+    if d.dp * d.cp == 1 or plan.shard_group == 1:  # a single shard is not sharding
         plan = replace(plan, zero_stage=0)
     if plan.zero_stage == 0 or plan.shard_group in (0, d.dp * d.cp):
         plan = replace(plan, shard_group=0)
@@ -191,13 +191,13 @@ def _all_recomputed(plan: TrainingPlan, num_layers: int | None) -> bool:
 
 
 def even_stages(num_layers: int, chunks: Ints) -> tuple[int, ...]:
-    """Layers of each chunk in model order where nobody says: as even as can be, the first ones taking the rest."""
+    """Default layers of each chunk in model order: as even as possible, the first ones taking the remainder."""
     chunks = int(chunks)
     return tuple(num_layers // chunks + (k < num_layers % chunks) for k in range(chunks))
 
 
 def stages_of(plan: TrainingPlan, num_layers: int) -> tuple[int, ...]:
-    """Layers of each chunk in model order, pp x virtual_stages of them. Raises `InputError` where they don't add up."""
+    """Layers of each of the pp x virtual_stages chunks in model order. Raises `InputError` if they don't add up."""
     chunks = int(plan.dims.pp) * int(plan.virtual_stages)
     if plan.stage_layers is None:
         return even_stages(num_layers, chunks)
@@ -209,13 +209,13 @@ def stages_of(plan: TrainingPlan, num_layers: int) -> tuple[int, ...]:
 
 
 def device_layers(plan: TrainingPlan, num_layers: int) -> tuple[int, ...]:
-    """Layers of every pipeline rank: those of all its chunks (rank k holds chunks k, k + pp, ...)."""
+    """Layers of every pipeline rank over all its chunks (rank k holds chunks k, k + pp, ...)."""
     pp, stages = int(plan.dims.pp), stages_of(plan, num_layers)
     return tuple(sum(stages[k::pp]) for k in range(pp))
 
 
 def launchable(job: TrainingJob, plan: TrainingPlan, *, splits_experts: bool = True) -> TrainingPlan:
-    """The plan as every writer takes it: in one spelling, whole numbers, and the job's batch. Raises `InputError`."""
+    """The plan in canonical form, checked, with the job's batch. Raises `InputError`."""
     plan = canonical(plan, int(job.shape.num_layers))
     check_numbers(plan, splits_experts=splits_experts)
     check_batch(job, plan)
@@ -223,7 +223,7 @@ def launchable(job: TrainingJob, plan: TrainingPlan, *, splits_experts: bool = T
 
 
 def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
-    """The plan's microbatches are the job's batch. Raises `InputError`."""
+    """Check that the plan's microbatches add up to the job's batch. Raises `InputError`."""
     dp, b, count = int(plan.dims.dp), int(plan.microbatch_size), int(plan.num_microbatches)
     if dp * b * count != job.global_batch_size:
         must = f"must be dp x microbatch_size x num_microbatches = {dp} x {b} x {count}"
@@ -231,8 +231,8 @@ def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
 
 
 def check_numbers(plan: TrainingPlan, *, splits_experts: bool = True) -> None:
-    """Every degree and size of a plan is a positive whole number, and experts lie on whole groups: within dp x cp where
-    tensor parallelism ``splits_experts``, else within tp x dp x cp. Raises `InputError`."""
+    """Check that degrees and sizes are positive integers and that expert groups fit: ep divides dp x cp if tensor
+    parallelism ``splits_experts``, else tp x dp x cp. Raises `InputError`."""
     for name in ("tp", "pp", "dp", "cp", "ep"):
         if getattr(plan.dims, name) < 1:
             raise InputError(name, getattr(plan.dims, name), "must be a positive integer", "1")
@@ -247,7 +247,7 @@ def check_numbers(plan: TrainingPlan, *, splits_experts: bool = True) -> None:
 
 
 def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
-    """(nodes, devices on each); fewer devices than a node has are one node of so many. Raises `InputError`."""
+    """(nodes, devices on each); less than one node's devices count as one node. Raises `InputError`."""
     if num_devices <= devices_per_node:
         return 1, num_devices
     if num_devices % devices_per_node:
@@ -258,14 +258,14 @@ def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
 
 
 def no_devices(least: int) -> InputError:
-    """The file doesn't say on how many devices it runs, and no number is assumed."""
+    """The error if the file does not give the number of devices, which is never assumed."""
     return InputError(
         "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(least)
     )
 
 
 def device_only(kind: LaunchKind, job: TrainingJob) -> None:
-    """Refuses narrow optimizer states and activations in host memory, for trainers that have neither."""
+    """Reject narrow optimizer states and activations in host memory, for trainers that support neither."""
     if job.offload_modules:
         words = "+".join(module.value for module in OffloadModule if module in job.offload_modules)
         raise refuser(kind)("offload_modules", words, "keeps activations on the device", "offload_modules=none")
@@ -277,7 +277,7 @@ Refuse = Callable[[str, Any, str, str], InputError]
 
 
 def refuser(kind: LaunchKind) -> Refuse:
-    """Makes the sentence on what a framework cannot say: ``refuse("pp", 4, "has no pipeline", "pp=1")``."""
+    """A maker of errors for what a framework cannot do: ``refuse("pp", 4, "has no pipeline", "pp=1")``."""
 
     def refuse(field: str, value: object, why: str, nearest: str) -> InputError:
         return InputError(field, value, f"{kind.title} {why}", nearest)

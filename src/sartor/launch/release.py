@@ -1,4 +1,4 @@
-"""Releases of trainers: which one a launch is written for (``--trainer-version``), and what it has."""
+"""Releases of trainers: which one a launch is written for (``--trainer-version``), and its arguments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sartor.launch.model_fields import Argument, first_release
 from sartor.launch.plan import LaunchKind
 
 NEWEST = {LaunchKind.MEGATRON: "0.16.1", LaunchKind.TORCHTITAN: "0.3.0", LaunchKind.MEGATRON_BRIDGE: "0.3.1"}
-"""Releases on PyPI as of 2026-11-23. The fields written for DeepSpeed and accelerate are the same in all theirs."""
+"""Releases on PyPI as of 2026-11-23. The fields written for DeepSpeed and accelerate never changed."""
 PYTHON_CONFIGS = (0, 3)
-"""torchtitan's first release whose configurations are Python; those before take TOML."""
+"""torchtitan's first release with Python configurations; earlier ones use TOML."""
 
 
 def release_of(kind: LaunchKind, text: str) -> tuple[int, ...]:
-    """``0.14``, ``v0.14.0`` or ``core_v0.14`` as numbers; the newest where nothing is said. Raises `InputError`."""
+    """``0.14``, ``v0.14.0`` or ``core_v0.14`` as numbers; the newest if empty. Raises `InputError`."""
     if text and kind not in NEWEST:
         known = ", ".join(each.value for each in NEWEST)
         raise InputError("trainer_version", text, f"{kind.title}'s files are the same in all its versions", known)
@@ -27,7 +27,7 @@ def release_of(kind: LaunchKind, text: str) -> tuple[int, ...]:
 
 
 def check_arguments(kind: LaunchKind, arguments: Iterable[Argument], version: str) -> None:
-    """Every argument is there in the version that was named. Raises `InputError`."""
+    """Check that the given version has every argument. Raises `InputError`."""
     if not version:
         return
     asked = release_of(kind, version)

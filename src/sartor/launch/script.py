@@ -1,4 +1,4 @@
-"""Launch scripts: the command in one, found without running it, and one written around a framework's arguments."""
+"""Launch scripts: find the training command in one without running it, and write one around a framework's arguments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sartor.launch.shell_words import HOLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """The training command of a script: who launches it, on how many devices, the program, and its arguments."""
+    """The training command of a script: its launcher, number of devices, program, and arguments."""
 
     launcher: tuple[str, ...]
     program: str
     arguments: tuple[str, ...]
     num_devices: int = 0
-    """0: the script does not tell."""
+    """0: unknown from the script."""
     notes: tuple[str, ...] = ()
 
 
@@ -30,16 +30,16 @@ class Command:
 _RENDEZVOUS = re.compile(
     r"(MASTER|NODE_RANK|RANK|MEGATRON_PATH|TRAIN_SCRIPT|HOSTFILE|\w*(PATH|DIR|FILE|NAME|PORT|ADDR))"
 )
-"""Variables whose defaults say nothing of the plan."""
+"""Variables whose defaults do not affect the plan."""
 _KEY = re.compile(r"[a-z]\w*=")
-"""MaxText's arguments, and NeMo's below."""
+"""Arguments of MaxText (and, below, of NeMo)."""
 _DOTTED = re.compile(r"[+~]*(trainer|model|exp_manager)\.[\w.]+=")
 _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train|(?i:maxtext(?:\.\w+)*\.train)")
 
 
 def find_command(text: str, beside: Beside = nothing_beside) -> Command:
-    """The command with the most flags; flags on lines of their own are one command. ``beside`` gives the text of a file
-    that the script sources."""
+    """The command with the most flags; flags on lines of their own count as one command. ``beside`` returns the text of
+    a file that the script sources."""
     shell = read_shell(text, beside=beside)
     commands = [inner for command in shell.commands for inner in _unwrapped(command, shell)]
     if commands and all(command[0].startswith("--") for command in commands):
@@ -67,7 +67,7 @@ def _weight(command: list[str]) -> tuple[int, int]:
 
 
 def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
-    """The command, and those inside a word that is a script itself (``srun bash -c "torchrun ..."``)."""
+    """The command, and commands inside a word that is itself a script (``srun bash -c "torchrun ..."``)."""
     out = [command]
     for word in command:
         if " " in word and ".py" in word and " --" in word and len(word) < 100_000:
@@ -78,7 +78,7 @@ def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
 
 
 def _devices(launcher: list[str], shell: Shell, text: str) -> int:
-    """Devices by the launcher's flags, else by a batch system's header, else by WORLD_SIZE."""
+    """Devices from the launcher's flags, else from a batch system's header, else from WORLD_SIZE."""
     flags = parse_flags(word.replace("_", "-") if word.startswith("--") else word for word in launcher).given
 
     def number(*names: str) -> int:
@@ -106,20 +106,20 @@ def _devices(launcher: list[str], shell: Shell, text: str) -> int:
 
 
 def _single(launcher: list[str], *names: str) -> int:
-    """The whole number behind an option with one dash."""
+    """The integer after a single-dash option."""
     found = [after for name, after in pairwise(launcher) if name in names and after.isdigit() and len(after) < 10]
     return int(found[0]) if found else 0
 
 
 def _included(launcher: list[str]) -> int:
-    """Devices that DeepSpeed is told to take (``--include host-0:0,1@host-1:0,1``), where all are named."""
+    """Devices listed for DeepSpeed (``--include host-0:0,1@host-1:0,1``), if every host lists them."""
     words = [after for name, after in pairwise(launcher) if name in ("-i", "--include")]
     hosts = words[0].split("@") if words else []
     return sum(len(host.partition(":")[2].split(",")) for host in hosts) if all(":" in host for host in hosts) else 0
 
 
 def _header(text: str) -> dict[str, int]:
-    """Nodes and devices per node of ``#SBATCH`` lines."""
+    """Nodes and devices per node from ``#SBATCH`` lines."""
     out: dict[str, int] = {}
     for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, flags=re.MULTILINE):
         if found := re.search(r"(?:--nodes[= ]|-N\s*)(\d{1,6})\b", line):
@@ -145,7 +145,7 @@ def script_text(
     env: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """A bash script: what it is, the rendezvous, one array per group of arguments, and the command."""
+    """A bash script: a comment, the rendezvous, one array per group of arguments, and the command."""
     lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
     lines += [f"# {note[0].upper()}{note[1:]}." for note in notes]
     lines += ["set -euo pipefail", *(f"export {name}={value}" for name, value in (env or {}).items()), ""]

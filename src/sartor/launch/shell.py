@@ -1,9 +1,9 @@
-"""A launch script's words, as the shell would see them, without running anything.
+"""Expand a launch script's words as the shell would, without running anything.
 
-Assignments, arrays, ``export``, ``${NAME:-default}``, ``$((a * b))``, continuation lines, comments, ``if`` and ``&&``
-tests, ``case``, functions, here-documents that a shell reads, and ``source`` of a file beside the script are followed.
-What only a running shell knows (``$(command)``, loops beyond their first round, variables set elsewhere) stays a hole:
-a word with a hole in it is never guessed, and the line it came from is remembered.
+It follows assignments, arrays, ``export``, ``${NAME:-default}``, ``$((a * b))``, continuation lines, comments, ``if``
+and ``&&`` tests, ``case``, functions, here-documents that a shell reads, and ``source`` of a file next to the script.
+What only a running shell knows (``$(command)``, loops beyond their first round, variables set elsewhere) becomes a
+hole: a word with a hole is never guessed, and the line it came from is recorded.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from sartor.errors import InputError
 from sartor.launch.shell_words import HOLE, Scanner, Statement, Variable, Word, statements_of
 
 MAX_CHARS = 1_000_000
-"""Longest script that is read; real ones stay below 100 kB."""
+"""Longest script accepted; real ones stay below 100 kB."""
 MAX_WORDS = 100_000
-"""Longest array or command that is followed."""
+"""Longest array or command that is expanded."""
 MAX_DEPTH = 8
 """Deepest nesting of functions and sourced files."""
 MAX_STATEMENTS = 200_000
-"""Most statements that are followed, each call of a function anew."""
+"""Most statements that are followed, counting every call of a function."""
 Beside = Callable[[str], str | None]
 
 
 def nothing_beside(name: str) -> str | None:
-    """No file is beside the script."""
+    """Default for ``beside``: no other files."""
     return None
 
 
 @dataclass(slots=True)
 class Shell:
-    """The commands of a script in order, its variables at the end, and what could not be followed."""
+    """The commands of a script in order, its variables at the end, and notes on what could not be followed."""
 
     variables: dict[str, list[str]] = field(default_factory=dict)
     commands: list[list[str]] = field(default_factory=list)
@@ -43,17 +43,17 @@ class Shell:
     holes: dict[str, str] = field(default_factory=dict)
     functions: dict[str, list[Statement]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    """Files that the script writes itself, from here-documents."""
+    """Files that the script itself writes from here-documents."""
     beside: Beside = nothing_beside
     batch: list[str] = field(default_factory=list)
-    """Options of the batch system or shell that a script beside it is handed to."""
+    """Options of the batch system or shell that another script is passed to."""
     depth: int = 0
     followed: int = 0
 
 
 def read_shell(text: str, variables: dict[str, str] | None = None, beside: Beside = nothing_beside) -> Shell:
-    """Follow a script. ``variables`` are what the caller sets beforehand; ``beside`` gives the text of a file that the
-    script sources, or None. Raises `InputError` for unclosed quotes."""
+    """Follow a script. ``variables`` are set beforehand; ``beside`` returns the text of a file that the script sources,
+    or None. Raises `InputError` for unclosed quotes."""
     if len(text) > MAX_CHARS:
         raise InputError("launch script", f"{len(text)} characters", f"must have at most {MAX_CHARS}")
     shell = Shell(variables={name: [value] for name, value in (variables or {}).items()}, beside=beside)
@@ -72,7 +72,7 @@ _TESTS = ("[", "[[", "test")
 
 
 def _run(shell: Shell, statements: list[Statement]) -> None:
-    """Statements in order; branches that a test rules out and loops are passed over."""
+    """Follow statements in order, skipping loops and branches whose test is false."""
     live: list[bool] = []
     decided: list[bool] = []
     at = 0
@@ -127,7 +127,7 @@ def _is_test(statement: Statement) -> bool:
 
 
 def _closing(statements: list[Statement], at: int) -> int:
-    """Where a function's body ends: its lone ``}``."""
+    """Position of the lone ``}`` that ends a function's body."""
     depth = 1
     while at < len(statements):
         word = _plain(statements[at].words)
@@ -154,19 +154,19 @@ def _loop_end(statements: list[Statement], at: int, end: str) -> int:
 
 
 def _opens(statement: Statement) -> bool:
-    """Whether the first word only introduces the next (``do for ...``, ``then case ...``)."""
+    """Whether the first word only precedes another statement (``do for ...``, ``then case ...``)."""
     return _plain(statement.words) in ("do", "then", "else", "{")
 
 
 def _past_chain(statements: list[Statement], at: int) -> int:
-    """Past the command that a test guards, and those chained to it."""
+    """Position after the command that a test guards, and those chained to it."""
     while at < len(statements) and statements[at].end == "&&":
         at += 1
     return at + 1
 
 
 def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
-    """The first branch whose pattern fits the word; none where only the running shell knows it."""
+    """Follow the first branch whose pattern matches the word; none if only the running shell knows the word."""
     subject = "".join(text for word in head.words[1:2] for text in _expand(shell, word))
     if HOLE in subject:
         shell.notes.append(f"line {head.line}: a case of a word that only the running shell knows is skipped")
@@ -190,7 +190,7 @@ def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
 
 
 def _loop_values(shell: Shell, head: Statement) -> list[str]:
-    """What a ``for`` goes over, where the script itself says it."""
+    """The values of a ``for`` loop, if the script itself gives them."""
     if _plain(head.words[2:3]) != "in":
         return []
     values = [text for word in head.words[3:] for text in _expand(shell, word)]
@@ -198,7 +198,7 @@ def _loop_values(shell: Shell, head: Statement) -> list[str]:
 
 
 def _first_round(shell: Shell, head: Statement, values: list[str], body: list[Statement]) -> bool:
-    """A sweep's first round, as nobody says which of its runs is meant; a loop that starts nothing is passed over."""
+    """Follow only a sweep's first round (which run is meant is unknown), and no loop that starts nothing."""
     name, before, started = _plain(head.words[1:2]), dict(shell.variables), len(shell.commands)
     shell.variables[name] = values[:1]
     _run(shell, body)
@@ -228,7 +228,7 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
     while words and _plain(words[:1]) in (*_DECLARES, "-a", "-x", "time", "exec", "!"):
         declares |= _plain(words[:1]) in _DECLARES
         words = words[1:]
-    if declares:  # names that have their values already, between those that get one
+    if declares:  # drop names without a new value
         words = tuple(word for word in words if _ASSIGNS.match("".join(p for p in word if isinstance(p, str))))
     while words and isinstance(words[0][0] if words[0] else None, str):
         found = _ASSIGNS.match("".join(p if isinstance(p, str) else HOLE for p in words[0]))
@@ -266,7 +266,7 @@ _SHELLS = ("bash", "sh", "sbatch")
 
 
 def _inner(shell: Shell, command: list[str], statement: Statement) -> list[Statement] | None:
-    """The statements a command stands for: a function's, a sourced file's, or those of a script it is handed."""
+    """The statements a command runs: those of a function, a sourced file, or a script passed to a shell."""
     name = command[0].rsplit("/", 1)[-1]
     if command[0] in shell.functions:
         return shell.functions[command[0]]
@@ -287,7 +287,7 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
 
 
 def _script_of(command: list[str]) -> str:
-    """The file that a command sources or hands to a shell or a batch system; empty where it does neither."""
+    """The file that a command sources or passes to a shell or batch system; empty if it does neither."""
     name = _base_of(command[0])
     if name in ("source", ".") and len(command) > 1:
         return command[1]
@@ -319,12 +319,12 @@ def _assign(shell: Shell, word: Word, name: str, skip: int, *, appends: bool) ->
 
 
 def _expand(shell: Shell, word: Word) -> list[str]:
-    """The words that one word becomes: an array's items, an unquoted variable's parts, or just itself."""
+    """The words that one word expands to: an array's items, an unquoted variable's parts, or just itself."""
     if len(word) == 1 or (len(word) == 2 and word[0] == ""):
         last = word[-1]
         if isinstance(last, Variable):
             found = _look_up(shell, last)
-            if not last.quoted:  # the shell splits what is not quoted, an array's items too
+            if not last.quoted:  # the shell splits unquoted variables, and items of unquoted arrays
                 return [piece for item in found for piece in item.split()]
             if len(found) != 1:
                 return found
@@ -367,7 +367,7 @@ def _filled(shell: Shell, text: str) -> list[str]:
 
 
 def _calculate(shell: Shell, text: str) -> str:
-    """Integer arithmetic of + - * / %, comparisons, ``a ? b : c`` and parentheses over numbers and variables."""
+    """Integer arithmetic with + - * / %, comparisons, ``a ? b : c`` and parentheses on numbers and variables."""
     filled = re.sub(
         r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: "".join(_look_up(shell, Variable(name=m[1], quoted=True))), text
     )
@@ -434,7 +434,7 @@ def _atom(tokens: list[str]) -> int:
 
 
 def _test(shell: Shell, statement: Statement, first: int = 1) -> bool:
-    """Whether a test holds; one that cannot be told is taken as true, and said."""
+    """Whether a test holds; if unknown, it is assumed true, with a note."""
     words = ["".join(_expand(shell, word)) for word in statement.words[first:]]
     inner = [word for word in words if word not in ("[", "]", "[[", "]]", "then", "test")]
     answer = _judge(inner)
@@ -452,7 +452,7 @@ def _judge(words: list[str]) -> bool | None:
         return empty if words[0] == "-z" else not empty
     if len(words) == 1 and words[0] in ("-z", "-n"):
         return words[0] == "-z"
-    if len(words) == 3:  # what nobody sets is empty
+    if len(words) == 3:  # an unset variable is empty
         words = [re.sub(f"^{HOLE}\\w+{HOLE}$", "", word) for word in words]
     if len(words) != 3 or HOLE in "".join(words):
         return None

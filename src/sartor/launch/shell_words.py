@@ -1,6 +1,6 @@
-"""A launch script's text as statements of words; `shell` follows them.
+"""Split a launch script into statements of words; `shell` follows them.
 
-Words keep their variables and whether they are quoted; functions, ``case`` and here-documents keep their text.
+Words keep their variables and quoting; functions, ``case`` and here-documents keep their text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sartor.errors import InputError
 
 HOLE = "\x00"
-"""Stands in a word for what the file does not tell."""
+"""Marks a part of a word that is not known from the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Variable:
     default: str | None = None
     quoted: bool = False
     instead: bool = False
-    """``${NAME:+words}``: the words where the variable is set, nothing where it is not."""
+    """``${NAME:+words}``: the words if the variable is set, else nothing."""
 
 
 Word = tuple[str | Variable, ...]
@@ -30,20 +30,20 @@ Word = tuple[str | Variable, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One command or assignment, with its line. ``array`` names the array that the words are put in."""
+    """One command or assignment, with its line. ``array`` names the array that the words are assigned to."""
 
     line: int
     words: tuple[Word, ...]
     array: str = ""
     appends: bool = False
     end: str = ""
-    """What ends it: a line's end (empty), ``;``, ``;;``, ``&``, ``&&``, ``|``, ``||`` or a parenthesis."""
+    """Its terminator: end of line (empty), ``;``, ``;;``, ``&``, ``&&``, ``|``, ``||`` or a parenthesis."""
     document: str = ""
     """The here-document that it reads."""
     target: Word = ()
     """The file its output goes to."""
     function: str = ""
-    """The function that begins here; its body follows, up to a lone ``}``."""
+    """Name of the function that begins here; its body follows, up to a lone ``}``."""
 
 
 def statements_of(text: str) -> list[Statement]:
@@ -97,7 +97,7 @@ class Scanner:
         return Statement(line=line, words=tuple(words), end=end, document=document, target=self.target)
 
     def _skip(self) -> None:
-        """Past blanks, comments and what separates statements, but for the ``;;`` of a case."""
+        """Skip blanks, comments and separators of statements, except the ``;;`` of a case."""
         while True:
             self._blanks("\n&|")
             if self.text.startswith(";", self.at) and not self.text.startswith(";;", self.at):
@@ -106,7 +106,7 @@ class Scanner:
                 return
 
     def words(self, until: str) -> list[Word]:
-        """Words up to one of the characters in ``until``; inside parentheses, lines do not end them."""
+        """Words up to a character in ``until``; line ends inside parentheses do not end them."""
         out: list[Word] = []
         self.end = ""
         while True:
@@ -129,7 +129,7 @@ class Scanner:
             out.append(self._word())
 
     def _redirect(self, sign: str) -> None:
-        """Past a redirection; its file or here-document is kept."""
+        """Skip a redirection, recording its file or here-document."""
         if sign[-1].isdigit() or (sign.endswith("-") and "<<" not in sign):
             return
         self._blanks("")
@@ -141,7 +141,7 @@ class Scanner:
             self.target = word
 
     def _document(self) -> str:
-        """The text up to a line that is the here-document's word."""
+        """The text of a here-document, up to the line with its terminator."""
         if not self.text.startswith("\n", self.at - 1):  # the rest of the line comes first
             end = self.text.find("\n", self.at)
             self.at = len(self.text) if end < 0 else end + 1
@@ -156,7 +156,7 @@ class Scanner:
         return text.replace(" \x01", "\\\n")
 
     def _blanks(self, also: str) -> None:
-        """Past blanks and comments."""
+        """Skip blanks and comments."""
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;\x01("):

@@ -1,7 +1,7 @@
-"""A plan as a torchtitan configuration: Python since its 0.3, TOML before; `torchtitan_read` reads both.
+"""Write a plan as a torchtitan configuration: Python since 0.3, TOML before; `torchtitan_read` reads both.
 
 The TOML is written against torchtitan/config/job_config.py of pytorch/torchtitan (its last form; read 2026-11-21),
-older names of the same fields included; names are in tests/golden/launch_arguments.csv.
+including older names of the same fields; names are in tests/golden/launch_arguments.csv.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KIND = LaunchKind.TORCHTITAN
 _refuse = refuser(KIND)
 
 ROTATE = {ContextParallel.RING: "alltoall", ContextParallel.ALL_GATHER: "allgather"}
-"""torchtitan's alltoall passes keys and values round, which is `RING` here; Ulysses it has not."""
+"""torchtitan's "alltoall" rotates keys and values, which is called `RING` here; it has no Ulysses."""
 QUANTIZED = {
     Recipe.FP8_CURRENT: ("float8", "tensorwise"),
     Recipe.FP8_ROWWISE: ("float8", "rowwise"),
@@ -53,7 +53,7 @@ Table = JsonDict
 
 def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
     """``sartor_config.py`` (``train.toml`` before 0.3) and ``launch.sh``. Raises `InputError` for what torchtitan
-    cannot do, naming what it could."""
+    cannot do, naming what it can."""
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
     by_python = release_of(KIND, version) >= PYTHON_CONFIGS
     _check(job, plan)
@@ -108,7 +108,7 @@ def _python(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
 
 
 def _toml_file(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
-    """The configuration of torchtitan 0.2 and older, whose flavors compute what they compute."""
+    """The configuration of torchtitan 0.2 and older, whose flavors cannot be changed by fields."""
     flavor, layers, notes = flavor_of(job.shape), int(job.shape.num_layers), list[str]()
     if flavor is None:
         notes += ["torchtitan has no flavor of this model: register one, and name it under [model]"]
@@ -132,7 +132,7 @@ def _toml_file(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
 
 
 def _same_as_flavor(shape: TransformerShape, flavor: Flavor, notes: list[str]) -> None:
-    """Says where a flavor computes otherwise than the model; a TOML has no field to change it by."""
+    """Add a note (or raise, for RoPE) if a flavor computes something else than the model; a TOML cannot change it."""
     asked, there = shape.numerics or Numerics(), flavor.computes
     names = sorted({*asked.unusual, *there.unusual} - {"activation"})
     other = [f"{name}={there.get(name)}, not {asked.get(name)}" for name in names if asked.get(name) != there.get(name)]
@@ -192,7 +192,7 @@ def _check_old(job: TrainingJob, plan: TrainingPlan) -> None:
 
 
 def _check_new(job: TrainingJob, plan: TrainingPlan) -> None:
-    """What 0.3 no longer has."""
+    """Reject what torchtitan 0.3 no longer has."""
     d = plan.dims
     if d.cp > 1 and job.context_parallel is not ContextParallel.ALL_GATHER:
         why = "gathers keys and values in context parallelism"
@@ -214,7 +214,7 @@ def _check_new(job: TrainingJob, plan: TrainingPlan) -> None:
 
 
 def _check_experts(job: TrainingJob, plan: TrainingPlan) -> None:
-    """torchtitan takes expert ranks from cp first (and tp, where experts stay whole), then from the data ranks."""
+    """torchtitan takes expert ranks first from cp (and tp, if experts stay whole), then from the data ranks."""
     d = plan.dims
     if job.shape.moe_ffn is not None and d.ep == 1 and d.tp > 1 and not job.trainer.splits_experts:
         raise _refuse("ep", 1, "splits experts over tp where ep=1; whole ones need ep", f"{d.tp * d.cp}")
@@ -225,7 +225,7 @@ def _check_experts(job: TrainingJob, plan: TrainingPlan) -> None:
 
 
 def _training(job: TrainingJob, plan: TrainingPlan) -> Table:
-    """Without a pipeline, microbatches are gradient accumulation; with one, they are all of the local batch."""
+    """Without a pipeline, microbatches are gradient accumulation; with one, they make up the local batch."""
     pipeline = plan.num_microbatches if plan.dims.pp > 1 else 1
     return {
         "seq_len": job.seq_len,
@@ -274,7 +274,7 @@ def _schedule(plan: TrainingPlan) -> str:
 
 
 def _stages(plan: TrainingPlan, layers: int) -> Table:
-    """Even stages by their size, embedding and head not counted; others module by module."""
+    """Even stages by layers per stage, not counting embedding and head; others as lists of modules."""
     stages, chunks = stages_of(plan, layers), plan.dims.pp * plan.virtual_stages
     each = ceil_div(layers, chunks)
     if plan.stage_layers is None and ceil_div(layers, each) == chunks:
@@ -293,7 +293,7 @@ def _stages(plan: TrainingPlan, layers: int) -> Table:
 
 
 def _checkpointing(plan: TrainingPlan, layers: int) -> Table:
-    """All layers, none, or every n-th."""
+    """Activation checkpointing of all layers, none, or every n-th."""
     if plan.recompute is Recompute.NONE:
         return {"mode": "none"}
     if plan.recompute_layers < 0:

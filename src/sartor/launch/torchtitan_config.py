@@ -1,4 +1,4 @@
-"""Fields of a torchtitan TOML: their older places, those without bearing on time and memory, the command line's."""
+"""Fields of a torchtitan TOML: former sections, fields without effect, and command line overrides."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sartor.launch.flags import parse_flags
 from sartor.launch.script import Command
 
 OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
-"""Where fields of a section stood in earlier versions."""
+"""Sections that held a section's fields in earlier versions."""
 
 
 def override(config: Document, command: Command | None) -> None:
-    """``--training.local_batch_size 4`` on the command line wins over the file."""
+    """Apply overrides like ``--training.local_batch_size 4`` from the command line."""
     for flag, values in parse_flags(command.arguments if command else ()).given.items():
         path = flag[2:].replace("-", "_").split(".")
         if len(path) < 2 or path == ["job", "config_file"]:
@@ -47,7 +47,7 @@ _SILENT = frozenset((
         "filter_fqns", "mxfp8_dim1_cast_kernel_choice", "use_fp8_dim1_cast_triton_kernel", "moe_fqns_prototype",
     )),
 ))  # fmt: skip
-"""Fields that change neither a step's time nor its memory in a way that is modelled."""
+"""Fields without a modelled effect on step time or memory."""
 
 KNOWN = (
     "training.local_batch_size", "training.global_batch_size", "training.seq_len", "training.enable_cpu_offload",

@@ -1,4 +1,4 @@
-"""Models that torchtitan has by name, and what its configurations of those names set."""
+"""torchtitan's named models (flavors) and the values of its named configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sartor.model.zoo import load_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """A model of torchtitan, by the zoo's name for the same sizes, and where it computes otherwise."""
+    """A torchtitan model, with the zoo's name for the same sizes, and the numerics in which it differs."""
 
     module: str
     flavor: str
@@ -34,7 +34,7 @@ class Flavor:
 
 
 def flavor_of(shape: TransformerShape) -> Flavor | None:
-    """torchtitan's model of the same sizes."""
+    """The torchtitan model of the same sizes, or None."""
     sizes = shape.fields()
     for each in flavors():
         own = each.shape
@@ -44,13 +44,13 @@ def flavor_of(shape: TransformerShape) -> Flavor | None:
 
 
 def named_flavor(module: str, flavor: str) -> Flavor | None:
-    """The model of a name, ``("llama3", "8B")``; fine-tuning recipes carry a suffix."""
+    """The model with a name such as ``("llama3", "8B")``; the suffix of fine-tuning recipes is ignored."""
     bare = module.removesuffix("_ft")
     return next((x for x in flavors() if (x.module, x.flavor.lower()) == (bare, flavor.lower())), None)
 
 
 def named_config(module: str, config: str) -> tuple[str, JsonDict] | None:
-    """(flavor, values) of a configuration, ``--module llama3 --config llama3_8b``."""
+    """(flavor, values) of a named configuration, ``--module llama3 --config llama3_8b``."""
     found = _table()["config"].get(config)
     if found is None or not config.startswith(module):
         return None
@@ -64,7 +64,7 @@ def config_names(module: str) -> list[str]:
 
 @cache
 def flavors() -> tuple[Flavor, ...]:
-    """Every model of torchtitan that the zoo has."""
+    """Every torchtitan model that is in the zoo."""
     return tuple(Flavor(**row) for row in _table()["flavor"])
 
 

@@ -1,4 +1,4 @@
-"""A plan as a torchtitan configuration in Python, the only form since its 0.3.0; `torchtitan_source` reads one.
+"""Write a plan as a Python torchtitan configuration, the only form since 0.3.0; `torchtitan_source` reads one.
 
 Written against torchtitan 0.3.0 (its wheel on PyPI, read 2026-11-23): torchtitan/trainer.py, config/configs.py,
 distributed/activation_checkpoint.py and models/*/__init__.py.
@@ -17,10 +17,10 @@ CONVERTERS: dict[Recipe, tuple[str, JsonDict]] = {
     Recipe.MXFP8: ("MXFP8LinearConverter", {}),
     Recipe.NVFP4: ("NVFP4LinearConverter", {"fqns": ["layers"]}),
 }
-"""NVFP4 in the layers alone: the output head's width is not a multiple of 128."""
+"""NVFP4 only in the layers, because the output head's width is not a multiple of 128."""
 KINDS = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
 CLASSES = {"RMSNorm": "torchtitan.models.common", "RoPE": "torchtitan.models.common"}
-"""Where the classes are whose configurations are set beside a flavor's own."""
+"""Modules of the classes whose configurations are set in addition to a flavor."""
 
 
 def python_text(
@@ -66,7 +66,7 @@ def _constant(name: str) -> str:
 
 
 def _settings(beside: list[Argument]) -> dict[str, JsonDict]:
-    """``("RoPE.theta", "500000")`` by class and field, in Python's own values."""
+    """Settings such as ``("RoPE.theta", "500000")`` by class and field, as Python values."""
     out: dict[str, JsonDict] = {}
     for path, text in beside:
         name, _, field = path.partition(".")

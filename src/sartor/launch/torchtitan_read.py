@@ -1,4 +1,4 @@
-"""A torchtitan TOML as a plan, with the command line's overrides; what is not understood is listed."""
+"""Read a torchtitan configuration as a plan, with the command line's overrides; unknown fields are listed."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def read_torchtitan(
     *,
     name: str = "train.toml",
 ) -> LaunchReading:
-    """The plan of a TOML, with the command line's overrides. ``num_devices`` wins over what the script says; ``shape``
-    over the model the file names. Raises `InputError`."""
+    """The plan of a TOML, with the command line's overrides. ``num_devices`` wins over the script's; ``shape`` over the
+    model that the file names. Raises `InputError`."""
     tables = parse_toml(text, "--launch", name)
     config = Document(raw=tables, older=OLDER)
     override(config, command)
@@ -64,7 +64,7 @@ def read_torchtitan(
 def read_torchtitan_python(
     source: RecipeSource, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
-    """The plan of a configuration in Python. Raises `InputError`."""
+    """The plan of a Python configuration. Raises `InputError`."""
     config = Document(raw={})
     for path, value in source.values.items():
         section, _, field = path.rpartition(".")
@@ -75,7 +75,7 @@ def read_torchtitan_python(
         _table(config.raw, "compile")["enable"] = False
     if config.flag("compile.enable_async_tensor_parallel"):
         _table(config.raw, "parallelism")["enable_async_tensor_parallel"] = True
-    if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it borrows the ranks of tp: experts stay whole
+    if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it reuses the ranks of tp: experts stay whole
         _table(config.raw, "parallelism")["expert_tensor_parallel_degree"] = 1
     known = named_flavor(source.module, source.flavor)
     if shape is None and known:
@@ -91,7 +91,7 @@ def _table(raw: JsonDict, section: str) -> JsonDict:
 
 
 def _with_settings(flavor: Flavor, source: RecipeSource) -> TransformerShape:
-    """A flavor's model with what the module sets beside it."""
+    """A flavor's model with the module's own settings applied."""
     values = dict(flavor.computes.values)
     for row in field_rows(KIND):
         name, _, field = row.argument.partition(".")
@@ -169,8 +169,8 @@ def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
 
 
 def _read_zero(config: Document, sharded: bool, pp: int) -> int:
-    """FSDP keeps parameters gathered after forward (stage 2) or gathers them again (3); "default" does the first under
-    a pipeline."""
+    """ZeRO stage: FSDP keeps parameters gathered after forward (2) or gathers them again (3); "default" is the former
+    in a pipeline."""
     words = ("default", "always", "never")
     word = config.choice("parallelism.fsdp_reshard_after_forward", "default", words)
     if not sharded:
@@ -187,7 +187,7 @@ SCHEDULES = {
     "zbvzerobubble": (2, PipelineSchedule.ZERO_BUBBLE_V),
     "dualpipev": (2, PipelineSchedule.DUAL_PIPE_V),
 }
-"""torch.distributed.pipelining's schedules: chunks per device where nobody says, and what they are here."""
+"""torch.distributed.pipelining's schedules: default chunks per device, and the schedule used here."""
 
 
 def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
@@ -226,7 +226,7 @@ def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, 
 
 
 def _weighted_stages(layers: int, chunks: int, less_first: int, less_last: int) -> tuple[int, ...]:
-    """As even as can be, the embedding counted as ``less_first`` layers and the head as ``less_last``."""
+    """Even layers per chunk, with the embedding counted as ``less_first`` layers, the head as ``less_last``."""
     stages = list(even_stages(layers + less_first + less_last, chunks))
     stages[0] -= less_first
     stages[-1] -= less_last
@@ -243,7 +243,7 @@ def _module_stages(modules: object) -> tuple[int, ...]:
 
 
 def _read_batch(config: Document, dp: int, pp: int) -> tuple[int, int]:
-    """Microbatch size, and microbatches of one pipeline in one step."""
+    """Microbatch size, and number of microbatches of one pipeline per step."""
     local = config.count("training.local_batch_size", 0, least=0) or config.count("training.batch_size", 8)
     total = config.count("training.global_batch_size", -1)
     total = local * dp if total == -1 else total
@@ -310,7 +310,7 @@ def _parts(config: Document, dims: ParallelDims) -> JobParts:
 
 
 def _read_recipe(config: Document, param: str) -> Recipe:
-    """Converters of linear layers, by their newer and their older sections."""
+    """The precision set by converters of linear layers, under their newer and older section names."""
     converters = config.find("model.converters") or []
     words = converters if isinstance(converters, list) else str(converters).split(",")
     for kind, sections in (
@@ -325,6 +325,6 @@ def _read_recipe(config: Document, param: str) -> Recipe:
         if kind != "float8":
             return Recipe.MXFP8 if kind == "mx" else Recipe.NVFP4
         return Recipe.FP8_ROWWISE if str(recipe).startswith("rowwise") else Recipe.FP8_CURRENT
-    if config.flag("float8.enable_float8_linear"):  # how the first versions said it
+    if config.flag("float8.enable_float8_linear"):  # in the first versions
         return Recipe.FP8_CURRENT
     return Recipe.FP32 if param == "float32" else Recipe.BF16

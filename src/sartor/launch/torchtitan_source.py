@@ -1,8 +1,8 @@
-"""A torchtitan configuration in Python as tables in the names of the older TOML: its text is parsed, never run.
+"""Parse a Python torchtitan configuration into tables with the older TOML's names, without running it.
 
-Read are calls with literal values (``TrainingConfig(seq_len=8192)``, ``FullAC.Config()``), assignments to fields
-(``config.training.seq_len = 8192``), a flavor (``model_registry("8B")``), and a named configuration that is taken over
-(``config = llama3_8b()``). What is computed is listed as not understood.
+It reads calls with literal values (``TrainingConfig(seq_len=8192)``, ``FullAC.Config()``), assignments to fields
+(``config.training.seq_len = 8192``), a flavor (``model_registry("8B")``), and a named configuration as a base (``config
+= llama3_8b()``). Computed values are listed as not understood.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONVERTED = {"Float8": "float8", "MXFP8": "mx", "NVFP4": "nvfp4"}
 
 @dataclass(slots=True)
 class RecipeSource:
-    """What a module says: values by dotted path, the model's module and flavor, and settings by class."""
+    """The contents of a module: values by dotted path, the model's module and flavor, and settings by class."""
 
     values: JsonDict = field(default_factory=dict)
     module: str = ""
@@ -42,7 +42,7 @@ def read_source(text: str, function: str, name: str) -> RecipeSource:
     """The configuration that a function of a module returns. Raises `InputError`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd literals, which are for the file's owner
+            warnings.simplefilter("ignore")  # warnings about odd literals concern the file's owner
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
@@ -56,7 +56,7 @@ def read_source(text: str, function: str, name: str) -> RecipeSource:
 
 
 def read_named(module: str, config: str) -> RecipeSource:
-    """A configuration of torchtitan's own. Raises `InputError` for one whose values are not known."""
+    """One of torchtitan's named configurations. Raises `InputError` if its values are unknown."""
     known = named_config(module.rpartition(".")[2], config)
     if known is None:
         must = "must be a configuration of torchtitan 0.3.0 whose values are known, or a file beside the script"
@@ -65,7 +65,7 @@ def read_named(module: str, config: str) -> RecipeSource:
 
 
 def _modules(tree: ast.Module) -> dict[str, str]:
-    """Names that are imported, with the last part of their packages (``model_registry`` -> ``llama3``)."""
+    """Imported names, with the last part of their packages (``model_registry`` -> ``llama3``)."""
     out: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -75,7 +75,7 @@ def _modules(tree: ast.Module) -> dict[str, str]:
 
 
 def _constants(tree: ast.Module, found: RecipeSource) -> None:
-    """Tables at the head of a module that set fields of classes: ``ROPE = {"theta": 500000}``."""
+    """Module-level dictionaries that set fields of classes: ``ROPE = {"theta": 500000}``."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
             value = _literal(node.value)
@@ -102,7 +102,7 @@ def _follow(
 def _base(
     call: ast.Call, functions: dict[str, ast.FunctionDef], found: RecipeSource, modules: dict[str, str], depth: int
 ) -> None:
-    """A configuration that another function makes, of this module or torchtitan's own."""
+    """Apply a base configuration made by another function, of this module or torchtitan's own."""
     name = _last(call.func)
     if name in functions and depth < 5:
         _follow(functions[name], functions, found, modules, depth + 1)
@@ -127,7 +127,7 @@ def _call(call: ast.Call, found: RecipeSource, modules: dict[str, str]) -> None:
 
 
 def _assign(target: ast.expr, value: ast.expr, found: RecipeSource) -> None:
-    """``config.training.seq_len = 8192``, ``config.compile = CompileConfig(enable=True)``."""
+    """Handle ``config.training.seq_len = 8192`` and ``config.compile = CompileConfig(enable=True)``."""
     path = _path(target)[1:]
     if len(path) == 1 and path[0] in SECTIONS:
         _section(path[0], value, found)
@@ -160,7 +160,7 @@ def _put(path: str, node: ast.expr, found: RecipeSource) -> None:
 
 
 def _convert(value: ast.expr, found: RecipeSource) -> None:
-    """Which converters replace linear layers, and their recipe."""
+    """Record which converters replace linear layers, and their recipe."""
     for call in (x for x in ast.walk(value) if isinstance(x, ast.Call)):
         kind = next((word for start, word in CONVERTED.items() if _path(call.func)[0].startswith(start)), "")
         if kind:
@@ -182,7 +182,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """``a.b.c`` as its words."""
+    """The parts of a dotted name ``a.b.c``."""
     words: list[str] = []
     while isinstance(node, ast.Attribute):
         words.append(node.attr)

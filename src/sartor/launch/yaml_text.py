@@ -1,4 +1,4 @@
-"""YAML of launch files, by PyYAML: a mapping with words as keys; an error names its line.
+"""Read YAML launch files with PyYAML: a mapping with string keys; errors name the line.
 
 The loader is PyYAML's own, not libyaml's, which crashes the process on deeply nested text (6.0.3: ``[`` 400,000 times).
 """
@@ -12,18 +12,18 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 
 MAX_CHARS = 200_000
-"""Longest text that is read: about three seconds."""
+"""Longest text accepted: about three seconds."""
 
 
 def read_yaml(text: str, *, name: str = "file.yaml") -> JsonDict:
-    """The mapping a YAML text holds. Raises `InputError` for what is not YAML, no mapping, or given twice."""
+    """The mapping of a YAML text. Raises `InputError` if it is not YAML, not a mapping, or has a duplicate key."""
     import yaml
 
     if len(text) > MAX_CHARS:
         raise InputError(printable(name), f"{len(text)} characters", f"must have at most {MAX_CHARS}")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
-        """Keys as they are written and none twice; no aliases, which a short file can grow without end by."""
+        """Keeps keys as written; rejects duplicate keys, and aliases, with which a file can grow without limit."""
 
         def compose_node(self, parent: object, index: object) -> Any:
             if self.check_event(yaml.AliasEvent):
@@ -45,7 +45,7 @@ def read_yaml(text: str, *, name: str = "file.yaml") -> JsonDict:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(printable(name), f"line {line}", printable(f"must be YAML: {error.problem}")) from None
-    except (yaml.YAMLError, ValueError) as error:  # a character YAML forbids; a date that no calendar has
+    except (yaml.YAMLError, ValueError) as error:  # a character that YAML forbids, or an impossible date
         raise InputError(printable(name), "line 1", printable(f"must be YAML: {error}")) from None
     if value is not None and not isinstance(value, dict):
         raise InputError(printable(name), "line 1", "must hold a mapping (`key: value`)")

@@ -1,6 +1,6 @@
 """A model as a sequence of blocks: embedding, kinds of layers, multi-token-prediction modules, head.
 
-A pipeline stage holds whole blocks, and every operator that `lower` makes belongs to one.
+A pipeline stage holds whole blocks, and every operator from `lower` belongs to one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BlockKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One part of a model that a stage holds whole: the embedding, one layer of a kind, an MTP module, or the head.
+    """One indivisible part of a model: the embedding, one layer of a kind, an MTP module, or the head.
 
     An operator's ``block`` is the index of its block in `blocks`. `lower` counts it for all ``count`` layers at once; a
     block is one.
@@ -39,7 +39,7 @@ class Block:
     kind: BlockKind
     stack: Stack
     prefix: str = ""
-    """What the names of its operators begin with."""
+    """Prefix of its operators' names."""
     layer: Layer | None = None
     count: Ints = 1
     weight_sets: Ints = 1
@@ -48,7 +48,7 @@ class Block:
 
 def blocks(shape: TransformerShape) -> tuple[Block, ...]:
     """The blocks of a model in a fixed order: embedding, one for every kind of layer (the encoder's first), MTP modules
-    if it has any, head. Towers that text does not run are left out, as in `lower`.
+    if it has any, head. Towers that text does not pass (vision) are left out, as in `lower`.
 
     >>> from sartor.model.zoo import load_model
     >>> [(block.name, block.count) for block in blocks(load_model("deepseek-v3"))]
@@ -69,8 +69,8 @@ def blocks(shape: TransformerShape) -> tuple[Block, ...]:
 def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
     """The index in `blocks` of every layer, in the order a token passes them: integers [layers of all text stacks].
 
-    Runs with positions are placed there, others follow one another. If an edit of the depth removed the positions of
-    some interleaved runs (local and global attention), all runs of the stack are spread evenly.
+    Runs with positions are placed there, others come one after another. If an edit of the depth removed the positions
+    of some interleaved runs (local and global attention), all runs of the stack are spread evenly.
     """
     every = blocks(shape)
     out: list[np.ndarray[Any, Any]] = []

@@ -12,8 +12,8 @@ class Recompute(IntEnum):
 
     NONE = 0
     SELECTIVE = 1
-    """Only the job's ``recompute_modules``: where nobody names any, the attention core (Korthikanti et al. 2022,
-    sec. 5), which saves nothing with a flash kernel."""
+    """Only the job's ``recompute_modules``, by default the attention core (Korthikanti et al. 2022, sec. 5), which
+    saves nothing with a flash kernel."""
     FULL = 2
     """Whole layers: only their inputs are kept."""
 
@@ -41,9 +41,9 @@ class RecomputeModule(Enum):
 
 
 class OffloadModule(Enum):
-    """Parts of a layer whose kept input lies in host memory between forward and backward, as Megatron-Core's
-    ``--offload-modules`` names them (transformer_config.py of 0.16.1, read 2026-11-23); below them two of other kinds.
-    The order is that in which a search adds them: the largest inputs first."""
+    """Parts of a layer whose saved input can be offloaded to host memory between forward and backward, as in
+    Megatron-Core's ``--offload-modules`` (transformer_config.py of 0.16.1, read 2026-11-23), and two more. A search
+    adds them in this order, the largest inputs first."""
 
     EXPERT_FC1 = "expert_fc1"
     MOE_ACT = "moe_act"
@@ -55,9 +55,9 @@ class OffloadModule(Enum):
     MLP_NORM = "mlp_norm"
     ATTN_NORM = "attn_norm"
     LAYER = "layer"
-    """All that a layer keeps (``--cpu-offloading-num-layers``)."""
+    """Everything that a layer saves (``--cpu-offloading-num-layers``)."""
     LAYER_INPUT = "layer_input"
-    """What is kept of a layer that is recomputed whole (MaxText's ``decoder_layer_input: offload``)."""
+    """The saved input of a fully recomputed layer (MaxText's ``decoder_layer_input: offload``)."""
 
 
 class PipelineSchedule(IntEnum):
@@ -66,8 +66,8 @@ class PipelineSchedule(IntEnum):
     ONE_F_ONE_B = 0
     """1F1B (Narayanan et al. 2021); interleaved where ``virtual_stages`` > 1."""
     ZERO_BUBBLE = 1
-    """ZB-H1 (Qi et al. 2023): weight gradients fill the bubble; memory as 1F1B. With several chunks per device the
-    same of interleaved 1F1B."""
+    """ZB-H1 (Qi et al. 2023): weight gradients fill the bubble; memory as 1F1B. With several chunks per device, the
+    same for interleaved 1F1B."""
     GPIPE = 2
     """All forward, then all backward: every microbatch is kept."""
     ZERO_BUBBLE_V = 3
@@ -81,17 +81,17 @@ class PipelineSchedule(IntEnum):
 
     @property
     def is_v(self) -> bool:
-        """The second chunk of a device is the mirror image of its first."""
+        """Whether a device's second chunk is the mirror image of its first."""
         return self >= PipelineSchedule.ZERO_BUBBLE_V
 
     @property
     def splits(self) -> bool:
-        """Weight gradients are tasks of their own."""
+        """Whether weight gradients are separate tasks."""
         return self not in (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE)
 
 
 COMMON_SCHEDULES = (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.GPIPE)
-"""Those that need no placement of their own."""
+"""Schedules that need no special placement."""
 
 
 class Optimizer(Enum):

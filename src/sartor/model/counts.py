@@ -57,8 +57,8 @@ class FlopCounts:
     """FLOPs of the matrix multiplications of one forward pass: two per multiply-add.
 
     ``linear``: weights times tokens, routed experts ``experts_per_token`` times per token, logits of all positions.
-    ``attention``: scores and weighted values. What stands between the projections of a state-space layer is left out,
-    as in published counts.
+    ``attention``: scores and weighted values. Convolution and scan of state-space layers are left out, as in published
+    counts.
     """
 
     linear: Ints
@@ -141,9 +141,8 @@ def forward_matmul_flops(
 ) -> FlopCounts:
     """FLOPs of one forward pass of ``batch`` sequences of ``seq_len`` text tokens (encoder and decoder alike).
 
-    Stacks that text does not run (vision towers) count nothing; a tower that is the whole model works on its own
-    ``tokens``. ``square`` says which query-key pairs count. Scans, convolutions and other memory-bound work are no
-    matrix products of weights and are left out.
+    Stacks that text does not pass (vision towers) count 0; a tower that is the whole model works on its own ``tokens``.
+    ``square`` says which query-key pairs count. Scans, convolutions and other memory-bound work are left out.
     """
     linear: Ints = 0
     attended: Floats = 0
@@ -211,7 +210,7 @@ def run_sets(run: Run) -> Ints:
 
 
 def _routed(stack: Stack) -> tuple[Ints, Ints]:
-    """Routed expert parameters of a stack, and those of them one token leaves idle."""
+    """Routed expert parameters of a stack, and how many of them one token leaves idle."""
     routed: Ints = 0
     idle: Ints = 0
     for run in stack.runs:
@@ -313,7 +312,7 @@ def _masked_pairs(mixer: AttentionMixer | LatentAttentionMixer, tokens: Ints, ke
 
 
 def _whole(flops: Floats) -> Floats:
-    """An exact integer where it is one."""
+    """The value as an int if it is a whole number."""
     return int(flops) if not isinstance(flops, np.ndarray) and float(flops).is_integer() else flops
 
 

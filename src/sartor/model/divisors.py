@@ -1,4 +1,4 @@
-"""The divisors of a size: what heads, experts, stages and batches may be split into."""
+"""The divisors of a size, for splitting heads, experts, stages and batches."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def divisors(number: int) -> list[int]:
 
 
 def nearest_divisors(total: Ints, wanted: Ints) -> str:
-    """The two divisors of ``total`` next to ``wanted``, for the end of a refusal."""
+    """The two divisors of ``total`` nearest to ``wanted``, for the end of an error message."""
     near = sorted(divisors(int(total)), key=lambda d: abs(d - int(wanted)))[:2]
     return " and ".join(map(str, sorted(near)))

@@ -1,4 +1,4 @@
-"""``--set field=value``: change one size of a shape, checked like a file's own."""
+"""``--set field=value``: change one size of a shape, with the checks of a model file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = {"num_layers": 100_000, "vocab_size": 2**31 - 1, "mtp_layers": 64}
 def edit_fields(shape: TransformerShape, changes: JsonMap) -> tuple[TransformerShape, tuple[str, ...]]:
     """The shape with ``changes`` (integers, or their digits), and the derived changes as text.
 
-    If heads times head dimension was the hidden size, it stays so: the head dimension follows unless given. Raises
+    If heads times head dimension equals the hidden size, ``head_dim`` is adjusted to keep it so unless given. Raises
     ``InputError`` for unknown fields, values that are not positive integers, and heads that do not divide.
     """
     if "mtp_layers" in changes:

@@ -47,12 +47,12 @@ EDITABLE = (
 def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
 
-    An encoder beside a decoder follows wherever it had the decoder's size, as the one key of a config.json for both.
+    An encoder beside a decoder changes too where its size equals the decoder's, as if one key of config.json set both.
 
     Values may be arrays of candidates that broadcast against each other. Changing only the heads keeps ``head_dim`` and
     the rotary share of a head; a shape whose key/value heads equal its heads keeps them equal unless ``num_kv_heads``
-    is given too. ``num_layers`` keeps the first layers (dense ones before the experts) and the mix of the rest. Further
-    linear layers (gates, projections) follow a new ``hidden_size`` on sides that had its width.
+    is given too. ``num_layers`` keeps the first layers (dense ones before the experts) and the mix of the rest. Other
+    linear layers (gates, projections) are resized where their width equals the old ``hidden_size``.
 
     Raises `InputError` for a field the model does not have, and, for plain integers, for inconsistent sizes (heads that
     key/value heads do not divide, more experts per token than experts).
@@ -66,7 +66,7 @@ def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
 
 
 def _that_follow(shape: TransformerShape, stack: Stack, changes: dict[str, Ints]) -> dict[str, Ints]:
-    """The changes that a stack follows: all in the main one; in another one for text those of sizes both had alike."""
+    """The changes that apply to a stack: to the main one all, to other text stacks those of sizes shared with it."""
     if stack is shape.main:
         return changes
     if not stack.is_text:
@@ -95,7 +95,7 @@ def _edit_stack(stack: Stack, changes: dict[str, Ints]) -> Stack:
 
 
 def _follow_biases(vectors: tuple[Vectors, ...], layer: Layer | None, changes: dict[str, Ints]) -> tuple[Vectors, ...]:
-    """Every head has one bias for every bucket of relative positions (Raffel et al. 2020, sec. 2.1)."""
+    """Resize relative-position biases: one per head and bucket (Raffel et al. 2020, sec. 2.1)."""
     heads = getattr(layer.mixers[0], "num_heads", 0) if layer and layer.mixers else 0
     if "num_heads" not in changes or not heads:
         return vectors
@@ -213,14 +213,14 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
 
 
 def _follow_rank(vector: Vectors, old: LatentAttentionMixer, changes: dict[str, Ints]) -> Vectors:
-    """The norm of a latent is as wide as the latent."""
+    """Resize the norm of a latent to the latent's new width."""
     rank = {"q_norm": "q_lora_rank", "kv_norm": "kv_lora_rank"}.get(vector.name, "")
     follows = rank in changes and _plain(vector.fixed) == _plain(old.ranks[rank])
     return replace(vector, fixed=changes[rank]) if follows else vector
 
 
 def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
-    """Query and key norms still cover one head or all of them; every query head keeps one sink."""
+    """Resize query and key norms, which cover one head or all heads, and sinks, one per query head."""
     if vector.name == "sinks":
         return replace(vector, fixed=vector.fixed // old.num_heads * new.num_heads)
     if vector.name not in ("q_norm", "k_norm"):
@@ -232,7 +232,7 @@ def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> 
 
 
 def _follow_gate(linear: Linear, old: AttentionMixer, new: AttentionMixer) -> Linear:
-    """A gate on attention's output keeps the width of all heads, or their number."""
+    """Resize a gate on attention's output: as wide as all heads, or one value per head."""
     width = _plain(linear.d_out)
     if linear.name != "gate" or width is None:
         return linear
@@ -260,7 +260,7 @@ def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
 
 
 def _edit_shared(part: MoeFfn, width: Ints, changes: dict[str, Ints]) -> DenseFfn | None:
-    """Shared experts that are whole routed ones change their width with them; one of its own width keeps it."""
+    """Shared experts counted in routed ones get the new width of those; one with a width of its own keeps it."""
     if part.shared is None:
         return None
     if part.shared_width is SharedWidth.TIED:
@@ -281,7 +281,7 @@ def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
 
 
 def _reach(runs: tuple[Run, ...], full: int, count: Ints) -> tuple[Run, ...]:
-    """So many layers with full attention, spread evenly, each the last of its group; the rest have the window."""
+    """``count`` layers with full attention, evenly spread, each the last of its group; the others keep the window."""
     if _plain(runs[full].count) == _plain(count) is not None:
         return runs
     layers = sum((run.count for run in runs), 0)
@@ -296,5 +296,5 @@ def _reach(runs: tuple[Run, ...], full: int, count: Ints) -> tuple[Run, ...]:
 
 
 def _last_of_each(layers: int | None, groups: int | None) -> tuple[int, ...]:
-    """The last layer of each of so many even groups; empty for arrays of candidates."""
+    """The last layer of each of ``groups`` even groups; empty for arrays of candidates."""
     return () if not layers or not groups else tuple((i + 1) * layers // groups - 1 for i in range(groups))

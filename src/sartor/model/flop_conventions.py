@@ -1,8 +1,8 @@
 """Which FLOPs a trainer's TFLOP/s counts: causal or full attention, recomputation or not, the embedding or not.
 
-A log's rate times its step is a number of FLOPs; the terms of the model are known exactly, so that the sum that comes
-nearest names the convention. What a rate counts says nothing of how fast the run is: two trainers that print 400 and
-320 TFLOP/s may do the same work in the same time.
+A log's rate times its step time is a number of FLOPs. The terms of the model are known exactly, so the sum closest to
+that number reveals the convention. The convention says nothing about speed: two trainers that print 400 and 320 TFLOP/s
+may do the same work in the same time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sartor.model.counts import AttentionSquare, count_params, forward_matmul_fl
 from sartor.model.shape import TransformerShape
 
 NEAR = 0.01
-"""Largest relative difference at which a convention counts as found: trainers print three or four digits and leave out
+"""Largest relative difference at which a convention counts as found: trainers print three or four digits and ignore
 biases, norms and padding."""
 SAME = 0.002
-"""Conventions this close to the nearest cannot be told from it."""
+"""Conventions this close to the nearest can't be distinguished from it."""
 LENGTHS = tuple(2**k for k in range(9, 21))
 
 
@@ -27,7 +27,7 @@ class FlopConvention:
     """One way to count the FLOPs of a training step, per token."""
 
     attention: str
-    """``full``: all query-key pairs; ``causal``: those that the mask leaves; ``none``."""
+    """``full``: all query-key pairs; ``causal``: unmasked pairs only; ``none``."""
     head: bool = True
     """The output head's matrix multiplication is counted."""
     embedding: bool = False
@@ -37,11 +37,11 @@ class FlopConvention:
     seq_len: int
     flops_per_token: float
     rel_error: float = math.nan
-    """Of this count against the log's."""
+    """This count / the log's - 1."""
 
     @property
     def words(self) -> str:
-        """In a sentence's middle: ``full attention, embedding not counted``."""
+        """As part of a sentence: ``full attention, embedding not counted``."""
         parts = [
             "no attention scores" if self.attention == "none" else f"{self.attention} attention",
             "recomputation counted" if self.recompute else "recomputation not counted",
@@ -55,7 +55,7 @@ class FlopConvention:
 
 
 def flop_conventions(shape: TransformerShape, seq_len: int) -> Iterator[FlopConvention]:
-    """Every way of counting, the commonest first."""
+    """Every way of counting, the most common first."""
     counts = count_params(shape)
     masked = forward_matmul_flops(shape, 1, seq_len, square=AttentionSquare.MASKED)
     full = forward_matmul_flops(shape, 1, seq_len)
@@ -78,8 +78,8 @@ def flop_conventions(shape: TransformerShape, seq_len: int) -> Iterator[FlopConv
 
 
 def counted(shape: TransformerShape, flops_per_token: float, seq_len: int) -> tuple[FlopConvention, ...]:
-    """The conventions nearest to a log's FLOPs per token, and those that cannot be told from the nearest; empty where
-    none comes within ``NEAR``."""
+    """The convention nearest to a log's FLOPs per token and those indistinguishable from it; empty if none is within
+    ``NEAR``."""
     tried = [
         replace(each, rel_error=each.flops_per_token / flops_per_token - 1) for each in flop_conventions(shape, seq_len)
     ]

@@ -1,8 +1,8 @@
 """The parts of a layer: mixers (attention, latent attention, state space), feed-forward parts and norms.
 
 Parts have their inner sizes; the residual width (``hidden_size``) is passed to them. Every size may be an integer or an
-array of candidates (``Ints``). Every part lists its ``Linear`` layers and counts its other parameters, which is all
-that counting and lowering need.
+array of candidates (``Ints``). Every part lists its ``Linear`` layers and its other parameters; counting and lowering
+need nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Linear:
     fused: str = ""
     """Linears of one part with equal non-empty ``fused`` share their input and run as one GEMM (Q, K and V)."""
     rows: int | None = None
-    """Rows per sequence, if not the stack's tokens: 1 for a pooler, 0 for one that text does not run."""
+    """Rows per sequence, if not the stack's tokens: 1 for a pooler, 0 for a layer that text does not pass."""
     reused: bool = False
     """Reuses the weights of another linear layer (DeBERTa's shared position projections)."""
 
@@ -183,7 +183,7 @@ class LatentAttentionMixer:
     qk_rope_head_dim: Ints
     v_head_dim: Ints
     bias: bool = False
-    """On the down-projections and the output (HF ``attention_bias``)."""
+    """Biases on the down-projections and the output (HF ``attention_bias``)."""
     window: int = 0
     causal: bool = True
     vectors: tuple[Vectors, ...] = ()
@@ -349,8 +349,8 @@ class DenseFfn:
 
 
 class SharedWidth(Enum):
-    """Where the width of the shared part comes from: its own size, a number of experts as wide as the routed ones
-    (DeepSeek), or one such expert, always (Llama 4)."""
+    """How the width of the shared expert is given: by its own size, as a number of routed experts (DeepSeek), or always
+    equal to one routed expert (Llama 4)."""
 
     OWN = "own"
     COUNTED = "counted"
@@ -358,7 +358,7 @@ class SharedWidth(Enum):
 
 
 MOST_ROUTING_GROUPS = 1024
-"""Far above any model's; of more, routing is taken to reach all."""
+"""Far above any model's; with more groups, routing is assumed to reach all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,8 +375,8 @@ class MoeFfn:
     router_bias: bool = False
     routing_groups: int = 1
     groups_per_token: int = 1
-    """Of the ``routing_groups`` that experts are divided into, those a token's experts may come from (DeepSeek-V3: 4 of
-    8, arXiv 2412.19437, sec. 2.1.2); all where it is as many."""
+    """Number of the ``routing_groups`` that a token's experts may come from (DeepSeek-V3: 4 of 8, arXiv 2412.19437,
+    sec. 2.1.2); equal: all."""
     vectors: tuple[Vectors, ...] = ()
     router: bool = True
     """False: the router is more than one linear layer, and is among ``projections``."""
@@ -392,7 +392,7 @@ class MoeFfn:
 
     @property
     def num_shared(self) -> Ints:
-        """Shared experts, where they are counted in routed ones."""
+        """Number of shared experts, if they are counted in routed ones, else 0."""
         if self.shared is None or self.shared_width is not SharedWidth.COUNTED:
             return 0
         return self.shared.ffn_hidden_size // self.expert.ffn_hidden_size
@@ -437,7 +437,7 @@ class Layer:
     """Linear layers of the layer itself, outside mixers and feed-forward."""
     vectors: tuple[Vectors, ...] = ()
     fuses_parallel: bool = False
-    """Of parallel layers: one GEMM for all inputs (Q, K, V and up) and one for all outputs (PaLM, ViT-22B)."""
+    """For parallel layers: one GEMM for all inputs (Q, K, V and up) and one for all outputs (PaLM, ViT-22B)."""
     ffns: tuple[Ffn, ...] = ()
     """Additional feed-forward parts next to ``ffn`` (a dense residual next to the experts: Arctic)."""
     name: str = ""

@@ -9,7 +9,7 @@ from sartor.units import Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelDims:
-    """Degrees of parallelism, in devices. ``tp`` * ``pp`` * ``dp`` * ``cp`` devices in all; ``ep`` lies within dp."""
+    """Degrees of parallelism, in devices. ``tp`` * ``pp`` * ``dp`` * ``cp`` devices in all; ``ep`` is within dp."""
 
     tp: Ints = 1
     pp: Ints = 1

@@ -1,4 +1,4 @@
-"""A model as read: its shape, and everything that did not come from the file."""
+"""A model as read: its shape, and everything that is not from the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sartor.units import Floats, Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReading:
-    """A model as read: its shape, and notes on anything that is not from the file."""
+    """A model as read: its shape, and notes on everything that is not from the file."""
 
     shape: TransformerShape
     assumptions: tuple[str, ...] = ()

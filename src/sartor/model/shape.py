@@ -64,7 +64,7 @@ class Stack:
 
     @property
     def full_run(self) -> int | None:
-        """The run with full attention, where all other layers differ from its own by a window alone; else None."""
+        """Index of the run with full attention, if all other layers differ from it only by a window; else None."""
         if len(self.runs) != 2:
             return None
         windows = [[getattr(mixer, "window", None) for mixer in run.layer.mixers] for run in self.runs]
@@ -99,8 +99,8 @@ class TransformerShape:
     lm_head: bool = True
     lm_head_bias: bool = False
     stored_head: bool = False
-    """The checkpoint stores its own output head, which the published class ties to the token table (T5 with
-    ``tie_word_embeddings`` false): in the total, while text and active parameters follow the class."""
+    """The checkpoint stores an output head of its own, although the published class ties it to the token table (T5 with
+    ``tie_word_embeddings`` false): counted in the total, while text and active parameters follow the class."""
     encoder_only: bool = False
     linears: tuple[Linear, ...] = ()
     """Linear layers of the head or around the embedding (BERT's transform, embedding projections)."""
@@ -111,7 +111,7 @@ class TransformerShape:
     traced: TracedModel | None = None
     """The trace of this shape: `lower` uses its operators, and the shape cannot be edited."""
     numerics: Numerics | None = field(default=None, compare=False)
-    """What the model computes beyond its sizes; no price depends on it. None: not known."""
+    """Numerics beyond sizes; no price depends on them. None: not known."""
 
     @property
     def main(self) -> Stack:
@@ -166,7 +166,7 @@ class TransformerShape:
 
     @property
     def ffn_hidden_size(self) -> Ints:
-        """Width of the dense feed-forward part, or of one expert without one."""
+        """Width of the dense feed-forward part, or of one expert if there is none."""
         part = self.dense_ffn or self.moe_ffn
         return 0 if part is None else part.ffn_hidden_size
 

@@ -1,8 +1,8 @@
 """A traced model: the operators a PyTorch module ran, folded over its repeated layers.
 
 ``sartor extract`` makes one; `sartor.model.lower.traced` lowers it for other batches. It is limited to the traced
-sequence length, dtype and one device. Only the number of sequences can change, since every operator marks the sizes
-that grow with it.
+sequence length, dtype and one device. Only the number of sequences can change: every operator marks the sizes that grow
+with it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TracedLayer:
     """One kind of layer: ``count`` executions of equal operators, at ``positions`` among all layers in execution order.
 
     ``num_params`` are of one layer; ``weight_sets`` says how many of the ``count`` hold weights of their own.
-    ``output_bytes`` is what one layer hands to the next for the traced number of sequences.
+    ``output_bytes`` is what one layer passes to the next for the traced number of sequences.
     """
 
     name: str
@@ -64,9 +64,9 @@ class TracedLayer:
 class TracedModel:
     """The operator graph of a traced module, with the origin of every operator.
 
-    ``calls`` is aligned with ``graph.operators``. ``embedding_params`` and ``head_params`` lie before and after the
-    layers; ``tied_params`` are those of the head that are the embedding's own. ``phase`` is ``train`` (forward and
-    backward) or ``prefill`` (forward alone).
+    ``calls`` is aligned with ``graph.operators``. ``embedding_params`` and ``head_params`` are before and after the
+    layers; ``tied_params`` are those the head shares with the embedding. ``phase`` is ``train`` (forward and backward)
+    or ``prefill`` (forward alone).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A trainer as a record: what it overlaps, pads, keeps and allows."""
+"""A trainer as a record: what it overlaps, pads, keeps in memory, and supports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Accumulation(Enum):
     COPIED = "copied"
     """Copied into the buffer that is reduced (FSDP's shards)."""
     KEPT = "kept"
-    """It stays where autograd or the compiler put it: no extra traffic."""
+    """It stays where autograd or the compiler puts it: no extra traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +30,18 @@ class MemoryHabits:
     """How a trainer uses memory. Bytes are per parameter or per logit unless the name says otherwise."""
 
     wide_weights: bool = False
-    """The fp32 weights are the weights, 16-bit ones are gathered or cast when used (FSDP, autocast, JAX); else 16-bit
-    weights are held, and fp32 main copies beside the optimizer."""
+    """Weights are stored in fp32 only, and gathered or cast to 16 bits when used (FSDP, autocast, JAX); else 16-bit
+    weights are held, with fp32 main copies beside the optimizer."""
     grad_bytes: float = 0.0
-    """Per parameter, before sharding, whatever ``Trainer.grad_dtype`` says; 0: as it says."""
+    """Per parameter before sharding, overriding ``Trainer.grad_dtype``; 0: by that type."""
     bf16_grad_bytes: float = 0.0
-    """The same for bf16 training, where it differs."""
+    """The same for bf16 training, if it differs."""
     fp16_step_bytes: float = 0.0
-    """Per parameter of the shard while the optimizer steps in fp16 training: copies of its gradients."""
+    """Per parameter of the shard during the optimizer step of fp16 training: copies of its gradients."""
     flat_grad_bytes: float = 0.0
-    """Per parameter of the device, whole, while the optimizer steps: a flat copy of all gradients that is reduced."""
+    """Per unsharded parameter during the optimizer step: a flat copy of all gradients for the reduction."""
     narrow_inputs: bool = True
-    """FP8 and FP4 recipes keep the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
+    """FP8 and FP4 recipes save the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
     narrow_weights: bool = True
     """8- or 4-bit copies of the weights, one row-wise and one column-wise, are kept from the first microbatch on."""
     dummy_wgrad: bool = True
@@ -52,9 +52,9 @@ class MemoryHabits:
     logit_bytes: float = 6.0
     """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
     split_logit_bytes: float = 0.0
-    """The same where tensor parallelism splits the vocabulary, if it differs."""
+    """The same if tensor parallelism splits the vocabulary and it differs."""
     fused_logit_bytes: float = 4.0
-    """The same where ``Trainer.fused_loss``: 16-bit logits and their gradients, of which the first are kept."""
+    """The same with ``Trainer.fused_loss``: 16-bit logits and their gradients; the logits are kept."""
     kept_logit_bytes: float = 4.0
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
@@ -71,35 +71,35 @@ class MemoryHabits:
     """A pipeline rank keeps its sent activations until the gradient comes back; else they are freed when sent
     (``deallocate_pipeline_outputs``)."""
     fragmentation: float = 1.11
-    """Allocator memory for activations and temporaries above their peak, from blocks that do not fit the next tensor.
-    States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of 2022 in
+    """Ratio of allocator memory for activations and temporaries to their peak, from blocks that do not fit the next
+    tensor. States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of 2022 in
     data/end_to_end/training.csv (2026-11-21), with the contexts and buckets of these records."""
     steps_in_own_blocks: bool = True
-    """Temporaries of the optimizer step do not fit the blocks that activations left and are allocated in addition
-    (PyTorch's native allocator never joins blocks of different requests to the driver)."""
+    """Temporaries of the optimizer step do not fit blocks freed by activations and are allocated in addition (PyTorch's
+    native allocator never joins blocks of different requests to the driver)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A change in a trainer's releases: by year (``2021``) or container (``26.06``), on some generations or all."""
+    """A change between releases: by year (``2021``) or container (``26.06``), on some GPU generations or all."""
 
     first: tuple[int, ...] = (0,)
     last: tuple[int, ...] = (9999,)
     generations: tuple[str, ...] = ()
     compiled: bool = False
-    """Only if its kernels are compiled."""
+    """Applies only if its kernels are compiled."""
     changes: JsonMap
     source: str
 
     def holds(self, version: tuple[int, ...], generation: str) -> bool:
-        """Whether a version, a year alone or (year, month), is one of these."""
+        """Whether a version, (year,) or (year, month), is in this range."""
         alike = len(version) == max(len(self.first), len(self.last))
         return alike and self.first <= version <= self.last and generation in (self.generations or (generation,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """What a training framework does, keeps and allows, for any plan."""
+    """What a training framework does, keeps in memory and supports, for any plan."""
 
     name: str = "megatron"
     """Name of the fitted constants that apply (``[framework.NAME]`` of the table of training constants)."""
@@ -109,7 +109,7 @@ class Trainer:
     """Parts of the names that published tables use for it and similar software."""
     source: str = ""
 
-    # switches: a launch file or a table's row may say otherwise
+    # switches: a launch file or a table's row may set them differently
     tp_overlap: bool = False
     """Tensor-parallel collectives overlap in pieces with the GEMMs they feed (Transformer Engine userbuffers)."""
     dp_overlap: bool = True
@@ -122,13 +122,13 @@ class Trainer:
     fused_kernels: bool = True
     """Norms, activation, rotary and loss fused (Apex, Transformer Engine or torch.compile); else eager PyTorch."""
     fused_loss: bool = False
-    """The loss reads 16-bit logits and writes their gradients as such, with no fp32 copy (torch.compile over the
-    loss; Transformer Engine's cross-entropy)."""
+    """The loss reads 16-bit logits and writes 16-bit gradients, with no fp32 copy (torch.compile over the loss;
+    Transformer Engine's cross-entropy)."""
     fused_experts: bool = False
     """Expert layers run without waiting for the host (token counts stay on the device, launches come from a graph) and
-    narrow operands inside their products: NVIDIA's trainers on Blackwell since the middle of 2026."""
+    quantize inside their GEMMs: NVIDIA's trainers on Blackwell since mid-2026."""
     pads_experts: bool = True
-    """Kernels of its own copy rows of narrow experts to multiples that their products take, and back."""
+    """Separate kernels copy rows of 8- and 4-bit experts to padded buffers and back."""
     grad_fusion: bool = True
     """``Accumulation.FUSED`` is switched on; else ``ADDED``."""
     cuda_graphs: bool = False
@@ -136,7 +136,7 @@ class Trainer:
     """Data type of the gradient buffer that is reduced."""
     splits_experts: bool = False
     """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
-    whole, and the tensor ranks take part in expert parallelism: an expert's copies lie on tp x cp x dp / ep devices."""
+    whole, and the tensor ranks take part in expert parallelism: an expert has copies on tp x cp x dp / ep devices."""
     dispatch_once: bool = False
     """A token for several experts of one node is sent there once and copied there (DeepEP, HybridEP); else once per
     expert (NCCL's all-to-all)."""
@@ -168,46 +168,46 @@ class Trainer:
     schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
     expert_parallel: bool = True
     zero_bubble_chunks: int = 1
-    """Chunks per device that its zero-bubble schedule wants: one, or at least two."""
+    """Chunks per device that its zero-bubble schedule needs: one, or at least two."""
     shards_fully: bool = False
-    """Gradients are sharded with the optimizer state (ZeRO 2, 3), or nothing is, also with a pipeline."""
+    """Gradients are sharded with the optimizer state (ZeRO 2, 3) or nothing is, even with a pipeline."""
     reduces_rounds: bool = False
-    """ZeRO 2 in an interleaved pipeline: a chunk's gradients are reduced, and their whole freed, after each run of pp
-    microbatches through it; else they stay whole until the last microbatch."""
+    """ZeRO 2 in an interleaved pipeline: a chunk's gradients are reduced and freed after each run of pp microbatches
+    through it; else they stay unsharded until the last microbatch."""
     offloads: tuple[OffloadModule, ...] = ()
     """Activations that it can move to host memory."""
     offloads_layers_alone: bool = True
-    """Layers are offloaded whole only where nothing is computed again and there is no pipeline (Megatron-Core)."""
+    """Whole layers are offloaded only without recomputation and without a pipeline (Megatron-Core)."""
     always_again: tuple[RecomputeModule, ...] = ()
-    """What it computes again in backward whatever it keeps."""
+    """Modules that it always recomputes in backward."""
     one_program: bool = False
-    """All devices run one program: stages and chunks hold equally many layers, microbatches come in rounds of pp, and
-    a schedule other than 1F1B may interleave."""
+    """All devices run one program: stages and chunks have equal numbers of layers, microbatches come in rounds of pp,
+    and schedules other than 1F1B may interleave."""
     optional_sequence_parallel: bool = True
-    """Sequence parallelism is a separate switch that a plan with tp may leave off."""
+    """Sequence parallelism is a separate switch that a plan with tp may turn off."""
     splits_sequence: bool = True
-    """Tensor parallelism can go with sequence parallelism."""
+    """Supports sequence parallelism with tensor parallelism."""
     contexts: bool = True
-    """Context parallelism is among its degrees."""
+    """Supports context parallelism."""
     most_zero_with_tp: int = 3
-    """Highest ZeRO stage that goes with tensor parallelism."""
+    """Highest ZeRO stage supported with tensor parallelism."""
     groups_shards: bool = True
-    """Shards can be spread over fewer devices than hold replicas (HSDP)."""
+    """Supports sharding over fewer devices than hold replicas (HSDP)."""
     recomputes_parts: bool = True
-    """Parts of a layer, or some of the layers, can be recomputed; else all layers or none."""
+    """Supports recomputing parts of a layer or some of the layers; else all layers or none."""
     overlaps_recomputed: bool = True
-    """``ep_overlap`` goes with layers recomputed whole."""
+    """``ep_overlap`` is supported with fully recomputed layers."""
     experts_fill_groups: bool = False
-    """Expert ranks are taken from tp and cp first, and whole: ep is a multiple of tp x cp."""
+    """Expert ranks fill tp and cp first, and completely: ep is a multiple of tp x cp."""
     spreads_mtp: bool = True
-    """Multi-token prediction goes with pipelines and context parallelism."""
+    """Supports multi-token prediction with pipelines and context parallelism."""
     launchable: bool = False
     """Sartor can write its launch files."""
     in_files: JsonMap = field(default_factory=dict)
-    """Limits (fields of this record) of the launch files that sartor writes for it."""
+    """Limits (fields of this record) that apply to the launch files sartor writes for it."""
     releases: tuple[Release, ...] = ()
 
-    # usual: what a published run that does not say is taken to have done
+    # usual: assumed for a published run that does not say
     usual_zero_stage: int = 0
     plain_fp8: Recipe = Recipe.FP8_DELAYED
     """What ``fp8`` means."""
@@ -217,13 +217,13 @@ class Trainer:
 
     @property
     def adds_gradients(self) -> Accumulation:
-        """``accumulation`` with the switch ``grad_fusion``."""
+        """``accumulation``, after the switch ``grad_fusion``."""
         off = self.accumulation is Accumulation.FUSED and not self.grad_fusion
         return Accumulation.ADDED if off else self.accumulation
 
     @property
     def habits(self) -> MemoryHabits:
-        """``memory`` with the switch ``fused_loss``."""
+        """``memory``, after the switch ``fused_loss``."""
         held = self.memory
         if not self.fused_loss:
             return held

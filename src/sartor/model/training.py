@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """A training job: everything that all plans of a search share."""
+    """A training job: everything that the plans of a search share."""
 
     shape: TransformerShape
     seq_len: int
@@ -49,32 +49,32 @@ class TrainingJob:
     recipe: Recipe = Recipe.BF16
     optimizer: Optimizer = Optimizer.ADAM
     moments_dtype: DType = DType.FP32
-    """In which the optimizer keeps its moments between steps (Megatron's precision-aware optimizer; DeepSeek-V3 kept
-    bf16, arXiv 2412.19437, sec. 3.3.2); they are updated in fp32."""
+    """Type of the optimizer's moments between steps (Megatron's precision-aware optimizer; DeepSeek-V3 kept bf16, arXiv
+    2412.19437, sec. 3.3.2); they are updated in fp32."""
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     routing_skew: float = 1.0
-    """Largest expert's token rows over the mean."""
+    """Token rows of the most loaded expert over the mean."""
     dropout: bool = False
     trainer: Trainer = field(default_factory=Trainer)
     recompute_modules: frozenset[RecomputeModule] = frozenset({RecomputeModule.CORE_ATTN})
-    """What ``Recompute.SELECTIVE`` computes again."""
+    """Modules that ``Recompute.SELECTIVE`` recomputes."""
     offload_modules: frozenset[OffloadModule] = frozenset()
-    """What of a layer's activations waits for backward in host memory."""
+    """Activations of a layer that are in host memory between forward and backward."""
     offload_layers: int = 0
-    """On each device, the layers that do so; 0: all."""
+    """Layers per device that are offloaded; 0: all."""
     document_len: int = 0
     """Tokens of each document packed into a sequence: attention stays within it. 0: a sequence is one document."""
     trains_weights: bool = True
     """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
     model."""
     frozen_bits: int = 16
-    """In which frozen layers are held; 4: NormalFloat in blocks of 64, made 16-bit again for every pass (QLoRA,
+    """Bits per weight of frozen layers; 4: NormalFloat in blocks of 64, converted to 16 bits in every pass (QLoRA,
     Dettmers et al. 2023, arXiv 2305.14314, sec. 3)."""
 
     @property
     def recomputes_nothing(self) -> bool:
-        """Selective recomputation saves nothing: the attention core alone, which a flash kernel does not keep."""
+        """Whether selective recomputation saves nothing: only the attention core, with a flash kernel."""
         flash = self.attention_kernel is AttentionKernel.FLASH
         return flash and self.recompute_modules <= {RecomputeModule.CORE_ATTN}
 
@@ -84,7 +84,7 @@ class TrainingJob:
 
     @property
     def recomputable(self) -> list[RecomputeModule]:
-        """Modules that the model's layers have."""
+        """Modules that exist in the model's layers."""
         ffns = [part for layer in self._layers for part in layer.all_ffns]
         moe = [part for part in ffns if isinstance(part, MoeFfn)]
         latent = any(isinstance(mixer, LatentAttentionMixer) for layer in self._layers for mixer in layer.mixers)
@@ -119,9 +119,9 @@ class TrainingJob:
 class TrainingPlan:
     """A plan for a job, or many as arrays that broadcast.
 
-    ``dims`` holds tp, pp, dp, cp, ep (tp x pp x dp x cp devices; ep within dp x cp, within tp x dp x cp where experts
-    stay whole) and sequence parallelism. Ranks are numbered as Megatron does: tp innermost, then cp, then dp (ep the
-    inner part of cp x dp), pp outermost.
+    ``dims`` holds tp, pp, dp, cp, ep (tp x pp x dp x cp devices; ep is within dp x cp, or tp x dp x cp if experts stay
+    whole) and sequence parallelism. Ranks are numbered as Megatron does: tp innermost, then cp, then dp (ep the inner
+    part of cp x dp), pp outermost.
     """
 
     dims: ParallelDims = field(default_factory=ParallelDims)
@@ -141,7 +141,7 @@ class TrainingPlan:
     """With ``Recompute.FULL``: layers per stage that are recomputed; -1 all."""
     optimizer_offload: Bools = False
     stage_layers: tuple[int, ...] | None = None
-    """Layers of each chunk in model order (pp x virtual_stages chunks) of a single plan; None: as even as possible
+    """For a single plan, layers of each chunk in model order (pp x virtual_stages chunks); None: as even as possible
     without counting embedding and head, the first chunks taking the rest."""
 
     @property

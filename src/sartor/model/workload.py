@@ -20,7 +20,7 @@ class Phase(Enum):
 
 
 def phase_weights(text: str) -> dict[Phase, float]:
-    """``train:0.7,decode:0.3`` -> weights by phase. Raises ``InputError`` where they are not positive or do not sum to
+    """``train:0.7,decode:0.3`` -> weights by phase. Raises ``InputError`` if they are not positive or do not sum to
     one."""
     words = [word.partition(":") for word in text.split(",")]
     names = {phase.value: phase for phase in Phase}
@@ -39,7 +39,7 @@ def phase_weights(text: str) -> dict[Phase, float]:
 
 
 class AttentionKernel(Enum):
-    """``FLASH``: one fused kernel. ``UNFUSED``: score, softmax and over-value as kernels of their own."""
+    """``FLASH``: one fused kernel. ``UNFUSED``: separate kernels for scores, softmax and weighted values."""
 
     FLASH = "flash"
     UNFUSED = "unfused"
@@ -61,10 +61,10 @@ class Workload:
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     dropout: bool = False
     routing_skew: float = 1.0
-    """Tokens of the busiest expert relative to the mean."""
+    """Tokens of the most loaded expert relative to the mean."""
     document_len: int = 0
-    """Tokens of each document packed into a sequence of training: its attention stays within it. It divides
-    ``seq_len``; 0: a sequence is one document."""
+    """Tokens of each document packed into a training sequence, a divisor of ``seq_len``: attention stays within it. 0:
+    a sequence is one document."""
 
     @property
     def new_tokens(self) -> Ints:
@@ -77,5 +77,5 @@ class Workload:
 
     @property
     def kv_len(self) -> Ints:
-        """Most keys that a full-attention query sees."""
+        """Largest number of keys that a full-attention query sees."""
         return self.context_len + 1 if self.phase is Phase.DECODE else self.context_len + self.seq_len

@@ -1,1 +1,1 @@
-"""Readers of what a user brings: model configs, operator graphs, instances, spaces; and tracing of PyTorch modules."""
+"""Readers of the user's files: model configs, operator graphs, instances, spaces; and tracing of PyTorch modules."""

@@ -1,4 +1,4 @@
-"""From the bytes of a config.json to one plain dictionary, or one sentence on why not. Nothing here knows a model."""
+"""From the bytes of a config.json to a plain dictionary, or an error in one sentence. No knowledge of models here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_config(data: bytes, *, name: str = "config.json") -> JsonDict:
 
 
 def _check_keys(config: JsonDict) -> None:
-    """Field names are ASCII without exception; anything else is a typing error or a disguise."""
+    """Field names are always ASCII; anything else is a typing error or a look-alike."""
     for key, value in config.items():
         if not key.isascii():
             raise InputError(
@@ -44,17 +44,17 @@ def _check_keys(config: JsonDict) -> None:
 
 
 _LOOK_ALIKES = dict(zip("асеорхуіјѕԁһӏɡοαινκτρϲⅼ", "aceopxyijsdhlgoaivktpcl", strict=True))
-"""Cyrillic, Greek and other letters drawn like Latin ones (Unicode TR 39, confusables, the lower-case Latin part)."""
+"""Cyrillic, Greek and other letters drawn like Latin ones (Unicode TR 39, confusables of lower-case Latin)."""
 
 
 def skeleton(text: str) -> str:
-    """The ASCII text that ``text`` looks like, invisible characters left out."""
+    """The ASCII text that ``text`` looks like, without invisible characters."""
     folded = unicodedata.normalize("NFKD", text)
     return "".join(_LOOK_ALIKES.get(c, c) for c in folded if _LOOK_ALIKES.get(c, c).isascii() and c.isprintable())
 
 
 @cache
 def packaged_json(name: str) -> JsonDict:
-    """A table of facts that the package ships beside these modules."""
+    """A JSON table shipped with the package."""
     table: JsonDict = json.loads(files("sartor.read").joinpath(name).read_text(encoding="utf-8"))
     return table

@@ -1,8 +1,8 @@
 """Published defaults of the model classes: what a field means when a file of that ``model_type`` omits it.
 
-The table (``class_defaults.json``) holds facts only, one entry per model type: the default values of the fields
-that say something about shape, other names a field goes by, and which model type a nested config is when it does
-not say. ``lab/class_defaults.py`` writes it from the configuration classes of the release it names.
+The table (``class_defaults.json``) holds facts only, one entry per model type: default values of the fields that affect
+the shape, aliases of fields, and the default model type of nested configs. ``lab/class_defaults.py`` writes it from the
+configuration classes of the release it names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sartor.read.config_text import packaged_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassDefaults:
-    """What is published about one model type; empty for an unknown one."""
+    """Published defaults of one model type; empty for an unknown one."""
 
     values: JsonDict = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def class_defaults(model_type: str) -> ClassDefaults:
 
 @cache
 def published_field_names() -> frozenset[str]:
-    """Every field of any published configuration class, of a nested part or of a relative."""
+    """Every field of any published configuration class, including nested configs and base classes."""
     return frozenset(str(packaged_json("class_defaults.json")["field_names"]).split())
 
 

@@ -1,6 +1,6 @@
-"""From a name to a traced model: a Hugging Face config, a zoo model, a model type, or a factory of the user's own.
+"""From a name to a traced model: a Hugging Face config, a zoo model, a model type, or the user's own factory.
 
-The extra ``torch`` is needed here and nowhere else; it is imported when a trace is asked for.
+Only this needs the extra ``torch``, which is imported when a trace is requested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def extract(
     type of transformers, or ``org/name``. ``inputs`` are those of a factory's module, each ``name=8x1024:float32``.
     Hugging Face models are fed ``microbatch_size`` sequences (1) of ``seq_len`` tokens (2048, or their longest) in
     ``dtype`` (bf16); a factory's module keeps its own dtype unless one is given. ``eager``: every memory-bound operator
-    is a kernel of its own. Raises ``InputError`` (also where torch is not installed).
+    is a separate kernel. Raises ``InputError`` (also if torch is not installed).
     """
     if phase not in PHASES:
         raise InputError("phase", phase, "must be train (forward and backward) or prefill (forward)", "train")
@@ -76,7 +76,7 @@ def extract(
 
 
 def needs_torch(feature: str, *, transformers: bool = False) -> None:
-    """Refuse with the command that installs what is missing."""
+    """Raise ``MissingExtraError``, with the command that installs what is missing."""
     from importlib.util import find_spec
 
     missing = [name for name in ("torch", *(("transformers",) if transformers else ())) if find_spec(name) is None]
@@ -85,7 +85,7 @@ def needs_torch(feature: str, *, transformers: bool = False) -> None:
 
 
 def hugging_face_fields(text: str) -> tuple[JsonMap, str]:
-    """The config of a path, a hub id, a zoo model or a bare model type, and what to call the model."""
+    """The config of a path, a hub id, a zoo model or a model type, and the model's display name."""
     path = Path(text)
     if text.endswith((".json", "/", "\\")) or path.exists():
         fields = read_config(path)
@@ -101,7 +101,7 @@ def hugging_face_fields(text: str) -> tuple[JsonMap, str]:
 
 
 def _by_name(text: str) -> tuple[JsonMap, str]:
-    """A zoo model's config, or a model type's default one."""
+    """A zoo model's config, or a model type's default config."""
     from sartor.read.torch_trace.hugging_face import known_types
 
     try:
@@ -114,7 +114,7 @@ def _by_name(text: str) -> tuple[JsonMap, str]:
 
 
 def _is_factory(text: str) -> bool:
-    """``package.module:factory`` and ``file.py:factory``; a path that exists is a path."""
+    """Whether ``text`` is ``package.module:factory`` or ``file.py:factory``; an existing path is a path."""
     where, colon, name = text.rpartition(":")
     return bool(colon and where) and all(part.isidentifier() for part in name.split(".")) and not Path(text).exists()
 

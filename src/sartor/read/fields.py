@@ -1,4 +1,4 @@
-"""A config as its readers see it: fields by name and alias, checked, with every default that was taken written down."""
+"""A config for its readers: fields by name and alias, checked, with a record of every default that was used."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from sartor.model.shape import MAX_LAYERS
 from sartor.read.defaults import ClassDefaults, class_defaults
 
 MAX_SIZE = 2**28
-"""Largest size that is read; the largest published (positions, vocabularies) stay below 2**24."""
+"""Largest size accepted; published ones (positions, vocabularies) stay below 2**24."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What a reader had to take from elsewhere than the file, in the order it came up."""
+    """Everything that a reader took from elsewhere than the file, in order."""
 
     assumptions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     inexact: list[str] = field(default_factory=list)
     """Reasons why the counts may differ from the real model's."""
     factor: float = 1.0
-    """What the interval of every prediction is widened by."""
+    """Factor by which the interval of every prediction is widened."""
     parts: list[str] = field(default_factory=list)
     """Model types of the nested configs that were read."""
     asked: dict[str, set[str]] = field(default_factory=dict)
-    """Names of the fields that a reader asked for, by where their config sits in the file."""
+    """Names of the fields that readers looked up, by path of their config in the file."""
 
     def assume(self, sentence: str) -> None:
         if sentence not in self.assumptions:
@@ -40,7 +40,7 @@ class Ledger:
             self.notes.append(sentence)
 
     def guess(self, sentence: str, factor: float = 1.05) -> None:
-        """An assumption that no published default backs: the counts are no longer exact."""
+        """Record an assumption without a published default: the counts are no longer exact."""
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
             self.inexact.append(sentence)
@@ -51,17 +51,17 @@ class Ledger:
 class Fields:
     """One (sub-)config: ``raw`` as in the file, the published class defaults behind it, and the shared ledger.
 
-    Every getter takes the canonical field name and further names it goes by; the first that the file holds (and
-    is not null) counts, then the class default. Getters named ``optional_*`` answer None where nothing is given.
+    Every getter takes the canonical field name and its aliases; the first one in the file that is not null counts, then
+    the class default. Getters named ``optional_*`` return None if nothing is given.
     """
 
     raw: JsonDict
     model_type: str = ""
     path: str = ""
-    """Where this sub-config sits in the file: ``""`` or ``"text_config."``."""
+    """Path of this sub-config in the file: ``""`` or ``"text_config."``."""
     ledger: Ledger = field(default_factory=Ledger)
     architecture: str = ""
-    """The class the file names in ``architectures``, or ``""``."""
+    """The class named in ``architectures``, or ``""``."""
 
     @property
     def defaults(self) -> ClassDefaults:
@@ -70,14 +70,14 @@ class Fields:
     # -- values -----------------------------------------------------------------------------------------------
 
     def size(self, name: str, *aliases: str, least: int = 1) -> int:
-        """A positive integer the model cannot be without; the class default where the file omits it."""
+        """A required positive integer; the class default if the file omits it."""
         value = self.optional_size(name, *aliases, least=least)
         if value is None:
             raise self.missing(name, *aliases)
         return value
 
     def essential(self, name: str, *aliases: str) -> int:
-        """As `size`, but a whole file (not a nested part of one) must state it: no model is its class's defaults."""
+        """Like `size`, but must be in the file (in nested configs a default will do): no model is just its defaults."""
         found, value, in_file = self._find((name, *aliases))
         if not in_file and (not self.path or value is None):
             raise self.missing(name, *aliases)
@@ -86,7 +86,7 @@ class Fields:
         return self.size(name, *aliases)
 
     def optional_size(self, name: str, *aliases: str, least: int = 1) -> int | None:
-        """An integer of at least ``least``, or None where neither the file nor the class gives one."""
+        """An integer of at least ``least``, or None if neither the file nor the class gives one."""
         found, value, in_file = self._find((name, *aliases))
         if value is None:
             return None
@@ -96,14 +96,14 @@ class Fields:
         return checked
 
     def layers(self, name: str = "num_hidden_layers", *aliases: str) -> int:
-        """How many layers; bounded, so that a pattern may be written out layer by layer."""
+        """Number of layers; bounded, because patterns are written out layer by layer."""
         count = self.essential(name, *aliases)
         if count > MAX_LAYERS:
             raise InputError(self.path + name, count, f"must be at most {MAX_LAYERS} layers")
         return count
 
     def flag(self, name: str, *aliases: str, default: bool | None = None) -> bool:
-        """A boolean; ``default`` where neither file nor class says."""
+        """A boolean; ``default`` if neither file nor class gives one."""
         found, value, in_file = self._find((name, *aliases))
         if value is None:
             value, in_file = bool(default), False
@@ -176,16 +176,16 @@ class Fields:
         return any(self.raw.get(name) is not None for name in self._all_names(names))
 
     def given(self, name: str, otherwise: object = None) -> Any:
-        """What the file holds under just this name, unchecked."""
+        """The file's value under exactly this name, unchecked."""
         self._all_names((name,))
         return self.raw.get(name, otherwise)
 
     def nested(self, name: str, model_type: str = "") -> Fields | None:
-        """The sub-config ``name`` as Fields, None where the file has none; ``model_type``: what it is when silent."""
+        """The sub-config ``name`` as Fields, None if there is none; ``model_type``: its default type."""
         return None if self.raw.get(name) is None else self.part(name, model_type)
 
     def part(self, name: str, model_type: str = "") -> Fields:
-        """As `nested`; where the file has none, the defaults of ``model_type``'s class."""
+        """Like `nested`, but with the defaults of ``model_type``'s class if the file has none."""
         value = self.raw.get(name)
         if value is not None and not isinstance(value, dict):
             raise InputError(self.path + name, value, "must be an object")
@@ -200,7 +200,7 @@ class Fields:
     # -- checks -----------------------------------------------------------------------------------------------
 
     def missing(self, name: str, *aliases: str) -> InputError:
-        """The refusal for a field that is needed and not there."""
+        """The error for a required field that is missing."""
         null = next((n for n in self._all_names((name, *aliases)) if n in self.raw), None)
         if null is not None:
             return InputError(self.path + null, self.raw[null], "must be a positive integer")
@@ -223,7 +223,7 @@ class Fields:
         return every
 
     def _find(self, names: tuple[str, ...]) -> tuple[str, Any, bool]:
-        """Name found, value, and whether it came from the file."""
+        """Name found, value, and whether it is from the file."""
         every = self._all_names(names)
         present = [name for name in every if name in self.raw]
         given = [name for name in present if self.raw[name] is not None]

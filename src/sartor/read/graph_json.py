@@ -1,7 +1,7 @@
 """Traced models as files: what ``sartor extract --out graph.json`` writes and estimate, plan and design read.
 
-The format is ``sartor/extract/1`` (docs/json.md). An operator's sizes carry the names of its noun in
-``sartor.operators``; keys that are not needed to price a graph (``flops``, ``versions``) are written and not read.
+The format is ``sartor/extract/1`` (docs/json.md). An operator's sizes are named as in its class in
+``sartor.operators``; keys that are not needed for pricing (``flops``, ``versions``) are written but not read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "grouped_gemm": ("groups", "rows", "n", "k"),
     "attention": ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim"),
 }
-"""Sizes of each kind, all at least 1; every other kind is memory-bound and has ``rows`` and ``cols``."""
+"""Sizes of each kind, all at least 1; all other kinds are memory-bound and have ``rows`` and ``cols``."""
 NOUNS: dict[str, type] = {"gemm": Gemm, "grouped_gemm": GroupedGemm, "attention": Attention}
 MEMORY_KINDS = tuple(kind.value for kind in MemoryBoundKind)
 PHASES = ("train", "prefill")
@@ -131,7 +131,7 @@ def _operator_body(op: Operator, call: TracedCall) -> JsonDict:
 
 
 def _habits(op: Operator) -> JsonDict:
-    """What a kind has beside sizes."""
+    """Fields of an operator other than its sizes."""
     if isinstance(op, Attention):
         return {"causal": op.causal, "window": op.window}
     if isinstance(op, MemoryBound):
@@ -140,7 +140,7 @@ def _habits(op: Operator) -> JsonDict:
 
 
 def is_graph(path: Path) -> bool:
-    """Whether a file says that it is a traced model."""
+    """Whether a file claims to be a traced model."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return False
@@ -155,19 +155,19 @@ def read_graph(path: Path) -> TracedModel:
 
 
 def read_traced(path: Path) -> ModelReading:
-    """The traced model in a file, as a model that was read. Raises ``InputError``."""
+    """The traced model in a file, as a ``ModelReading``. Raises ``InputError``."""
     return traced_reading(read_graph(path))
 
 
 def traced_reading(traced: TracedModel) -> ModelReading:
-    """A traced model as a model that was read: its counts are the module's own."""
+    """A traced model as a ``ModelReading``: its counts are the module's own."""
     versions = ", ".join(f"{name} {version}" for name, version in traced.versions)
     source = f"operators as traced from {traced.source}" + (f" ({versions})" if versions else "")
     return ModelReading(shape=traced_shape(traced), notes=(source, *traced.notes), architecture=traced.module_class)
 
 
 def not_traced(reading: ModelReading, what: str) -> None:
-    """Refuse a question that changes the shape of a model that was traced."""
+    """Raise ``InputError`` for a command that would change the shape of a traced model."""
     if reading.shape.traced is not None:
         must = (
             "an extracted graph cannot change its shape: estimate, plan and design read it; ask this of a config.json"
@@ -233,7 +233,7 @@ def _layer(read: _Reader, i: int, row: object) -> TracedLayer:
 
 
 def _check_layers(read: _Reader, layers: tuple[TracedLayer, ...]) -> None:
-    """Positions are those of a permutation: every layer stands somewhere, none twice."""
+    """Raise unless the positions of all layers form a permutation."""
     if not layers:
         raise InputError(f"{read.name}: layers", "[]", "must hold at least one kind of layer")
     for i, layer in enumerate(layers):
@@ -290,14 +290,14 @@ def _operator(read: _Reader, i: int, row: object, num_layers: int) -> tuple[Oper
 
 
 def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
-    """Shapes are told for people alone: what is none is left out."""
+    """Shapes, which are only informative; malformed ones are left out."""
     if not isinstance(value, list):
         return ()
     return tuple(tuple(shape) for shape in value if isinstance(shape, list) and all(isinstance(x, int) for x in shape))
 
 
 class _Reader:
-    """Fields of one file, each refused with its place where it is not what it must be."""
+    """Reads the fields of one file; errors name the field's place."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Models by hub id: their config.json through huggingface-hub's cache, offline where it is there."""
+"""Models by hub id: their config.json, from huggingface-hub's cache or the network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]{0,95}/[A-Za-z0-9][\w.\-]{0,95}\Z")
 
 
 def fetch_config(hub_id: str) -> Path:
-    """Path of a hub model's config.json, fetched unless it is in the cache. Only that one file is asked for.
+    """Path of a hub model's config.json, fetched unless it is in the cache. No other file is downloaded.
 
-    Raises ``InputError`` for a name that is none or cannot be reached, ``MissingExtraError`` without the extra.
+    Raises ``InputError`` for an invalid or unreachable name, ``MissingExtraError`` without the extra.
     """
     if not HUB_ID.match(hub_id):
         raise InputError("model", hub_id, "must be a path, a zoo name (sartor catalog models) or a hub id org/name")
@@ -23,7 +23,7 @@ def fetch_config(hub_id: str) -> Path:
         raise MissingExtraError(f"reading {hub_id} from the hub (there is no such path)", "hub") from None
     try:
         return Path(hf_hub_download(hub_id, "config.json"))
-    except Exception as error:  # the library's errors are many and change; each means the same here
+    except Exception as error:  # the library has many, changing error types; all mean the same here
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             "model", hub_id, f"no such path, and no config.json could be fetched from the hub: {reason}"

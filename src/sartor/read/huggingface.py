@@ -1,8 +1,8 @@
 """Hugging Face ``config.json`` to `TransformerShape`: counted from fields and architecture, never from a name.
 
-Known model types are read as their published classes build them; what a file leaves out is taken from the classes'
-published defaults and said. An unknown model type is read by its field names, every guess is said, and the
-interval of each prediction is widened. Nothing in a file is followed or executed (``auto_map`` least of all).
+Known model types are read as their published classes build them; missing fields get the classes' published defaults,
+which are reported. An unknown model type is read by its field names, every guess is reported, and the interval of each
+prediction is widened. No code or link in a file is followed (``auto_map`` least of all).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
 def read_model(source: Path | str | bytes | JsonDict, *, name: str = "") -> ModelReading:
     """Read a config.json: its path or folder, its bytes, or the dictionary already parsed.
 
-    Raises `InputError` with one sentence where the file cannot be used.
+    Raises `InputError` with one sentence if the file cannot be used.
 
     >>> reading = read_model({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257})
     >>> reading.shape.hidden_size
@@ -53,7 +53,7 @@ def read_model(source: Path | str | bytes | JsonDict, *, name: str = "") -> Mode
 
 
 def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
-    """Read a parsed config. ``name`` is what to call the model where the file does not."""
+    """Read a parsed config. ``name`` is the model's name if the file has none."""
     ledger = Ledger()
     model_type, architecture = _model_type(config), _architecture(config)
     if not model_type and not architecture:
@@ -91,7 +91,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
 
 
 def _check_heads(shape: TransformerShape) -> None:
-    """Heads so many that none has a width left."""
+    """Raise if there are so many heads that their width is 0."""
     for stack in shape.stacks:
         for mixer in (mixer for run in stack.runs for mixer in run.layer.mixers):
             if isinstance(mixer, AttentionMixer) and mixer.head_dim < 1:
@@ -100,7 +100,7 @@ def _check_heads(shape: TransformerShape) -> None:
 
 
 def _say_what_is_not_priced(shape: TransformerShape, ledger: Ledger) -> None:
-    """Prices are of a text workload: towers beside the text are counted, and neither timed nor held in memory."""
+    """Report that towers are in num_params but not in time and memory, which are for the text alone."""
     counted = count_params(shape)
     beside, total = int(counted.total - counted.text), int(counted.total)
     if beside and any(stack.is_text for stack in shape.stacks):
@@ -111,8 +111,8 @@ def _say_what_is_not_priced(shape: TransformerShape, ledger: Ledger) -> None:
 
 
 def _say_what_nobody_reads(config: JsonDict, ledger: Ledger, path: str = "") -> None:
-    """Fields of no published class that no reader asked for: named, and where one is nearly a field that the file
-    lacks, taken for a misspelling that may have cost the count its value."""
+    """Report fields that no published class has and no reader looked up; one that resembles a field missing from the
+    file is taken for a misspelling, so the counts are no longer exact."""
     asked, known = ledger.asked.get(path, set()), published_field_names()
     unread = [k for k in config if k not in asked and k not in known and not k.startswith("_")]
     lacking = sorted(asked - config.keys())
@@ -157,7 +157,7 @@ def _architecture(config: JsonDict) -> str:
 
 
 def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
-    """The published class a file is built as: the one it names, else its model type's first auto class."""
+    """The published class to build: the one the file names, else its model type's first auto class."""
     if is_published_class(architecture):
         return architecture
     built = default_class(model_type)
@@ -176,7 +176,7 @@ _DTYPES = re.compile(r"(torch\.)?(auto|half|float|double|bfloat16|(u?int|float)(
 
 
 def _check_dtype(config: JsonDict) -> None:
-    """A dtype changes no count, but a file with one that does not exist is damaged."""
+    """No count depends on the dtype, but a file with an invalid one is damaged."""
     for name in ("torch_dtype", "dtype"):
         value = config.get(name)
         if value is not None and not (isinstance(value, str) and _DTYPES.match(value)):
@@ -189,7 +189,7 @@ _WINDOWS = ("sliding_window", "attention_window_size", "sliding_window_size")
 
 
 def _check_what_changes_no_count(config: JsonDict, path: str = "") -> None:
-    """Activations are names and windows lengths, also where no count depends on them; -1 is written for no window."""
+    """Activations must be names and windows lengths even where no count depends on them; -1 means no window."""
     for name in _ACTIVATIONS:
         if not isinstance(config.get(name), (str, dict, type(None))):
             raise InputError(path + name, config[name], "must be the name of an activation", "silu, gelu")

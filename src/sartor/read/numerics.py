@@ -1,4 +1,4 @@
-"""The fields of a config.json that change what a model computes and none of its sizes."""
+"""The fields of a config.json that change what a model computes but none of its sizes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NAMES = {
 
     "z_loss": ("router_z_loss_coef",),
 }  # fmt: skip
-"""Fields by their names in `sartor.model.numerics`, the first that a file holds winning."""
+"""Config fields by their name in `sartor.model.numerics`; the first one in the file counts."""
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config")
 SUSPECT = re.compile(
     r"multiplier|softcap|_clip|clip_|temperature|alibi|sandwich|post_norm|residual_multi|residual_scal|jitter|scale_attn|attn_scale|"
     r"scale_depth|dim_model_base|router_scal|logit_scal|no_rope|mup_|swiglu_|norm_after|route_scale|score_function"
 )
-"""A field with such a name may change what is computed; it is carried by its own name."""
+"""Fields with such names may change what is computed; they are kept under their own names."""
 PLAIN = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
@@ -50,11 +50,11 @@ PLAIN = {
     "no_rope_layer_interval": None,
     "offset_alibi": None,
 }
-"""Suspect names whose plain value is this, or (None) that the shape itself holds."""
+"""Suspect fields with their plain value; None: the shape itself holds them."""
 
 
 def read_numerics(config: JsonMap, family: str, activation: str = "") -> Numerics:
-    """What the file says beside sizes, over what its class does where the file is silent (its ``activation``)."""
+    """The file's numerics, with those of its class where the file says nothing (and its default ``activation``)."""
     section = next((config[name] for name in SECTIONS if isinstance(config.get(name), dict)), None)
     fields: JsonMap = config if section is None else {**section}
     inner = family if section is None else str(section.get("model_type") or family)
@@ -104,13 +104,13 @@ def _rope(fields: JsonMap) -> dict[str, Value]:
     if kind in ("default", "", None):
         return {name: value for name, value in out.items() if name in ("rope_theta", "rope_local_theta")}
     longest = _scalar(fields.get("max_position_embeddings"))
-    if longest and kind in ("yarn", "llama3"):  # what the classes take where nothing is said
+    if longest and kind in ("yarn", "llama3"):  # the classes' default
         out.setdefault("rope_original_max_positions", longest)
     return {"rope_type": str(kind), **out}
 
 
 def _rope_layers(fields: JsonMap, family: str) -> dict[str, Value]:
-    """Which layers rotate queries and keys (1) and which do not (0); nothing where all do."""
+    """Which layers rotate queries and keys (1) and which do not (0); empty if all do."""
     every = fields.get("no_rope_layer_interval", 4 if family in ("smollm3", "llama4_text") else None)
     bits, layers = fields.get("no_rope_layers"), fields.get("num_hidden_layers")
     if not bits and isinstance(every, int) and isinstance(layers, int) and every > 0 and 0 < layers <= MAX_LAYERS:
@@ -121,7 +121,7 @@ def _rope_layers(fields: JsonMap, family: str) -> dict[str, Value]:
 
 
 def _unknown(fields: JsonMap) -> dict[str, Value]:
-    """Fields that may change the model and have no name here, where they are not switched off."""
+    """Fields that may change the model but have no name here, unless they are switched off."""
     read = {place for places in NAMES.values() for place in places}
     out: dict[str, Value] = {}
     for name, value in fields.items():

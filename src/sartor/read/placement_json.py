@@ -1,7 +1,7 @@
-"""Placement instances in the public program's JSON (msr-fiddle/phaze, Solver/device_placement) as a problem.
+"""Placement instances in the JSON of the public program (msr-fiddle/phaze, Solver/device_placement).
 
-Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Fields this reader
-does not know are left alone, so files may carry remarks.
+Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Unknown fields are
+ignored, so files may have comments.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def read_placement(path: Path) -> PlacementProblem:
 
 
 def read_terms(path: Path) -> PlacementTerms:
-    """Richer terms in a file of their own."""
+    """Additional cost terms from a separate file."""
     return parse_terms(read_object(path))
 
 
 def read_object(path: Path) -> JsonDict:
-    """The JSON object in a file. Raises `InputError` where there is none."""
+    """The JSON object in a file. Raises `InputError` if there is none."""
     return parse_json(read_bytes(path, "instance", "must be a JSON file"), name=path.name)
 
 
@@ -64,7 +64,7 @@ def parse_placement(raw: JsonDict) -> PlacementProblem:
 
 
 def parse_terms(raw: JsonDict) -> PlacementTerms:
-    """Richer terms from their JSON object (docs/concepts/placement.md); what it leaves out is off."""
+    """Additional cost terms from a JSON object (docs/concepts/placement.md); missing ones are off."""
     unknown = sorted(set(raw) - set(TERMS))
     if unknown:
         near = ", ".join(difflib.get_close_matches(unknown[0], TERMS, n=1)) or ", ".join(TERMS)
@@ -154,7 +154,7 @@ def _edge(row: object, where: str) -> Edge:
 
 
 def _fixed(raw: JsonDict) -> FixedStrategy | None:
-    """The expert's strategy; None where the file gives none of its fields."""
+    """The expert's strategy; None if the file has none of its fields."""
     if not any(name in raw for name in FIXED):
         return None
     stages, tensor, data, layers = (_integer(raw, name) for name in FIXED)
@@ -175,7 +175,7 @@ def _given(raw: JsonDict, name: str, where: str) -> Any:
 
 
 LARGEST = 1e30
-"""Far beyond any seconds or bytes; sums and multiples of it do not overflow."""
+"""Far beyond any seconds or bytes, yet sums and multiples of it do not overflow."""
 
 
 def _path(name: str, where: str) -> str:

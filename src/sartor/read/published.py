@@ -1,4 +1,4 @@
-"""Names of the published model classes: whether a class exists, and which one a model type is without a name.
+"""Names of the published model classes: whether a class exists, and the default class of a model type.
 
 ``published_classes.json`` holds names only; ``lab/class_defaults.py`` writes it from the release it names.
 """
@@ -16,7 +16,7 @@ def is_published_class(name: str) -> bool:
 
 
 def default_class(model_type: str) -> str:
-    """The class built of a file of ``model_type`` that names none; ``""`` where the type is unknown."""
+    """The class to build for a file of ``model_type`` that names none; ``""`` for an unknown type."""
     return str(packaged_json("published_classes.json")["default"].get(model_type, ""))
 
 

@@ -1,8 +1,8 @@
 """Operator-scheduling instances as files.
 
 The format is that of the reference instances: ``num_tc``, ``num_vc``, ``ops`` with ``id``, ``type``, ``latency``,
-``intra_latency`` (and ``traffic``: time at full rate by the name of what operators share), and ``edges`` of ids;
-``shared`` is such a time for all operators together. Other keys (``name``, ``note``) are let through.
+``intra_latency`` (and ``traffic``: time at full rate by shared resource), and ``edges`` of ids; ``shared`` is such a
+time for all operators together. Other keys (``name``, ``note``) are ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _operator(position: int, row: object) -> ScheduledOperator:
 
 
 def _shared(value: object, where: str) -> tuple[tuple[str, Any], ...]:
-    """What operators share; an instance that names nothing leaves it free."""
+    """Times by shared resource; resources that are not named are unlimited."""
     if not isinstance(value, dict):
         raise InputError(where, value, 'must be an object of times by resource, like {"hbm": 120}')
     return tuple((printable(str(name)), time) for name, time in sorted(value.items()))

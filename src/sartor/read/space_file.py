@@ -1,7 +1,7 @@
-"""Spaces of accelerators as TOML files: axes in the units people read, checked by pydantic at the door.
+"""Spaces of accelerators as TOML files: axes in everyday units, validated by pydantic.
 
-A named space is a file of ours (``spaces/*.toml``) or the published grid; a path is the user's. What a file may say is
-``SpaceFile``; ``search.accelerator_space.space_from`` makes candidates of it.
+A named space is a packaged file (``spaces/*.toml``) or the published grid; a path is the user's own. ``SpaceFile``
+lists the allowed fields; ``search.accelerator_space.space_from`` makes the candidates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENTRIES = Path(__file__).parent / "spaces"
 
 
 class Range(BaseModel):
-    """``{from, to, step}`` or ``{from, to, factor}``; both ends belong to it where a step reaches them."""
+    """``{from, to, step}`` or ``{from, to, factor}``; both ends are included if a step reaches them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     start: float = Field(alias="from")
@@ -36,7 +36,7 @@ Axis = int | float | list[int | float] | Range
 
 
 class SpaceFile(BaseModel):
-    """A space as it is written: every axis a number, a list or a range; the candidates are their product."""
+    """A space as written: every axis is a number, a list or a range; the candidates are their product."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     name: str = ""
@@ -64,7 +64,7 @@ class SpaceFile(BaseModel):
 
 
 def load_space(name_or_path: str | Path) -> AcceleratorSpace:
-    """The space of a name (``sartor catalog spaces``) or of a TOML file. Raises ``InputError``."""
+    """A space by name (``sartor catalog spaces``) or from a TOML file. Raises ``InputError``."""
     text = str(name_or_path)
     if text.lower() == PUBLISHED:
         return published_space()
@@ -84,7 +84,7 @@ def space_names() -> tuple[str, ...]:
 
 
 def space_entry(name_or_path: str | Path) -> JsonDict:
-    """A space as ``sartor catalog spaces`` shows it: its counts, its axes as written, what is assumed."""
+    """A space as ``sartor catalog spaces`` shows it: its counts, its axes as written, its assumptions."""
     space = load_space(name_or_path)
     published = str(name_or_path).lower() == PUBLISHED
     written = _PUBLISHED_AXES if published else read_toml(_path_of(name_or_path), "space")
@@ -118,7 +118,7 @@ def _path_of(name_or_path: str | Path) -> Path:
 
 
 def _sentence(error: ValidationError, table: JsonDict) -> InputError:
-    """The first of pydantic's complaints as one sentence in our words; a misspelt axis before the one it leaves out."""
+    """The first of pydantic's errors as one sentence; a misspelt axis comes before a missing one."""
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     field = str(first["loc"][0]) if first["loc"] else "space"
     value = table.get(field, "missing")

@@ -23,11 +23,11 @@ _PRODUCTS = {
     **dict.fromkeys(("lm_head", "embed_out"), Role.LOGITS),
     "router": Role.ROUTER,
 }  # fmt: skip
-"""By the last word of the module's path: the usual names in Hugging Face and Megatron models."""
+"""By the last part of the module's path: the usual names in Hugging Face and Megatron models."""
 
 
 def traced_role(operator: Operator, module: str) -> Role:
-    """What a traced operator does, as far as its kind and its module's path tell; else ``PROJECTION``."""
+    """The role of a traced operator, if its kind or module path shows it; else ``PROJECTION``."""
     if isinstance(operator, MemoryBound):
         return kernel_role(operator.kind)
     if isinstance(operator, Attention):

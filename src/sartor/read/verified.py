@@ -1,8 +1,8 @@
-"""What is known to be exact: model types whose counts were compared to the unit with their published classes.
+"""What is known to be exact: model types with counts that were compared exactly with their published classes.
 
 ``verified.json`` holds, for every model type of the golden conformance set, the classes compared, the columns that
-differ or are not settled, and the model types met inside composite configs. ``lab/conformance.py golden`` writes
-it, so a reading is called exact only where the golden tests hold it.
+differ or are open, and the model types inside composite configs. ``lab/conformance.py golden`` writes it, so a reading
+is called exact only if the golden tests cover it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEANING = {
 
 
 def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tuple[str, ...]:
-    """Reasons why a reading is not known to be exact, one sentence each; none where it is."""
+    """Reasons why a reading is not known to be exact, one sentence each; empty if it is."""
     classes = packaged_json("verified.json")["model_types"].get(model_type)
     if classes is None:
         return (f"the counts of {model_type} have not been compared with its published class",)
@@ -43,7 +43,7 @@ def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tupl
 
 @cache
 def verified_model_types() -> frozenset[str]:
-    """Model types of which some class is exact in every column."""
+    """Model types with a class that is exact in every column."""
     return frozenset(
         name for name, classes in packaged_json("verified.json")["model_types"].items() if not all(classes.values())
     )
@@ -53,9 +53,9 @@ GENERIC_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQues
 
 
 def _differs(architecture: str, classes: dict[str, dict[str, str]]) -> dict[str, str] | None:
-    """Columns that differ, by reason; None for a class that was not compared.
+    """Columns that differ, with the reason; None for a class that was not compared.
 
-    A decoder's heads beside ``ForCausalLM`` are the library's generic ones, which the golden set holds for Llama.
+    A decoder's heads other than ``ForCausalLM`` are the library's generic ones, which the golden set covers for Llama.
     """
     if architecture in classes:
         return classes[architecture]

@@ -1,7 +1,7 @@
 """A zoo entry as the fields of a Hugging Face config, so that the published class can be built from it.
 
-Common fields go by the names every config class of transformers answers to; families that spell a size their own way
-are in ``OWN_NAMES``. What an entry does not say (rotary base, dropout, epsilons) changes no shape: the class's own.
+Common fields have the names that every config class of transformers accepts; families with their own spelling are in
+``OWN_NAMES``. What an entry does not say (rotary base, dropout, epsilons) affects no shape: class defaults apply.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COMMON = {
     "tied_embeddings": "tie_word_embeddings",
 }
 FAMILIES = {"gpt3": "gpt2"}
-"""Families without a published class, and the one that has their layers (GPT-3 is GPT-2's architecture: Brown et al.
-2020, sec. 2.1; its alternating sparse attention is left out)."""
+"""Families without a published class, and one with the same layers (GPT-3 has GPT-2's architecture: Brown et al. 2020,
+sec. 2.1; its alternating sparse attention is left out)."""
 NO_KV = {"gpt2", "opt", "bloom", "gptj", "gpt_neo", "gpt_neox", "bert", "t5"}
 OWN_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpt2": {"ffn_hidden_size": "n_inner"},
@@ -71,7 +71,7 @@ def _t5(entry: JsonMap) -> JsonDict:
 
 
 def _biases(entry: JsonMap, family: str) -> JsonDict:
-    """Llama's class has one switch for attention; the others decide by family."""
+    """Biases: some classes have one switch for attention; the others decide by family."""
     return {"attention_bias": "q" in entry["biases"]} if family in ("llama", "qwen3", "qwen3_moe", "gpt_oss") else {}
 
 
@@ -117,7 +117,7 @@ def _windows(entry: JsonMap, family: str) -> JsonDict:
 
 
 def _special(entry: JsonMap, family: str) -> JsonDict:
-    """What a class takes by another name, or would otherwise choose differently."""
+    """Fields that a class names differently, or has a different default for."""
     if family == "falcon":
         grouped = entry["num_kv_heads"] > 1
         return {

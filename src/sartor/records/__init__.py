@@ -1,1 +1,1 @@
-"""Tables of measurements: reading them, what each row is, and one target per shape."""
+"""Tables of measurements: reading them, converting rows to operators, and one target per shape."""

@@ -1,4 +1,4 @@
-"""Devices by the labels of a source of measurements."""
+"""Devices by the labels that measurement tables use."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sartor.hardware.gpu import Gpu
 from sartor.records.rows import Unexpressed
 
 Devices = Mapping[str, Gpu]
-"""A user's own datasheets, by the name that tables have for them."""
+"""A user's own datasheets, by the label used in tables."""
 
 
 def device_of(name: str, own: Devices) -> Gpu:
-    """A device by a table's label, the user's own first. Raises ``Unexpressed``."""
+    """A device by a table's label; the user's own datasheets take precedence. Raises ``Unexpressed``."""
     return own[name] if name in own else known(name)
 
 
 @cache
 def known(name: str) -> Gpu:
-    """A device by a source's label, or by a path to its datasheet. Raises ``Unexpressed`` for a name the catalogue
-    lacks, with the nearest."""
+    """A device by a table's label, or by a path to its datasheet. Raises ``Unexpressed``, naming the nearest match, for
+    a label the catalogue lacks."""
     try:
         return load_gpu(name if name.endswith(".toml") else _spelled(name))
     except InputError as error:
@@ -32,7 +32,7 @@ def known(name: str) -> Gpu:
 
 
 def _spelled(name: str) -> str:
-    """A source's label in the catalogue's spelling: some add the size of the memory, or a word more than the name has.
+    """A table's label in the catalogue's spelling, without the memory size or extra word that some add:
     ``GB200-186GB``, ``Tesla_T4``, ``NVIDIA GH200 SXM``, ``RTX-PRO-6000-Blackwell-Server-96GB``, ``MI250x-one-GCD``."""
     try:
         return load_gpu(name).name

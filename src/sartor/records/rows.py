@@ -1,8 +1,8 @@
-"""From rows of a table to operators: what was measured, in the words of ``sartor.operators``.
+"""From rows of a table to the operators in ``sartor.operators`` that were measured.
 
-Each kind of table has one reader. It takes the words a set of rows shares and their sizes (numbers, or arrays with an
-entry per row) and gives the operators one row ran, or says why they cannot be expressed. Nothing is guessed silently:
-what had to be assumed is in ``ASSUMED``.
+Each kind of table has one reader. It takes the words that a set of rows shares and their sizes (numbers, or arrays with
+an entry per row), and returns the operators that one row ran or raises ``Unexpressed``. Assumptions are listed in
+``ASSUMED``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sartor.units import Floats, Ints, ceil_div
 
 
 class Unexpressed(Exception):
-    """These rows are not what an operator describes; the message is the reason they are counted under."""
+    """Rows that no operator describes; the message is the reason they are counted under."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,11 @@ class RowWork:
     operators: tuple[Operator, ...]
     eager: bool = False
     cluster: Cluster | None = None
-    """Whose links a collective crosses, where the row names a machine of the catalogue."""
+    """Cluster whose links a collective crosses, if the row names a machine of the catalogue."""
     kernels: tuple[str, ...] = ("",)
-    """Families of grouped kernels, or frameworks of attention, that the target is the median over; empty: unknown."""
+    """Kernel families (MoE) or frameworks (attention) that the target is the median over; empty: unknown."""
     tokens: int = 0
-    """Of a model's pass; 0 where the operators are no more than they are."""
+    """Tokens of the pass, for whole models; 0 for single operators."""
 
 
 Words = JsonMap
@@ -61,12 +61,12 @@ Sizes = JsonMap
 
 
 def work_of(kind: str, words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
-    """What rows of one kind of table ran. Raises ``Unexpressed``."""
+    """Operators that rows of one kind of table ran. Raises ``Unexpressed``."""
     return READERS[kind](words, sizes, gpu)
 
 
 def outside(kind: str, words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
-    """(mask, reason) of rows that differ from the rest in what can be expressed."""
+    """(mask, reason) of rows that cannot be expressed although the rest of the set can."""
     return _OUTSIDE[kind](words, sizes, gpu) if kind in _OUTSIDE else []
 
 
@@ -84,7 +84,7 @@ DTYPES: Mapping[str, DType] = {
     "fp8_static": DType.FP8,
     "sq": DType.INT8,
 }
-"""Labels of the tables. ``sq`` is SmoothQuant: int8 operands on the int8 units."""
+"""Labels used by the tables. ``sq`` is SmoothQuant: int8 operands on the int8 units."""
 
 
 def dtype_of(label: object) -> DType:
@@ -96,7 +96,7 @@ def dtype_of(label: object) -> DType:
 
 
 def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
-    """The reason for rows with a word that nothing here is called, with the nearest that is."""
+    """The reason for rows with an unknown word, with the nearest known ones."""
     near = difflib.get_close_matches(str(value).lower(), list(known), n=3, cutoff=0.4)
     return f"{field} {str(value)[:40]}: {must}" + (f"; nearest: {', '.join(near)}" if near else "")
 
@@ -117,7 +117,8 @@ def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
 
 
 def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
-    """Searches for the best rate time the product alone: narrow operands come narrow, nothing quantizes them first."""
+    """Searches for the best rate time the GEMM alone: narrow operands are stored narrow, with no kernel to quantize
+    them."""
     dtype = dtype_of(words["dtype"])
     gemm = Gemm(name="gemm", **{name: sizes[name] for name in "mnk"}, dtype=dtype, quantized=dtype.bytes < 2)
     return RowWork(operators=(gemm,))
@@ -166,7 +167,7 @@ def _attention(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
 
 
 def _pass(words: Words) -> Pass:
-    """Forward, unless a row says backward."""
+    """Backward if the row says so, else forward."""
     return Pass.BACKWARD if str(words.get("pass", "")).lower() == "backward" else Pass.FORWARD
 
 
@@ -215,12 +216,11 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
 def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     """One device's share of a fused layer: permute, gate and up, activation, down, and the weighted sum back.
 
-    With ``moe_ep_size`` devices sharing the experts, this one holds experts / ep and does what ``num_tokens`` x topk
-    routed rows leave it; the exchange between devices is not part of the row. With ``moe_tp_size``, the experts' width
-    is split. Under a power law the rows of each expert were drawn for each row of the table and the most loaded device
-    was timed: what is expected of such draws is expressed (``_drawn_loads``). Of ``random`` choices as many experts
-    have rows as can be expected. Where a row says whether its kernels are one stage or two (``one_stage``), it timed
-    those alone.
+    With ``moe_ep_size`` devices sharing the experts, this one holds experts / ep and its share of the ``num_tokens`` x
+    topk routed rows; the exchange between devices is not part of the row. With ``moe_tp_size``, the experts' width is
+    split. Under a power law the table drew random loads and timed the most loaded device; here the expected loads of
+    such draws are used (``_drawn_loads``). With ``random`` routing, the expected number of experts with rows is used.
+    Rows with a ``one_stage`` column timed only the two grouped GEMMs.
     """
     dtype = dtype_of(words["dtype"])
     tokens, hidden, k, experts = (sizes[name] for name in ("num_tokens", "hidden_size", "topk", "num_experts"))
@@ -272,7 +272,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
 
 
 def kernel_family(kernel: str) -> str:
-    """Whose grouped kernels a label names, as calibrations call them; empty where it names none.
+    """The family of grouped kernels that a label names, as calibrations call it; empty if it names none.
 
     Examples
     --------
@@ -290,8 +290,8 @@ def kernel_family(kernel: str) -> str:
 
 
 def _exponent(distribution: str) -> float:
-    """Of the power law that loads are drawn from, ``power_law_<alpha>`` (another draw for every row); 0: ``balanced``.
-    Raises ``Unexpressed`` for any other routing."""
+    """Exponent of the power law of loads, ``power_law_<alpha>``; 0 for ``balanced``, ``uniform`` and ``random``. Raises
+    ``Unexpressed`` for any other routing."""
     name, _, alpha = distribution.rpartition("_")
     if name == "power_law" and alpha.replace(".", "", 1).isdigit() and 0 < float(alpha) <= MOST_UNEVEN:
         return float(alpha)
@@ -302,24 +302,24 @@ def _exponent(distribution: str) -> float:
 
 
 RANDOM = "random"
-"""Every token chooses among all experts alike."""
+"""Every token chooses experts uniformly at random."""
 
 MOST_UNEVEN = 4.0
-"""Exponent of the steepest power law expressed."""
+"""Largest exponent of a power law that is accepted."""
 
 SPAN = 0.8
-"""Loads are taken as drawn between one row and this share of the tokens, and between 0.01 and 2 rows where there are no
-more routed rows than experts; rounded to whole rows; rows that rounding leaves over go to experts without any, evenly
-spread. An assumption about how the tables of power-law routing were made (the generator was not read), kept because it
-brings those rows as near as the balanced ones (2026-11-21)."""
+"""Loads are assumed to be drawn between one row and this share of the tokens (0.01 to 2 rows if there are no more
+routed rows than experts) and rounded; rows left over by rounding go to the least loaded experts, evenly spread. This is
+a guess at how the power-law tables were made (the generator was not read), kept because it predicts those rows as well
+as the balanced ones (2026-11-21)."""
 
 DRAWS = 16
-"""Draws that an expected load is the mean of, always the same ones."""
+"""Number of draws that expected loads are averaged over; the seed is fixed."""
 
 
 def _drawn_loads(tokens: Ints, k: Ints, experts: Ints, ep: Ints, exponent: float) -> tuple[Floats, Floats, Floats]:
-    """Experts with rows, rows over them all and the largest's rows over the mean's, as expected of the most loaded of
-    ``ep`` devices where loads follow a power law."""
+    """(experts with rows, total rows, largest rows of an expert over the mean), as expected of the most loaded of
+    ``ep`` devices when loads follow a power law."""
     sizes = np.broadcast_arrays(tokens, k, experts, ep)
     asked, which = np.unique(np.reshape(sizes, (4, -1)).astype(np.int64), axis=1, return_inverse=True)
     found = np.asarray([_expected_loads(*map(int, each), exponent) for each in asked.T])
@@ -329,7 +329,7 @@ def _drawn_loads(tokens: Ints, k: Ints, experts: Ints, ep: Ints, exponent: float
 
 @lru_cache(maxsize=1 << 16)
 def _expected_loads(tokens: int, k: int, experts: int, ep: int, exponent: float) -> tuple[float, float, float]:
-    """The same of one problem: means over ``DRAWS``."""
+    """``_drawn_loads`` of one problem: means over ``DRAWS``."""
     local = ceil_div(experts, ep)
     loads = np.zeros((DRAWS, ep * local))
     loads[:, :experts] = _draws(tokens, k, experts, exponent)
@@ -354,7 +354,7 @@ def _draws(tokens: int, k: int, experts: int, exponent: float) -> Any:
 
 
 def _power_law(share: Any, least: float, most: float, exponent: float) -> Any:
-    """Where a share of what is drawn from a density x^-exponent on [least, most] lies below."""
+    """Quantile ``share`` of the density x^-exponent on [least, most]."""
     falls = 1 - exponent
     if abs(falls) <= LOG_UNIFORM:
         return least * (most / least) ** share
@@ -362,7 +362,7 @@ def _power_law(share: Any, least: float, most: float, exponent: float) -> Any:
 
 
 def _scaled(drawn: Any, most: int, total: int) -> Any:
-    """The same in proportion, so that they sum to ``total`` with none above ``most``."""
+    """``drawn`` scaled to sum to ``total``, with no entry above ``most``."""
     scale = total / drawn.sum(axis=1, keepdims=True)
     for _ in range(_CAPPINGS):
         full = drawn * scale >= most
@@ -372,7 +372,7 @@ def _scaled(drawn: Any, most: int, total: int) -> Any:
 
 
 def _evenly(count: int) -> Floats:
-    """Numbers below 1, one per place: the places of the least of them are evenly spread (van der Corput 1935)."""
+    """Numbers below 1, one per place; the places of the smallest are evenly spread (van der Corput 1935)."""
     places, numbers = np.arange(count), np.zeros(count)
     for bit in range(count.bit_length()):
         numbers += (places >> bit & 1) / 2 ** (bit + 1)
@@ -380,14 +380,14 @@ def _evenly(count: int) -> Floats:
 
 
 _CAPPINGS = 4
-"""Rounds of capping; each finds those that the last one's scale brought over the cap."""
+"""Rounds of capping; each catches entries that the previous rescaling pushed above the cap."""
 
 LOG_UNIFORM = 0.02
-"""An exponent this near to 1 is taken as 1, where loads are uniform on a logarithmic scale."""
+"""An exponent this close to 1 is treated as 1, where loads are uniform on a logarithmic scale."""
 
 
 MOST_EXPERTS = 65_536
-"""Experts of one layer that are drawn loads for; published models have up to a few thousand."""
+"""Largest number of experts in a layer that loads are drawn for; published models have up to a few thousand."""
 
 
 def _odd_moe(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
@@ -430,7 +430,7 @@ def _collective(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
 
 @cache
 def _machine(system: str) -> Cluster | None:
-    """The cluster that the catalogue has under a row's system, by name or alias; None where it has none."""
+    """The catalogue's cluster of a row's system, by name or alias; None if it has none."""
     try:
         return load_cluster(system) if system and "/" not in system and not system.endswith(".toml") else None
     except InputError:
@@ -438,7 +438,7 @@ def _machine(system: str) -> Cluster | None:
 
 
 def _stride(sizes: Sizes, cluster: Cluster | None) -> Any:
-    """Spacing of members in device numbers: side by side, or as many to a node as the row says."""
+    """Spacing of the group's device numbers: 1 (adjacent), or as the row's number of members per node demands."""
     n, per_node = np.asarray(sizes["n_gpus"]), np.asarray(sizes.get("gpus_per_node", 0))
     if cluster is None:
         return np.ones_like(n)

@@ -1,7 +1,7 @@
-"""Rows of a file of measured GEMMs that are no measurements of what they say: another unit's, copied, another device's.
+"""Rows of a file of measured GEMMs that cannot be right: in another unit, copied, or measured on another device.
 
-Told by where they lie from the rest of the file: ln(measured / predicted) less its median, over its robust scatter. A
-row that is merely slow or fast stays: each reason needs evidence of its own.
+They are recognized by their distance from the rest of the file: ln(measured / predicted) minus its median, over its
+robust scatter. Rows that are merely slow or fast are kept: each reason needs evidence of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """GEMMs of one type on one device: their measured times, and what is predicted of any of them on any device."""
+    """GEMMs of one type on one device: measured times, and a function that predicts any of them on any device."""
 
     gpu: Gpu
     dtype: DType
@@ -34,25 +34,25 @@ class Timed:
 
 
 LEAST = 20
-"""Fewer shapes say nothing of one another."""
+"""With fewer shapes nothing is judged."""
 
 UNIT, NEAR_UNIT = float(np.log(1000.0)), float(np.log(3.0))
 FAR, FAR_COPY, FAR_DEVICE = 4.0, float(np.log(1.5)), float(np.log(1.25))
-"""Robust deviations, and the least ln, by which a copied row lies off; and the least of a row of another device."""
+"""What counts as far off: robust deviations, least |ln| of copied rows, least |ln| of rows of another device."""
 
 BY_CHANCE = 5.0
-"""How many times as many rows as would by chance (a coarse clock gives many shapes one time) have another shape's."""
+"""Copied rows must be this many times more than by chance (a coarse clock gives many shapes one time)."""
 
 UNLIKE, TOGETHER = 0.5, 0.3
-"""Rows that have one another's times: correlation with what is predicted is less, and what the whole of their times is
-off is less than this part of what each is."""
+"""Rows with exchanged times: their correlation with the prediction is below the first, and the mean distance of their
+sorted times from the sorted predictions is below this share of their mean error."""
 
 NEAR_DEVICE, SHARE_OF_DEVICE = float(np.log(1.2)), 0.65
-"""How near another device's prediction its rows lie, and the part of all unexplained rows that it must explain."""
+"""How close rows must be to another device's prediction, and the share of all unexplained rows that it must explain."""
 
 
 def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
-    """Reasons with the rows that they explain, each row once; judgements that the tests hold to made-up defects."""
+    """(reason, mask) pairs, each row in one mask at most; tests check the judgement with injected defects."""
     measured_s, predicted_s = timed.measured_s, timed.predicted_s
     if measured_s.size < LEAST:
         return
@@ -74,7 +74,7 @@ COPIED = "a time copied from another shape"
 
 
 def _copied(measured_s: FloatArray, predicted_s: FloatArray, far: Mask) -> Mask:
-    """Rows far off whose time is, to the last digit, that of a shape which should take another."""
+    """Rows far off whose time is identical to that of a shape with quite another predicted time."""
     same: dict[float, list[float]] = {}
     for i in np.flatnonzero(~far):
         same.setdefault(float(measured_s[i]), []).append(float(predicted_s[i]))
@@ -87,7 +87,7 @@ def _copied(measured_s: FloatArray, predicted_s: FloatArray, far: Mask) -> Mask:
 
 
 def _exchanged(off: FloatArray, size: FloatArray, far: Mask) -> Mask:
-    """Rows far off that have one another's times: sizes say nothing of their own, all of them are as predicted."""
+    """Rows far off with exchanged times: together they match the predictions, one by one they don't correlate."""
     none = np.zeros_like(far)
     if far.sum() < 2 * _several(far):
         return none
@@ -97,12 +97,12 @@ def _exchanged(off: FloatArray, size: FloatArray, far: Mask) -> Mask:
 
 
 def _several(rows: Mask) -> float:
-    """Single rows far off happen in any file."""
+    """Number of rows that is more than the few outliers of any file."""
     return max(5.0, 0.02 * rows.size)
 
 
 def _of_another_device(timed: Timed, left: Mask) -> Iterator[tuple[str, Mask]]:
-    """The measured device that explains most of what is left, if it is most of it."""
+    """The measured device that explains most of the remaining rows, if it explains most of them."""
     count = int(left.sum())
     if count < _several(left):
         return
@@ -118,7 +118,7 @@ def _of_another_device(timed: Timed, left: Mask) -> Iterator[tuple[str, Mask]]:
 
 
 def _measured(timed: Timed) -> Iterator[Gpu]:
-    """Devices whose GEMMs of the type were measured, but this one."""
+    """Other devices with measured GEMMs of this data type."""
     for name in gpu_names():
         gpu = load_gpu(name)
         typed = gpu.name != timed.gpu.name and timed.dtype in gpu.peak_flops_per_s

@@ -1,7 +1,7 @@
-"""Tables of measured latencies: what kinds there are, how columns identify one, and how it is read.
+"""Tables of measured latencies: the kinds, the columns that identify each, and how files are read.
 
-A file is one table, Parquet or CSV; a folder is all its tables. What cannot be used is counted with its reason and the
-rest is kept: rows with a number that is none, files without the columns. Columns and units: docs/howto/validate.md.
+A file is one table, Parquet or CSV; a folder is all its tables. Rows and files that cannot be used (bad numbers,
+missing columns) are counted with the reason and the rest is kept. Columns and units: docs/howto/validate.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKind:
-    """One kind of table: the columns a row is identified by, and the one that was measured."""
+    """One kind of table: the columns that identify a row, and the measured one."""
 
     name: str
     measured: str
@@ -36,9 +36,9 @@ class TableKind:
     amounts: tuple[str, ...] = ()
     """Columns that hold numbers above 0."""
     optional: JsonMap = field(default_factory=dict)
-    """Columns that may be absent, with what is then assumed."""
+    """Columns that may be absent, with the default for each."""
     groups: tuple[str, ...] = ("gpu", "dtype")
-    """What rows are grouped by unless something else is asked for."""
+    """Default grouping of rows."""
     unit_s: float = 1e-6
     """Seconds in a unit of ``measured``."""
 
@@ -53,14 +53,14 @@ def _kind(name: str, table: JsonMap) -> TableKind:
 
 
 KINDS = tuple(_kind(name, table) for name, table in packaged_toml("records", "kinds.toml").items())
-"""Every kind, as data/measured/README.md describes its columns."""
+"""Every kind; data/measured/README.md describes the columns."""
 
 SUFFIXES = (".parquet", ".csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coded:
-    """A column as codes into its distinct values: few values, many rows."""
+    """A column as integer codes into its distinct values."""
 
     codes: Index
     values: tuple[Any, ...]
@@ -74,7 +74,7 @@ class Coded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The usable rows of one file. ``coded`` columns hold words (and whatever is grouped by), ``numbers`` the rest."""
+    """The usable rows of one file. ``coded`` holds columns of words (and those grouped by), ``numbers`` the rest."""
 
     kind: TableKind
     file: str
@@ -87,12 +87,12 @@ class Table:
     measured: Floats64
     """In the unit of ``kind.measured``."""
     left_out: Mapping[str, int]
-    """Reason -> rows."""
+    """Number of unused rows by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesRead:
-    """What a path holds: tables, and a sentence for every file that is none."""
+    """The tables at a path, and a sentence for every file that is not one."""
 
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()
@@ -101,8 +101,8 @@ class TablesRead:
 def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
     """Tables of a folder or of one Parquet or CSV file, with the columns in ``group_by`` kept.
 
-    Raises ``InputError`` when nothing in it can be used (a single file: why), or when a column to group by is in none
-    of its tables; ``MissingExtraError`` without pyarrow.
+    Raises ``InputError`` when nothing can be used, or when no table has a column to group by; ``MissingExtraError``
+    without pyarrow.
     """
     files = _files(Path(path))
     _pyarrow()
@@ -120,7 +120,7 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
 
 
 def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:
-    """The tables of one file: one, or those that a file of ``sartor measure`` holds together."""
+    """The tables of one file: one, or several if ``sartor measure`` wrote them together."""
     names = _column_names(path)
     if TOGETHER not in names:
         return [read_table(path, group_by)]
@@ -140,11 +140,11 @@ def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:
 
 
 TOGETHER = "table"
-"""The column of a file that holds rows of several kinds, as ``sartor measure`` writes them: whose row it is."""
+"""The column that names each row's kind in a file of several kinds, as ``sartor measure`` writes it."""
 
 
 def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Table:
-    """One file; where it holds several kinds of rows together, those ``of`` one. Raises ``InputError`` when it is
+    """One file; if it holds several kinds of rows, only those of kind ``of``. Raises ``InputError`` when it is
     unreadable, lacks columns, or has no usable row."""
     names = _column_names(path)
     together = TOGETHER in names and of != ""
@@ -171,7 +171,7 @@ def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Tab
 
 
 def kind_of(columns: Iterable[str], file: str) -> TableKind:
-    """The kind of table that columns make. Raises ``InputError`` naming what is missing of the nearest kind."""
+    """The kind of table with these columns. Raises ``InputError`` naming what the nearest kind needs."""
     have = set(columns)
     complete = [kind for kind in KINDS if have.issuperset(kind.required)]
     if complete:
@@ -186,7 +186,7 @@ def kind_of(columns: Iterable[str], file: str) -> TableKind:
 
 
 def _no_table(columns: Sequence[str]) -> str:
-    """What is wrong with columns that make no table."""
+    """Error text for columns that match no kind of table."""
     if not any(columns):
         return "must have a first line with the names of its columns (it is empty)"
     lower = {name.lower() for name in columns}
@@ -250,13 +250,13 @@ def _column_names(path: Path) -> list[str]:
 MAX_BYTES = 200_000_000
 """Largest file of measurements that is read; the largest published has 10 MB."""
 MAX_ROWS = 5_000_000
-"""Most rows of a Parquet file, whose size says little; the largest published has 1.7 million."""
+"""Most rows of a Parquet file (its compressed size says little); the largest published has 1.7 million."""
 PARQUET_MAGIC = b"PAR1"
 """The first bytes of every Parquet file."""
 
 
 def _misnamed(path: Path, first: bytes) -> InputError:
-    """A file whose content is not what its name says."""
+    """Error for a file whose content does not match its suffix."""
     if first.startswith(PARQUET_MAGIC):
         return InputError("data", path.name, "is a Parquet file: its name must end in .parquet")
     if not first:
@@ -265,7 +265,7 @@ def _misnamed(path: Path, first: bytes) -> InputError:
 
 
 def _load(path: Path, columns: list[str]) -> tuple[Any, int]:
-    """The columns of a file as a pyarrow table, and how many lines of it are no row."""
+    """The columns of a file as a pyarrow table, and the number of lines that are malformed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -278,11 +278,11 @@ def _load(path: Path, columns: list[str]) -> tuple[Any, int]:
 
 
 def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
-    """A line with more or fewer fields than the header, as the last of a truncated file, is counted and skipped."""
+    """Counts and skips lines with more or fewer fields than the header, such as the last of a truncated file."""
     import pyarrow.csv as pc
 
     broken = 0
-    with path.open(encoding="utf-8") as lines:  # Arrow tells a bad byte only on the screen
+    with path.open(encoding="utf-8") as lines:  # Arrow only prints a warning for a bad byte
         while lines.read(2**20):
             pass
 
@@ -324,15 +324,14 @@ def _check_groups(tables: Sequence[Table], group_by: Sequence[str]) -> None:
 
 
 DERIVED = ("size", "calibration")
-"""Columns that no file has: ``size`` of a product (whether m, n and k all reach 512), and whose ``calibration`` was
-used."""
+"""Derived columns: ``size`` of a product (whether m, n and k all reach 512), and the ``calibration`` that was used."""
 
 
 # ------------------------------------------------------------------------------------------- rows
 
 
 def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> Table:
-    """Rows whose every number is one; the others counted by what is wrong with them."""
+    """Rows with only valid numbers; the others are counted by what is wrong with them."""
     rows = data.num_rows
     left_out: dict[str, int] = {}
     usable = np.ones(rows, dtype=bool)
@@ -387,7 +386,7 @@ def _is_whole(values: Floats64, least: int) -> Any:
 
 
 def _numbers(column: Any) -> Floats64:
-    """A column as floats; what is no number becomes NaN."""
+    """A column as floats; anything else becomes NaN."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -405,7 +404,7 @@ def _number(value: Any) -> float:
 
 
 def _coded(data: Any, name: str, rows: int) -> Coded:
-    """A column as codes; an absent one is empty words throughout, and so is what is missing in one."""
+    """A column as codes; missing values and an absent column become empty words."""
     import pyarrow as pa
 
     if name not in data.column_names:
@@ -423,7 +422,7 @@ def _coded(data: Any, name: str, rows: int) -> Coded:
 
 
 def _word(value: object) -> Any:
-    """A value that JSON can hold: not-a-number is no value."""
+    """A value that JSON can hold; NaN and None become an empty word."""
     if value is None or (isinstance(value, float) and not np.isfinite(value)):
         return ""
     return value if isinstance(value, (str, int, float, bool)) else str(value)

@@ -1,6 +1,6 @@
-"""Targets: what a prediction is compared with. One per device, dtype and shape, the median of its rows.
+"""Targets to compare predictions with: one per device, dtype and shape, the median of its rows.
 
-The same shape is measured by several frameworks and versions; their spread is the noise no prediction can beat.
+The same shape is measured by several frameworks and versions; their spread is noise that no prediction can remove.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Targets:
     numbers: JsonMap
     measured_s: Floats64
     rows: Index
-    """Rows whose median an entry is."""
+    """Number of rows behind each median."""
     spread: Floats64
     """Mean over those rows of |row / median - 1|; NaN for a single row."""
 
@@ -41,7 +41,7 @@ class Targets:
 
 
 def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets:
-    """Targets of tables of one kind, taken together. A column in ``group_by`` splits targets by its values too."""
+    """Targets from tables of one kind. Columns in ``group_by`` split targets too."""
     kind = tables[0].kind
     coded = {name: _joined(tables, name) for name in dict.fromkeys([*tables[0].coded, *group_by])}
     numbers = {name: np.concatenate([table.numbers[name] for table in tables]) for name in tables[0].numbers}
@@ -77,15 +77,15 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
 
 
 def _only(frameworks: str) -> str:
-    """The one framework that ran a shape; empty where several did: the middle of all is their median's best prediction
-    (lab/notebook/attention.md)."""
+    """The framework that ran a shape; empty if there were several, as the middle of all kernels predicts their median
+    best (lab/notebook/attention.md)."""
     names = set(frameworks.split("+"))
     return names.pop() if len(names) == 1 else ""
 
 
 def _together(column: Coded, order: Index, starts: Index) -> Coded:
-    """For every run of rows, the values in it, joined by ``+``, each as often as its share of the rows says: a median
-    over two rows of one value and one of another is the first's."""
+    """For every run of rows, the values in it joined by ``+``, each repeated by its share of the rows: two rows of one
+    value and one of another give ``a+a+b``."""
     names = sorted(dict.fromkeys(str(value) for value in column.values))
     places = np.asarray([names.index(str(value)) for value in column.values], dtype=np.int64)[column.codes[order]]
     counts = np.stack([np.add.reduceat((places == i).astype(np.int64), starts) for i in range(len(names))], axis=1)
@@ -96,15 +96,15 @@ def _together(column: Coded, order: Index, starts: Index) -> Coded:
 
 
 def _replace(coded: dict[str, Coded], label: str, name: str, column: Coded, group_by: Sequence[str]) -> None:
-    """Put what a label says in its place: the label itself names a framework and is no part of the shape."""
+    """Replace a label (it names a framework, not a shape) by the column derived from it."""
     coded[name] = column
     if label not in group_by:
         del coded[label]
 
 
 def _gated(kernel: Coded, gpu: Coded, numbers: JsonMap) -> Coded:
-    """Whether experts have a gate: a model's do or don't, so one kernel called nongated speaks for its whole shape on
-    that device. On another, older frameworks may have run it with one (A100: faster than its memory otherwise)."""
+    """Whether experts have a gate. One kernel called nongated settles it for a shape on that device (a model's either
+    do or don't); on another, older frameworks may have used a gate (A100 rows would beat its memory otherwise)."""
     shape = combine(
         [gpu.codes, *(_codes(numbers[name]) for name in ("hidden_size", "inter_size", "topk", "num_experts"))]
     )
@@ -116,14 +116,14 @@ def _gated(kernel: Coded, gpu: Coded, numbers: JsonMap) -> Coded:
 
 
 def _seconds(kind: TableKind, measured: Floats64, numbers: JsonMap) -> Floats64:
-    """Seconds of what was measured; a rate is turned into the time of its product."""
+    """Measured seconds; a rate is converted to the time of its GEMM."""
     if kind.measured.endswith("tflops"):
         return 2.0 * numbers["m"] * numbers["n"] * numbers["k"] / (measured * 1e12)  # type: ignore[no-any-return]
     return measured * kind.unit_s
 
 
 def _joined(tables: Sequence[Table], name: str) -> Coded:
-    """One column over several tables; a table without it has the empty word there."""
+    """One column over several tables; empty words for tables without it."""
     values: dict[Any, int] = {}
     codes = []
     for table in tables:

@@ -1,4 +1,4 @@
-"""Whole models timed in one piece: rows that name a published model, lowered as any other."""
+"""Whole models timed in one piece: the row names a published model, which is lowered like any other."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MODELS = {
     "gpt3_27": "gpt3-2.7b",
     "opt_13": "opt-1.3b",
 }
-"""Names of the tables -> of the zoo."""
+"""Names in the tables -> names in the zoo."""
 
 WIDTHS: Mapping[str, Mapping[str, int]] = {"gpt3_xl": {"hidden_size": 3072, "ffn_hidden_size": 12288}}
-"""Sizes of a table's model where they are not the paper's: as wide as its 24 heads of 128 (data/end_to_end, whose rows
-of the same models give every size)."""
+"""Sizes that differ from the paper's: width for 24 heads of 128 (data/end_to_end gives every size of the same
+models)."""
 
 
 def named_model(name: str) -> TransformerShape:
-    """A model by a table's name or the zoo's. Raises ``InputError``."""
+    """A model by its name in the tables or in the zoo. Raises ``InputError``."""
     shape = load_model(MODELS.get(name, name))
     return edit(shape, **WIDTHS[name]) if name in WIDTHS else shape
 
@@ -42,8 +42,8 @@ _PHASES = {"forward": Phase.PREFILL, "train_step": Phase.TRAIN, "prefill": Phase
 def model_work(words: JsonMap, sizes: JsonMap) -> RowWork:
     """Every operator of one row's model on one device. Raises ``Unexpressed``.
 
-    The rows ran eager PyTorch, every elementwise step a kernel of its own unless their part is ``total_fusion``, with
-    attention as GEMMs and a softmax; a training step without its optimizer.
+    The rows ran eager PyTorch, with a kernel per elementwise step unless ``part`` is ``total_fusion``, and with
+    attention as GEMMs and a softmax; training steps exclude the optimizer.
     """
     part = str(words["part"])
     if part not in ("total", "total_fusion"):

@@ -43,7 +43,7 @@ _OF_RUNS = {
     "shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "oom_recall", "oom_precision", "pair_accuracy",
     "top1_regret",
 }  # fmt: skip
-"""Shown in a second table: together they are too wide for a terminal."""
+"""Shown in a second table, because one would be too wide for a terminal."""
 
 _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 
@@ -193,7 +193,7 @@ def _bound(case: JsonMap) -> str:
 
 
 def _alike(case: JsonMap) -> str:
-    """How far its rows spread, and how far shapes of similar work are off."""
+    """The spread of its rows, and the error at shapes of similar work."""
     said = []
     if case.get("measured_spread") is not None:
         said.append(
@@ -207,7 +207,7 @@ def _alike(case: JsonMap) -> str:
 
 
 def _alone(case: JsonMap) -> bool:
-    """An error that similar shapes do not share may be the row's own."""
+    """Whether the row may be an outlier: similar shapes do not share its error."""
     return bool(case["near_targets"] >= 5 and case["near_median_error"] < abs(case["ratio"] - 1) / 4)
 
 

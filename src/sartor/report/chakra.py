@@ -1,8 +1,8 @@
 """Chakra execution traces of a plan, one file per rank, for ASTRA-sim and other simulators.
 
 A file is a sequence of length-prefixed protobuf messages, first ``GlobalMetadata``, then one ``Node`` for every task,
-message and collective (mlcommons/chakra, schema/protobuf/et_def.proto, commit 6dc63e14, read 2026-11-23). Written by
-hand: the three messages of the schema that are used need no library.
+message and collective (mlcommons/chakra, schema/protobuf/et_def.proto, commit 6dc63e14, read 2026-11-23). Encoded by
+hand, because only three messages of the schema are needed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KINDS = {
     CollectiveKind.REDUCE_SCATTER: 7,
     CollectiveKind.SEND_RECV: 2,
 }
-"""``CollectiveCommType``. Keys and values passed round a ring of context-parallel ranks are an all-gather's traffic."""
+"""``CollectiveCommType``. Ring context parallelism has the traffic of an all-gather of keys and values."""
 MOST_NODES = 20_000_000
-"""Nodes over all ranks: about two gigabytes and a few minutes."""
+"""Most nodes over all ranks: about two gigabytes and a few minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ChakraNode:
 
 
 def chakra_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[tuple[str, bytes]]:
-    """``step.RANK.et`` of every rank, and ``comm_group.json``, which names the groups: names with contents.
+    """``step.RANK.et`` of every rank, and ``comm_group.json`` with the groups, as (name, content).
 
     Raises ``InputError`` for a plan of too many nodes.
     """
@@ -65,7 +65,7 @@ Groups = dict[str, list[tuple[str, list[int]]]]
 
 
 def named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
-    """Groups of more than one rank by axis, each with the number it goes by."""
+    """Groups of more than one rank by axis, each with the number that names it."""
     found = groups_of(plan, splits_experts=job.trainer.splits_experts)
     tables = {axis.value: groups for axis, groups in found.items()}
     tables["expert_dp"] = list(expert_replicas(plan, found))
@@ -81,7 +81,7 @@ def named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
 
 
 def rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[ChakraNode]:
-    """A rank's nodes: tasks in its schedule's order, each behind what it receives and before what it sends."""
+    """A rank's nodes: tasks in schedule order, each after its receives and before its sends."""
     stage, at = divmod(rank, work.ranks_per_stage)
     mine = {axis: name for axis, table in groups.items() for name, members in table if rank in members}
     pp, virtual = int(work.plan.dims.pp), len(work.pieces[0])
@@ -115,7 +115,7 @@ def rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[ChakraNode
 
 
 def _neighbour(part: int, work: Work, way: int, parts: int) -> int | None:
-    """The part of the model that comes before (-1) or after a task: forward goes up, backward down."""
+    """The neighbouring part of the model, before (-1) or after a task: forward goes up, backward down."""
     if work is Work.WGRAD:
         return None
     other = part + (way if work is Work.FORWARD else -way)
@@ -123,7 +123,7 @@ def _neighbour(part: int, work: Work, way: int, parts: int) -> int | None:
 
 
 class _Maker:
-    """Numbers nodes, each after the one before; messages that are sent hold nobody up."""
+    """Creates nodes with consecutive ids, each after the previous one; sends do not block what follows."""
 
     def __init__(self, mine: dict[str, str]) -> None:
         self.mine, self.next, self.last = mine, 1, 0
@@ -139,7 +139,7 @@ class _Maker:
     def message(
         self, name: str, type_: int, work: StepWork, stage: int, at: int, rank: int, key: tuple[int, int, Work]
     ) -> ChakraNode:
-        """To or from the rank of the same place in another stage; ``key`` is the task that the message is for."""
+        """A message to or from the rank at the same position in another stage; ``key`` is its task."""
         other = stage * work.ranks_per_stage + at
         part, microbatch, kind = key
         tag = (part * int(work.plan.num_microbatches) + microbatch) * 2 + (kind is Work.BACKWARD)
@@ -150,7 +150,7 @@ class _Maker:
     def exchange(
         self, name: str, kind: CollectiveKind, work: StepWork, stage: int, scale: float
     ) -> Iterator[ChakraNode]:
-        """Among replicas, once a step: of what all of dp x cp share, and of experts."""
+        """Once a step, a collective among data-parallel replicas: of dense parameters over dp x cp, and of experts."""
         for axis, size in ((Axis.DATA.value, work.dense_bytes[stage]), ("expert_dp", work.expert_bytes[stage])):
             if size and axis in self.mine:
                 numbers = {"comm_type": KINDS[kind], "comm_size": round(size * scale)}
@@ -162,7 +162,7 @@ class _Maker:
 INT32, INT64, UINT64, BOOL, STRING = 7, 9, 13, 27, 29
 """Fields of ``AttributeProto`` for values of these types."""
 TYPES = {"tensor_size": UINT64, "comm_src": INT32, "comm_dst": INT32, "comm_tag": INT32}
-"""Attributes that ASTRA-sim reads as another type than a 64-bit integer."""
+"""Attributes that ASTRA-sim does not read as 64-bit integers."""
 
 
 def encoded(job: TrainingJob, nodes: list[ChakraNode]) -> bytes:

@@ -1,4 +1,4 @@
-"""A chip as other tools describe one: accelerator and mapping for ZigZag, an architecture for Timeloop and Accelergy.
+"""A chip in the formats of other tools: accelerator and mapping for ZigZag, architecture for Timeloop and Accelergy.
 
 Both tools map one layer on one chip, so neither file has links or vector cores. Formats as of 2026-11-23: zigzag-dse
 3.9.1, ``parser/accelerator_validator.py`` (the slow tests run it); Accelergy-Project/timeloopfe, ``v4/arch.py`` (read,
@@ -24,7 +24,7 @@ STAYS = {
     Dataflow.OUTPUT_STATIONARY: OUTPUT,
     Dataflow.INPUT_STATIONARY: INPUT,
 }
-"""The operand that the array's registers hold."""
+"""The operand that stays in the array's registers, per dataflow."""
 ROWS, COLUMNS, CORES = DIMENSIONS = ("D1", "D2", "D3")
 ALONG = {
     Dataflow.WEIGHT_STATIONARY: ("C", "K", "B"),
@@ -33,16 +33,16 @@ ALONG = {
 }
 """The loop of O[b][k] += I[b][c] * W[c][k] that is unrolled over rows, columns and cores."""
 DATASPACES = {INPUT: "Inputs", WEIGHT: "Weights", OUTPUT: "Outputs"}
-"""As Timeloop's own problems name the operands."""
+"""Timeloop's names of the operands."""
 
 
 def zigzag_files(chip: Accelerator) -> list[tuple[str, bytes]]:
-    """Names with contents: what ``zigzag.api.get_hardware_performance_zigzag`` takes beside a workload."""
+    """Files as (name, content) that ``zigzag.api.get_hardware_performance_zigzag`` takes along with a workload."""
     return [("accelerator.yaml", _text(zigzag_accelerator(chip))), ("mapping.yaml", _text(zigzag_mapping(chip)))]
 
 
 def timeloop_files(chip: Accelerator) -> list[tuple[str, bytes]]:
-    """Names with contents, for ``timeloopfe`` beside a problem and a mapper."""
+    """Files as (name, content) for ``timeloopfe``, which also needs a problem and a mapper."""
     return [("architecture.yaml", _text(timeloop_architecture(chip)))]
 
 
@@ -58,7 +58,7 @@ def _bits_per_cycle(chip: Accelerator, bytes_per_s: Floats) -> int:
 
 
 def _core_bits(chip: Accelerator) -> int:
-    """What an array takes and gives at most in a cycle: an input per row, a weight and two sums per column."""
+    """Most bits into and out of an array per cycle: an input per row, a weight and two sums per column."""
     sums = 2 * _word_bits(chip, OUTPUT)
     return int(chip.array_rows * _word_bits(chip, INPUT) + chip.array_cols * (_word_bits(chip, WEIGHT) + sums))
 
@@ -69,12 +69,12 @@ def _core_bits(chip: Accelerator) -> int:
 APART = (("tl",), ("fl",), ("fh",), ("th",))
 BELOW_ABOVE = (("tl", "fl"), ("fh", "th"))
 TOGETHER = (("tl", "fl", "fh", "th"),)
-"""Directions of moves by the port that they share: to and from the lower level, from and to the higher."""
+"""Moves that share a port: to and from the lower level (tl, fl), from and to the higher (fh, th)."""
 
 
 def zigzag_accelerator(chip: Accelerator) -> JsonDict:
-    """Arrays whose registers hold two of what stays, core buffers that feed them freely (as in ``cost.chip.systolic``),
-    the global buffer and the stacks: bits, bits per cycle, pJ of an access as wide as a port."""
+    """Arrays whose registers hold two of the stationary operand, core buffers without a bandwidth limit (as in
+    ``cost.chip.systolic``), global buffer and HBM stacks: bits, bits per cycle, pJ per port-wide access."""
     stays = STAYS[chip.dataflow]
     word, core = _word_bits(chip, stays), _core_bits(chip)
     shared, hbm = (_bits_per_cycle(chip, rate) for rate in (chip.delivered_bytes_per_s, chip.hbm_bytes_per_s))
@@ -114,7 +114,7 @@ def _memory(
     served: Sequence[str],
     ports: Sequence[Sequence[str]],
 ) -> JsonDict:
-    """Only sums come back from below."""
+    """One memory level; only sums move back up from the level below."""
     table = []
     for number, ways in enumerate(ports, 1):
         moves = [
@@ -128,7 +128,7 @@ def _memory(
 
 
 def zigzag_mapping(chip: Accelerator) -> list[JsonDict]:
-    """Every layer as the chip's dataflow lays it on the arrays."""
+    """The mapping of every layer on the arrays, from the chip's dataflow."""
     sizes = (chip.array_rows, chip.array_cols, chip.num_tensor_cores)
     laid = zip(DIMENSIONS, ALONG[chip.dataflow], sizes, strict=True)
     return [
@@ -144,7 +144,7 @@ def zigzag_mapping(chip: Accelerator) -> list[JsonDict]:
 
 
 class _Tagged(dict[str, object]):
-    """A mapping under a YAML tag, by which Timeloop tells containers from components."""
+    """A mapping with a YAML tag, by which Timeloop distinguishes containers from components."""
 
     def __init__(self, tag: str, fields: JsonDict) -> None:
         super().__init__(fields)
@@ -152,7 +152,7 @@ class _Tagged(dict[str, object]):
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
-    """Writes tags, and no aliases, which not every reader takes."""
+    """Writes tags, and no aliases, which some readers do not accept."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -166,8 +166,8 @@ def _text(table: object) -> bytes:
 
 
 def timeloop_architecture(chip: Accelerator) -> JsonDict:
-    """Stacks, global buffer, cores with their buffers, columns, rows, a register and a multiplier. Bandwidths are words
-    per cycle; the core buffers feed their arrays freely, as in ``cost.chip.systolic``."""
+    """HBM stacks, global buffer, cores with their buffers, columns, rows, a register and a multiplier. Bandwidths in
+    words per cycle; core buffers have no bandwidth limit, as in ``cost.chip.systolic``."""
     stays = STAYS[chip.dataflow]
     keep = {"dataspace": {"keep": [DATASPACES[stays]], "bypass": [DATASPACES[o] for o in OPERANDS if o != stays]}}
     word = _word_bits(chip, INPUT)
@@ -191,7 +191,7 @@ def timeloop_architecture(chip: Accelerator) -> JsonDict:
 
 
 def _storage(name: str, kind: str, word: int, words: int, rates: JsonDict, size: int = 0) -> _Tagged:
-    """``words`` in a line of the memory; ``size`` in bytes, 0: not stated."""
+    """A memory with ``words`` per line; ``size`` in bytes, 0: not stated."""
     depth = {"depth": max(8 * size // (word * words), 1)} if size else {}
     line = {"datawidth": word, "width": word * words, "block_size": words}
     return _Tagged("!Component", {"name": name, "class": kind, "attributes": {**line, **depth, **rates}})

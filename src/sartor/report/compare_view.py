@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sartor.step.run_change import RunChange
 
 MOST_RATIO = 10.0
-"""End of an interval beyond which it says nothing."""
+"""Upper end of a ratio's interval above which it is not shown."""
 SHOWN = 15
 """Operators that the terminal lists."""
 

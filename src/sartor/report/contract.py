@@ -1,4 +1,4 @@
-"""Answers as JSON: glossary words, SI units with the unit in the key, plain Python numbers."""
+"""Answers as JSON: glossary names, SI units with the unit in the key, plain Python numbers."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def workload_body(answer: ModelEstimate) -> JsonDict:
 
 
 def _kernels_of(answer: ModelEstimate) -> str | None:
-    """Of inference: the framework whose kernels run, where it is known."""
+    """For inference, the framework whose kernels run, if known."""
     known = answer.question.calibration
     return known.kernels if known and known.kernels not in ("", ANY) else None
 
 
 def _plan_of(held: HeldPlan) -> JsonDict:
-    """Of training: the devices and the batch that one device's share is of."""
+    """For training, the cluster, devices and batch of the whole plan."""
     return {
         "cluster": held.cluster.name,
         "num_devices": held.num_devices,
@@ -84,8 +84,8 @@ def _plan_of(held: HeldPlan) -> JsonDict:
 
 
 def totals_body(answer: ModelEstimate, *, remedies: bool = True) -> JsonDict:
-    """Of a training step or a pass of inference, and of one microbatch: its operators' seconds, FLOPs and layers.
-    ``remedies``: search what would fit, where it does not."""
+    """Totals of a training step or an inference pass, and of one microbatch: seconds, FLOPs and layers. ``remedies``:
+    if it does not fit, search for changes that would make it fit."""
     found = answer.estimate
     return {
         "layer_time_s": plain(answer.layer_time_s),
@@ -102,7 +102,7 @@ def totals_body(answer: ModelEstimate, *, remedies: bool = True) -> JsonDict:
 
 
 def fit_body(answer: ModelEstimate, remedies: bool = True) -> JsonDict:
-    """Whether the fullest device has memory enough, and changes with each of which it would."""
+    """Whether the fullest device has enough memory, and changes that would each make it fit."""
     return {
         "fits": answer.fits,
         "peak_bytes": plain(answer.peak_bytes),
@@ -113,7 +113,7 @@ def fit_body(answer: ModelEstimate, remedies: bool = True) -> JsonDict:
 
 
 def step_body(answer: ModelEstimate) -> JsonDict:
-    """Of training: the plan, and what `plan` answers of it."""
+    """For training, the plan and its step, as in the JSON of `plan`."""
     held, priced = answer.question.held, answer.priced
     if held is None or priced is None:
         return {}
@@ -124,7 +124,7 @@ def step_body(answer: ModelEstimate) -> JsonDict:
 
 
 def serving_body(answer: ModelEstimate) -> JsonDict:
-    """Of inference: memory of one device, and what decoding and prefill are judged by."""
+    """For inference, the memory of one device, and the usual metrics of decoding and prefill."""
     served = answer.serving
     if served is None:
         return {}
@@ -285,7 +285,7 @@ def record(noun: object) -> Any:
 
 
 def plain(value: object) -> Any:
-    """NumPy and enum values as Python's own; infinities and NaN as null, because JSON lacks them."""
+    """NumPy and enum values as plain Python ones; infinities and NaN as null, because JSON lacks them."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""``sartor design`` as the contract's JSON. What a wall clock decides is called ``wall_s`` and nothing else is."""
+"""``sartor design`` as JSON. Wall-clock times are in keys named ``wall_s`` and nowhere else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def design_body(answer: DesignAnswer) -> JsonDict:
 
 
 def best_body(answer: DesignAnswer, best: Ranked) -> JsonDict:
-    """The best point; with its shape where that was searched too."""
+    """The best point, with its shape if that was searched too."""
     body = ranked_body(answer.question, best, whole=True)
     return body if answer.joint is None else {**body, **best_shapes_body(answer.joint)}
 
@@ -76,12 +76,12 @@ def _shapes(answer: DesignAnswer) -> JsonDict | None:
 
 
 def swing_body(swing: Swing) -> JsonDict:
-    """The best chip under a changed assumption; ``most``: the objective of the best of all priced then."""
+    """The best chip under a changed assumption; ``most``: the best objective of all priced chips under it."""
     return {**picked(swing, "assumption", "change", "survives", "objective", "most"), "rivals": swing.num_rivals}
 
 
 def against_body(found: Against) -> JsonDict:
-    """A catalogue GPU on the jobs of the design; ``ratio`` is its step over the chip's."""
+    """A catalogue GPU on the jobs of the design; ``ratio`` is its step time over the chip's."""
     return {
         "gpu": found.gpu.name,
         "cluster": found.cluster,
@@ -185,13 +185,13 @@ def plan_body(detail: ModelDetail, *, whole: bool) -> JsonDict:
 
 
 def _layer(layer: Any) -> JsonDict:
-    """One kind of layer: scheduled seconds both ways, the proved least of each, and the interval of their sum."""
+    """One kind of layer: scheduled seconds of both passes, their proved lower bounds, and the sum's interval."""
     low_s, high_s = interval_s(layer.forward_s + layer.backward_s)
     return {**record(layer), "low_s": low_s, "high_s": high_s, "source": SOURCE.value}
 
 
 def baseline_body(question: DesignQuestion, baseline: Baseline) -> JsonDict:
-    """Another way to choose, and what it reaches by the same cost model."""
+    """Another search method, and what it reaches under the same cost model."""
     ranked = baseline.ranked
     return {
         "name": baseline.name,
@@ -203,7 +203,7 @@ def baseline_body(question: DesignQuestion, baseline: Baseline) -> JsonDict:
 
 
 def reason_body(reason: Reason, text: str) -> JsonDict:
-    """Why the best is faster than the TPUv4-like point: the factors, what is left with one part of it, and in words."""
+    """Why the best is faster than the TPUv4-like point: factors, what is left with one part replaced, and a text."""
     factors = {"factor": reason.factor, "placement_factor": reason.placement, "chip_factor": reason.chip}
     return {"model": reason.model, **factors, "left": dict(reason.left), "text": text}
 

@@ -94,7 +94,7 @@ def _variant(found: ShapeDesign, i: int) -> JsonDict:
 
 
 def joint_body(found: JointShapes) -> JsonDict:
-    """The ``shapes`` object of ``--shapes all``: how many there are, and what searching them with the chip gains."""
+    """The ``shapes`` object of ``--shapes all``: how many there are, and the gain from searching them with the chip."""
     before, axes = found.as_it_is.best, [each.axes for each in found.shapes]
     return {
         "num_shapes": prod(each.num_shapes for each in axes),
@@ -116,7 +116,7 @@ def best_shapes_body(found: JointShapes) -> JsonDict:
 
 
 def shape_body(found: BestShape) -> JsonDict:
-    """A shape's fields, those that changed, and its parameters against the model's own."""
+    """A shape's fields, those that changed, and the change in parameters from the model's own."""
     shape = found.variant.shape
     return {
         **{name: int(value) for name, value in shape.fields().items()},
@@ -127,13 +127,13 @@ def shape_body(found: BestShape) -> JsonDict:
 
 
 def params_change(found: BestShape) -> float:
-    """Share of parameters that the best shape has more than the model."""
+    """Relative change in parameters from the model to the best shape."""
     shape, own = found.variant.shape, found.axes.variants[0].shape
     return float(count_params(shape).total / count_params(own).total - 1)
 
 
 def joint_lines(found: JointShapes) -> list[str]:
-    """The best shapes, and what it is worth to search them with the chip."""
+    """The best shapes, and the gain from searching them together with the chip."""
     before, several = found.as_it_is.best, len(found.shapes) > 1
     if before is None:
         return []

@@ -100,12 +100,12 @@ def objective_text(question: DesignQuestion, value: float) -> str:
 
 
 def mixed(question: DesignQuestion) -> bool:
-    """Whether models are in several phases."""
+    """Whether the models are in different phases."""
     return len({model.phase for model in question.models}) > 1
 
 
 def unit_of(question: DesignQuestion) -> str:
-    """What the objective counts: ``tokens/s per W``; of several phases, sequences, prompts or tokens as each has."""
+    """The unit of the objective: ``tokens/s per W``; ``of each`` (sequences, prompts, tokens) in several phases."""
     plain = "of each/s" if mixed(question) else PHASE_UNITS[question.models[0].phase]
     return UNITS[question.objective].replace("sequences/s", plain)
 
@@ -146,13 +146,13 @@ def proof_text(answer: DesignAnswer) -> str:
         return f"Proved to within {format_share(found.gap)}: none of {size} is better by more ({how})."
     why = "interrupted" if found.interrupted else "out of time"
     left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
-    if answer.joint and len(answer.joint.shapes) > 1:  # whose shapes a study does not keep
+    if answer.joint and len(answer.joint.shapes) > 1:  # the study does not record their shapes
         return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
     return f"Not proved optimal ({why}): {left}. With --study FILE the same command goes on where it ended."
 
 
 def nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:
-    """Ranges within 1% of the best, and each assumption whose error another chip would win by."""
+    """Ranges within 1% of the best, and whether the best chip stays best when each assumption changes."""
     if nearby is None:
         return ()
     ranges = ", ".join(f"{axis} {low:g} to {high:g}" for axis, (low, high) in nearby.near_best.items() if low < high)

@@ -37,11 +37,11 @@ class FloorPlan:
     right: Numbers
     bottom: Numbers
     names: tuple[tuple[str, float, float], ...]
-    """Of each die: name, left edge, side."""
+    """For each die: name, left edge, side."""
 
 
 def floor_plan(answer: DesignAnswer) -> FloorPlan:
-    """The best die beside the first baseline's, to scale."""
+    """The best die to scale, next to those of the baselines' chips."""
     best = answer.best
     assert best is not None
     dies = [("best", best)]

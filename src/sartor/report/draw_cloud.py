@@ -1,4 +1,4 @@
-"""The figure of a design's points: what they reach against what they cost, the front of both, others by name."""
+"""The figure of a design's points: objective against cost, with the Pareto front and named alternatives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sartor.report.search_points import DesignCloud
 
 HEIGHT = 320
 WIDTH = 640
-"""Of the plot [px], as far as labels are put where there is room: a page may be wider, a telephone shows none."""
+"""Width of the plot [px] assumed when placing labels: a page may be wider, and phones show no labels."""
 KINDS = {"best": "best", "front": "front", "evaluated": "evaluated", "baseline": "other way to choose"}
 LETTER, LINE, MARK = 6.0, 14.0, 7.0
 """A label's letter and line, and half a mark [px]."""
@@ -21,8 +21,8 @@ Box = tuple[float, float, float, float]
 
 
 def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Chart:
-    """An axis of the front (area unless others were asked for) against the objective, by kind of point; where a front
-    has a second axis, its discs are sized by it."""
+    """The objective against the front's first axis (area by default), by kind of point; a second axis of the front sets
+    the size of its discs."""
     alt, theme = altair(), frame.theme
     rows = list(_rows(points))
     x = alt.X("across:Q", title=points.axes[0], scale=alt.Scale(zero=False, padding=20), axis=alt.Axis(tickCount=8))
@@ -63,14 +63,14 @@ def _rows(points: DesignCloud) -> Iterator[Row]:
 
 
 def _axes(points: DesignCloud) -> list[tuple[str, str]]:
-    """Axes that tooltips do not have as area or power already."""
+    """The front's axes that tooltips do not show already (area)."""
     return [
         (name, title) for name, title in zip(("across", "shade"), points.axes, strict=False) if "[mm2]" not in title
     ]
 
 
 def _sizes(alt: Altair, points: DesignCloud) -> Chart:
-    """Discs of a front are as large as its second axis is long; colours of a page are names and have no in-between."""
+    """Disc sizes for a front's second axis (page colours are CSS names, which cannot be interpolated)."""
     title = f"size in the front: {points.axes[1]}"
     shown = alt.Legend(orient="top", title=title, titleFontWeight="normal", titleLimit=400, tickCount=3)
     return alt.Size("shade:Q", scale=alt.Scale(zero=False, range=[30, 260]), legend=shown)
@@ -83,7 +83,7 @@ def _names(alt: Altair, rows: list[Row], align: str, ink: str, x: Chart, y: Char
 
 
 def _placed(rows: list[Row]) -> dict[str, list[Row]]:
-    """The best point and the other ways with their names beside them, left or right, where nothing is in the way."""
+    """The best point and the alternatives, labelled on the left or right where there is room."""
     out: dict[str, list[Row]] = {"left": [], "right": []}
     at = _scaled(rows)
     taken = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in at]
@@ -103,7 +103,7 @@ def _placed(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def _scaled(rows: list[Row]) -> list[tuple[float, float]]:
-    """Where points stand in the plot, about [px]."""
+    """Approximate positions of the points in the plot [px]."""
     pairs = []
     for name, size, pad in (("across", WIDTH, 20), ("value", HEIGHT, 14)):
         values = [float(row[name]) for row in rows]

@@ -17,7 +17,7 @@ WIDEST = 2.7
 
 
 def draw_convergence(points: Convergence, frame: Frame = FILE) -> Chart:
-    """What no point exceeds, falling; the best point so far, rising."""
+    """The upper bound, falling, and the best point so far, rising, over time."""
     alt, theme = altair(), frame.theme
     words = ["no point can exceed", "best so far"]
     rows = [
@@ -81,7 +81,7 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
 
 
 def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
-    """Operators on cores in time; colour tells how an operator was split."""
+    """Operators on cores over time, coloured by how they were split."""
     alt, theme = altair(), frame.theme
     end = float(points.end_s.max()) if len(points.end_s) else 1.0
     unit, scale = time_unit(end)

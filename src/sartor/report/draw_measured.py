@@ -93,8 +93,8 @@ WORDS = ("measured", "predicted")
 
 
 def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
-    """Speedups of a study's arms; ``body`` is the ``study`` object of the JSON. Arms on an axis of sizes are joined by
-    lines, named ones stand as points; groups stand one above the other."""
+    """Speedups of a study's arms; ``body`` is the ``study`` object of the JSON. Arms on a size axis are joined by
+    lines, named arms are points; groups are stacked vertically."""
     alt = altair()
     theme = frame.theme
     rows = study_rows(body)
@@ -125,7 +125,7 @@ def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
 
 
 def study_rows(body: JsonMap) -> list[JsonDict]:
-    """Two rows an arm, predicted and measured; arms that were not timed are left out."""
+    """Two rows per arm, predicted and measured; arms that were not timed are left out."""
     found = []
     for arm in body["arms"]:
         for which in WORDS:

@@ -27,7 +27,7 @@ def draw_roofline(points: Roofline, frame: Frame = FILE) -> Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plot:
-    """What every layer is drawn with: the device in TFLOP/s and TB/s, the two axes and where they begin and end."""
+    """Shared by all layers: the device in TFLOP/s and TB/s, the two axes and their ranges."""
 
     alt: Altair
     theme: Theme
@@ -79,7 +79,7 @@ def _ridge(plot: _Plot) -> Chart:
 
 
 def _notes(plot: _Plot) -> Iterator[Chart]:
-    """The peak, the ridge and the bandwidth in words; the last where there is room."""
+    """Labels of the peak, the ridge and (where there is room) the bandwidth."""
     ridge, peak, bandwidth = plot.points.ridge_flops_per_byte, plot.peak, plot.bandwidth
     middle = float(np.sqrt(plot.x_span[0] * ridge))
     side, aside = ("left", 6) if ridge < float(np.sqrt(plot.x_span[0] * plot.x_span[1])) else ("right", -6)
@@ -97,7 +97,7 @@ def _notes(plot: _Plot) -> Iterator[Chart]:
 
 
 def _products(plot: _Plot) -> list[Chart]:
-    """A disc a product; an open diamond for one of the shape that is proposed."""
+    """One disc per GEMM; open diamonds for those of the proposed shape."""
     alt, rows, groups = plot.alt, _rows(plot), _top_names(plot.points, TOP)
     domain = [*groups, "other"] if any(row["group"] == "other" for row in rows) else groups
     palette = [*plot.theme.series[:TOP][: len(groups)], plot.theme.grey]
@@ -145,7 +145,7 @@ def _rows(plot: _Plot) -> list[JsonDict]:
 
 
 def _top_names(points: Roofline, limit: int) -> list[str]:
-    """Operators that take most of the step, which get a colour of their own."""
+    """The operators that take most of the step, which get their own colours."""
     totals: dict[str, float] = {}
     for name, share, after in zip(points.names, points.share.tolist(), points.after.tolist(), strict=True):
         totals[name] = totals.get(name, 0.0) + (0.0 if after else share)

@@ -25,7 +25,7 @@ from sartor.report.run_points import IDEAL, RunFall, RunTimeline, SlowOperators
 
 
 def draw_run_fall(points: RunFall, frame: Frame = FILE) -> Chart:
-    """Each part starts where those before it end; what the run gains over its prediction goes back."""
+    """A waterfall: each part starts where the previous ends; a run faster than predicted steps back."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.seconds.sum()))
     ends = np.cumsum(points.seconds) * scale
@@ -55,7 +55,7 @@ def draw_run_fall(points: RunFall, frame: Frame = FILE) -> Chart:
 
 
 def _level(label: str, seconds: float, known: bool) -> str:
-    """What a part is to the ideal step, where that is known."""
+    """The colour class of a part, relative to the ideal step if that is known."""
     if label == IDEAL:
         return IDEAL
     return "gained" if seconds < 0 else "lost" if known else "taken"
@@ -92,7 +92,7 @@ def draw_slow_operators(points: SlowOperators, frame: Frame = FILE) -> Chart:
 
 
 def draw_run_timeline(points: RunTimeline, frame: Frame = FILE) -> Chart:
-    """Lanes as rows, what runs as boxes."""
+    """One row per lane, one box per activity."""
     alt = altair()
     theme, unit, scale = frame.theme, *time_unit(float(points.end_s.max()))
     rows = [

@@ -11,7 +11,7 @@ from sartor.report.points import Pareto, Sawtooth
 
 
 def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
-    """FLOP rate against one field: the model's value now, and after the change, stand on the curve."""
+    """FLOP rate against one field, with the model's value before and after the change marked on the curve."""
     alt = altair()
     theme = frame.theme
     rows = [
@@ -62,7 +62,7 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
 
 
 def _label_side(position: float, place: int, of: int) -> JsonDict:
-    """Where a marked value's label stands at the top of its rule: away from its neighbour's and inside the plot."""
+    """Placement of a marked value's label at the top of its rule: away from its neighbour and inside the plot."""
     outward_left = place == 0 if of > 1 else position > 0.5
     if of > 1 and outward_left and position < 0.22:
         return {"align": "left", "dx": 7, "dy": 16}
@@ -118,7 +118,7 @@ def _params_span(points: Pareto) -> tuple[float, float]:
 
 
 def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
-    """Wide enough for every candidate, today's shape and the intervals of those that are named."""
+    """Axes wide enough for every candidate, the current shape and the intervals of named candidates."""
     least, most = _params_span(points)
     margin = max(0.08 * (most - least), 0.001)
     named = [index for index, _, _ in _named(points)]
@@ -141,7 +141,7 @@ def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
 
 
 def _today(alt: Altair, theme: Theme, middle: float, x: Chart, y: Chart) -> list[Chart]:
-    """A rule at a gain of 1, a cross where the shape stands, and its word."""
+    """A rule at a gain of 1, and a labelled cross for the current shape."""
     today = rows_chart(alt, [{"params": 0.0, "gain": 1.0, "text": "today"}])
     side = {"align": "left", "dx": 9} if middle >= 0 else {"align": "right", "dx": -9}
     text = today.mark_text(**side, dy=10, color=theme.muted, fontSize=11)
@@ -153,7 +153,7 @@ def _today(alt: Altair, theme: Theme, middle: float, x: Chart, y: Chart) -> list
 
 
 def _dots(alt: Altair, theme: Theme, points: Pareto, rows: list[JsonDict]) -> Chart:
-    """Every candidate, those with most fields changed behind the others."""
+    """Every candidate; those with most fields changed are drawn behind the others."""
     largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
     domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
     return (
@@ -169,7 +169,7 @@ def _dots(alt: Altair, theme: Theme, points: Pareto, rows: list[JsonDict]) -> Ch
 def _named_layers(
     alt: Altair, theme: Theme, row: JsonDict, dy: int, middle: float, x: Chart, y: Chart, tips: list[Chart]
 ) -> list[Chart]:
-    """One candidate's word, interval and ring."""
+    """One candidate's label, interval and ring."""
     spot = rows_chart(alt, [row])
     side = {"align": "left", "dx": 11} if row["params"] <= middle else {"align": "right", "dx": -11}
     text = spot.mark_text(color=theme.ink, fontWeight="bold", fontSize=12, dy=dy, **side)
@@ -183,7 +183,7 @@ def _named_layers(
 
 
 def _by_count(theme: Theme, entries: int) -> list[str]:
-    """From calm to loud: more fields changed, a larger intervention."""
+    """Colours from calm to loud as more fields change."""
     colours = [theme.green, theme.blue, theme.sky, theme.orange, theme.vermillion, theme.purple]
     return [colours[min(i, len(colours) - 1)] for i in range(entries)]
 

@@ -55,10 +55,10 @@ def gains_points(findings: Iterable[Finding]) -> Gains | None:
 
 
 def pareto_points(search: ShapeSearch) -> Pareto | None:
-    """The candidates and the Pareto front, the advised first and highest; None if nothing surely gains.
+    """The candidates and the Pareto front, the recommended one first and highest; None if nothing surely gains.
 
-    Points of the front that are not candidates have no interval (NaN); those above the advised one, which gain no more
-    beyond noise or not surely, are left out.
+    Points of the front that are not candidates have no interval (NaN); those above the recommended one, whose extra
+    gain is within noise or not sure, are left out.
     """
     candidates = list(search.candidates)
     edit = search.smallest_edit
@@ -102,7 +102,7 @@ def _column(candidates: Sequence[Any], name: str) -> Any:
 
 
 def export_pngs(records: JsonMap, folder: str | Path, frame: Frame = FILE) -> tuple[Path, ...]:
-    """Every record as ``folder/NAME.png``, drawn without a browser; each file whole or not at all.
+    """Every record as ``folder/NAME.png``, drawn without a browser; files are written atomically.
 
     Raises ``MissingExtraError`` without the extra ``report``, ``InputError`` if the folder cannot be written.
     """

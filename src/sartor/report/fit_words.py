@@ -1,4 +1,4 @@
-"""Whether a model fits in a device's memory, what would, and how serving is judged, in sentences."""
+"""Sentences on memory and serving: whether a model fits, what would make it fit, and the usual serving metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = {
 
 
 def fit_lines(answer: ModelEstimate) -> list[Text]:
-    """What does not fit, to be said first; nothing where all is well."""
+    """A warning to print first if the model does not fit; else nothing."""
     return [] if answer.fits else [Text(f"{does_not_fit(answer)}\n", style="bold red")]
 
 
@@ -71,7 +71,7 @@ def _change(change: Mapping[str, int | str]) -> str:
 
 
 def serving_words(answer: ModelEstimate, served: Serving) -> str:
-    """Decode and prefill in the words of those who serve: per token, per device, bandwidth, cache, knee."""
+    """Decoding and prefill in the usual serving metrics: tokens/s per device, bandwidth, cache, knee."""
     dims, workload, memory = answer.question.dims, answer.question.workload, served.memory
     decodes = workload.phase is Phase.DECODE
     rate = float(answer.tokens_per_s) / (int(dims.tp) * int(dims.pp))
@@ -92,7 +92,7 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
 
 
 MUCH = 0.2
-"""Part of an interval from which on what would narrow it is worth a line."""
+"""Least share of the interval's variance that is worth a line on how to narrow it."""
 
 
 def narrowing_lines(answer: ModelEstimate) -> list[Text]:

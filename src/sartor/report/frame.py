@@ -1,4 +1,4 @@
-"""What every figure shares: where it goes (``Frame``), its axes, legends and look, and how it becomes a file.
+"""Common parts of all figures: where they go (``Frame``), axes, legends and style, and export to files.
 
 altair and vl-convert (extra ``report``) are imported when a figure is drawn.
 """
@@ -26,7 +26,7 @@ TITLE_WIDTH = 84
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Where a figure goes: its colours, its width in px (or as wide as what holds it), whether it shows its title."""
+    """Where a figure goes: its colours, its width (px, or that of its container), whether it shows its title."""
 
     theme: Theme = LIGHT
     width: int | Literal["container"] = 640
@@ -39,9 +39,9 @@ FILE_DARK = Frame(theme=DARK)
 
 
 Altair: TypeAlias = ModuleType
-"""Loaded when a figure is drawn, and not installed everywhere."""
+"""Loaded when a figure is drawn, because it is an optional dependency."""
 Chart: TypeAlias = Any
-"""A chart, layer, axis or encoding of it: Altair's own types are too many unions to be named."""
+"""A chart, layer, axis or encoding: Altair's own types are unions too long to spell out."""
 
 
 def to_png(chart: Chart, *, scale: float = 2.0) -> bytes:
@@ -99,11 +99,11 @@ def colour(alt: Altair, field: str, domain: list[str], colours: list[str]) -> Ch
 
 
 LETTER, SYMBOL, ROW = 5.6, 24.0, 720.0
-"""Of a legend in 11-point Helvetica: mean width of a letter, of a symbol with its gaps, of what a plot has room for."""
+"""Legend widths in 11-point Helvetica [px]: mean letter, symbol with its gaps, and the room that a plot has."""
 
 
 def legend(alt: Altair, entries: int) -> Chart:
-    """Above the plot, in as many columns as there is room for."""
+    """A legend above the plot, in as many columns as fit."""
     narrow = alt.ExprRef(expr=f"width < 330 ? 2 : width < 520 ? 3 : {entries}")
     return alt.Legend(orient="top", title=None, columns=narrow, symbolOpacity=1, direction="horizontal")
 
@@ -120,7 +120,7 @@ def log_axis(alt: Altair, low: float, high: float, form: str = "~s") -> Chart:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names as labels, with a number where one is there twice."""
+    """Names as labels; repeated names get a number."""
     seen: dict[str, int] = {}
     out = []
     for name in names:
@@ -145,7 +145,7 @@ def time_unit(largest_s: float) -> tuple[str, float]:
 
 
 def finish(alt: Altair, chart: Chart, title: str, frame: Frame, *, height: int) -> Chart:
-    """Size, title and look: the same for every figure."""
+    """Set size, title and style, the same for every figure."""
     theme = frame.theme
     chart = chart.properties(width=frame.width, height=height)
     if frame.titled:

@@ -1,4 +1,4 @@
-"""Small pieces of HTML: every text is escaped here and nowhere else, so nothing a file says can become markup."""
+"""Small pieces of HTML. All text is escaped here and nowhere else, so nothing from a file can become markup."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Markup(str):
 
 
 def text(value: object) -> Markup:
-    """A value as it may stand in HTML: escaped, and without control or invisible characters."""
+    """A value as safe HTML: escaped, without control or invisible characters."""
     return value if isinstance(value, Markup) else Markup(html.escape(printable(str(value)), quote=True))
 
 
@@ -40,7 +40,7 @@ def join(parts: Iterable[object], between: str = "") -> Markup:
 def table(
     columns: Sequence[GridColumn], rows: Iterable[Sequence[object]], *, caption: str, highlight: int = -1
 ) -> Markup:
-    """A table whose head stays in sight and which scrolls inside its own box where it is wider than the page."""
+    """A table whose header stays visible, in a box that scrolls if it is wider than the page."""
     head = element(
         "tr",
         *(element("th", c.head, scope="col", title=c.explains, class_="number" if c.number else None) for c in columns),
@@ -65,14 +65,14 @@ def _cell(column: GridColumn, value: object, position: int) -> Markup:
 
 
 def json_block(identifier: str, value: object) -> Markup:
-    """Data inside a page: JSON that cannot close its own element."""
+    """Data embedded in a page: JSON that cannot close its own element."""
     body = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     safe = body.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(f'<script type="application/json" id="{text(identifier)}">{safe}</script>')
 
 
 def markdown(source: str, *, level: int = 4) -> Markup:
-    """The Markdown that rule pages are written in: ``##`` headings, paragraphs, lists, `code` and **strong**.
+    """Convert the Markdown of rule pages to HTML: ``##`` headings, paragraphs, lists, `code` and **strong**.
 
     ``level`` is the heading level that ``##`` becomes; a page's first line, its title, is left to the caller.
     """

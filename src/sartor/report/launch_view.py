@@ -108,7 +108,7 @@ def _headline(answer: LaunchAnswer) -> str:
 
 
 def _memory_table(answer: LaunchAnswer) -> Table:
-    """Stages with their parts; at most eight, always with the fullest."""
+    """Stages with their parts; at most eight, always including the fullest."""
     stages = list(answer.memory.stages)
     names = list(dict.fromkeys(part.name for stage in stages for part in stage.parts))
     big = [n for n in names if max(_size(s, n) for s in stages) >= 0.02 * answer.usable_bytes]

@@ -74,12 +74,12 @@ def text(findings: Sequence[Finding], width: int = WIDTH) -> Text:
 
 
 def plain(findings: Sequence[Finding]) -> str:
-    """The same as ``text``, without colours."""
+    """``text`` without colours."""
     return "\n".join(line for line, _ in _lines(findings, WIDTH))
 
 
 def _lines(findings: Sequence[Finding], width: int) -> list[tuple[str, str]]:
-    """Findings and their tally, then remarks under their own heading."""
+    """Findings and their counts, then remarks under their own heading."""
     faults, remarks = split_remarks(findings)
     lines = [line for each in faults for line in _finding_lines(each, width)]
     lines.append((_tally(faults), ""))
@@ -93,7 +93,7 @@ REMARKS = "Remarks on the architecture, to be chosen before training"
 
 
 def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What is wasteful in the shape, and remarks on its architecture."""
+    """Findings of waste in the shape, and remarks on its architecture."""
     found = list(findings)
     return [each for each in found if not each.remark], [each for each in found if each.remark]
 
@@ -113,7 +113,7 @@ def also(finding: Finding) -> list[str]:
 
 
 LEAST_SHOWN = 5e-5
-"""Least share of the step that is not rounded to 0.0%."""
+"""Least share of the step that does not round to 0.0%."""
 _INDENT: JsonDict = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
 
 
@@ -130,7 +130,7 @@ def _fix(finding: Finding) -> str:
 
 
 def _tally(findings: Sequence[Finding]) -> str:
-    """How many of each grade; a clean bill without any."""
+    """The number of findings of each grade; a clean result if there are none."""
     if not findings:
         return CLEAN
     words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}

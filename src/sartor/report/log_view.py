@@ -1,4 +1,4 @@
-"""A training log held against its prediction, for the terminal and as JSON."""
+"""A training log compared with its prediction, for the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOWN = 5
 """Changes that the terminal lists."""
 AGREES = 4.0
-"""Misfit up to which a prediction agrees with a run: two standard deviations, of step and memory together."""
+"""Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
 
 
 def log_body(answer: LogDiagnosis) -> JsonDict:
@@ -86,8 +86,8 @@ def _number(value: float) -> float | None:
 
 
 def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[JsonDict]:
-    """Parts of the predicted step, what the nearest change adds, and what is left; the seconds sum to the measured
-    step, the points to what MFU lacks of 100%."""
+    """Parts of the predicted step, the effect of the nearest change, and the rest: their seconds sum to the measured
+    step, their points to 100% minus MFU."""
     run, step = answer.measured, answer.predicted.step
     ideal = answer.mfu * run.step_s
     parts = [_part(answer, name.removesuffix("_s"), float(getattr(step, name))) for name in TIME]
@@ -144,7 +144,7 @@ def _convention_body(each: FlopConvention) -> JsonDict:
 
 
 def log_view(answer: LogDiagnosis) -> RenderableType:
-    """The answer first: how fast, how fast predicted, how sure; then memory, the TFLOP/s, and what would explain it."""
+    """The answer first: measured and predicted speed, certainty; then memory, TFLOP/s, and what would explain it."""
     heading, lines = log_answer(answer)
     parts: list[RenderableType] = [Text(heading, style="bold"), *(Text(line) for line in lines)]
     parts += [section_title("Measured and predicted"), _table(answer)]
@@ -155,7 +155,7 @@ def log_view(answer: LogDiagnosis) -> RenderableType:
 
 
 def log_answer(answer: LogDiagnosis) -> tuple[str, list[str]]:
-    """What was read, and the answer: speed, how sure, memory, the TFLOP/s."""
+    """A heading, and the answer: speed, certainty, memory, TFLOP/s."""
     return _heading(answer), [_headline(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
 
 

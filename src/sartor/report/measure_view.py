@@ -1,4 +1,4 @@
-"""Measurements and calibrations in the terminal, from the JSON bodies."""
+"""Measurements and calibrations for the terminal, from the JSON bodies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compared_table(body: JsonMap) -> Table:
 
 
 def label(row: JsonMap) -> str:
-    """A case in a few words: its name, or table and sizes."""
+    """A short label of a case: its name, or table and sizes."""
     first = str(row.get("name") or row.get("model") or row.get("op") or row["table"])
     sizes = [str(row[name]) for name in ("m", "n", "k", "rows", "cols", "heads", "seq_q", "seq_kv") if name in row]
     return f"{first} {' x '.join(sizes)} {row.get('layout', '')}".strip()
@@ -151,7 +151,7 @@ def calibration_view(body: JsonMap) -> Group:
 
 
 def change_view(change: JsonMap) -> Group:
-    """Ratio of predicted times after and before, by region; changed coefficients."""
+    """Ratio of predicted times after over before, by region; changed coefficients."""
     table = Table(title=f"{change['after']} against {change['before']}", title_justify="left")
     for name in ("rows (m)", "weights", "GEMMs", "time ratio", "p10", "p90"):
         table.add_column(name, justify="left" if name in ("rows (m)", "weights") else "right")

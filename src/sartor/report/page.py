@@ -29,7 +29,7 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""The browser may run scripts and styles of the file, and fetch nothing."""
+"""The browser may run the file's own scripts and styles, but fetch nothing."""
 
 
 def advice_page(advice: Advice, *, date: str = "") -> str:
@@ -79,7 +79,7 @@ def _asset(name: str) -> str:
 
 
 def _script(source: str) -> Markup:
-    """JavaScript in place; its text must not end the element early."""
+    """Inline JavaScript, escaped so that it cannot end the element early."""
     return Markup("<script>" + source.replace("</script", "<\\/script").replace("<!--", "<\\!--") + "</script>")
 
 

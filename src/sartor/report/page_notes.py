@@ -63,7 +63,7 @@ def _datasheet(gpu: Gpu) -> Markup:
 
 
 def _calibration(gpu: Gpu) -> Markup:
-    """Fitted parts, those of one source as one row: measurements, rows, and errors on rows the fit never saw."""
+    """Fitted parts, one row per source: measurements, rows, and errors on held-out rows."""
     fits: dict[str, tuple[list[str], JsonMap]] = {}
     for section, entry in sorted(load_calibration(gpu).provenance.items()):
         if entry:
@@ -93,7 +93,7 @@ def _fit_row(names: str, entry: JsonMap) -> tuple[str, ...]:
 
 
 def _gpu_lines(gpu: Gpu) -> list[str]:
-    """Whose calibration it is, and where its price is from."""
+    """Where the calibration and the price come from."""
     lines, known = [], load_calibration(gpu)
     if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
         lines.append("GEMM calibration: joint fit of several generations, applied to this device's datasheet")

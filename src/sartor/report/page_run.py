@@ -57,7 +57,7 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
 
 
 def parts_grid(body: JsonMap, *, to_do: bool) -> Grid:
-    """Every part with its evidence and, where wanted, what to change."""
+    """Every part with its evidence and (``to_do``) what to change."""
     words = [words_column("evidence"), *([words_column("to do")] if to_do else [])]
     columns: tuple[str | GridColumn, ...] = ("part", "time", "share", "points of MFU", *words)
     rows = [

@@ -188,7 +188,7 @@ def _mixes(mixes: Sequence[Mix]) -> Markup:
 
 
 def arrows(words: str) -> str:
-    """``32 -> 20`` with an arrow character, which lines do not break at."""
+    """``32 -> 20`` with an arrow character, so that lines do not break at it."""
     return words.replace(" -> ", " \u2192 ")
 
 
@@ -197,8 +197,7 @@ def _tag(words: str) -> Markup:
 
 
 def _quality(quality: Quality) -> Markup:
-    """Every quantity with evidence on the loss, those that move first: its range and source, and how far that is
-    stretched."""
+    """Every quantity with evidence on the loss, changed ones first: its values, studied range and source."""
     order = sorted(quality.checks, key=lambda check: not check.moved)
     checks = [
         f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order

@@ -1,7 +1,7 @@
-"""Colours of the figures and the page: one set of names, a light and a dark value for each.
+"""Colours of the figures and the page: one set of names, with a light and a dark value for each.
 
-Series colours are Okabe and Ito's (Color Universal Design, 2008, jfly.uni-koeln.de/color), told apart under the
-common colour vision deficiencies; its yellow and black, which vanish on one of the two grounds, are left out.
+Series colours are Okabe and Ito's (Color Universal Design, 2008, jfly.uni-koeln.de/color), distinguishable under the
+common colour vision deficiencies; its yellow and black, which vanish on a light or dark background, are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sartor.bounded import packaged_toml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """What a figure is painted with; every value is a CSS colour."""
+    """The colours of a figure; every value is a CSS colour."""
 
     ink: str
     muted: str
@@ -33,7 +33,7 @@ class Theme:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Colours for unordered categories, the most telling apart first."""
+        """Colours for unordered categories, the most distinct first."""
         return (self.blue, self.orange, self.green, self.vermillion, self.sky, self.purple, self.grey)
 
 
@@ -70,7 +70,7 @@ DARK = Theme(
 )
 
 CSS = Theme(**{field.name: f"var(--{field.name})" for field in fields(Theme)})
-"""The page's figures name the colour and let the reader's light, dark or printed style decide its value."""
+"""Figures on a page name their colours, so that the reader's light, dark or print style sets the values."""
 
 
 def css_variables(theme: Theme) -> str:
@@ -79,11 +79,11 @@ def css_variables(theme: Theme) -> str:
 
 
 MEANS: Mapping[str, Sequence[str]] = packaged_toml("report", "palette.toml")
-"""What a colour stands for: words, and fields' names."""
+"""What each colour stands for, by words and field names."""
 
 
 def painted(theme: Theme, names: Iterable[str]) -> list[str]:
-    """The colours of what is drawn, by `MEANS`."""
+    """The colours of these names, from `MEANS`."""
     by_name = {name: colour for colour, means in MEANS.items() for name in means}
     return [str(getattr(theme, by_name.get(name, "grey"))) for name in names]
 
@@ -94,5 +94,5 @@ def css_meanings() -> str:
 
 
 def slug(name: str) -> str:
-    """A name as part of a CSS variable's."""
+    """A name as used within a CSS variable."""
     return re.sub("[^a-z0-9]+", "-", name.lower())

@@ -1,4 +1,4 @@
-"""A placement for the terminal and as the contract's JSON."""
+"""A placement for the terminal and as JSON."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TIME = (
 
 
 def plan_body(answer: PlanAnswer) -> JsonDict:
-    """``plan``: the best plan with what its step and memory are made of, the next best, and what was struck out."""
+    """``plan``: the best plan with the parts of its step and memory, the next best, and rejected plans."""
     found, source = answer.search, answer.source.value
     best = (
         None
@@ -146,7 +146,7 @@ def priced_body(priced: PricedPlan, source: str = "analytic") -> JsonDict:
 
 
 def degrees(plan: TrainingPlan) -> JsonDict:
-    """The fields of a plan in the contract's words."""
+    """The fields of a plan under their JSON names."""
     dims = plan.dims
     return {
         "tp": int(dims.tp),
@@ -177,8 +177,8 @@ def cost_body(cost: RunCost) -> JsonDict:
 
 
 def why_not_body(asked: WhyNot) -> JsonDict:
-    """A plan that was asked about: why it cannot run (null: it can), and its step and memory beside the best's, term by
-    term as [best, asked]."""
+    """The plan given in ``why_not``: why it cannot run (null: it can), and its step and memory next to the best plan's,
+    term by term as [best, asked]."""
     plan, best = asked.plan, asked.best
     terms = (
         {}
@@ -202,7 +202,7 @@ COSTS = ("device_hours", "usd", "energy_j", "co2_kg", "run_hours")
 
 
 def search_body(search: PlanSearch, cost: RunCost | None = None) -> JsonDict:
-    """One number of devices: its best plan and what the token budget costs under it, in short."""
+    """One number of devices in short: its best plan and the cost of the token budget under it."""
     found = search.best
     return {
         "num_devices": search.num_devices,

@@ -83,8 +83,7 @@ def top_grid(top: Iterable[PricedPlan]) -> Grid:
 
 
 def devices_grid(answer: PlanAnswer) -> Grid:
-    """The best plan for each number of devices: its step, how much of the devices' growth it turns into speed, and what
-    the token budget costs."""
+    """The best plan for each number of devices: its step, scaling efficiency, and the cost of the token budget."""
     rows: list[tuple[str, ...]] = []
     first = next((each for each in answer.searches if each.best is not None), None)
     for search, cost in zip_longest(answer.searches, answer.costs):
@@ -117,7 +116,7 @@ def devices_grid(answer: PlanAnswer) -> Grid:
 
 
 def why_not_grid(asked: WhyNot) -> Grid:
-    """The step and memory of a plan that was asked about beside the best one's, term by term."""
+    """Step and memory of the plan given in ``why_not`` next to the best plan's, term by term."""
     best, plan = asked.best, asked.plan
     assert plan is not None
     rows: list[tuple[str, ...]] = []
@@ -147,7 +146,7 @@ def _signed(value: float, shown: Callable[[float], str]) -> str:
 
 
 def rejected_grid(search: PlanSearch, most: int | None = None) -> Grid:
-    """Why plans were rejected, the commonest reason first; reasons beyond ``most`` are summed."""
+    """Why plans were rejected, the most common reason first; reasons beyond ``most`` are summed."""
     reasons = list(search.rejected.items())
     if most is not None and len(reasons) > most:
         rest = sum(count for _, count in reasons[most:])

@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.float64]
 MOST_BARS = 8
 """Most plans in the figure of steps."""
 MOST_STAGES = 16
-"""Most stages drawn; with more, equal neighbours share a bar."""
+"""Most stages drawn; above that, equal neighbours share a bar."""
 MOST_DRAWN = 2400
 """Most tasks of a pipeline drawn; microbatches in the middle of the step are left out."""
 
@@ -122,7 +122,7 @@ def step_bars(top: Sequence[PricedPlan]) -> StepBars:
 
 
 def degrees_text(plan: TrainingPlan, *, microbatch: bool = True) -> str:
-    """``tp 2  pp 8x6  dp 2  cp 2  mb 1``: degrees above 1, chunks behind the pipeline's, and the microbatch."""
+    """``tp 2 pp 8x6 dp 2 cp 2 mb 1``: degrees above 1 (pp with its chunks), and the microbatch."""
     d, v = plan.dims, int(plan.virtual_stages)
     words = [f"tp {int(d.tp)}"] if int(d.tp) > 1 else []
     words += [f"pp {int(d.pp)}" + (f"x{v}" if v > 1 else "")] if int(d.pp) > 1 else []
@@ -197,7 +197,7 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
     ]
     ahead = list(answer.search.front)
     if not any(p.step_s == best.step_s and p.peak_bytes == best.peak_bytes for p in ahead):
-        ahead.append(best)  # its layers are placed unevenly: no plan of the grid
+        ahead.append(best)  # not in the grid, because its layers are placed unevenly
     front = [(p.step_s, p.peak_bytes) for p in ahead]
     step = np.concatenate([points.step_s, [t for t, _ in front]])
     held = np.concatenate([points.device_bytes, [b for _, b in front]])
@@ -217,7 +217,7 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
 
 
 def drawn_timeline(answer: PlanAnswer, most: int) -> tuple[Timeline, int]:
-    """The best plan's timeline with as many microbatches as ``most`` tasks leave, and their number."""
+    """The best plan's timeline with as many microbatches as fit in ``most`` tasks, and their number."""
     assert answer.best is not None
     plan = answer.best.plan
     count = drawable(plan, most)
@@ -226,7 +226,7 @@ def drawn_timeline(answer: PlanAnswer, most: int) -> tuple[Timeline, int]:
 
 
 def drawable(plan: TrainingPlan, most: int = MOST_DRAWN) -> int:
-    """Microbatches few enough to draw: whole rounds of the pipeline if it interleaves."""
+    """The number of microbatches to draw: whole rounds of the pipeline if it interleaves."""
     pp, virtual, count = int(plan.dims.pp), int(plan.virtual_stages), int(plan.num_microbatches)
     rounds = max(most // (3 * pp * virtual), 1)
     if count <= rounds:

@@ -44,7 +44,7 @@ def launch_trace(answer: LaunchAnswer) -> bytes:
 
 
 def timeline_trace(job: TrainingJob, plan: TrainingPlan, line: Timeline) -> bytes:
-    """A timeline as Chrome trace events: a process for every stage, with tracks for work and for what is sent."""
+    """A timeline as Chrome trace events: a process for every stage, with tracks for work and for sends."""
     about = {
         "model": printable(job.shape.name or "model"),
         "plan": plan_words(plan),
@@ -56,7 +56,7 @@ def timeline_trace(job: TrainingJob, plan: TrainingPlan, line: Timeline) -> byte
 
 
 def stage_name(plan: TrainingPlan, stage: int) -> str:
-    """A stage with the ranks that do the same in it (Megatron's order: pipeline outermost)."""
+    """A stage with the ranks that run it (Megatron's order: pipeline outermost)."""
     size = int(plan.num_devices) // int(plan.dims.pp)
     first, last = stage * size, (stage + 1) * size - 1
     return f"stage {stage}, " + (f"rank {first}" if first == last else f"ranks {first}-{last}")

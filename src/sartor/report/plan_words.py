@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sartor.step.run_cost import RunCost
 
 SAME = 0.01
-"""Share of a step by which two plans are as fast."""
+"""Relative difference in step time below which two plans count as equally fast."""
 PART_WORDS = {
     "compute_s": "compute",
     "tp_s": "tensor-parallel communication",
@@ -31,7 +31,7 @@ PART_WORDS = {
     "overhead_s": "kernel launches, jitter, fixed costs",
 }
 SMALL = 0.001
-"""Least share of the step for a part to be shown."""
+"""Least share of the step at which a part is shown."""
 
 
 def heading_text(answer: PlanAnswer) -> str:
@@ -65,7 +65,7 @@ def headline(answer: PlanAnswer) -> str:
 
 
 def memory_text(best: PricedPlan, limit: float) -> str:
-    """``61.2 GiB of 79.2 GiB``; of a device that its allocator fills to the brim, what is in use."""
+    """``61.2 GiB of 79.2 GiB``; if the allocator fills the device completely, the memory in use."""
     if best.peak_bytes < limit * (1 - 1e-6):
         return f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}"
     used = format_bytes(float(best.footprint.allocated_bytes))
@@ -73,7 +73,7 @@ def memory_text(best: PricedPlan, limit: float) -> str:
 
 
 def _simpler(answer: PlanAnswer) -> str:
-    """The plan to prefer for its simplicity, and what it costs."""
+    """The simpler plan to prefer, and how much slower it is."""
     found = answer.simpler
     if found is None:
         return ""
@@ -85,7 +85,7 @@ def _simpler(answer: PlanAnswer) -> str:
 
 
 def beside_best(plan: PricedPlan, best: PricedPlan | None) -> str:
-    """The MFU of the best plan beside that of a plan, to go on a sentence; empty where no best is known."""
+    """End of a sentence that gives the best plan's MFU next to this plan's; empty if no best plan is known."""
     if best is None:
         return ""
     if best.step_s > (1 - SAME) * plan.step_s:
@@ -156,7 +156,7 @@ def step_parts(best: PricedPlan) -> list[tuple[str, float]]:
 
 
 def bound_text(best: PricedPlan) -> str:
-    """Share of compute and the largest loss."""
+    """Share of compute in the step, and the largest loss."""
     parts = step_parts(best)
     losses = [part for part in parts if part[0] != "compute"]
     compute = next((seconds for words, seconds in parts if words == "compute"), 0.0)
@@ -190,7 +190,7 @@ def cost_text(answer: PlanAnswer) -> str:
 
 
 def _goodput_text(cost: RunCost) -> str:
-    """What failures and checkpoints add."""
+    """The time that failures and checkpoints add."""
     lasting = cost.goodput
     return (
         f"With a failure every {_spell(lasting.failure_every_s)} (Llama 3's rate), restarts of "
@@ -201,12 +201,12 @@ def _goodput_text(cost: RunCost) -> str:
 
 
 def _spell(seconds: float) -> str:
-    """A span in minutes or hours."""
+    """A duration in minutes or hours."""
     return f"{three_digits(seconds / 60)} minutes" if seconds < 7200 else f"{three_digits(seconds / 3600)} hours"
 
 
 def why_not_text(asked: WhyNot) -> str:
-    """Why a plan that was asked about is not the best: it cannot run, does not fit, or is slower."""
+    """Why the plan given in ``why_not`` is not the best: it cannot run, does not fit, or is slower."""
     plan = asked.plan
     if plan is None:
         return f"{asked.asked}: {asked.reason}."
@@ -214,7 +214,7 @@ def why_not_text(asked: WhyNot) -> str:
     if asked.reason is None:
         compared = "as fast as the best" if abs(slower) < 5e-4 else f"{100 * slower:.1f}% slower than the best"
         return f"{plan_words(plan.plan)}: {compared}, and fits."
-    named = "=" in asked.reason.split(" ", 1)[0]  # an axis and its value, which stay as written
+    named = "=" in asked.reason.split(" ", 1)[0]  # a name=value at the start stays as written
     reason = asked.reason if named else asked.reason[:1].upper() + asked.reason[1:]
     return f"{printable(reason)}. Compared below: {plan_words(plan.plan)}."
 

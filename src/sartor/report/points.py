@@ -1,4 +1,4 @@
-"""The records behind the figures: plain arrays, each with the message of its figure as a title.
+"""The records behind the figures: plain arrays, each titled with the figure's message.
 
 :mod:`sartor.report.charts` draws them. All values are SI; names are shown as given.
 """
@@ -50,7 +50,7 @@ class OperatorTimes:
 
 
 def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> OperatorTimes:
-    """All executions of each operator, forward and backward; those below ``small`` of the step as one."""
+    """All executions of each operator, forward and backward; those below ``small`` of the step are combined."""
     sums: dict[str, Numbers] = {}
     for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
         row = sums.setdefault(short_name(op), np.zeros(len(CATEGORIES) + 2))
@@ -109,7 +109,7 @@ class Roofline:
 
 
 def roofline_points(estimate: Estimate, after: Estimate | None = None) -> Roofline:
-    """The GEMMs of a step, and of the step ``after`` a change, against the device's peak and bandwidth."""
+    """The GEMMs of a step, and of the step ``after`` a change, on the device's roofline."""
     rows = [(*row, False) for row in _products(estimate)]
     rows += [(*row, True) for row in _products(after)] if after is not None else []
     names, passes, intensity, achieved, share, is_after = zip(*rows, strict=True) if rows else ((),) * 6
@@ -198,7 +198,7 @@ class Pareto:
     num_changed: npt.NDArray[np.int64]
     on_front: npt.NDArray[np.bool_]
     best: int = -1
-    """Position of the one advised; -1: none."""
+    """Position of the recommended one; -1: none."""
     smallest_edit: int = -1
 
 

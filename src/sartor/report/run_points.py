@@ -1,5 +1,5 @@
-"""The records of a diagnosed run's figures: from the ideal step to the measured one, its slowest operators, its last
-step as it ran."""
+"""The records of a diagnosed run's figures: waterfall from the ideal to the measured step, slowest operators, timeline
+of the last step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.float64]
 MOST_OPERATORS = 12
 """Most operators drawn, those that lose most first."""
 LEAST = 0.001
-"""Share of the step below which a part is not drawn alone."""
+"""Share of the step below which parts are combined."""
 IDEAL = "at the peak rate"
 
 
@@ -65,7 +65,7 @@ class RunTimeline:
 
 
 def fall_points(step_s: float, parts: Sequence[JsonMap]) -> RunFall:
-    """Of the parts of the JSON answer, whose points of MFU say what each adds to the ideal step."""
+    """The waterfall of the JSON answer's parts: each adds its points of MFU to the ideal step."""
     share = step_s / 100
     lost = [(part_words(each["kind"]), _first(each["evidence"]), each["points_of_mfu"] * share) for each in parts]
     shown = [each for each in lost if abs(each[2]) >= LEAST * step_s]
@@ -87,7 +87,7 @@ def fall_points(step_s: float, parts: Sequence[JsonMap]) -> RunFall:
 
 
 def part_words(kind: str) -> str:
-    """A part or a kind of kernel, in words."""
+    """A part or a kind of kernel as text."""
     return {"plan": "the plan, if it was another"}.get(kind) or WORDS.get(kind) or PART_WORDS.get(f"{kind}_s") or kind
 
 
@@ -106,12 +106,12 @@ def trace_points(answer: TraceDiagnosis, parts: Sequence[JsonMap]) -> JsonDict:
 
 
 def worst_first(priced: Sequence[PricedKernels]) -> list[PricedKernels]:
-    """By the seconds beyond their prediction."""
+    """Sorted by measured minus predicted seconds, largest first."""
     return sorted(priced, key=lambda each: each.predicted_s - each.seconds)
 
 
 def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
-    """The operators that lose most against their prediction; None where none has one."""
+    """The operators that lose most against their prediction; None if none has one."""
     from sartor.cost.intervals import interval_80
 
     worst = worst_first(priced)[:MOST_OPERATORS]
@@ -131,7 +131,7 @@ def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
 
 
 def timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None) -> RunTimeline | None:
-    """The last step as it ran, with the predicted parts, one after another, beside it."""
+    """The last step as it ran, next to the predicted parts in sequence."""
     if not stretches:
         return None
     boxes = [

@@ -1,4 +1,4 @@
-"""A schedule for the terminal, as the contract's JSON, and as a trace for Perfetto."""
+"""A schedule for the terminal, as JSON, and as a trace for Perfetto."""
 
 from __future__ import annotations
 

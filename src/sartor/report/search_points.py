@@ -30,8 +30,8 @@ MOST_CLOUD = 1500
 class DesignCloud:
     """Evaluated points as cost against objective, with the Pareto front marked and the alternatives named.
 
-    ``across`` and ``shade`` are the first two axes of the requested front, named in ``axes`` with their units; area
-    alone without one.
+    ``across`` and ``shade`` are the first two axes of the requested front, named in ``axes`` with their units; by
+    default, area alone.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""``sartor serving``: JSON and the terminal's table."""
+"""``sartor serving`` as JSON and as a terminal table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def serving_body(answer: ServingAnswer) -> JsonDict:
-    """``serving``: the server, and what each load sees of it."""
+    """``serving``: the server, and its latency and throughput under each load."""
     return {
         "model": {"name": answer.reading.shape.name, "assumptions": list(answer.assumptions)},
         "server": {
@@ -90,7 +90,7 @@ def _loads(answer: ServingAnswer) -> list[JsonDict]:
 
 
 def serving_view(answer: ServingAnswer) -> RenderableType:
-    """The server, one line per load, what is assumed."""
+    """The server, one line per load, and the assumptions."""
     body = serving_body(answer)
     head = Text(f"{printable(answer.reading.shape.name or 'model')} served on {_devices(answer)}", style="bold")
     head.append(f"  {body['input_len']} tokens in, {body['output_len']} out", style="dim")
@@ -136,7 +136,7 @@ def _with_interval(each: JsonDict, name: str) -> str:
 
 
 def _reason(answer: ServingAnswer, body: JsonDict) -> str:
-    """What a token's time is made of under the largest load, and how many sequences fit."""
+    """What makes up the time per token under the largest load, and how many sequences fit."""
     last = body["loads"][-1]
     between = 1 - last["step_s"] / last["tpot_s"]
     words = f"At {last['concurrency']:,} in flight a step takes {format_seconds(last['step_s'])}"

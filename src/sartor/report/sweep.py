@@ -1,4 +1,4 @@
-"""The sawtooth figure of ``advise``: which field, over which values; ``shapes.sweep`` prices them."""
+"""The sawtooth figure of ``advise``: which field and values to sweep; ``shapes.sweep`` prices them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 
 FINE = 96
-"""Values on each side priced one by one if the model's own value is ragged."""
+"""Values on each side priced one by one around a ragged size."""
 COARSE_SHARE = 0.2
-"""Range on each side, as a share of the value, if it is not."""
+"""Range on each side of a round size, as a share of it."""
 WIDTHS = ("ffn_hidden_size", "expert_ffn_hidden_size", "hidden_size")
-"""Fields that quantize into tiles and waves of the largest GEMMs."""
+"""Fields that set the tile and wave quantization of the largest GEMMs."""
 PREFERRED = ("num_heads", "ffn_hidden_size", "vocab_size", "expert_ffn_hidden_size", "hidden_size")
-"""Order in which changed fields are considered: the strongest quantization first."""
+"""Order in which changed fields are considered: strongest quantization first."""
 
 
 def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
@@ -80,8 +80,8 @@ def sweep_field(
     after: int | None = None,
     run: InRun | None = None,
 ) -> Sawtooth | None:
-    """A microbatch (of ``run``, in training) or a pass of inference for each of ``values`` of ``field`` (default: near
-    the model's own), other fields unchanged.
+    """Time of a microbatch (of ``run``, in training) or an inference pass for each of ``values`` of ``field`` (default:
+    near the model's own), other fields unchanged.
 
     Derived sizes follow the field (``shapes.sweep``). Invalid values are left out; None if fewer than three remain.
     Raises ``InputError`` for an unknown field.
@@ -109,7 +109,7 @@ def sweep_field(
 
 
 def _values(shape: TransformerShape, field: str, now: int, after: int | None) -> Integers:
-    """Values worth looking at: one by one around a ragged size, in regular steps around a round one."""
+    """Values to sweep: one by one around a ragged size, in regular steps around a round one."""
     marked = [now] if after is None else [now, after]
     if field in ("num_heads", "num_kv_heads"):
         heads = np.arange(max(1, now // 4), 4 * now + 1)
@@ -124,7 +124,7 @@ def _values(shape: TransformerShape, field: str, now: int, after: int | None) ->
 
 
 def _allowed_heads(shape: TransformerShape, heads: Integers) -> npt.NDArray[np.bool_]:
-    """Head counts that divide what they must: the hidden size where they always did, the key/value heads."""
+    """Valid head counts: divisors of hidden size if heads x head_dim equals it, and multiples of the KV heads."""
     mixer = shape.attention
     if not isinstance(mixer, AttentionMixer):
         return np.asarray(heads % 2 == 0)

@@ -63,7 +63,7 @@ def advice_view(advice: Advice) -> RenderableType:
 
 
 def codesign_view(found: CoDesign) -> list[RenderableType]:
-    """The common shape, and beside it what each device would want alone in each phase."""
+    """The common shape, next to the best shape for each device and phase alone."""
     shape = short_change(found.changed) if found.changed else "keep this shape"
     words = f"{shape}: {found.rule.value} regret {format_share(found.regret)}"
     if found.changed:
@@ -116,8 +116,8 @@ def gain_text(finding: Finding) -> str:
 
 
 def candidates_table(search: ShapeSearch) -> RenderableType:
-    """Shapes of the same size, best first: gain at equal work with interval, confidence, change in parameters, and the
-    speedup with what a smaller model adds."""
+    """Shapes of the same size, best first: gain at equal work with interval, confidence, change in parameters, and
+    total speedup (a smaller model adds to the gain)."""
     if not search.candidates:
         return Text(why_to_keep(search))
     table = plain_table("change", "gain", "80% interval", "sure", "params", "speedup", "quality")
@@ -153,7 +153,7 @@ WORSE = "controlled studies found such a change worse"
 
 
 def mixes_table(mixes: Sequence[Mix]) -> RenderableType:
-    """Other mixtures of experts: gain in training and in decoding, and what is known of the quality."""
+    """Other mixtures of experts: gain in training and in decoding, and evidence on quality."""
     phases = list(mixes[0].gains)
     table = plain_table("change", *phases, "active", "quality")
     for mix in shown_mixes(mixes):
@@ -175,7 +175,7 @@ def quality_word(quality: Quality) -> str:
 
 
 def shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:
-    """The first of the list, which gain most in the objective's phase, and the best of every other phase."""
+    """The first few, which gain most in the objective's phase, and the best of every other phase."""
     best = [max(mixes, key=lambda mix: mix.gains[phase].speedup) for phase in mixes[0].gains]
     chosen = [*mixes[: SHOWN_MIXES - 1], *best]
     return [mix for mix in mixes if any(mix is each for each in chosen)]
@@ -192,7 +192,7 @@ def position(candidates: Sequence[Candidate], wanted: Candidate | None) -> int:
 
 
 def _marked(candidate: Candidate, special: Candidate | None, words: str) -> Text:
-    """A candidate's change, with a remark on the special one."""
+    """A candidate's change, with a mark on the special one."""
     text = Text(short_change(candidate.changed))
     if special is not None and candidate.changed == special.changed:
         text.append(f"  <- {words}", style="green")

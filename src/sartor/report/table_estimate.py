@@ -63,7 +63,7 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
 
 
 def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
-    """Of training the operators are those of one microbatch."""
+    """A note that, in training, the operators listed are those of one microbatch."""
     priced = answer.priced
     if priced is None:
         return []
@@ -74,7 +74,7 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
 
 
 MISALIGNED_SHARE = 0.02
-"""Part of the time from which on a misaligned GEMM is worth a line."""
+"""Least share of the time at which a misaligned GEMM is worth a line."""
 
 
 def _misaligned_lines(answer: ModelEstimate) -> list[Text]:
@@ -179,7 +179,7 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
 
 
 def _breakable(name: str) -> str:
-    """A collective's long name as words, so that a narrow column breaks between them: ``mlp grad all_gather``."""
+    """A collective's long name with spaces, so that narrow columns can break it: ``mlp grad all_gather``."""
     return name.replace(".", " ").replace("grad_", "grad ").replace("input_", "input ") if "." in name else name
 
 
@@ -199,8 +199,7 @@ def times_table(times: OperatorTimes) -> Table:
 
 
 def totals_line(answer: ModelEstimate) -> RenderableType:
-    """One paragraph: the step or pass with its interval, throughput, utilisation, memory and where the numbers come
-    from."""
+    """One paragraph: step or pass time with interval, throughput, utilization, memory and source."""
     estimate, priced = answer.estimate, answer.priced
     word = "Time" if priced is None else "Step time"
     text = Text(f"{word} ", style="bold")

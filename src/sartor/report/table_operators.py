@@ -47,7 +47,7 @@ def _too_large(answer: GemmAnswer) -> str:
 
 
 def _guilty(gemm: Gemm) -> str:
-    """The operands out of step, and the pass that reads them so."""
+    """The misaligned operands, and the pass that reads them that way."""
     passes = {Layout.TN: "a forward pass", Layout.NN: "an input gradient", Layout.NT: "a weight gradient"}
     found = misaligned_text(gemm)
     return f": as {passes[gemm.layout]} ({gemm.layout.value}), {found}" if found else ""
@@ -86,7 +86,7 @@ def _on_arrays(answer: GemmAnswer) -> str:
 
 
 def _residual(answer: GemmAnswer) -> str:
-    """How far measurements, the package's and the user's own, changed the analytic time."""
+    """How much measurements, the package's and the user's own, changed the analytic time."""
     learned, own = (answer.cost.details.get(name) for name in ("residual", "own_rows"))
     if learned is None and own is None:
         return ""
@@ -127,7 +127,7 @@ def _get(record: object, name: str) -> Any:
 
 
 def collective_view(answer: CollectiveAnswer) -> RenderableType:
-    """One collective: interval, bus bandwidth, and the members that each tier joins."""
+    """One collective: interval, bus bandwidth, and the group's members at each tier."""
     op, cost = answer.collective, answer.cost
     where = f"{op.kind.value} of {size_text(op)} devices on {printable(answer.cluster.name)}"
     apart = f", {op.stride} apart" if int(op.stride) > 1 else ""

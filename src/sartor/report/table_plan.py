@@ -22,7 +22,7 @@ REASONS = 8
 
 
 def plan_view(answer: PlanAnswer) -> RenderableType:
-    """The whole answer: the best plan and why, or why nothing fits and what would fit."""
+    """The whole answer: the best plan and why, or why no plan fits and what would fit."""
     found = answer.search
     parts: list[RenderableType] = [Text(heading_text(answer), style="bold")]
     if found.best is None:
@@ -44,7 +44,7 @@ def plan_view(answer: PlanAnswer) -> RenderableType:
 
 
 def infeasible_view(search: PlanSearch) -> list[RenderableType]:
-    """Why nothing fits, and what would fit."""
+    """Why no plan fits, and what would fit."""
     assert search.tightest is not None
     lines = [f"{each.change}" for each in search.tightest.relaxations]
     lean = search.tightest.leanest

@@ -1,4 +1,4 @@
-"""Timelines as Chrome trace events: files that https://ui.perfetto.dev and chrome://tracing open.
+"""Timelines as Chrome trace events: files for https://ui.perfetto.dev and chrome://tracing.
 
 Source of the format: "Trace Event Format" (Google, linked from ui.perfetto.dev's documentation of trace formats).
 """
@@ -47,9 +47,9 @@ def trace_json(
     us_per_unit: float = 1.0,
     about: JsonMap | None = None,
 ) -> bytes:
-    """The trace of some spans and counters; processes and tracks are listed in the order they first appear.
+    """A trace of spans and counters; processes and tracks are listed in the order they first appear.
 
-    ``us_per_unit`` is how many microseconds one unit of the spans' time is drawn as.
+    ``us_per_unit``: microseconds for one unit of the spans' time.
     """
     spans = list(spans)
     processes = {name: k for k, name in enumerate(dict.fromkeys(span.process for span in spans), start=1)}
@@ -89,7 +89,7 @@ def trace_json(
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> list[JsonDict]:
-    """The name of a process or a thread, and its place in the list."""
+    """Events for the name of a process or thread, and its place in the list."""
     where = {"ph": "M", "pid": pid, "tid": tid}
     order = tid if what == "thread" else pid
     return [

@@ -1,4 +1,4 @@
-"""A traced run, divided, for the terminal and as JSON."""
+"""A profiler trace divided into parts, for the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ WORDS = {
     "unknown": "kernels of no known kind",
 }
 PRODUCTS = ("matmul", "attention")
-"""Parts that hold what a matrix multiplication or attention takes at the peak rate."""
+"""Parts with useful FLOPs, which would take some time even at the peak rate."""
 NARROW = 40
-"""Characters of the evidence in the table."""
+"""Characters of evidence in the table."""
 SAME = 0.02
-"""Share of the step within which a run is as fast as predicted."""
+"""Share of the step within which a run counts as fast as predicted."""
 LEAST = 0.001
 """Share of the step below which a part is not shown."""
 
@@ -121,8 +121,8 @@ def _part(answer: TraceDiagnosis, part: TracePart) -> JsonDict:
 
 
 def points_of_mfu(answer: TraceDiagnosis, part: TracePart) -> float:
-    """Of the points that MFU lacks of 100; those of matrix multiplications and attention are what they take beyond
-    the peak rate, shared by their seconds."""
+    """How many of the points that MFU lacks of 100 are due to this part; for matrix multiplications and attention,
+    their time beyond the ideal at peak rate, divided in proportion to their seconds."""
     ideal = answer.mfu * answer.step_s if math.isfinite(answer.mfu) else 0.0
     products = sum(each.seconds for each in answer.parts if each.kind.value in PRODUCTS)
     own = ideal * part.seconds / products if part.kind.value in PRODUCTS and products else 0.0
@@ -143,14 +143,13 @@ def trace_view(answer: TraceDiagnosis) -> RenderableType:
 
 
 def trace_answer(answer: TraceDiagnosis) -> tuple[str, list[str]]:
-    """What was read, and the answer: a sentence, then the losses by number."""
+    """A heading, and the answer: a sentence, then the losses by number."""
     losses = [f"{number}. {_loss(answer, loss)}" for number, loss in enumerate(answer.losses, start=1)]
     return _heading(answer), [_headline(answer), *losses]
 
 
 def gemm_records(answer: TraceDiagnosis, date: str) -> str:
-    """The matrix multiplications of a trace, of the data type that most are of, as records for ``sartor calibrate``
-    (CSV)."""
+    """A trace's matrix multiplications in the data type of the longest one, as CSV records for ``sartor calibrate``."""
     lines = ["table,gpu,dtype,date,batch,m,n,k,latency_us"]
     products = [each for each in answer.priced if isinstance(each.operator, Gemm)]
     for each in products:
@@ -192,7 +191,7 @@ def _headline(answer: TraceDiagnosis) -> str:
 
 
 def _points(answer: TraceDiagnosis) -> str:
-    """What each loss takes of the points between predicted and reached MFU; empty where the run is as predicted."""
+    """How each loss contributes to the gap between predicted and reached MFU; empty if the run is as predicted."""
     if answer.predicted is None or not math.isfinite(answer.mfu):
         return ""
     beyond = left = answer.step_s - answer.predicted.step_s

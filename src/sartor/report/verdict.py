@@ -41,7 +41,7 @@ def where_time_goes(advice: Advice) -> str:
 
 
 def takes(base: ModelEstimate) -> str:
-    """``A training step of Llama 3.1 8B on 64 x h100_sxm takes``: the noun of the time that follows."""
+    """Start of the sentence: ``A training step of Llama 3.1 8B on 64 x h100_sxm takes``."""
     question = base.question
     model = printable(question.reading.shape.name or "the model")
     many = "" if base.priced is None else f"{int(base.priced.plan.num_devices):,} x "
@@ -52,7 +52,7 @@ def takes(base: ModelEstimate) -> str:
 
 
 def _reaches(base: ModelEstimate) -> str:
-    """Utilisation: of arithmetic in training, of bandwidth as well in inference."""
+    """Utilization: MFU in training, bandwidth as well in inference."""
     mfu = format_share(float(base.mfu))
     if base.serving is None:
         return f" and reaches {mfu} of the dense peak (MFU)"
@@ -71,7 +71,7 @@ def _shares(times: OperatorTimes) -> str:
 
 
 def what_costs_time(findings: Sequence[Finding]) -> str:
-    """The findings that cost time, each with its share of the step; a matter of the architecture is none."""
+    """The findings that cost time, each with its share of the step; remarks on the architecture are left out."""
     findings = [f for f in findings if not f.remark]
     blocking = [f for f in findings if f.gain_fraction is None and f.grade.value == "error"]
     costly = [f for f in findings if (f.gain_fraction or 0.0) >= MATTERS]
@@ -88,8 +88,7 @@ def what_costs_time(findings: Sequence[Finding]) -> str:
 
 
 def what_to_change(advice: Advice) -> str:
-    """The smallest edit that gets most of the gain, and the best candidate if it is a different one; or why to keep the
-    shape."""
+    """The smallest edit with most of the gain, and the best candidate if different; or why to keep the shape."""
     search = advice.search
     if not search.candidates:
         return why_to_keep(search)
@@ -105,7 +104,7 @@ def what_to_change(advice: Advice) -> str:
 
 
 def why_to_keep(search: ShapeSearch) -> str:
-    """That the shape is good as it is, and the best that was tried."""
+    """Why to keep the shape, and the best alternative tried."""
     others = search.evaluated - 1
     if not others:
         return "Keep this shape: no other within the tolerance has its size."
@@ -121,7 +120,7 @@ def why_to_keep(search: ShapeSearch) -> str:
 
 
 def gain_words(candidate: Candidate) -> str:
-    """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, and what a smaller model adds to that."""
+    """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, and the extra speedup if it is smaller."""
     low, high = speedup_text(candidate.efficiency_low), speedup_text(candidate.efficiency_high)
     sure = f"{sure_text(float(candidate.confidence))} sure"
     gain = speedup_text(candidate.efficiency_gain)
@@ -129,7 +128,7 @@ def gain_words(candidate: Candidate) -> str:
 
 
 def _rest(candidate: Candidate) -> str:
-    """``, with as many parameters``; where it is smaller, what that adds."""
+    """``, with as many parameters``; if it is smaller, the extra speedup."""
     change = signed_share(float(candidate.params_change), 2)
     more = "fewer" if change.startswith("-") else "more"
     size = "as many parameters" if change == "0.00%" else f"{change.lstrip('+-')} {more} parameters"

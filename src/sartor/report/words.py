@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def short_name(operator: Operator) -> str:
-    """An operator's name without its pass, so that forward and backward of one layer are one line of a figure."""
+    """An operator's name without its pass, so that forward and backward of a layer share one line of a figure."""
     name = printable(operator.name)
     for suffix in _PASS_SUFFIXES:
         for joint in (".", "_", "-", " "):
@@ -51,8 +51,8 @@ def size_text(operator: Operator) -> str:
 
 
 def misaligned_text(gemm: Gemm) -> str:
-    """The lengths, with the operands that lie along them, that are not a multiple of 16 bytes; empty if there are none:
-    ``k=4095 (contiguous in A and B) is a multiple of 2 bytes, not 16``."""
+    """Dimensions (with the operands contiguous along them) that are not a multiple of 16 bytes, else empty: ``k=4095
+    (contiguous in A and B) is a multiple of 2 bytes, not 16``."""
     lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
     steps = {name: (length & -length) * gemm.dtype.bytes for name, length in lengths.items()}
     return "; ".join(
@@ -72,13 +72,13 @@ def tile_text(cost: Cost) -> str:
 
 
 def efficiency(operator: Operator, cost: Cost) -> float | None:
-    """Share of tiles and waves that does useful work (GEMMs); None for other operators."""
+    """Tile efficiency times wave efficiency of a GEMM; None for other operators."""
     tile, wave = cost.details.get("tile_efficiency"), cost.details.get("wave_efficiency")
     return None if tile is None or wave is None else float(tile) * float(wave)
 
 
 def change_text(changed: Mapping[str, tuple[object, object]]) -> str:
-    """``{'num_heads': (32, 20)}`` -> ``num_heads 32 -> 20``. Key/value heads that follow are left out."""
+    """``{'num_heads': (32, 20)}`` -> ``num_heads 32 -> 20``. Key/value heads equal to the heads are left out."""
     follows = changed.get("num_kv_heads") == changed.get("num_heads")
     parts = [
         f"{name} {_plain(old)} -> {_plain(new)}"
@@ -125,7 +125,7 @@ def short_change(changed: Mapping[str, tuple[object, object]]) -> str:
 
 
 def signed_share(share: float, digits: int = 1) -> str:
-    """``+2.1%``; a change that rounds to nothing is ``0.0%``."""
+    """``+2.1%``; a change that rounds to zero is ``0.0%``."""
     text = f"{100 * share:+.{digits}f}%"
     return text[1:] if float(text[:-1]) == 0 else text
 
@@ -173,7 +173,7 @@ OWNERS = {
 
 
 def owner_words(owner: str) -> str:
-    """Where a calibration comes from; ``borrowed from h200_sxm`` says so itself."""
+    """Where a calibration comes from, as text; ``borrowed from h200_sxm`` stays as it is."""
     return OWNERS.get(owner, owner)
 
 
@@ -197,4 +197,4 @@ EVIDENCE_WORDS = (
     "known = controlled studies of models this large, extrapolated = of smaller ones, or published models only, "
     "outside = neither"
 )
-"""What the words on quality mean."""
+"""The meaning of the words on quality."""

@@ -1,4 +1,4 @@
-"""Where the time of a traced step went: parts that add up to it exactly, and the losses among them by their gain."""
+"""Where the time of a traced step went: parts that add up to it exactly, and the avoidable ones by their gain."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from sartor.traces.unfused import unfused_chains
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 SLOW_LINK = 1.5
-"""Times the predicted duration of collectives beyond which the link is called slow: wider than predictions are off on
-fabrics that are known."""
+"""Ratio of measured to predicted collective time above which the link is called slow; predictions on known fabrics are
+less far off."""
 STRAGGLES = 0.02
-"""A rank that computes this share of the step longer than the median one is a straggler."""
+"""A rank is a straggler if it computes longer than the median rank by this share of the step."""
 SERIAL = 0.8
-"""Share of a collective's time in which nothing computes beside it, above which it runs alone."""
+"""A collective runs alone if nothing computes beside it for this share of its time."""
 ALIKE = 1.03
-"""Where nine of ten shapes take this many times their predicted time, the device is slow, not a shape."""
+"""If nine of ten shapes take this many times their predicted time, the device is slow rather than a shape."""
 KNOWN = 0.5
-"""Share of the time of matrix multiplications and attention whose sizes must be known for a rate to be stated."""
+"""MFU is stated only if matrix multiplications and attention of known sizes take this share of the time of all."""
 LOSS = 0.025
-"""Share of the step from which on a loss is named."""
+"""Losses below this share of the step are not reported."""
 STAGES = re.compile(r"\b(?:i?send|i?recv)_?\b|(?:^|\W)(?:batch_isend_irecv|coalesced)\b", re.IGNORECASE)
-"""Operators of pipelines: a send, a receive, or several in one group."""
+"""Operators of pipeline parallelism: a send, a receive, or a group of several."""
 SHOWN = 4
-"""Operators that are named as evidence."""
+"""Number of operators named as evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
-    """A trace's mean steady step, divided."""
+    """A trace's mean steady step, divided into parts."""
 
     step_s: float
     num_steps: int
@@ -55,16 +55,16 @@ class Attributed:
     parts: tuple[TracePart, ...]
     """Largest first; their seconds add up to ``step_s``."""
     flops: float
-    """Of the matrix multiplications and attention that are known by their sizes, per step."""
+    """FLOPs per step of the matrix multiplications and attention of known sizes."""
     mfu: float
     priced: tuple[PricedKernels, ...]
-    """Matrix multiplications and attention whose sizes are known, so that they have a prediction."""
+    """Matrix multiplications and attention of known sizes, with their predicted times."""
     priced_share: float
-    """Of the time of all of them."""
+    """Their share of the time of all matrix multiplications and attention."""
     median_ratio: float
-    """Measured over predicted time of those."""
+    """Median of measured over predicted time of ``priced``."""
     stretches: tuple[Stretch, ...]
-    """The last step as it ran."""
+    """The last step's kernels over time."""
 
 
 def attribute(
@@ -74,8 +74,8 @@ def attribute(
     cluster: Cluster | None = None,
     calibration: Calibration | None = None,
 ) -> Attributed:
-    """Divide the steady steps of one rank; ``ranks`` are the other ranks' traces, ``gpu`` is what prices its operators
-    (None: nothing is priced), ``cluster`` its collectives; ``calibration`` is that of the run where it is known."""
+    """Divide the steady steps of one rank into parts. ``ranks`` are the other ranks' traces; ``gpu`` prices operators
+    (None: nothing is priced), ``cluster`` collectives; ``calibration`` is the run's own, if known."""
     kinds = kernel_kinds(trace)
     line = timeline(trace, kinds)
     again = recomputed_kernels(trace, kinds)
@@ -103,24 +103,24 @@ def attribute(
 
 
 def losses(found: Attributed) -> tuple[TracePart, ...]:
-    """Parts that a better run would not spend, the largest gain first; those worth less than ``LOSS`` are no matter."""
+    """Avoidable parts, the largest gain first; those worth less than ``LOSS`` are left out."""
     worth = [part for part in found.parts if part.fix and part.gain_s >= LOSS * found.step_s]
     return tuple(sorted(worth, key=lambda part: -part.gain_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A trace with what is known of its kernels."""
+    """A trace with what is known about its kernels."""
 
     trace: KernelTrace
     kinds: IntArray
     line: Timeline
     again: BoolArray
-    """Kernels that compute forward again."""
+    """Kernels that recompute forward."""
     priced: tuple[PricedKernels, ...]
 
     def seconds(self, where: BoolArray) -> float:
-        """Per step, of the kernels that own it."""
+        """Seconds per step that the selected kernels own."""
         return float(self.line.owned_s[where].sum()) / self.line.num_steps
 
     @property
@@ -150,10 +150,10 @@ PLAIN = {
 
 
 def _compute(seen: _Seen) -> Iterator[TracePart]:
-    """Matrix multiplications and attention at their predicted time, what they take beyond it, and all else by kind."""
+    """Matrix multiplications and attention at their predicted time, the excess over it, and everything else by kind."""
     count = seen.line.num_steps
     ragged = sum(max(each.seconds - each.padded_s, 0.0) for each in seen.priced if each.padded) / count
-    beyond = {True: 0.0, False: 0.0}  # of matrix multiplications, and of attention
+    beyond = {True: 0.0, False: 0.0}  # True: matrix multiplications, False: attention
     for each in seen.priced:
         if not each.padded:
             beyond[isinstance(each.operator, Gemm)] += max(each.seconds - each.predicted_s, 0.0) / count
@@ -179,7 +179,7 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
 
 
 def _unfilled(seen: _Seen) -> tuple[str, ...]:
-    """No loss to be named: which sizes fill tiles and waves better is what `sartor advise` answers."""
+    """Not a reported loss: `sartor advise` tells which sizes fill tiles and waves better."""
     worst = sorted((each for each in seen.priced if not each.padded), key=lambda each: -each.unfilled_s)
     return tuple(
         f"{each.name}: {format_share(each.unfilled_s / each.predicted_s)} of its tiles and waves are empty"
@@ -198,7 +198,7 @@ def _paddable(seen: _Seen) -> tuple[str, ...]:
 
 
 def _slow(seen: _Seen, seconds: float) -> TracePart:
-    """Beyond prediction: alike in all shapes it is the device's clock, else it is some kernels."""
+    """Excess over predicted time. If nearly all shapes are slow it is the device's clock, else it is single kernels."""
     ratios = np.array([each.seconds / each.predicted_s for each in seen.priced if not each.padded])
     alike = ratios.size >= 3 and float(np.quantile(ratios, 0.1)) >= ALIKE
     worst = sorted(seen.priced, key=lambda each: each.predicted_s - each.seconds)[:SHOWN]
@@ -218,7 +218,7 @@ def _slow(seen: _Seen, seconds: float) -> TracePart:
 
 
 def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
-    """What fused kernels would take, and what is beyond it."""
+    """Time that fused kernels would take, and the excess over it."""
     where = _of(seen.kinds, KernelKind.MEMORY_BOUND) & ~seen.again
     chains = unfused_chains(seen.trace, seen.kinds, np.where(where, seen.line.owned_s, 0.0))
     count = seen.line.num_steps
@@ -249,7 +249,7 @@ def _most(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _largest(seen: _Seen, where: BoolArray) -> tuple[str, ...]:
-    """The kernels that take the most of a part."""
+    """The kernels that take most time in a part."""
     took: defaultdict[str, float] = defaultdict(float)
     for i in np.flatnonzero(where & (seen.line.owned_s > 0)):
         took[short_kernel(seen.trace.names[int(seen.trace.name[i])])] += float(seen.line.owned_s[i])
@@ -262,8 +262,8 @@ def _largest(seen: _Seen, where: BoolArray) -> tuple[str, ...]:
 def _communication(
     seen: _Seen, ranks: Sequence[KernelTrace], gpu: Gpu | None, cluster: Cluster | None
 ) -> Iterator[TracePart]:
-    """Exposed communication: waiting for another stage or a slow rank, beyond what the links allow, one after another,
-    and the rest."""
+    """Exposed communication: waiting for a pipeline stage, waiting for a straggler, the excess of slow links, and the
+    rest, which could gain the time of collectives that run alone."""
     told = _told(seen, gpu, cluster)
     stages = _between_stages(seen)
     waiting = _bubble(seen, stages, told)
@@ -302,7 +302,7 @@ def _communication(
 
 
 def _told(seen: _Seen, gpu: Gpu | None, cluster: Cluster | None) -> FloatArray:
-    """What each kernel should take as a collective; NaN where it is none, or its size is not known."""
+    """Predicted seconds of each collective; NaN for other kernels and where the size is not known."""
     told = np.full(seen.trace.name.size, np.nan)
     index = np.flatnonzero(_of(seen.kinds, KernelKind.COLLECTIVE))
     if gpu is not None:
@@ -311,16 +311,16 @@ def _told(seen: _Seen, gpu: Gpu | None, cluster: Cluster | None) -> FloatArray:
 
 
 def _between_stages(seen: _Seen) -> BoolArray:
-    """Sends and receives of a pipeline, by the operator that asked for them: all-to-all has the same kernel."""
+    """Sends and receives of a pipeline, recognized by their operator, because all-to-all uses the same kernel."""
     asked = np.array(
         [STAGES.search(f"{each.collective} {each.name}") is not None for each in seen.trace.operators] + [False]
-    )  # operator -1 is the last
+    )  # operator -1 (unknown) takes the last entry
     found: BoolArray = _of(seen.kinds, KernelKind.COLLECTIVE) & asked[seen.trace.operator]
     return found
 
 
 def _bubble(seen: _Seen, stages: BoolArray, told: FloatArray) -> TracePart:
-    """Exposed sends and receives beyond what their bytes take: the other stage was not there yet."""
+    """Exposed sends and receives beyond the predicted transfer time: waiting for the other stage."""
     index = np.flatnonzero(stages & (seen.line.owned_s > 0))
     owned = seen.line.owned_s[index]
     seconds = float(np.maximum(owned - np.nan_to_num(told[index]), 0.0).sum()) / seen.line.num_steps
@@ -335,7 +335,7 @@ def _bubble(seen: _Seen, stages: BoolArray, told: FloatArray) -> TracePart:
 
 
 def _by_collective(seen: _Seen, told: FloatArray) -> tuple[str, ...]:
-    """Exposed time by kind and group, against what the links allow where the sizes are known."""
+    """Exposed time by kind and group, compared with the predicted time where sizes are known."""
     took: defaultdict[str, float] = defaultdict(float)
     whole: defaultdict[str, float] = defaultdict(float)
     allowed: defaultdict[str, float] = defaultdict(float)
@@ -379,7 +379,7 @@ def _straggler(seen: _Seen, ranks: Sequence[KernelTrace]) -> tuple[float, tuple[
 def _link(
     seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], told: FloatArray
 ) -> tuple[float, tuple[str, ...]]:
-    """Measured over predicted seconds of the collectives whose sizes are known, without waiting where all ranks are."""
+    """Measured over predicted seconds of collectives of known size, without waiting if all ranks are given."""
     index = np.flatnonzero(where & np.isfinite(told) & (told > 0))
     if not index.size:
         return 1.0, ()
@@ -393,8 +393,8 @@ def _link(
 
 
 def _least_durations(trace: KernelTrace, where: BoolArray, ranks: Sequence[KernelTrace]) -> FloatArray:
-    """Of each kernel; of a collective, that on the rank that comes last to it, which does not wait. Ranks of another
-    number of collectives are left out."""
+    """Duration of each kernel; for a collective, the shortest of all ranks, as the last to arrive does not wait. Ranks
+    with another number of collectives are ignored."""
     took: FloatArray = trace.end_s - trace.begin_s
     for other in ranks:
         there = _of(kernel_kinds(other), KernelKind.COLLECTIVE)
@@ -404,14 +404,14 @@ def _least_durations(trace: KernelTrace, where: BoolArray, ranks: Sequence[Kerne
 
 
 def clock_skew_s(trace: KernelTrace, ranks: Sequence[KernelTrace]) -> float:
-    """How far the ranks' clocks are apart: by the ends of their collectives, which end together."""
+    """Difference between the ranks' clocks [s], from the ends of collectives, which should coincide."""
     ends = [each.end_s[_of(kernel_kinds(each), KernelKind.COLLECTIVE)] for each in (trace, *ranks)]
     apart = [np.median(np.abs(each - ends[0])) for each in ends[1:] if each.size == ends[0].size > 0]
     return float(max(apart, default=0.0))
 
 
 def _serial(seen: _Seen, where: BoolArray) -> float:
-    """Seconds per step of gathers that run alone, but for each step's longest, which nothing can hide."""
+    """Seconds per step of collectives that run alone, except the longest of each step, which cannot be hidden."""
     index = np.flatnonzero(where & (seen.line.owned_s > 0))
     took = seen.trace.end_s[index] - seen.trace.begin_s[index]
     alone = index[seen.line.owned_s[index] >= SERIAL * took]
@@ -425,7 +425,7 @@ def _serial(seen: _Seen, where: BoolArray) -> float:
 
 
 def _host(seen: _Seen) -> Iterator[TracePart]:
-    """Times in which nothing runs, with what the host did in them."""
+    """Time in which nothing runs, with what the host did meanwhile."""
     idle = seen.line.idle_s / seen.line.num_steps
     count = len(seen.line.gaps) / seen.line.num_steps
     evidence = (f"{count:.0f} gaps per step", *gap_words(seen.trace, seen.line)) if idle else ()

@@ -1,4 +1,4 @@
-"""Why nothing ran: what the host did while the device had no kernel."""
+"""Why the device was idle: what the host did while no kernel ran."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sartor.traces.timeline import Timeline
 from sartor.units import FloatArray, IntArray, format_seconds
 
 NEAR_S = 20e-6
-"""A call that waited for the device returns within this time of the last kernel's end."""
+"""A call that waits for the device returns within this time after the last kernel ends."""
 LONGEST = 300
-"""Gaps whose place in the host's code is looked up, the longest first."""
+"""Only this many gaps, the longest, are located in the host's code."""
 LIBRARY = (
     "torch/",
     "<built-in",
@@ -26,11 +26,11 @@ LIBRARY = (
     "nccl:",
     "tqdm/",
 )
-"""Beginnings of Python frames that are not the user's own."""
+"""Prefixes of Python frames that are not the user's own code."""
 
 
 class GapKind(Enum):
-    """Why a gap is there, in words."""
+    """Cause of a gap."""
 
     SYNCHRONIZING = "synchronizing calls"
     DATA = "data loading"
@@ -42,7 +42,7 @@ KINDS = tuple(GapKind)
 
 
 def gap_words(trace: KernelTrace, line: Timeline) -> tuple[str, ...]:
-    """Seconds per step of every kind of gap, and where in the host's code most of the long ones are."""
+    """Seconds per step of every kind of gap, and the places in the host's code with most of the long ones."""
     begin, end = (np.array(each) for each in zip(*line.gaps, strict=True))
     kinds, waits = _kinds(trace, begin, end)
     where: defaultdict[tuple[GapKind, str], float] = defaultdict(float)
@@ -60,7 +60,7 @@ def gap_words(trace: KernelTrace, line: Timeline) -> tuple[str, ...]:
 
 
 def _kinds(trace: KernelTrace, begin_s: FloatArray, end_s: FloatArray) -> tuple[IntArray, IntArray]:
-    """Of each gap its kind, and the call that the host waited in (-1: none)."""
+    """Kind of each gap, and the index of the call that the host waited in (-1: none)."""
     frames = trace.frames
     loads = np.array(["DataLoader" in name for name in frames.names], dtype=bool)
     load = np.flatnonzero(loads[frames.name]) if loads.any() else np.array([], dtype=np.int64)
@@ -75,7 +75,7 @@ def _kinds(trace: KernelTrace, begin_s: FloatArray, end_s: FloatArray) -> tuple[
 
 
 def _last(spans: FloatArray, at_s: FloatArray) -> IntArray:
-    """Of each moment the last span, by when it began, that holds it; -1 for none. Spans [n, 2] begin in order."""
+    """Index of the last span to begin before each moment if it contains it, else -1. Spans [n, 2] are sorted."""
     if not spans.size:
         return np.full(at_s.size, -1)
     found = np.searchsorted(spans[:, 0], at_s, side="right") - 1
@@ -84,7 +84,7 @@ def _last(spans: FloatArray, at_s: FloatArray) -> IntArray:
 
 
 def frame_at(trace: KernelTrace, at_s: float) -> str:
-    """The innermost of the user's own frames or marks that the host was in; empty where none is recorded."""
+    """The innermost of the user's own frames or ranges that the host was in; empty if none is recorded."""
     frames = trace.frames
     inside = np.flatnonzero((frames.begin_s <= at_s) & (frames.end_s >= at_s))
     own = [i for i in inside.tolist() if not frames.names[int(frames.name[i])].startswith(LIBRARY)]

@@ -1,7 +1,7 @@
 """What a kernel does, by the operator that launched it and by its own name.
 
-Names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch as they stand in
-published traces; what no pattern knows stays unknown and is reported as such.
+Kernel names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch in published
+traces. Kernels that match no pattern are reported as unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sartor.units import IntArray
 
 
 class KernelKind(Enum):
-    """Kinds in the order in which they are told apart."""
+    """What a kernel does."""
 
     COLLECTIVE = "communication"
     COPY = "copies"
@@ -72,7 +72,7 @@ def kernel_kinds(trace: KernelTrace) -> IntArray:
 
 
 def kind_of(kernel: str, operator: str = "") -> KernelKind:
-    """A kernel's own name decides what is no plain arithmetic; then its operator; then its name again."""
+    """The name decides for collectives, copies, attention and optimizers; else the operator, then the name again."""
     by_name = next((kind for kind, pattern in _KERNEL if pattern.search(kernel[:300])), KernelKind.UNKNOWN)
     if by_name in (KernelKind.COLLECTIVE, KernelKind.COPY, KernelKind.ATTENTION, KernelKind.OPTIMIZER):
         return by_name
@@ -80,7 +80,7 @@ def kind_of(kernel: str, operator: str = "") -> KernelKind:
         return by_name
     by_operator = next((kind for kind, pattern in _OPERATOR if operator and pattern.search(operator)), None)
     if by_operator is KernelKind.MATMUL and by_name is KernelKind.MEMORY_BOUND:
-        return by_name  # a copy or a bias beside the product
+        return by_name  # a copy or bias kernel of the matmul operator
     if by_operator is None or (by_operator is KernelKind.MEMORY_BOUND and by_name is not KernelKind.UNKNOWN):
         return by_name
     return by_operator

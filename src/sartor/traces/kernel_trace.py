@@ -1,4 +1,4 @@
-"""The kernels of one rank as columns, whatever profiler recorded them, and what of the host belongs to them."""
+"""The kernels of one rank as columns, from any profiler, with the host's operators, launches, waits and frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sartor.units import FloatArray, IntArray
 LONGEST_NAME = 200
 """Characters of a frame's name that are kept."""
 DEEPEST = 200
-"""Operators begun before a launch among which the one around it is looked for."""
+"""Number of operators begun before a launch that are searched for the enclosing one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +25,16 @@ class HostOperator:
     begin_s: float = 0.0
     end_s: float = 0.0
     collective: str = ""
-    """Of a collective: its name, else empty."""
+    """Name of the collective; empty for other operators."""
     elements: int = 0
-    """Of a collective: the larger of what goes in and comes out."""
+    """Of a collective: the larger of its input and output."""
     dtype: str = ""
     group_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFrames:
-    """Functions of the host's own code, and ranges that it marked, as columns."""
+    """Python functions and marked ranges of the host, as columns."""
 
     names: tuple[str, ...] = ()
     name: IntArray
@@ -45,7 +45,7 @@ class HostFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTrace:
-    """The kernels of one rank in the order in which they began, as columns."""
+    """The kernels of one rank as columns, in order of begin."""
 
     path: str
     rank: int | None
@@ -60,12 +60,12 @@ class KernelTrace:
     operator: IntArray
     """Index into ``operators``; -1 where none is known."""
     launched_s: FloatArray
-    """When the host launched it; NaN where no launch is recorded."""
+    """Time of the host's launch; NaN if not recorded."""
     operators: tuple[HostOperator, ...]
     step: IntArray
-    """Index into ``steps`` by the time of launch; -1 outside all of them."""
+    """Index into ``steps`` by time of launch; -1 outside all steps."""
     steps: tuple[tuple[str, float, float], ...]
-    """Marks of the profiler: name, begin and end on the host."""
+    """Step marks of the profiler: name, begin and end on the host."""
     waits: tuple[tuple[str, float, float], ...] = ()
     """Calls in which the host waited for the device."""
     frames: HostFrames
@@ -91,10 +91,10 @@ class Recorded:
     kernels: list[tuple[float, float, str, int, int, int]] = field(default_factory=list)
     """begin, duration, name, stream, correlation, external id"""
     launches: dict[int, tuple[float, int, object]] = field(default_factory=dict)
-    """correlation -> when, external id, thread"""
+    """correlation -> time, external id, thread"""
     operators: dict[int, HostOperator] = field(default_factory=dict)
     threads: list[object] = field(default_factory=list)
-    """Of each operator."""
+    """Thread of each operator."""
     steps: list[tuple[str, float, float]] = field(default_factory=list)
     waits: list[tuple[str, float, float]] = field(default_factory=list)
     frame_names: dict[str, int] = field(default_factory=dict)
@@ -103,14 +103,14 @@ class Recorded:
     frame_end_s: array[float] = field(default_factory=lambda: array("d"))
 
     def add_frame(self, name: str, begin_s: float, end_s: float) -> None:
-        """Keep a function of the host's code, or a range that it marked."""
+        """Record a host function or marked range."""
         self.frame_name.append(self.frame_names.setdefault(name[:LONGEST_NAME], len(self.frame_names)))
         self.frame_begin_s.append(begin_s)
         self.frame_end_s.append(end_s)
 
 
 def kernel_trace(path: str, kept: Recorded) -> KernelTrace:
-    """The columns of what was recorded, which holds at least one kernel."""
+    """The recorded events as columns; there must be at least one kernel."""
     kept.kernels.sort(key=lambda row: row[0])
     begin = np.array([row[0] for row in kept.kernels])
     took = np.array([row[1] for row in kept.kernels])
@@ -145,7 +145,7 @@ def kernel_trace(path: str, kept: Recorded) -> KernelTrace:
 
 
 def _frames(kept: Recorded) -> HostFrames:
-    """In the order in which they began."""
+    """Sorted by begin."""
     begin = np.array(kept.frame_begin_s)
     order = np.argsort(begin, kind="stable")
     return HostFrames(
@@ -157,7 +157,7 @@ def _frames(kept: Recorded) -> HostFrames:
 
 
 class _Around:
-    """The innermost operator that ran on a thread when a launch was made: older traces have no common number."""
+    """Finds the innermost operator running on a thread at a launch, as older traces have no id linking the two."""
 
     def __init__(self, kept: Recorded) -> None:
         self.of: dict[object, list[tuple[float, float, int]]] = {}

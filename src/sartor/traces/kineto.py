@@ -1,6 +1,6 @@
-"""PyTorch profiler (Kineto) traces: kernels with the operator, the launch and the step that they belong to.
+"""PyTorch profiler (Kineto) traces: kernels with their operator, launch and step.
 
-The file is decoded event by event, so that what is held grows with kernels and operators, not with the file.
+The file is decoded event by event, so memory grows with the number of kernels and operators, not with the file.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sartor.units import MICRO
 
 CHUNK = 1 << 22
 LONGEST_EVENT = 1 << 24
-"""Characters that one event may have."""
+"""Maximum number of characters of one event."""
 MUST = "must be a trace of PyTorch's profiler (JSON, or JSON in gzip)"
 MOST = 2**53
-"""Largest number that an event may say."""
+"""Largest number accepted in an event."""
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 ON_HOST = frozenset({"cuda_runtime", "cuda_driver"})
 
 
 def read_kineto(path: str | Path, field: str = "TRACE") -> KernelTrace:
-    """The kernels of a trace. Raises `InputError` for what is none, is cut off, or holds no kernel."""
+    """The kernels of a trace. Raises `InputError` for a file that is not a trace, is truncated, or holds no kernel."""
     source = Path(path)
     if not source.is_file():
         raise InputError(field, str(path), f"no such file; {MUST}")
@@ -57,7 +57,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def _each_event(stream: IO[str], kept: Recorded) -> bool:
-    """Hand every event on; whether the list of them is whole."""
+    """Keep every event; returns whether the list of events is complete."""
     decoder, buffer = json.JSONDecoder(), ""
     start = -1
     while start < 0:
@@ -98,7 +98,7 @@ def _skip(buffer: str, at: int) -> int:
 
 
 def _properties(text: str, kept: Recorded) -> None:
-    """Device and distribution, which stand beside the events."""
+    """Device and distributed info, which are outside the list of events."""
     devices, who = _beside(text, "deviceProperties"), _beside(text, "distributedInfo")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
         kept.gpu = str(devices[0].get("name", ""))
@@ -178,13 +178,13 @@ def _int(value: object) -> int:
 
 
 def _thread(event: JsonDict) -> object:
-    """A thread's number or name; None for what is neither."""
+    """A thread's number or name; None for anything else."""
     thread = event.get("tid")
     return thread if isinstance(thread, int | str) else None
 
 
 def _float(value: object) -> float:
-    """A number of microseconds; 0 for what is none."""
+    """A number of microseconds; 0 if it is not a number."""
     try:
         number = float(value) if isinstance(value, int | float | str) else 0.0
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Exports of Nsight Systems (``nsys export --type sqlite``): a rank for each process and device.
 
-Tables and columns as NVIDIA documents them (SQLite Export Schema Reference, read 2026-11-23); those that are missing
-hold nothing. Operators and their sizes are the NVTX ranges of PyTorch's ``emit_nvtx(record_shapes=True)``.
+Tables and columns as NVIDIA documents them (SQLite Export Schema Reference, read 2026-11-23); missing ones are treated
+as empty. Operators and their sizes are the NVTX ranges of PyTorch's ``emit_nvtx(record_shapes=True)``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 HOST = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "Memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "Memset"}
 PROCESS = 24
-"""Bits of a thread's number below those of its process."""
+"""Number of low bits of a global thread id below the process id."""
 RANGE = re.compile(r"^([\w:.~<>]+)(?:, (?:seq|op_id) = -?\d+)*(?:, sizes = (\[.*?\]\]|\[\]))?")
 STEP = re.compile(r"(?i)^[\w .:/#-]{0,30}?\b(?:profiler)?_?(?:step|iter|iteration)[\s#:=_-]*\d+$")
 LIST = re.compile(r"\[([\d, ]*)\]")
 LONGEST = 10_000
-"""Characters of a range's text that are read."""
+"""Only this many characters of a range's text are read."""
 
 
 def read_nsight(path: Path, field: str) -> tuple[KernelTrace, ...]:
-    """The ranks of an export. Raises ``InputError`` for what is no export, is damaged, or holds no kernel."""
+    """The ranks of an export. Raises ``InputError`` for anything else, a damaged file, or one without kernels."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             found = _ranks(database)
@@ -75,7 +75,7 @@ def _columns(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
 def _rows(
     database: sqlite3.Connection, tables: dict[str, frozenset[str]], table: str, wanted: tuple[str, ...]
 ) -> Iterator[tuple[object, ...]]:
-    """Rows of a table by the first of several names that it has for each column (``a|b``), NULL where it has none."""
+    """Rows of a table. Each wanted column may name alternatives (``a|b``): the first that exists, or NULL."""
     if table not in tables:
         return iter(())
     names = [next((f'"{name}"' for name in each.split("|") if name in tables[table]), "NULL") for each in wanted]
@@ -94,7 +94,7 @@ def _names(database: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> d
 def _device_rows(
     database: sqlite3.Connection, tables: dict[str, frozenset[str]], table: str
 ) -> Iterator[tuple[int, int, object, int, int, int, int]]:
-    """begin, end, name's number, process, device, correlation, stream"""
+    """begin, end, name id, process, device, correlation, stream"""
     wanted = ("start", "end", "demangledName|shortName", "globalPid", "deviceId", "correlationId", "streamId")
     for begin, end, name, *rest in _rows(database, tables, table, wanted):
         if isinstance(begin, int) and isinstance(end, int):
@@ -108,7 +108,7 @@ def _host(
     names: dict[object, str],
     ranks: dict[int, list[Recorded]],
 ) -> None:
-    """Launches, and the calls in which the host waited."""
+    """Record launches, and the calls in which the host waited."""
     for table in HOST:
         for row in _rows(database, tables, table, ("start", "end", "nameId", "globalTid", "correlationId")):
             begin, end, name, thread, correlation = row
@@ -152,7 +152,7 @@ def _operator(words: str, begin_s: float, end_s: float) -> HostOperator:
 
 
 def _gpu(database: sqlite3.Connection, tables: dict[str, frozenset[str]], device: int) -> str:
-    """Of a device by its number, or of all where they are alike."""
+    """Name of a device by its number, or of all if they are the same."""
     named = {
         _whole(number, -1): str(name) for number, name in _rows(database, tables, "TARGET_INFO_GPU", ("id", "name"))
     }

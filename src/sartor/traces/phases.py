@@ -1,4 +1,4 @@
-"""The steps of a training run whose profiler marked none: each ends where the optimizer has run."""
+"""Steps of a training run without step marks: each ends when the optimizer has run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import IntArray
 
 REPEATED = "between optimizer runs"
-"""Name of such a step."""
+"""Name given to such a step."""
 LEAST_KERNELS = 8
-"""Matrix multiplications between two runs of an optimizer: fewer are its own (Muon, Shampoo)."""
+"""Least number of matrix multiplications between two optimizer runs; fewer are the optimizer's own (Muon, Shampoo)."""
 
 
 def with_steps(trace: KernelTrace) -> KernelTrace:
-    """The trace with the steps between runs of its optimizer; as it is where steps are marked, or fewer than two runs
-    are there. What comes before the first run may be part of a step, so that it belongs to none."""
+    """The trace with the intervals between optimizer runs as steps; unchanged if steps are marked or there are fewer
+    than two runs. Kernels before the first run may be part of a step only, so they belong to none."""
     if trace.steps:
         return trace
     ends = _runs(kernel_kinds(trace))

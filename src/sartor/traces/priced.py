@@ -1,4 +1,4 @@
-"""Kernels of a trace as operators with a price: what matrix multiplications, attention and collectives should take."""
+"""Kernels of a trace as operators, with the predicted time of matrix multiplications, attention and collectives."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sartor.traces.timeline import Timeline
 from sartor.units import BoolArray, FloatArray, IntArray, round_up
 
 EAGER_S = 3.5e-6
-"""A kernel that is launched alone takes about this long however small it is; tables are measured in loops, whose
-kernels begin while those before them end. By three shapes of 5 to 6 us in a vLLM trace of a B200 (2026-11-23); those of
-a MI300X trace that no one fitted come to 1.01 at the median, 1.24 without it."""
+"""A kernel launched alone takes about this long however small it is (tables are measured in loops, where kernels
+overlap). Fitted to three shapes of 5 to 6 us in a vLLM trace of a B200 (2026-11-23); on a MI300X trace not used for the
+fit, the median ratio is 1.01 with it and 1.24 without."""
 SMALL = 64
-"""Sizes below which padding to the next multiple is no remedy."""
+"""Padding is not suggested for sizes up to this."""
 DTYPES = {
     "BFloat16": DType.BF16,
     "Half": DType.FP16,
@@ -55,7 +55,7 @@ WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "float": 4, "Double": 8, "Long":
 def priced_kernels(
     trace: KernelTrace, kinds: IntArray, line: Timeline, again: BoolArray, gpu: Gpu, calibration: Calibration | None
 ) -> tuple[PricedKernels, ...]:
-    """The matrix multiplications and attention of a span whose sizes the trace tells, most seconds first."""
+    """The matrix multiplications and attention of a span whose sizes the trace records, longest total first."""
     wanted = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)]) & ~again
     seconds: dict[Gemm | Attention, float] = defaultdict(float)
     counts: Counter[Gemm | Attention] = Counter()
@@ -69,7 +69,7 @@ def priced_kernels(
         operator = of[number]
         if operator is not None:
             seconds[operator] += float(line.owned_s[i])
-            counts[operator] += number not in seen  # one operator may be several kernels
+            counts[operator] += number not in seen  # one operator may launch several kernels
             seen.add(number)
     others = {each: _padded(each, gpu) if isinstance(each, Gemm) else (each, "") for each in seconds}
     costs = _costs([*seconds, *(other for other, _ in others.values())], gpu, calibration)
@@ -92,14 +92,14 @@ def priced_kernels(
 
 
 def _unfilled_s(cost: Cost) -> float:
-    """Seconds of a GEMM that computes at its bound in tiles and waves that are not full."""
+    """Seconds that a compute-bound GEMM spends on partly empty tiles and waves."""
     full = float(cost.details.get("tile_efficiency", 1.0)) * float(cost.details.get("wave_efficiency", 1.0))
     bound = float(cost.compute_s) >= float(cost.memory_s)
     return min(float(cost.compute_s), float(cost.time_s)) * (1 - full) if bound else 0.0
 
 
 def _costs(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibration | None) -> list[Cost | None]:
-    """What each should cost; None where the device cannot run it."""
+    """Predicted cost of each; None where the device cannot run it."""
     found: list[Cost | None] = [None] * len(operators)
     for dtype in {each.dtype for each in operators}:
         index = [i for i, each in enumerate(operators) if each.dtype is dtype]
@@ -122,7 +122,7 @@ def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | N
 
 
 def _dtype_of(kernel: str) -> DType | None:
-    """Of a kernel by its own name, where the profiler does not say the type of its inputs (Nsight Systems)."""
+    """Data type by the kernel's name, for profilers that don't record input types (Nsight Systems)."""
     return next((dtype for dtype, pattern in OF_KERNEL if re.search(pattern, kernel)), None)
 
 
@@ -149,9 +149,9 @@ def _gemm(seen: HostOperator, dtype: DType) -> Gemm | None:
 
 
 def _attention(seen: HostOperator, dtype: DType) -> Attention | None:
-    """Queries, keys and values as ``(batch, heads, tokens, size)``; flash's own operator has tokens before heads."""
+    """Attention from inputs ``(batch, heads, tokens, size)``; flash's own operator has tokens before heads."""
     back = "backward" in seen.name
-    dims = seen.dims[1:] if back else seen.dims  # the gradient comes first
+    dims = seen.dims[1:] if back else seen.dims  # the first input is the gradient
     if len(dims) < 2 or len(dims[0]) != 4 or len(dims[1]) != 4:
         return None
     (b, h, s, d), (_, kv, t, _) = dims[0], dims[1]
@@ -174,7 +174,7 @@ def _attention(seen: HostOperator, dtype: DType) -> Attention | None:
 
 
 def _padded(gemm: Gemm, gpu: Gpu) -> tuple[Gemm, str]:
-    """The same with ragged lengths at the next multiple; its words are empty where none is ragged."""
+    """The GEMM with misaligned sizes padded to the next multiple, and those sizes in words (empty: none)."""
     rule = alignment_of(gpu, gemm.dtype)
     sizes = {name: int(getattr(gemm, name)) for name in ("m", "n", "k")}
     ragged: JsonDict = {
@@ -202,7 +202,7 @@ COLLECTIVES = (
 
 
 def collective_seconds(trace: KernelTrace, index: IntArray, gpu: Gpu, cluster: Cluster | None) -> FloatArray:
-    """What the collectives of a trace should take; NaN where kind, size or group are not known."""
+    """Predicted seconds of the collectives in a trace; NaN if kind, size or group are not known."""
     known: dict[Collective | None, float] = {None: math.nan}
     found = np.full(index.size, np.nan)
     for row, i in enumerate(index):

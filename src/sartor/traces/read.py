@@ -1,4 +1,4 @@
-"""The traces that a file holds: one of PyTorch's profiler, or those of an export of Nsight Systems."""
+"""The traces in a file: one from PyTorch's profiler, or all ranks of a Nsight Systems export."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sartor.traces.phases import with_steps
 
 BEGINNING = re.compile(rb"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[{\]]|\Z))")
 ENDINGS = (".json", ".json.gz", ".sqlite")
-"""Of traces in a folder."""
+"""File name endings of traces in a folder."""
 REPORTS = (".nsys-rep", ".qdrep")
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file is gzip, a database, or begins as a JSON object or a list of them; lines of logs begin with [ as
-    well. Raises ``InputError`` for a report of Nsight Systems that is not exported."""
+    """Whether a file is gzip, a SQLite database, or begins like a JSON object or a list of objects (log lines may begin
+    with [ too). Raises ``InputError`` for a Nsight Systems report that was not exported."""
     if str(path).endswith(REPORTS):
         must = f"must be exported first: nsys export --type sqlite {Path(path).name}"
         raise InputError("TRACE", str(path), must)
@@ -29,8 +29,8 @@ def is_trace(path: str | Path) -> bool:
 
 
 def read_traces(path: str | Path, field: str = "TRACE") -> tuple[KernelTrace, ...]:
-    """The ranks of a file, lowest first; steps that nothing marks are told by the optimizer. Raises ``InputError`` for
-    what is no trace, is cut off, or holds no kernel."""
+    """The ranks in a file, lowest first; unmarked steps are found by the optimizer. Raises ``InputError`` for a file
+    that is not a trace, is truncated, or holds no kernel."""
     source = Path(path)
     if not source.is_file():
         raise InputError(field, str(path), "no such file; must be a profiler's trace")

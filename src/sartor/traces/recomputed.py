@@ -1,4 +1,4 @@
-"""Kernels that run forward again in backward: the run of operators around an attention that repeats a forward one."""
+"""Recomputed kernels: runs in backward that repeat the operators around a forward attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sartor.units import BoolArray, IntArray
 
 
 def recomputed_kernels(trace: KernelTrace, kinds: IntArray) -> BoolArray:
-    """Which kernels repeat forward ones after backward has begun, step by step; none where no attention is known."""
+    """Mask of kernels that repeat forward ones in backward, step by step; all False if no attention is known."""
     again = np.zeros(kinds.size, dtype=bool)
     computes = ~np.isin(kinds, [KINDS.index(kind) for kind in (KernelKind.COLLECTIVE, KernelKind.COPY)])
     for step in np.unique(trace.step):
@@ -32,11 +32,11 @@ def _repeated(trace: KernelTrace, kinds: IntArray, index: IntArray) -> list[tupl
     first, runs = forward[0], []
     layers = len({keys[i][0] for i in backward})
     extra = len({keys[i][0] for i in forward}) - layers
-    if extra <= 0 or any(keys[i][0] < 0 for i in attention):  # a pipeline's next forward pass is none
+    if extra <= 0 or any(keys[i][0] < 0 for i in attention):  # a pipeline's next forward pass is not recomputation
         return []
     late = [i for i in forward if i > backward[0]]
     early = [i for i in forward if i < backward[0]]
-    for at in [*early[layers:], *late][-extra:]:  # the last layer runs again before the first backward attention
+    for at in [*early[layers:], *late][-extra:]:  # the last layer is recomputed before
         left, right = at, at + 1
         while left > 0 and first - (at - left) > 0 and names[left - 1] == names[first - (at - left) - 1]:
             left -= 1

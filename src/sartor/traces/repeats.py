@@ -1,4 +1,4 @@
-"""A trace as repeated measurements: seconds of every operator in every step, or of its single kernels."""
+"""A trace as repeated measurements: seconds per step of every operator, or of its single kernels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sartor.units import FloatArray, IntArray
 
 LEAST_STEPS = 3
 SHORT = 60
-"""Characters of a kernel's name that are shown."""
+"""Kernel names are shortened to this many characters."""
 
 
 def step_seconds(trace: KernelTrace) -> FloatArray:
-    """Of each step on the device: from its first kernel to the next step's first, the last one to its last kernel;
-    empty where there are fewer than ``LEAST_STEPS``."""
+    """Seconds of each step on the device, from its first kernel to that of the next step (the last step: to its last
+    kernel); empty if there are fewer than ``LEAST_STEPS``."""
     begun = [trace.begin_s[trace.step == i].min() for i in range(len(trace.steps)) if (trace.step == i).any()]
     if len(begun) < LEAST_STEPS:
         return np.array([])
@@ -27,7 +27,7 @@ def step_seconds(trace: KernelTrace) -> FloatArray:
 
 
 def operator_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
-    """Seconds of each operator in each step: name and dimensions of its inputs, or the kernel's name."""
+    """Seconds of each operator in each step; keys are name and input dimensions, or the kernel's name."""
     keys, of = _keys(trace)
     inside = trace.step >= 0
     took = trace.end_s - trace.begin_s
@@ -47,7 +47,7 @@ def kernel_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
 
 
 def _keys(trace: KernelTrace) -> tuple[list[str], IntArray]:
-    """What the kernels belong to, and the index of each kernel's."""
+    """Distinct keys (operator with sizes, or kernel name), and the key's index for every kernel."""
     seen: dict[tuple[int, int], int] = {}
     keys: dict[str, int] = {}
     of = np.zeros(trace.name.size, dtype=np.int64)

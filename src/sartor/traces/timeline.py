@@ -1,7 +1,7 @@
 """Every instant of a device's span belongs to one kernel, or to none.
 
-Where several kernels run at once, the one that computes has the time, and of those the first that began: communication
-counts only where nothing computes beside it, which is what it costs.
+Where several kernels run at once, the time belongs to the first of those that compute: communication counts only where
+nothing computes beside it (exposed communication).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import FloatArray, IntArray
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
-"""Kinds that count only where nothing computes."""
+"""Kinds that own time only while nothing computes."""
 FINE = 500
-"""Parts of a step that a figure tells apart."""
+"""Resolution of the figure: parts per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Timeline:
     end_s: float
     owned_s: FloatArray
     gaps: tuple[tuple[float, float], ...]
-    """Begin and end of every time in which nothing runs."""
+    """(begin, end) of every interval in which nothing runs."""
     num_steps: int
 
     @property
@@ -44,8 +44,8 @@ class Timeline:
 
 
 def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
-    """The steady steps of a trace: all but the first where there are at least three; the whole trace where no step is
-    marked."""
+    """Timeline of the steady steps of a trace: all but the first if there are at least three; the whole trace if no
+    step is marked."""
     begin, end, count = steady_span(trace)
     inside = np.flatnonzero((trace.end_s > begin) & (trace.begin_s < end))
     owned = np.zeros(trace.begin_s.size)
@@ -70,8 +70,8 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
 
 
 def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
-    """The last marked step as it ran (the whole trace where none is marked): kernels of one kind with gaps below a
-    `FINE`-th of the step between them are one stretch, and shorter ones are left out."""
+    """The last marked step as it ran (the whole trace where none is marked): kernels of one kind are merged over gaps
+    below 1/`FINE` of the step, and stretches shorter than that are left out."""
     inside = np.flatnonzero(trace.step == trace.step.max())
     begin, end = float(trace.begin_s[inside].min()), float(trace.end_s[inside].max())
     fine = (end - begin) / FINE

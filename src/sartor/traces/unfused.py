@@ -1,4 +1,4 @@
-"""Chains of memory-bound kernels that a compiler, or a trainer's own kernel, would make one."""
+"""Chains of memory-bound kernels that a compiler or a trainer's fused kernel would merge into one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from sartor.traces.repeats import short_kernel
 from sartor.units import FloatArray, IntArray
 
 EAGER = re.compile(r"elementwise_kernel|reduce_kernel|softmax_warp|cunn_softmax|vectorized_layer_norm", re.IGNORECASE)
-"""PyTorch's kernels of one operator each; those of Triton and of trainers are fused already."""
+"""PyTorch's unfused kernels, one per operator; Triton's and the trainers' own are already fused."""
 PASSES = 2
-"""A fused kernel reads and writes no more than this many of its parts: what comes in and what goes out. Never more than
-its chain takes, and often less."""
+"""A fused kernel takes at most this many times the longest kernel of its chain: one pass to read, one to write."""
 LONGEST = 6
-"""Operators of a chain that are named."""
+"""Only this many operators of a chain are named."""
 
 
 def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> dict[str, tuple[int, float]]:
-    """How often each chain runs, and the seconds that it takes beyond `PASSES` times its longest kernel, by its
-    operators in words, those that lose most first. A chain is eager kernels one after another on a stream with no
-    other kernel between."""
+    """Number of runs of each chain, and seconds it takes beyond `PASSES` times its longest kernel; keys are its
+    operators in words, the largest loss first. A chain is consecutive eager kernels on a stream."""
     names = np.array([EAGER.search(name[:300]) is not None for name in trace.names], dtype=bool)
     eager = names[trace.name] & (kinds == KINDS.index(KernelKind.MEMORY_BOUND))
     lost: defaultdict[str, float] = defaultdict(float)

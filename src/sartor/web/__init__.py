@@ -1,1 +1,1 @@
-"""``sartor serve``: the journeys over HTTP, and a page to explore shapes, plans and chips (extra ``web``)."""
+"""``sartor serve``: the API over HTTP, and a page to explore shapes, plans and chips (extra ``web``)."""

@@ -1,4 +1,4 @@
-"""One function per route, from the request's fields to a ``Reply``, using only the API and the JSON contract."""
+"""One function per route, from the request's fields to a ``Reply``, using only the API and the JSON reports."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def catalog_toml(body: Body) -> Reply:
 
 
 def shelf_of(what: str) -> str:
-    """One of the catalogues. Raises ``InputError``."""
+    """The name of a catalogue, checked. Raises ``InputError``."""
     if what not in SHELVES:
         raise InputError("catalog", what, f"must be one of {', '.join(SHELVES)}")
     return what

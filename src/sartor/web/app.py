@@ -86,7 +86,7 @@ def _question(route: Route, lane: Lane, studies: Studies, settings: Settings) ->
 
 
 async def _filed(request: Request, route: Route, lane: Lane, studies: Studies, settings: Settings) -> Response:
-    """The answer to a body that is a file: a worker reads it from a temporary folder, so that none is held twice."""
+    """The answer to a body that is a file: written to a temporary folder, where a worker reads it, to save memory."""
     with TemporaryDirectory(prefix="sartor-sent-") as folder:
         path = Path(folder) / "sent"
         with path.open("wb") as file:
@@ -107,7 +107,7 @@ def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
         if route.name == "design":
             return _sent(await studies.start(body.getvalue()))
         if route.name == "design_stop":
-            from sartor.read.config_text import parse_config  # loaded after the first page was sent
+            from sartor.read.config_text import parse_config  # imported only after the first page was sent
             from sartor.web.fields import checked
 
             try:
@@ -131,7 +131,7 @@ async def _gone(request: Request) -> None:
 
 
 async def read_body(request: Request, route: Route, settings: Settings, into: IO[bytes]) -> Reply | None:
-    """Write a POST's body to ``into``; the reason to reject it: type, size, or speed."""
+    """Write a POST's body to ``into``, or return the reason to reject it: type, size, or speed."""
     if route.method != "POST":
         return None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -164,7 +164,7 @@ def _too_large(size: str, limit: int) -> Reply:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """The same kind of error for an unknown path or method."""
+    """The error for an unknown path or method, in the usual form."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     must = {404: "unknown address; see /openapi.json", 405: "does not support this method; see /openapi.json"}
     refusal = InputError(request.url.path[:100], request.method, must.get(status, "cannot be answered"))
@@ -174,13 +174,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """An error of our own, in the process that takes requests; the traceback goes to stderr."""
+    """An internal error in the listening process; the traceback goes to stderr."""
     why = f"internal error (please report {request.method} {request.url.path[:100]}): {type(error).__name__}"
     return response_of(refused(InternalError("sartor", why), status=500))
 
 
 def response_of(reply: Reply, *, close: bool = False) -> Response:
-    """A reply as Starlette sends it; browsers cache no answers."""
+    """A reply as a Starlette response; browsers must not cache it."""
     headers = {"cache-control": "no-store"}
     if reply.retry_s:
         headers["retry-after"] = str(reply.retry_s)

@@ -1,4 +1,4 @@
-"""From a request's fields to API arguments. No field of a request is ever used as a path."""
+"""Convert a request's fields to API arguments. No field of a request is ever used as a path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORDS = (
 
 
 def body_of(data: bytes) -> JsonDict:
-    """The JSON object of a request: bounded in depth, no key twice, no NaN. Raises ``InputError``."""
+    """The JSON object of a request: bounded depth, no duplicate keys, no NaN. Raises ``InputError``."""
     return parse_config(data, name="request")
 
 
@@ -75,7 +75,7 @@ def device_of(body: JsonMap) -> Gpu:
 
 
 def devices_of(body: JsonMap) -> list[Gpu]:
-    """The devices of ``gpus``; the one of ``gpu_toml`` goes by its own name there. Raises ``InputError``."""
+    """The devices of ``gpus``, where the device of ``gpu_toml`` is called by its own name. Raises ``InputError``."""
     own = None if body.get("gpu_toml") is None else own_gpu(body["gpu_toml"])
     names = body["gpus"] or [own.name if own else "h100"]
     return [own if own and name == own.name else gpu_of(name) for name in names]

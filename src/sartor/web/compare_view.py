@@ -14,10 +14,10 @@ from sartor.web.asked import devices_of, model_of, question_of
 
 
 def compare_body(body: JsonMap) -> JsonDict:
-    """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is the faster.
+    """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is faster.
 
-    Errors are shared: a family of operators is off in both times alike, so the comparison of two shapes is more certain
-    than either time (``cost.compare.compare``). A calibration applies to the first device. Raises ``InputError``.
+    Errors of operator families are shared by all shapes, so the comparison of two shapes is more certain than either
+    time (``cost.compare.compare``). A calibration applies to the first device. Raises ``InputError``.
     """
     shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]
     gpus = devices_of(body)
@@ -64,7 +64,7 @@ def _estimated(body: JsonMap, gpu: Gpu, words: JsonDict) -> ModelEstimate:
 
 
 def _against(before: ModelEstimate, after: ModelEstimate) -> JsonDict:
-    """How much faster the step or pass is; the interval is as wide as that of the operators'."""
+    """Speedup of the step or pass; its relative interval is that of the operators' speedup."""
     gain = compare(before.estimate, after.estimate)
     speedup = before.time_s / after.time_s
     return {

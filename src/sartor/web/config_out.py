@@ -1,4 +1,4 @@
-"""A config.json with changed sizes: written under the file's own keys, and read back to check it."""
+"""Write a config.json with changed sizes under the file's own keys, and read it back to check it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWINS = {
     "ffn_hidden_size": ("encoder_ffn_dim", "decoder_ffn_dim"),
     "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
 }
-"""Keys that say a size twice, in files of an encoder and a decoder."""
+"""Keys that repeat a size in files of an encoder and a decoder."""
 INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 """Sections with the text model's sizes in files that also have towers."""
 
@@ -38,7 +38,7 @@ def written_config(body: JsonMap) -> bytes:
 
 
 def _of_zoo(own: TransformerShape, wanted: TransformerShape, name: str, changes: JsonMap) -> JsonDict:
-    """The file of a zoo model with changes. Raises ``InputError``, at the change where the model itself has a file."""
+    """The file of a zoo model with changes. Raises ``InputError``; if the unchanged model has a file, at the change."""
     try:
         return zoo_config(wanted, name)
     except InputError:
@@ -64,7 +64,7 @@ def _changed(config: JsonMap, old: TransformerShape, new: TransformerShape) -> J
     changed = [field for field in after if before[field] != after[field]]
     for field in changed:
         _write(section, field, int(after[field]))
-    for field in changed:  # what the file leaves to its defaults is named only where it has to be
+    for field in changed:  # keys that the file omits are added only if necessary
         for way in (_scale, _twin, _name):
             if not _reads_as(out, {field: after[field]}):
                 way(out, section, field, int(before[field]), int(after[field]))
@@ -85,7 +85,7 @@ def _write(section: JsonDict, field: str, value: int) -> None:
 
 
 def _scale(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
-    """A key that holds a multiple of the size: Qwen's first feed-forward width, of both projections."""
+    """Handle a key with a multiple of the size: Qwen's first feed-forward width covers both projections."""
     for key in CONFIG_KEYS.get(field, ()):
         if (
             section.get(key) == value
@@ -98,14 +98,14 @@ def _scale(out: JsonMap, section: JsonDict, field: str, old: int, value: int) ->
 
 
 def _twin(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
-    """The same size of encoder and decoder."""
+    """Write the same size for encoder and decoder."""
     for key in TWINS.get(field, ()):
         if section.get(key) == old:
             section[key] = value
 
 
 def _name(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
-    """The value under the first of the field's keys that the file's class reads."""
+    """Write the value under the first of the field's keys that the file's class reads."""
     for key in CONFIG_KEYS[field]:
         there = section.get(key)
         if there is not None or not _is_own(field, key):
@@ -127,13 +127,13 @@ def _is_own(field: str, key: str) -> bool:
 
 
 def _reads_as(config: JsonMap, fields: JsonMap) -> bool:
-    """Whether the file has these sizes."""
+    """Whether the file is read with these sizes."""
     found = _fields(config)
     return all(found.get(field) == value for field, value in fields.items())
 
 
 def _fields(config: JsonMap) -> JsonMap:
-    """The sizes that the file is read with; none where it cannot be read."""
+    """The sizes read from the file; empty if it cannot be read."""
     try:
         return read_model(copy.deepcopy(dict(config))).shape.fields()
     except InputError:

@@ -1,7 +1,7 @@
 """Fields of a request: description, JSON Schema, and type check.
 
-Ranges and words are checked by the same functions as on the command line, with the same messages; here only JSON types
-and unknown fields are checked.
+Ranges and words are checked by the same functions as on the command line, with the same messages; only JSON types and
+unknown fields are checked here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sartor.json_types import JsonDict, JsonMap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a request body. One that is not required may be null, which means "not given"."""
+    """One field of a request body. An optional field may be null, which means "not given"."""
 
     name: str
     about: JsonDict
-    """What it may hold, in JSON Schema 2020-12."""
+    """Its JSON Schema (2020-12)."""
     required: bool = False
 
     @classmethod
     def of(cls, name: str, table: JsonMap) -> Field:
-        """A field of ``routes.toml``."""
+        """A field from its entry in ``routes.toml``."""
         return cls(
             name=name,
             about={key: value for key, value in table.items() if key != "required"},
@@ -36,13 +36,13 @@ class Field:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """JSON Schema's types of what it may hold."""
+        """The JSON Schema types it may have."""
         kinds = self.about["type"]
         return (kinds,) if isinstance(kinds, str) else tuple(kinds)
 
     @property
     def items(self) -> str:
-        """The type of every entry of a list."""
+        """The element type of a list field."""
         return str(self.about.get("items", {}).get("type", ""))
 
     @property
@@ -55,7 +55,7 @@ class Field:
 
     @property
     def example(self) -> str:
-        """A value that would do; empty: none is said."""
+        """A valid example value; empty if there is none."""
         return "".join(str(each) for each in self.about.get("examples", ()))
 
     def schema(self) -> JsonDict:

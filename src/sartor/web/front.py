@@ -1,7 +1,7 @@
 """Serve the page's files at once, while everything else loads in the background.
 
-The first page is sent before Starlette is imported and before a worker starts. Those start after the first page, on the
-first request, or shortly after the start, whichever is first.
+The first page is sent before Starlette is imported and before a worker starts. These start after the first page, on the
+first request, or shortly after startup, whichever comes first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class WebApp:
         return await asyncio.to_thread(_make, self.settings, self.lanes, self.studies)
 
     async def _start_workers(self, worker: WorkerLimits) -> None:
-        """One, for which quick requests wait; those for searches once what the page asks first had the processor."""
+        """Start the worker for quick requests; those for searches later, not to slow the page's first requests."""
         async with self.lanes[QUICK].turn:
             await start(1, worker)
         await asyncio.sleep(PATIENCE_S)

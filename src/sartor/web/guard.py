@@ -48,7 +48,7 @@ class Guard:
     def __init__(self, app: App, settings: Settings) -> None:
         self.app, self.settings = app, settings
         self.run = secrets.token_hex(4)
-        """Of this run of the server, so that a page notices that it was restarted."""
+        """Identifies this run of the server, so that a page notices a restart."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,10 +94,10 @@ class Guard:
             return True
         if self.settings.is_local:
             return name in ("localhost", "127.0.0.1", "::1")
-        return is_address(name)  # bound to other addresses: by number (a name could be rebound), and with the token
+        return is_address(name)  # not loopback: only by number (a name could be rebound), and with the token
 
     def is_own(self, headers: Mapping[str, str], host: str) -> bool:
-        """Whether a request comes from this server's page, or not from a page."""
+        """Whether a request comes from this server's page, or from no page at all."""
         site = headers.get("sec-fetch-site", "none")
         if site == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return False
@@ -105,7 +105,7 @@ class Guard:
         return origin is None or urlsplit(origin).netloc.lower() == host.lower() != ""
 
     def has_token(self, scope: Scope, headers: Mapping[str, str]) -> bool:
-        """Whether the token is in the address, in a header, or in the page's cookie."""
+        """Whether the request has the token in its address, a header, or the page's cookie."""
         sent = [_asked_token(scope), headers.get("authorization", "").removeprefix("Bearer ").strip()]
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
@@ -148,7 +148,7 @@ def is_address(name: str) -> bool:
 async def respond(
     send: Send, reply: Reply, *, close: bool = False, cache: str = "no-store", more: Mapping[str, str] | None = None
 ) -> None:
-    """Send a reply whole. ``close`` ends the connection, so that the rest of a body need not be read."""
+    """Send a whole reply. ``close`` ends the connection, so that the rest of a body need not be read."""
     headers = {"cache-control": cache, **(more or {})}
     if reply.status != 304:
         headers |= {"content-type": reply.media, "content-length": str(len(reply.body))}

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class LaneLimits:
     """``workers`` processes, ``waiting`` requests in the queue, ``seconds`` per request.
 
-    ``stops``: work is ended when the client disconnects (a search); else it is short and finishes.
+    ``stops``: work is cancelled when the client disconnects (a search); else it is short and finishes.
     """
 
     workers: int
@@ -34,7 +34,7 @@ class LaneLimits:
 
 
 class Lane:
-    """Requests that at most so many processes of anyio's pool answer at once, and a short queue."""
+    """A limited number of processes from anyio's pool, with a short queue of requests."""
 
     def __init__(self, limits: LaneLimits, worker: WorkerLimits) -> None:
         self.limits, self.worker = limits, worker
@@ -48,7 +48,7 @@ class Lane:
 
     async def do(self, header: JsonMap, body: bytes, gone: Awaitable[None]) -> Reply | None:
         """The answer to a request; None if the client has ``gone`` (then work on it stops)."""
-        from anyio import CancelScope, create_task_group  # loaded after the first page was sent
+        from anyio import CancelScope, create_task_group  # imported only after the first page was sent
 
         if self.full:
             return busy()
@@ -72,7 +72,7 @@ class Lane:
             with fail_after(self.limits.seconds):
                 try:
                     return await in_a_process(answer, self.worker, header, body)
-                except BrokenWorkerProcess:  # for what it held of earlier answers, perhaps: a new one has all for this
+                except BrokenWorkerProcess:  # perhaps its memory was full of earlier answers, so try a fresh one
                     return await in_a_process(answer, self.worker, header, body)
         except TimeoutError:
             allowed = f"{self.limits.seconds:g} s"
@@ -84,14 +84,14 @@ class Lane:
 
 
 async def in_a_process(job: Callable[..., T], *given: object) -> T:
-    """What ``job`` returns in a process of anyio's pool, which is ended if this is cancelled."""
+    """Run ``job`` in a process of anyio's pool, which is killed if this is cancelled."""
     from anyio import CapacityLimiter, to_process
 
     return await to_process.run_sync(job, *given, cancellable=True, limiter=CapacityLimiter(1))
 
 
 async def start(workers: int, worker: WorkerLimits) -> None:
-    """Have so many processes in the pool that are ready for a request."""
+    """Make sure that the pool has this many processes ready for a request."""
     await asyncio.gather(*(in_a_process(ready, worker) for _ in range(workers)))
 
 

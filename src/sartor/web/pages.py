@@ -1,4 +1,4 @@
-"""The page's files, all in memory, and other fixed addresses; nothing else is served."""
+"""The page's static files, all held in memory, and other fixed addresses; nothing else is served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDIA = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The content of one address. ``make`` is called on the first request, so that the start waits for nothing."""
+    """The content of one address. ``make`` is called on the first request, so that startup is fast."""
 
     media: str
     make: Callable[[], bytes]
@@ -35,7 +35,7 @@ class Page:
 
     @cached_property
     def tag(self) -> str:
-        """The ETag: another file is another tag."""
+        """The ETag, a hash of the content."""
         return f'"{hashlib.sha256(self.data).hexdigest()[:20]}"'
 
 
@@ -53,7 +53,7 @@ def pages(settings: Settings) -> dict[str, Page]:
 
 
 def page_files() -> list[str]:
-    """Names of files sent unchanged."""
+    """Names of the static files."""
     folder = resources.files("sartor.web") / "static"
     return sorted(item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA)
 

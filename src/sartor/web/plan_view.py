@@ -102,7 +102,7 @@ def _fewer(cloud: Any) -> Any:
 
 
 def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
-    """Another plan beside the best one of an answer. Raises ``InputError``."""
+    """Another plan compared with the best one of an answer. Raises ``InputError``."""
     from sartor.api.plans import beside_best
     from sartor.report.plan_body import why_not_body
 
@@ -113,7 +113,7 @@ def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
 
 
 def trace_of(answer: PlanAnswer) -> bytes:
-    """The best plan's step for Perfetto. Raises ``InputError`` where nothing fits."""
+    """The best plan's step for Perfetto. Raises ``InputError`` if no plan fits."""
     from sartor.report.plan_trace import plan_trace
 
     if answer.best is None:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 with patience that ends: a connection that does not finish the head of a request in time is closed.
+"""HTTP/1.1 with a time limit: a connection that does not finish a request's header in time is closed.
 
-uvicorn times out idle connections only after an answer; one that sends its header a byte a minute would stay.
+uvicorn only times out idle connections after an answer; one that sends its header a byte a minute would stay open.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 def patient(seconds: float) -> type[H11Protocol]:
-    """The protocol class that waits ``seconds`` for the head of a request."""
+    """A protocol class that waits at most ``seconds`` for a request's header."""
 
     class PatientProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
@@ -33,7 +33,7 @@ def patient(seconds: float) -> type[H11Protocol]:
             self._forget()
 
         def _watch(self) -> None:
-            """Wait from the first byte of a request, not from its last, until it is being answered."""
+            """Start the timer at a request's first byte (not its last); stop it once it is being answered."""
             if self.cycle is not None and not self.cycle.response_complete:
                 self._forget()
             elif self.waiting is None:

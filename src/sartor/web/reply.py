@@ -1,4 +1,4 @@
-"""What a worker hands back: a status, a media type, bytes. Errors carry the command line's sentence."""
+"""A worker's reply: status, media type, bytes. Errors have the same message as on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sartor.json_types import JsonDict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An HTTP answer without its headers. ``retry_s``: seconds after which to ask again, where that may help."""
+    """An HTTP answer without its headers. ``retry_s``: seconds after which to retry, if that may help."""
 
     status: int = 200
     body: bytes
@@ -20,14 +20,14 @@ class Reply:
 
 
 def answered(schema: str, body: JsonDict) -> Reply:
-    """The contract's envelope, as ``--json`` writes it: the same answer gives the same bytes."""
+    """The JSON envelope as ``--json`` writes it: the same answer gives the same bytes."""
     from sartor.cli.common import to_json
 
     return Reply(body=to_json(schema, body).encode())
 
 
 def compact(schema: str, body: JsonDict) -> Reply:
-    """The same without white space, for what a page asks for at every turn of a knob: ten times quicker to write."""
+    """The same without white space, for requests at every move of a slider: ten times faster to write."""
     from sartor import __version__
 
     envelope = {"schema": f"sartor/{schema}/1", "version": __version__, **body}
@@ -35,7 +35,7 @@ def compact(schema: str, body: JsonDict) -> Reply:
 
 
 def refused(error: InputError, status: int = 422, *, retry_s: int = 0) -> Reply:
-    """The error object of the contract, with the sentence of the command line."""
+    """The JSON error object, with the message of the command line."""
     from sartor import __version__
 
     shown = {"schema": "sartor/error/1", "version": __version__, "error": error.to_dict()}

@@ -1,6 +1,6 @@
-"""The questions of ``routes.toml``: path, request fields and worker lane. The server, its checks and OpenAPI read them.
+"""The routes of ``routes.toml``: path, request fields and worker lane, used by the server, its checks and OpenAPI.
 
-``/health``, ``/openapi.json`` and the page itself are beside them in ``web.pages``.
+``/health``, ``/openapi.json`` and the page itself are in ``web.pages``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sartor.web.fields import Field
 QUICK, SLOW = "quick", "slow"
 """Worker lanes: quick answers take milliseconds and must not wait behind searches."""
 STUDIES = "studies"
-"""Searches for chips, each a process of its own that the request does not wait for (``web.studies``)."""
+"""Design searches, each in its own process; the request does not wait for its end (``web.studies``)."""
 
 SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A question that can be asked over HTTP. ``name`` is the function of ``web.answers`` that answers it."""
+    """A route of the HTTP API. ``name`` is the function of ``web.answers`` that answers it."""
 
     name: str
     path: str
@@ -35,20 +35,20 @@ class Route:
     media: str = "application/json"
     takes: str = "application/json"
     body_bytes: int = 0
-    """Largest body; 0: as the server's settings say."""
+    """Largest body; 0: as in the server's settings."""
     schema: str = ""
     """The ``schema`` key of the answer: ``sartor/<schema>/1``; empty where the answer is not JSON."""
     keys: tuple[str, ...] = ()
-    """Keys every answer has beside ``schema`` and ``version``."""
+    """Keys that every answer has besides ``schema`` and ``version``."""
     example: JsonDict = field(default_factory=dict)
-    """A body; tests send all of them."""
+    """An example body; tests send all of them."""
 
 
 _TABLE = packaged_toml("web", "routes.toml")
 
 
 def fields_of(*names: str) -> Iterator[Field]:
-    """The fields of a list, in whose place a group stands for its own."""
+    """The fields with these names; the name of a group stands for its fields."""
     for name in names:
         if name in _TABLE["groups"]:
             yield from fields_of(*_TABLE["groups"][name])

@@ -1,4 +1,4 @@
-"""A run over HTTP: the log or trace that was sent, held against the prediction, with the records of its figures."""
+"""A run over HTTP: the uploaded log or trace compared with the prediction, with the records of its figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAID = ("number", "num_devices", "global_batch_size", "seq_len", "dtype", "frame
 
 
 def run_body(body: JsonMap) -> JsonDict:
-    """The answer of ``api.diagnose`` to a request, in words and as figures as well. Raises ``InputError``."""
+    """The answer of ``api.diagnose`` to a request, as text and figures too. Raises ``InputError``."""
     from sartor.report.log_view import log_answer, log_body
     from sartor.report.run_points import fall_points, part_words, trace_points
     from sartor.report.trace_view import trace_answer, trace_body
@@ -63,7 +63,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _asked(body: JsonMap) -> JsonDict:
-    """What the request says of the run; a device only where it names one, since a trace names its own."""
+    """The request's arguments; without a device unless it names one, since a trace names its own."""
     cluster = body["cluster"]
     return {
         **{name: body[name] for name in SAID},

@@ -1,4 +1,4 @@
-"""Listen with uvicorn and the limits of ``Settings``, and tell the user where."""
+"""Listen with uvicorn within the limits of ``Settings``, and tell the user the address."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
         from sartor.web.protocol import patient
     except ImportError as error:
         raise MissingExtraError(f"the page ({error.name})", "web") from error
-    if find_spec("starlette") is None:  # loaded behind the first page
+    if find_spec("starlette") is None:  # imported after the first page
         raise MissingExtraError("the page (starlette)", "web")
 
     class ReadyServer(uvicorn.Server):
@@ -76,7 +76,7 @@ _LIMITS: JsonDict = {
 
 
 def address_of(settings: Settings, sock: socket.socket) -> str:
-    """Where to point a browser."""
+    """The URL for a browser."""
     port = sock.getsockname()[1]
     host = settings.host
     if host in ("0.0.0.0", "::", ""):

@@ -20,7 +20,7 @@ class Settings:
     """Additional host names of the server (``Host``)."""
     body_bytes: int = MIB
     upload_s: float = 10.0
-    """Seconds for the header of a request, and as many for its body."""
+    """Seconds for the header of a request, and again for its body."""
     quick_s: float = 20.0
     slow_s: float = 120.0
     """Time limits of a quick request and a search [s]."""
@@ -31,7 +31,7 @@ class Settings:
     worker_bytes: int = 320 * MIB
     """Memory a worker may allocate for its answers."""
     study_bytes: int = 2048 * MIB
-    """Memory that the process of a search for a chip may allocate."""
+    """Memory that a design search may allocate."""
     study: Path | None = None
     """A study file to watch."""
 

@@ -39,15 +39,15 @@ MOST_STEPS = 400
 """Most steps of its grid, as many as a picture can show."""
 REMEMBERED = 16
 FINE = 80
-"""Range around an off-grid value in which every value is priced, since alignment shows there."""
+"""Range around an off-grid value in which every value is priced, to show the effect of alignment."""
 NEAR = 0.2
 """Largest distance, as a share, for a nearby value; heads have few values and may double or halve."""
 REACH = 0.35
 """Range of the sweep on each side, as a share of the value."""
 FEW = ("num_heads", "num_kv_heads", "head_dim", "num_experts", "experts_per_token", "num_shared_experts")
-"""Fields with few values, which are told apart by factors."""
+"""Fields with few values, for which distance is measured as a ratio."""
 WORTH = 0.005
-"""Least saving at equal work to call another value better."""
+"""Least saving at equal work for a value to count as better."""
 NEARLY = 0.8
 """The nearest value with this share of the best saving on its side is offered."""
 
@@ -79,7 +79,7 @@ _BASELINES: OrderedDict[str, JsonDict] = OrderedDict()
 
 
 def _baseline(body: JsonMap, reading: ModelReading, gpu: Gpu, words: JsonDict) -> JsonDict | None:
-    """The model before its sizes were changed; None if that does not split over the devices."""
+    """The model before its sizes were changed; None if it does not split over the devices."""
     key = json.dumps({**question_key(body), "set": None, "around": None, "moving": None}, sort_keys=True)
     if key not in _BASELINES:
         try:
@@ -105,8 +105,8 @@ def _sizes(answer: Any) -> JsonDict:
 
 
 def sweeps_of(asked: Question, around: JsonMap, run: InRun | None = None) -> list[JsonDict]:
-    """A sweep of every field of the shape that can be swept, in the shape's order: priced in one pass. Of training the
-    seconds are those of a microbatch in ``run``."""
+    """A sweep of every field that can be swept, in the shape's order, priced in one pass. In training the seconds are
+    those of a microbatch in ``run``."""
     fields = asked.workload.shape.fields()
     for name, value in around.items():
         if name not in fields or not isinstance(value, int) or isinstance(value, bool):
@@ -120,7 +120,7 @@ def _laid(asked: Question, field: str, around: object, run: InRun | None) -> Lai
     try:
         return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around), kernels=kernels)
     except (InputError, OverflowError):
-        return None  # held by the model's structure (head dimension of latent attention), or beyond counting: no slider
+        return None  # fixed by the model's structure (head dimension of latent attention), or too large: no slider
 
 
 def sweep_answer(body: JsonMap) -> JsonDict:
@@ -161,7 +161,7 @@ def _sweep_body(asked: Question, found: Sweep) -> JsonDict:
 
 
 def rounded(values: object, digits: int = 7) -> list[float | None]:
-    """Floats rounded to seven digits, enough for a picture; infinities as None."""
+    """Floats rounded to seven digits, enough for a figure; infinities as None."""
     numbers = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         places = digits - 1 - np.floor(np.log10(np.abs(numbers)))
@@ -179,7 +179,7 @@ def _given(field: str, values: Sequence[int]) -> Integers:
 
 
 def _values(asked: Question, field: str, around: object) -> Integers:
-    """Values around the model's: on a grid on both sides, and every value close by."""
+    """Values to sweep: a grid on both sides of the model's own, and every value close by."""
     own = {**asked.workload.shape.fields(), **{name: getattr(asked.workload, name) for name in WORKLOAD_FIELDS}}
     if field not in own:
         raise InputError("field", field, "is not a size of this model", ", ".join(own))
@@ -203,14 +203,14 @@ def _span(field: str, centre: int) -> tuple[int, int]:
 
 
 def _within(field: str, own: JsonMap, low: int, high: int) -> tuple[int, int]:
-    """No more experts per token than experts."""
+    """Limit the range so that there are no more experts per token than experts."""
     if field == "num_experts":
         return max(low, int(own["experts_per_token"])), high
     return low, min(high, int(own["num_experts"])) if field == "experts_per_token" else high
 
 
 def _step(width: int) -> int:
-    """The step (a power of two) with which a span has at most ``MOST_STEPS`` values."""
+    """The step (a power of two) that gives a span at most ``MOST_STEPS`` values."""
     step = 1
     while width / step > MOST_STEPS:
         step *= 2
@@ -218,10 +218,10 @@ def _step(width: int) -> int:
 
 
 def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDict]:
-    """The nearest value below and above that is faster at equal work, with its own time.
+    """The nearest value below and above that is faster at equal work, with its time.
 
-    Work is the GEMM FLOPs or the parameters, whichever changes the comparison less: a smaller model is not better just
-    for being smaller, and a memory-bound one not for computing more.
+    Work is the GEMM FLOPs or the parameters, whichever changes less: a smaller model is not better just for being
+    smaller, nor a memory-bound one for computing more.
     """
     now = np.flatnonzero(found.values == found.asked)
     if not len(now) or not np.isfinite(time_s[now[0]]):
@@ -246,7 +246,7 @@ def _roundness(found: Sweep) -> Integers:
 
 
 def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], far: npt.NDArray[np.float64]) -> int:
-    """Position of the nearest good value on one side, aligned ones counting as nearer; -1 if there is none."""
+    """Position of the nearest good value on one side (aligned values count as nearer); -1 if there is none."""
     best = float(np.max(saving[side], initial=-np.inf))
     if best < WORTH:
         return -1

@@ -1,7 +1,7 @@
-"""Studies started over HTTP: one search of ``sartor design`` at a time, each a process with a study file.
+"""Studies started over HTTP: one ``sartor design`` search at a time, each in a process with a study file.
 
-The files lie in a folder that goes when the server ends. A search ends when its standard input does, so that it does
-not outlive the server, however that ends; it then keeps the best so far, as after Ctrl-C.
+The files are in a folder that is deleted when the server ends. A search ends when its standard input is closed, so that
+it cannot outlive the server; it then keeps the best so far, as after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 MOST_KEPT = 16
 """Studies kept; the oldest goes first."""
 LOOK_S = 0.2
-"""How often a new search is looked at, until its study says what is asked."""
+"""How often to check whether a new search has written its question to its study."""
 LARGE_BYTES = 2**23
-"""A study above this is read in a process of its own: a worker has no memory for it."""
+"""A larger study is read in a process of its own, because a worker lacks the memory."""
 COMMAND = "import sys; from sartor.web.study_run import main; main(sys.argv[1:])"
 READ = "import sys; from sartor.web.study_run import read; read(sys.argv[1:])"
 
 
 @dataclass(slots=True, kw_only=True)
 class Started:
-    """A study's file, its process, and what that says at its end: a status, a line break, an answer."""
+    """A study's file, its process, and that process's final output: a status, a newline, an answer."""
 
     path: Path
     process: Process
@@ -49,7 +49,7 @@ class Started:
 
     @property
     def failure(self) -> Reply | None:
-        """Why the search ended without an answer."""
+        """The reason why the search ended without an answer, if it did."""
         if self.running:
             return None
         reply = _reply_of(self.said.result())
@@ -57,7 +57,7 @@ class Started:
 
 
 def _reply_of(said: bytes) -> Reply:
-    """What a process said: its status and answer; nothing where its memory did not do."""
+    """A process's output as a reply: its status and answer; an error if it ran out of memory (no output)."""
     status, _, body = said.partition(b"\n")
     if not status:
         return refused(InputError("study", "as given", "needs more memory than a process may have; take a smaller one"))
@@ -65,7 +65,7 @@ def _reply_of(said: bytes) -> Reply:
 
 
 class Studies:
-    """The studies of this server, by a name of their own. ``quick`` checks what is asked, ``lane`` reads them."""
+    """The server's studies by name. Requests are checked in the lane ``quick`` and studies read in ``lane``."""
 
     def __init__(self, quick: Lane, lane: Lane, settings: Settings) -> None:
         self.quick, self.lane, self.settings = quick, lane, settings
@@ -74,7 +74,7 @@ class Studies:
         self.reading = asyncio.Semaphore(1)
 
     async def start(self, body: bytes) -> Reply | None:
-        """Begin a search; the answer is its study once that says what is asked, or why it cannot be searched."""
+        """Start a search; the reply is its study once the question is written to it, or the reason for rejecting it."""
         running = next((name for name, one in self.started.items() if one.running), None)
         if running is not None:
             must = f"of this server is still being searched; cancel it, or wait (GET /api/design/{running})"
@@ -112,14 +112,14 @@ class Studies:
         return name, one
 
     async def state(self, name: str) -> Reply | None:
-        """A study as it is now."""
+        """The current state of a study."""
         one = self.named(name)
         if isinstance(one, Reply):
             return one
         return one.failure or await self._read(name, one)
 
     async def stop(self, name: str) -> Reply | None:
-        """End a search with the best so far; the answer is the study then."""
+        """Stop a search, keeping the best so far; the reply is its study."""
         one = self.named(name)
         if isinstance(one, Reply):
             return one
@@ -137,7 +137,7 @@ class Studies:
         return one.failure or Reply(body=one.path.read_bytes(), media="application/vnd.sqlite3")
 
     async def read(self, name: str, field: str, path: Path) -> Reply:
-        """A large study by the route's name, in a process of its own, one at a time."""
+        """Read a large study for a route, in a separate process, one at a time."""
         if self.reading.locked():
             return busy()
         async with self.reading:
@@ -154,7 +154,7 @@ class Studies:
                     process.kill()
 
     def named(self, name: str) -> Started | Reply:
-        """One of the studies, or that there is none of that name."""
+        """A study by name, or an error if there is none of that name."""
         if name in self.started:
             return self.started[name]
         must = "is not a study of this server, which keeps the last 16 until it ends; start the search again"
@@ -165,12 +165,12 @@ class Studies:
         return await self.lane.do({"route": "watched", "path": path}, b"", _never())
 
     def end(self, one: Started) -> None:
-        """Have a search stop where it can."""
+        """Ask a search to stop, by closing its standard input."""
         if one.running and one.process.stdin is not None:
             one.process.stdin.close()
 
     async def close(self) -> None:
-        """End what runs, and remove the files."""
+        """Kill running searches and remove the files."""
         for one in self.started.values():
             if one.running:
                 one.process.kill()
@@ -179,7 +179,7 @@ class Studies:
 
 
 async def _never() -> None:
-    """A client that waits: what is read here is soon read."""
+    """A client that never disconnects, for reads that are short."""
     await asyncio.Event().wait()
 
 

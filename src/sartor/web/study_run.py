@@ -1,4 +1,4 @@
-"""The process of a search started over HTTP (`web.studies`): it writes the study, and says a status at its end."""
+"""The process of a search started over HTTP (`web.studies`): it writes the study, and prints a status at its end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SAME = (
 """Fields of ``api.design``."""
 LONGEST_S = 3600.0
 BEHIND = 5
-"""Added to the process's niceness: a drag on the page goes before."""
+"""Added to the process's niceness, so that the page's requests go first."""
 
 
 def main(words: Sequence[str]) -> None:
-    """Search for the question on standard input (its length in a line of its own) until that is closed."""
+    """Search for the question on standard input (preceded by a line with its length) until that is closed."""
     path, most_bytes = words
     interrupts.listen()
     if hasattr(os, "nice"):
@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def read(words: Sequence[str]) -> None:
-    """Read a large study (a file that was sent, or the one that is watched) with memory of its own."""
+    """Read a large study (uploaded or watched) in this process, under its own memory limit."""
     name, field, path, most_bytes = words
     interrupts.deaf()
     limit_memory(int(most_bytes))
@@ -69,13 +69,13 @@ def _end_with_input() -> None:
 
 
 def searched(body: JsonMap, study: str) -> Reply:
-    """The search of a request, kept in ``study``. Raises ``InputError``."""
+    """Run the search of a request and keep it in ``study``. Raises ``InputError``."""
     found = api.design(**asked_of(body), study=Path(study))
     return answered("design", {"status": found.result.status.value})
 
 
 def asked_of(body: JsonMap) -> JsonDict:
-    """Arguments of ``api.design``, as far as they can be checked at once. Raises ``InputError``."""
+    """Arguments of ``api.design``, checked as far as possible before the search. Raises ``InputError``."""
     models = [model_of(body), *(plain_name("also", name) for name in body["also"] or ())]
     seconds = body["time_limit"]
     if not 1 <= seconds <= LONGEST_S:

@@ -22,9 +22,9 @@ MOST_STEPS = 600
 
 
 def uploaded_body(path: Path) -> JsonDict:
-    """The contents of a study file, with its write-ahead log (``-wal``) after it if it has one.
+    """The contents of a study file, which may be followed by its write-ahead log (``-wal``).
 
-    Raises ``InputError`` if it is not a study. The file is of this request alone: its log is cut off and put beside it.
+    Raises ``InputError`` if it is not a study. The file belongs to this request: its log is moved to a file next to it.
     """
     try:
         _cut_log(path)
@@ -41,8 +41,8 @@ def uploaded_body(path: Path) -> JsonDict:
 def _cut_log(path: Path) -> None:
     """Move a write-ahead log that follows the database into its own file.
 
-    A log begins with its magic number (sqlite.org/fileformat2.html, 4.1) where a page would: no page does, as its first
-    byte is its kind or belongs to the number of a page that 64 MiB have no room for.
+    A log begins with its magic number (sqlite.org/fileformat2.html, 4.1) at a page boundary. No page begins like that:
+    its first byte is its type, or part of a page number too large for a file of 64 MiB.
     """
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -58,7 +58,7 @@ def _cut_log(path: Path) -> None:
 
 
 def _is_logged(path: Path) -> bool:
-    """Whether an SQLite file says that it has a write-ahead log."""
+    """Whether the header of an SQLite file says that it uses a write-ahead log."""
     return path.read_bytes()[18:20] == b"\x02\x02"
 
 
@@ -96,7 +96,7 @@ def _gap(bound: float | None, best: StudyPoint | None) -> float | None:
 
 
 def _question(asked: JsonMap) -> JsonDict:
-    """The question, in one line."""
+    """The question in short."""
     models = [{"name": str(m.get("name")), "seq_len": m.get("seq_len")} for m in asked.get("models", ())]
     names = ("num_devices", "global_batch_size", "objective", "mean", "budgets", "tolerance")
     space = asked.get("space") or {}
@@ -109,7 +109,7 @@ def _question(asked: JsonMap) -> JsonDict:
 
 
 def _points(points: Sequence[StudyPoint]) -> JsonDict:
-    """Evaluated points column by column, best first, with those on the front of objective, area and power."""
+    """Evaluated points as columns, best first, with a mask of the front of objective, area and power."""
     table = np.array([[-p.objective, p.area_mm2, p.power_w] for p in points]).reshape(-1, 3)
     front = is_pareto(table) if len(points) else np.zeros(0, dtype=bool)
     return {
@@ -139,7 +139,7 @@ def _convergence(study: StudyRecord) -> JsonDict:
 
 
 def _best(study: StudyRecord, best: StudyPoint) -> JsonDict:
-    """The winner's sizes, and its parts, plans and schedules if the study's question can be read back."""
+    """The winner's sizes, with its parts, plans and schedules if the study's question can be reconstructed."""
     from sartor.web.study_winner import winner_body
 
     found = {

@@ -28,8 +28,8 @@ MOST_MODELS = 3
 
 
 def winner_body(study: StudyRecord, best: StudyPoint) -> JsonDict | None:
-    """Parts of the die and of power, steps by part, schedules and pipelines; None where the question cannot be
-    read back (a study of another version)."""
+    """Parts of the die and of power, steps by part, schedules and pipelines; None if the question cannot be
+    reconstructed (a study of another version)."""
     key = (study.fingerprint, best.candidate, best.hbm_bytes)
     if key not in _LAST:
         try:
@@ -82,14 +82,14 @@ def _model(detail: Any) -> JsonDict:
 
 
 def accelerator_of(table: JsonMap) -> Accelerator:
-    """The accelerator written in a study."""
+    """The accelerator stored in a study."""
     known = {each.name for each in dataclasses.fields(Accelerator)}
     fields: JsonDict = {name: value for name, value in table.items() if name in known}
     return Accelerator(**{**fields, "memory": Memory(table["memory"]), "dataflow": Dataflow(table["dataflow"])})
 
 
 def question_of(table: JsonMap) -> DesignQuestion:
-    """The question written in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
+    """The question stored in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
     known = {each.name for each in dataclasses.fields(DesignQuestion)}
     found = revived(DesignQuestion, {name: value for name, value in table.items() if name in known or name == "is"})
     assert isinstance(found, DesignQuestion)
@@ -97,7 +97,7 @@ def question_of(table: JsonMap) -> DesignQuestion:
 
 
 def revived(kind: Any, value: Any) -> Any:
-    """A plain value as a field of type ``kind``. Only types that the field names are created."""
+    """Convert a plain value to a field of type ``kind``; creates only types that the field names."""
     if get_origin(kind) in (Union, types.UnionType):
         return _one_of(get_args(kind), value)
     if get_origin(kind) is tuple:

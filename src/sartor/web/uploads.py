@@ -22,12 +22,12 @@ from sartor.json_types import JsonDict, JsonMap
 
 
 def own_gpu(text: str) -> Gpu:
-    """The device of a datasheet's or an accelerator's text. Raises ``InputError``."""
+    """The device of a datasheet's or an accelerator's TOML text. Raises ``InputError``."""
     return device_from(parse_toml(text, "gpu_toml", "the text sent"), "own")
 
 
 def own_cluster(text: str) -> Cluster:
-    """The cluster of a file's text. Raises ``InputError``."""
+    """The cluster of a TOML text. Raises ``InputError``."""
     table = parse_toml(text, "cluster_toml", "the text sent")
     pools = table.get("others", [])
     for each in (table, *(pools if isinstance(pools, list) else [])):
@@ -47,9 +47,9 @@ def plain_name(field: str, name: object) -> str:
 
 @contextmanager
 def calibration_at_hand(body: JsonMap) -> Iterator[JsonMap]:
-    """The request with its calibration's text in a temporary file, as the API takes it.
+    """The request with its calibration's text in a temporary file, as the API expects it.
 
-    The file name is a hash of the text, so that caches distinguish calibrations (``question_key``). Messages mention
+    The file name is a hash of the text, so that caches distinguish calibrations (``question_key``). Messages refer to
     the text that was sent.
     """
     text = body.get("calibration")
@@ -79,6 +79,6 @@ def _of_the_text(error: InputError, path: str) -> InputError:
 
 
 def question_key(body: JsonMap) -> JsonDict:
-    """The cache key of a request: its calibration by name, in any folder."""
+    """The cache key of a request: its calibration by file name, whatever the folder."""
     calibration = body.get("calibration")
     return {**body, "calibration": calibration.name} if isinstance(calibration, Path) else dict(body)

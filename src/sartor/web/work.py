@@ -1,7 +1,7 @@
-"""A worker: one process of anyio's pool, which answers one question at a time.
+"""A worker: one process of anyio's pool, which answers one request at a time.
 
-A separate process, because a search cannot be stopped from outside otherwise: one that takes too long is killed and
-replaced, and memory is limited.
+It is a separate process because a search can only be stopped from outside: one that takes too long is killed and
+replaced. Its memory is limited too.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ REMEMBERED = 64
 LARGEST_KEPT = 400_000
 """Largest answer that is kept [bytes]."""
 FRESH = ("study", "watched")
-"""Answered from a file, which may change: not kept."""
+"""Routes answered from a file, which may change: not cached."""
 STATM = Path("/proc/self/statm")
 LOOK_S = 0.05
-"""How often a process looks at its memory [s]."""
+"""Interval between checks of a process's memory [s]."""
 BEYOND_BYTES = 2**28
-"""What it may have asked for above its limit between two looks."""
+"""What it may allocate beyond its limit between two checks."""
 NO_MEMORY = 12
-"""Status of a process that ended for its memory (ENOMEM)."""
+"""Exit status of a process that exceeded its memory limit (ENOMEM)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """Most memory of a worker [bytes] (0: as much as there is), and the study named on the command line."""
+    """Memory limit of a worker [bytes] (0: none), and the study named on the command line."""
 
     memory_bytes: int = 0
     study: str | None = None
 
 
 def answer(limits: WorkerLimits, header: JsonMap, body: bytes) -> Reply:
-    """One answer, by the process that this is called in."""
+    """Answer one request in this worker process."""
     return _begin(limits)(header, body)
 
 
 def ready(limits: WorkerLimits) -> None:
-    """Load in this process what the first request would wait for."""
+    """Load in advance what the first request needs."""
     _begin(limits)
 
 
 @cache
 def _begin(limits: WorkerLimits) -> Answerer:
-    """Make this process a worker: the server ends it, not Ctrl-C; what goes wrong is still printed (anyio's workers
-    are silent)."""
+    """Make this process a worker: it ignores Ctrl-C (the server ends it), and prints its errors (anyio's workers are
+    silent)."""
     interrupts.deaf()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     warm_up()
@@ -67,7 +67,7 @@ def _begin(limits: WorkerLimits) -> Answerer:
 
 
 def warm_up() -> None:
-    """Load what the first request would wait for: what the page asks when it is opened."""
+    """Answer the page's first requests in advance, so that everything they need is loaded."""
     import sartor.shapes.search  # noqa: F401
 
     opened = Answerer()
@@ -149,9 +149,9 @@ class Answerer:
 def limit_memory(size: int) -> None:
     """End this process once it has taken ``size`` bytes more than it has now (Linux only; 0: never).
 
-    Watched, not denied: Python and its libraries go on in odd ways where memory is denied (modules that are half
-    loaded, hash functions that are gone, OpenBLAS trying for ever). What asks for far more at once is denied, because
-    it could take the whole machine between two looks.
+    Memory is watched rather than denied, because Python and its libraries misbehave if an allocation fails (half-loaded
+    modules, missing hash functions, OpenBLAS retrying for ever). Only far larger allocations are denied, because they
+    could use up the machine between two checks.
     """
     if not size:
         return
@@ -174,6 +174,6 @@ def _end_above(most: int) -> None:
 
 
 def _own_memory() -> int:
-    """Resident bytes of this process that no other shares."""
+    """Resident bytes that this process does not share with others."""
     resident, shared = STATM.read_text().split()[1:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The config.json of a zoo model: its sizes under the keys of a published class, read back to check them."""
+"""Write the config.json of a zoo model: its sizes under the keys of a published class, read back to check them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def zoo_config(shape: TransformerShape, name: str) -> JsonDict:
     """A config.json for a zoo model, of the first published class that matches it exactly.
 
     All sizes and the parameter count are compared, so a class with one more bias or norm does not match. Raises
-    ``InputError`` where none does.
+    ``InputError`` if none matches.
     """
     for each in CLASSES:
         config = {"model_type": each.model_type, "architectures": [each.architecture], **_sizes(shape, each)}
@@ -29,7 +29,7 @@ def zoo_config(shape: TransformerShape, name: str) -> JsonDict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedClass:
-    """A class of the transformers library: its keys where they differ from most, and what it says beside sizes."""
+    """A class of the transformers library: its unusual keys, and its fields besides sizes."""
 
     model_type: str
     architecture: str
@@ -65,7 +65,7 @@ def _sizes(shape: TransformerShape, of: PublishedClass) -> JsonDict:
 
 
 def _latent(shape: TransformerShape) -> JsonDict:
-    """Ranks and head dimensions of latent attention, and experts beside shared ones."""
+    """Ranks and head dimensions of latent attention, and its shared and routed experts."""
     mixer, experts = shape.attention, shape.moe_ffn
     if not isinstance(mixer, LatentAttentionMixer) or not isinstance(experts, MoeFfn):
         return {}
@@ -92,8 +92,8 @@ def _windows(shape: TransformerShape) -> JsonDict:
 
 
 def _spans(shape: TransformerShape) -> dict[int, int]:
-    """The window of every layer. Where a changed number of layers leaves no positions, those without one stand evenly
-    between the others."""
+    """The window of every layer. If a changed number of layers invalidates the positions, layers without a window are
+    spread evenly."""
     windows = [int(getattr(run.layer.mixers[0], "window", 0)) for run in shape.main.runs]
     positions = [i for run in shape.main.runs for i in run.positions]
     layers = sum(int(run.count) for run in shape.main.runs)
@@ -110,7 +110,7 @@ def kinds_of(shape: TransformerShape) -> list[str]:
 
 
 def _llama4(shape: TransformerShape) -> JsonDict:
-    """Chunks of attention but where positions are left out, and experts in every layer."""
+    """Chunked attention except in layers without positions, and experts in every layer."""
     spans, experts = _spans(shape), shape.moe_ffn
     if not isinstance(experts, MoeFfn) or not spans:
         return {}
@@ -206,7 +206,7 @@ CLASSES = (
 
 
 def _same_model(config: JsonMap, shape: TransformerShape) -> bool:
-    """Whether the file has the model's sizes and number of parameters."""
+    """Whether the file has the model's sizes and parameter count."""
     try:
         reading = read_model(dict(config))
     except InputError:

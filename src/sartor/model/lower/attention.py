@@ -88,7 +88,7 @@ def _named_outputs(setting: Setting, mixer: AttentionMixer) -> list[tuple[str, L
 
 def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     """Fused or separate Q, K, V. Cross-attention projects keys and values from the encoder's tokens once; decoding
-    reads them from the cache, and without an image or a recording there are none."""
+    reads them from the cache; without an image or audio input there are none."""
     named = named_inputs(setting, mixer)
     if not mixer.cross:
         return beside(*linears(setting, named, mixer.num_kv_heads))
@@ -156,9 +156,9 @@ def _windowed(full: Attention, window: int) -> Attention:
 
 
 def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attention]:
-    """Chunked attention (Llama 4) as independent blocks of ``window`` tokens and a shorter last one. A decoding
-    token sees its own chunk up to itself. A prefill's earlier context is assumed to end at a chunk border. Context
-    parallelism cuts at chunk borders, so nothing is exchanged."""
+    """Chunked attention (Llama 4) as independent blocks of ``window`` tokens and a shorter last one. A decoding token
+    sees its own chunk up to itself. A prefill's earlier context is assumed to end at a chunk border. Context
+    parallelism splits at chunk borders, so nothing is exchanged."""
     if setting.decoding:
         yield replace(full, seq_kv=(full.seq_kv - 1) % window + 1)
         return
@@ -166,7 +166,7 @@ def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attentio
         full = replace(full, seq_q=ceil_div(full.seq_q, setting.dims.cp))
     blocks, rest = full.seq_q // window, full.seq_q % window
     if np.any(np.greater(blocks, 0)):
-        whole = full.batch * np.maximum(blocks, 1)  # where a sequence has none, none is counted
+        whole = full.batch * np.maximum(blocks, 1)  # count is 0 for sequences without a whole block
         count = np.asarray(blocks > 0).astype(int) if isinstance(blocks, np.ndarray) else 1
         yield replace(full, batch=whole, seq_q=window, seq_kv=window, count=count)
     if np.any(np.greater(rest, 0)):
@@ -185,8 +185,8 @@ def kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
 
 
 def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
-    """Score, softmax, over-value; backward dV, dP, softmax, dQ, dK (codesign digest sec. 1.1 and 1.2). Query heads
-    that share a key/value head are packed into the rows. Masks and windows save the GEMMs no work."""
+    """Score, softmax, over-value; backward dV, dP, softmax, dQ, dK (codesign digest sec. 1.1 and 1.2). Query heads that
+    share a key/value head are packed into the rows. Masks and windows don't save work in the GEMMs."""
     batch, packed = core.batch * core.num_kv_heads, core.num_heads // core.num_kv_heads * core.seq_q
     kv, d, dv = core.seq_kv, core.head_dim, core.v_head_dim
     score, over_value = Role.SCORE, Role.OVER_VALUE

@@ -61,7 +61,7 @@ def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
 
 def _routed(setting: Setting, part: MoeFfn) -> Piece:
     """Tokens to their experts and back. If tensor parallelism splits experts, each sees the tokens of all its ranks;
-    otherwise every rank sends its own share of the tokens to whole experts."""
+    otherwise every rank sends its share of the tokens to whole experts."""
     inside = chain(_permute(setting, part), _experts(setting, part), _unpermute(setting, part))
     return region(setting, part.name, inside, wide=True) if setting.kernels.splits_experts else inside
 
@@ -74,8 +74,8 @@ def _sent_tokens(setting: Setting, part: MoeFfn) -> Ints:
 
 
 def expert_rows(setting: Setting, part: MoeFfn) -> Ints:
-    """Rows of this device's experts: k for every token it sends, which is also what it receives on average. With uneven
-    routing, the rows of the fullest device, which the others wait for."""
+    """Rows of this device's experts: k per token it sends, which is also what it receives on average. With uneven
+    routing, the rows of the most loaded device, which the others wait for."""
     rows: Ints = _sent_tokens(setting, part) * part.experts_per_token
     load = _fullest(setting, part)
     if isinstance(load, float) and load == 1.0:
@@ -131,8 +131,8 @@ def _top_k(setting: Setting, part: MoeFfn) -> Piece:
 
 
 def _permute(setting: Setting, part: MoeFfn) -> Piece:
-    """Every token is read once and written k times; backward reads k gradients and writes their sum. Where dispatch
-    itself writes rows in the order of their experts, links take longer than memory: nothing beside it."""
+    """Every token is read once and written k times; backward reads k gradients and writes their sum. If dispatch writes
+    rows in expert order itself, its links are slower than memory and hide the permutation."""
     e, k, role = setting.element, part.experts_per_token, Role.DISPATCH
     if _arranged_on_the_way(setting):
         return _all_to_all(setting, part, "dispatch", role)
@@ -215,8 +215,8 @@ def _sent_rows(setting: Setting, part: MoeFfn, stride: Ints) -> Any:
 
 
 def _reachable(groups: Ints, part: MoeFfn) -> Any:
-    """Groups of devices that hold experts a token may choose: of the G groups of its routing it takes M, of which each
-    of P groups of devices holds G / P or a part of one. Its chance to hold none: C(G - G/P, M) / C(G, M)."""
+    """Expected number of device groups with experts that a token may choose: of the G routing groups it takes M; each
+    of P device groups has G / P of them or part of one, and is missed with C(G - G/P, M) / C(G, M)."""
     whole, chosen = part.routing_groups, part.groups_per_token
     held, missed = np.maximum(whole / groups, 1.0), 1.0
     for i in range(chosen):
@@ -249,9 +249,9 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
 
 
 def _padded(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
-    """Narrow products want a multiple of 16 or 32 rows of every expert: rows are copied to where there is room for
-    zeros, and back afterwards, unless dispatch lays them so (Megatron-Core, transformer/moe/experts.py,
-    ``TEGroupedMLP.fp8_padding``; read 2026-11-25)."""
+    """8- and 4-bit GEMMs need a multiple of 16 or 32 rows per expert. Unless dispatch pads them, rows are copied to a
+    zero-padded buffer and back afterwards (Megatron-Core, transformer/moe/experts.py, ``TEGroupedMLP.fp8_padding``;
+    read 2026-11-25)."""
     habits = setting.kernels
     if not (habits.pads_experts and setting.training and setting.dtype.bytes < 2) or habits.fused_experts:
         return Piece()
@@ -261,8 +261,8 @@ def _padded(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
 
 
 def _one_kernel(setting: Setting, expert: DenseFfn, width: Ints, h: Ints) -> bool:
-    """Whether the first product activates and quantizes its output for the second, and the second's backward that for
-    the first: MXFP8, gated without bias, and widths of a multiple of 256 (Transformer Engine,
+    """Whether the first GEMM also applies the activation and quantizes for the second, and the second's backward does
+    so for the first: MXFP8, gated without bias, widths that are multiples of 256 (Transformer Engine,
     ops/fused/forward_grouped_mlp.py, read 2026-11-25)."""
     plain = expert.gated and expert.fused_gate and not (expert.up_bias or expert.down_bias)
     wanted = plain and setting.kernels.fused_experts and setting.dtype is DType.MXFP8 and setting.training
@@ -270,8 +270,8 @@ def _one_kernel(setting: Setting, expert: DenseFfn, width: Ints, h: Ints) -> boo
 
 
 def _clamped(setting: Setting, rows: Any, cols: Ints) -> Piece:
-    """A limit on gates and values is applied before the fused activation: both halves clamped (read, written) and
-    joined again (read, written); backward reads what was clamped and its gradient, writes one, and joins the halves
+    """A limit on gates and values is applied before the fused activation: both halves are clamped (read, written) and
+    joined (read, written); backward reads the clamped values and their gradient, writes one, and joins the halves
     (Megatron-Core 0.15, fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``, read 2026-11-24)."""
     numerics = setting.workload.shape.numerics
     limited = numerics is not None and numerics.get("glu_limit")
@@ -282,12 +282,11 @@ def _clamped(setting: Setting, rows: Any, cols: Ints) -> Piece:
 
 
 def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:
-    """The bias of experts' outputs must be weighted by each row's probability, which is in fp32, so that no product
-    can add it on the way: for each expert bias x probability (written in fp32) and its sum with the output (read and
-    written in fp32), then all are joined (read, written) and made 16-bit again. Backward makes the gradient fp32, and
-    16-bit again for the outputs, joins the parts, and multiplies and sums it twice: for the bias over rows, for the
-    probabilities over columns (Megatron-Core 0.15, transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``, read
-    2026-11-24)."""
+    """The bias of experts' outputs is weighted by each row's fp32 probability, so no GEMM can add it: for each expert
+    bias x probability (written in fp32) and its sum with the output (read and written in fp32), then all are joined
+    (read, written) and converted to 16 bits. Backward converts the gradient to fp32 and, for the outputs, back, joins
+    the parts, and multiplies and sums twice: over rows for the bias, over columns for the probabilities (Megatron-Core
+    0.15, transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``, read 2026-11-24)."""
     if not (part.expert.down_bias and setting.training and setting.kernels.expert_bias_apart):
         return Piece()
     e, each = setting.element, active_experts(setting, part)
@@ -317,7 +316,7 @@ def _grouped(
     cast: bool = True,
     grad_cast: bool = True,
 ) -> Piece:
-    """A grouped product and its gradients; without ``cast`` its input comes quantized, without ``grad_cast`` its
+    """A grouped GEMM and its gradients. Without ``cast`` its input is already quantized, without ``grad_cast`` its
     output's gradient."""
     rows, groups = expert_rows(setting, part), active_experts(setting, part)
     skew, dtype, habits = setting.workload.routing_skew, setting.dtype, setting.kernels

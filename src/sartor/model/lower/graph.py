@@ -33,8 +33,8 @@ def lower(
     Sizes are per device; ``count`` is how often an operator runs in one pass over the microbatch. ``role`` and
     ``block`` say what it does and which of `blocks` it belongs to. Names are unique within a graph and, if there are
     several kinds of layers, have a prefix (``moe.router``). Vision towers are left out: the workload is text. ``pp``
-    and ``dp`` change nothing here. ``kernels`` describes the trainer's kernels. With ``optimizer`` Adam's step on every
-    parameter of the device follows, as in a run of one microbatch on one device; what a plan steps, and how often, is
+    and ``dp`` change nothing here. ``kernels`` describes the trainer's kernels. With ``optimizer``, Adam's step on
+    every parameter of the device follows, as for one microbatch on one device; the optimizer steps of a plan are
     computed in ``step``.
 
     Raises ``InputError`` when a single (not array) size does not divide by ``tp`` or ``ep``; for arrays see
@@ -63,7 +63,7 @@ def lower(
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A stack that the workload runs, with its setting and its blocks by index."""
+    """A stack that the workload passes, with its setting and its blocks by index."""
 
     stack: Stack
     setting: Setting
@@ -126,7 +126,7 @@ def _stack(site: _Site, shape: TransformerShape) -> Piece:
 
 
 def _after_layers(end: _Site, shape: TransformerShape) -> Iterator[Piece]:
-    """The head, and before it the modules for later tokens, which only training runs."""
+    """The multi-token-prediction modules (only in training), then the head."""
     for i, block in end.of(BlockKind.MTP, BlockKind.HEAD):
         if block.layer is None:
             yield _placed(head(end.setting, shape), block=i, part=Part.HEAD)

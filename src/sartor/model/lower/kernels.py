@@ -1,5 +1,4 @@
-"""Which kernels a trainer runs: fused or eager, how operands are quantized, where weight gradients go, what attention
-and experts send."""
+"""Which kernels a trainer runs: fused or eager, quantization, weight gradients, attention and expert communication."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ class Narrowing:
     """Quantized copies written: a second one if the weight gradient needs another layout or scales along tokens."""
     kernels: int = 1
     gathered: bool = True
-    """Sequence parallelism gathers tensors after they are quantized."""
+    """Whether sequence parallelism gathers tensors after they are quantized."""
     weights: bool = False
-    """Weights are quantized again for every microbatch, not once per step."""
+    """Whether weights are quantized again for every microbatch instead of once per step."""
 
 
 NARROWING: Mapping[Recipe, Narrowing] = MappingProxyType(
@@ -45,8 +44,8 @@ sec. 4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
 
 
 def usual_narrowing(dtype: DType) -> Narrowing | None:
-    """What training in an 8- or 4-bit type does if no recipe is named: Transformer Engine's first recipe for that type.
-    None for types of 16 bits and more."""
+    """How training in an 8- or 4-bit type quantizes if no recipe is named: Transformer Engine's first recipe for that
+    type. None for types of 16 bits and more."""
     if dtype.activation_bytes >= 2:
         return None
     return next((how for recipe, how in NARROWING.items() if recipe.dtype is dtype), Narrowing())
@@ -57,37 +56,37 @@ class Kernels:
     """Properties of a trainer that change which operators its devices run. The defaults are Megatron-LM's."""
 
     fused: bool = True
-    """Norm, activation, rotary embedding, and dropout with its residual sum are one kernel each; otherwise chains of
-    elementwise kernels."""
+    """Norm, activation, rotary embedding, and dropout with its residual sum are one kernel each; otherwise they are
+    chains of elementwise kernels."""
     narrowing: Narrowing | None = None
-    """None: training takes the usual recipe for its type (``usual_narrowing``); a served model has one cast beside the
+    """None: training uses the usual recipe for its type (``usual_narrowing``); serving has one cast beside the
     quantizing kernel that a GEMM's calibration may include."""
     weight_gradients: bool = True
     """False: the weights are frozen (adapters)."""
     widened_bytes: float = 0.0
-    """Bytes of a layer's weight as it is held, where a kernel makes it 16-bit again before each product (QLoRA)."""
+    """Bytes per stored weight, if a kernel converts weights to 16 bits before each GEMM (QLoRA); 0: none does."""
     accumulates: bool = True
     """The GEMM itself adds weight gradients to a main gradient (Megatron's gradient accumulation fusion); otherwise
     they are written in 16 bits."""
     gradient_bytes: float = 0.0
-    """Bytes moved per weight by a separate kernel that adds its gradient to that of earlier microbatches."""
+    """Bytes moved per weight by a separate kernel that adds the gradient to that of earlier microbatches."""
     strided_heads: bool = False
-    """Activations lie as [tokens, batch, width] (Megatron). Unfused attention reads heads in that layout: a head that
-    does not start at a multiple of 16 bytes cannot use the matrix units. State-space mixers copy what they scan."""
+    """Activations are laid out as [tokens, batch, width] (Megatron). Unfused attention reads heads in that layout:
+    heads not starting at multiples of 16 bytes can't use tensor cores. State-space mixers copy what they scan."""
     grouped_apart: bool = False
     """Experts may run as one library GEMM each, side by side on a few streams, if that is faster."""
     expert_bias_apart: bool = True
-    """The bias behind experts' last product is weighted and added by kernels of its own, expert by expert; a limit on
-    their gates is applied before the activation."""
+    """The bias of experts' outputs is weighted and added by separate kernels per expert; a limit on their gates is
+    applied before the activation."""
     fused_experts: bool = False
-    """Dispatch writes rows in the order of their experts on the way, and a gated activation between products of MXFP8
-    is part of them (HybridEP; Transformer Engine's fused grouped MLP on Blackwell)."""
+    """Dispatch writes rows in expert order, and a gated activation between MXFP8 GEMMs is fused into them (HybridEP;
+    Transformer Engine's fused grouped MLP on Blackwell)."""
     pads_experts: bool = True
-    """Rows of narrow experts are copied to multiples that their products take, and back."""
+    """Rows of 8- and 4-bit experts are copied to padded buffers and back."""
     main_grad: DType = DType.FP32
     context_parallel: ContextParallel = ContextParallel.RING
     dispatch_once_per: int = 0
-    """Size of a group of neighbouring devices that gets a token once, however many of its experts they hold. 0: a token
+    """Size of a group of adjacent devices that receives a token once, however many of its experts it holds. 0: a token
     is sent to each of its experts."""
     splits_experts: bool = True
     """Tensor parallelism splits every expert. Otherwise its ranks serve as expert-parallel ranks and experts stay whole

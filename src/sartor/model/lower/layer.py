@@ -34,7 +34,7 @@ def layer(setting: Setting, part: Layer) -> Piece:
 
 
 def whole_layer(setting: Setting, part: Layer) -> Piece:
-    """The same layer with each norm and each sum in its place."""
+    """The same layer with each norm and each residual sum in its place."""
     one = _sum(setting) if part.mixers or part.all_ffns else Piece()
     return chain(*(around(chain(*block.before, block.inside, *block.after), one) for block in blocks_of(setting, part)))
 

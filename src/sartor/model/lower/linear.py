@@ -44,7 +44,7 @@ def linears(
     rows: Ints | None = None,
     role: Role | None = None,
 ) -> list[Piece]:
-    """Linear layers with names; those with the same name run as one GEMM."""
+    """Named linear layers; those with the same name run as one GEMM."""
     groups: dict[str, list[Linear]] = {}
     for name, linear in parts:
         groups.setdefault(name, []).append(linear)
@@ -109,7 +109,7 @@ def product(
     split: Split = Split.REPLICATED,
 ) -> Piece:
     """The GEMMs of one linear layer [d_in, d_out] on ``rows`` rows, and the casts that an 8- or 4-bit ``dtype`` needs.
-    A tensor that is gathered over tensor ranks (``split``) is quantized before, each rank its own part."""
+    A tensor that is gathered over tensor ranks (``split``) is quantized first, each rank its own part."""
     habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
     weights = 1.0 * d_out * d_in
     forward = Gemm(name=name, role=role, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
@@ -163,7 +163,7 @@ def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[
 
 
 def widening(setting: Setting, name: str, role: Role, rows: Ints, cols: Ints, pass_: Pass) -> tuple[MemoryBound, ...]:
-    """The kernel that makes frozen 4-bit weights 16-bit again before a product; the head is held in 16 bits."""
+    """The kernel that converts frozen 4-bit weights to 16 bits before a GEMM; the head is stored in 16 bits."""
     held = setting.kernels.widened_bytes
     if not held or role is Role.LOGITS:
         return ()

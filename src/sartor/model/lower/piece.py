@@ -17,7 +17,7 @@ from sartor.units import Ints
 @dataclass(frozen=True, slots=True)
 class Fork:
     """Branches with the same input. The next step waits for all of ``branches`` (an empty one is a skip connection) and
-    for none of ``aside`` (weight gradients)."""
+    not for ``aside`` (weight gradients)."""
 
     branches: tuple[Flow, ...]
     aside: tuple[Flow, ...] = ()

@@ -1,4 +1,4 @@
-"""Memory-bound kernels: what each must read and write, and why.
+"""Memory-bound kernels: the bytes each reads and writes, and why.
 
 ``e`` is the width of an activation (2 bytes in 16-bit training). Caches are ignored: every tensor is larger than L2 at
 the sizes that matter, and the cost model knows the device's L2.
@@ -32,8 +32,8 @@ def streamed(
     backward_kernels: Ints | None = None,
 ) -> Piece:
     """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
-    ``rows`` x ``cols``. ``flops`` is vector work per element; the backward does twice that. ``role`` defaults to
-    that of the kind, ``backward_kernels`` to as many as forward."""
+    ``rows`` x ``cols``. ``flops`` is vector work per element; the backward does twice that. ``role`` defaults to that
+    of the kind, ``backward_kernels`` to ``kernels``."""
     elements = 1.0 * rows * cols
     kernel_of = partial(
         MemoryBound,
@@ -120,8 +120,8 @@ a sum or product of two tensors 3 (transformers/activations.py, recalled 2026-11
 
 
 CAUSAL_SOFTMAX_KEYS = 2048
-"""Most keys that Megatron's causal softmax takes; above it the masked softmax reads every score (Megatron-LM,
-fused_softmax.py and scaled_upper_triang_masked_softmax.h, read 2026-11-24)."""
+"""Most keys that Megatron's causal softmax kernel supports; with more, the masked softmax reads every score
+(Megatron-LM, fused_softmax.py and scaled_upper_triang_masked_softmax.h, read 2026-11-24)."""
 
 
 def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:
@@ -134,10 +134,10 @@ def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Pi
 
 def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax", *, causal: bool = False) -> Piece:
     """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
-    gradient and writes the scores'. Under a causal mask it reads the seen half alone and writes zeros to the rest
+    gradient and writes the scores'. Under a causal mask it reads only the visible half and writes zeros to the rest
     (Megatron-LM, scaled_upper_triang_masked_softmax.h; read 2026-11-24), up to ``CAUSAL_SOFTMAX_KEYS``. Dropout is an
-    elementwise kernel after it: read, write, and a one-byte mask each way. Unfused, scale and mask are separate
-    kernels each way (2 elements each)."""
+    elementwise kernel after it: read, write, and a one-byte mask each way. Unfused, scale and mask are separate kernels
+    each way (2 elements each)."""
     e, apart = setting.element, 0 if setting.kernels.fused else 2
     halved = np.logical_and(causal and setting.kernels.fused, np.less_equal(cols, CAUSAL_SOFTMAX_KEYS))
     read = plain(np.where(halved, 0.5, 1.0))

@@ -18,7 +18,7 @@ from sartor.units import Bools, Ints
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """``value`` of ``field`` must be a multiple of ``degree`` (or, with ``or_divides``, divide it)."""
+    """``value`` of ``field`` must be a multiple of ``degree`` (or, with ``or_divides``, a divisor of it)."""
 
     field: str
     value: Ints

@@ -1,5 +1,5 @@
 """State-space and other recurrent mixers: projections as GEMMs, convolution and scan as memory-bound kernels, the scan
-of Mamba-2 as products of chunks."""
+of Mamba-2 as GEMMs over chunks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def state_space(setting: Setting, mixer: StateSpaceMixer) -> Piece:
 
 
 def _turned(setting: Setting, mixer: StateSpaceMixer, width: Ints, name: str) -> Piece:
-    """Megatron's activations are [tokens, batch, width], Mamba-2's kernels want sequences whole: of several in a
-    microbatch each side is copied (Megatron-Core, ssm/mamba_mixer.py, ``_ssm_training``; read 2026-11-25)."""
+    """Megatron's activations are [tokens, batch, width], but Mamba-2's kernels need contiguous sequences: with several
+    per microbatch, both sides are copied (Megatron-Core, ssm/mamba_mixer.py, ``_ssm_training``; read 2026-11-25)."""
     if not (setting.training and setting.kernels.strided_heads and mixer.chunk_size):
         return Piece()
     several = np.greater(setting.batch, 1)
@@ -51,8 +51,8 @@ def _turned(setting: Setting, mixer: StateSpaceMixer, width: Ints, name: str) ->
 
 
 def _conv(setting: Setting, mixer: StateSpaceMixer) -> Piece:
-    """Depthwise causal convolution: reads and writes every channel once; backward reads x and dy and writes dx, and
-    Mamba-2's computes the output again first. A decoding step also reads and writes the last taps of every channel."""
+    """Depthwise causal convolution: reads and writes every channel once; backward reads x and dy and writes dx;
+    Mamba-2's recomputes the output first. A decoding step also reads and writes the last taps of every channel."""
     if not mixer.conv_size:
         return Piece()
     e, taps = setting.element, mixer.conv_size
@@ -88,12 +88,12 @@ def _dual(setting: Setting, mixer: StateSpaceMixer) -> Piece:
     """The scan of Mamba-2 by chunks of Q tokens (state-space duality, Dao and Gu, arXiv 2405.21060, sec. 6), kernel by
     kernel as mamba_ssm runs it (ops/triton/ssd_combined.py, read 2026-11-25): scores C B' of a chunk in fp32, its state
     in fp32, states passed from chunk to chunk (read, written in 16 bits), and the output, scores and states in one
-    product over Q + N. Of a triangle's products three quarters are computed, by blocks of 64 rows. Then the gate (its
+    product over Q + N. In blocks of 64 rows, three quarters of a triangle's square are computed. Then the gate (its
     operand read, the ungated output written for backward) and, in most models, a norm.
 
-    Backward makes scores and states again (states passed in fp32), and gradients of the states, of x, B and C, of the
-    scores and from those of B and C once more, and of the decays. Heads of a group share B and C, so they are columns
-    of one product; products are priced as a library's, the two passes over states by their bytes.
+    Backward recomputes scores and states (states passed in fp32), and computes gradients of the states, of x, B and C,
+    of the scores and through them again of B and C, and of the decays. Heads of a group share B and C, so they are
+    columns of one GEMM; GEMMs are priced as a library's, the two passes over states by their bytes.
     """
     q, e = mixer.chunk_size, setting.element
     channels, groups = ceil_div(mixer.inner_size, setting.tp), ceil_div(mixer.num_groups, setting.tp)
@@ -163,7 +163,7 @@ def _product(
 def _kernel(
     setting: Setting, mixer: StateSpaceMixer, name: str, kind: MemoryBoundKind, rows: Floats, cols: Ints
 ) -> Callable[..., MemoryBound]:
-    """A kernel that streams ``rows`` x ``cols``, given bytes and FLOPs of each element."""
+    """A kernel that streams ``rows`` x ``cols``, given bytes and FLOPs per element."""
 
     def of(each: float, flops: float, pass_: Pass = Pass.FORWARD, called: str = name) -> MemoryBound:
         elements = rows * cols

@@ -1,7 +1,7 @@
 """The operators of a traced model for another number of sequences: `lower` for shapes that come from a trace.
 
-A trace is of one device. Tensor, context and expert parallelism would change its operators, so they are refused. Sizes
-that grow with the batch are scaled by it; sequence length and dtype stay as traced.
+A trace is from one device. Tensor, context and expert parallelism would change its operators, so they raise an error.
+Sizes that grow with the batch are scaled by it; sequence length and dtype stay as traced.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def lower_traced(
 def lower_traced_layer(
     traced: TracedModel, workload: Workload, dims: ParallelDims, layer: int
 ) -> tuple[OperatorGraph, OperatorGraph]:
-    """One layer of a kind (an index into ``traced.layers``), forward and backward apart, with the edges between its
-    operators; counts are of one layer. Backward is empty unless training."""
+    """One layer of a kind (an index into ``traced.layers``), forward and backward separately, with the edges between
+    its operators; counts are for one layer. Backward is empty unless training."""
     check_traced(traced, workload, dims)
     scale = batch_scale(traced, workload)
     forward = _part(traced, layer, scale, workload.tokens, backward=False)
@@ -86,7 +86,7 @@ def _part(traced: TracedModel, layer: int, scale: object, tokens: Ints, *, backw
 
 
 def check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> None:
-    """Refuse what was not traced."""
+    """Raise ``InputError`` for anything that was not traced."""
     name = traced.name
     if workload.phase is Phase.DECODE:
         raise InputError("phase", "decode", f"{name} was traced forward over whole sequences", "train or prefill")
@@ -114,7 +114,7 @@ def batch_scale(traced: TracedModel, workload: Workload) -> Floats:
 
 
 def grown(op: Operator, call: TracedCall, scale: Any) -> Operator:
-    """An operator for ``scale`` times as many sequences; sizes are rounded up to whole ones."""
+    """The operator for ``scale`` times as many sequences; sizes are rounded up."""
     if call.grows is Grows.NOTHING or (np.ndim(scale) == 0 and float(scale) == 1.0):
         return op
     if isinstance(op, MemoryBound):

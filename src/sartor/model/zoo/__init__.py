@@ -43,7 +43,7 @@ def model_aliases() -> dict[str, str]:
 
 
 def model_entry(name: str) -> JsonDict:
-    """The entry as written, with sources, notes and published counts, as in ``sartor catalog models``."""
+    """The entry as it is in the file, with sources, notes and published counts, as in ``sartor catalog models``."""
     with _find(name).open("rb") as file:
         return tomllib.load(file)
 

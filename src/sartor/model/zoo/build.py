@@ -40,7 +40,7 @@ NORMS: dict[str, Norm] = {
 
 
 def build_shape(entry: JsonMap) -> TransformerShape:
-    """The shape an entry describes; ``InputError`` for a key, norm or bias it does not know."""
+    """The shape an entry describes. Raises ``InputError`` for an unknown key, norm or bias."""
     _check(entry)
     h, biases = entry["hidden_size"], entry["biases"]
     pooler = Linear(name="pooler", d_in=h, d_out=h, bias=True, split=Split.REPLICATED, rows=1)
@@ -113,11 +113,11 @@ def _stack(entry: JsonMap, name: str, num_layers: int, *, causal: bool, cross: b
 
 
 PARTS = {"M": "mamba2", "*": "attention", "-": "mlp", "E": "experts"}
-"""Letters of ``pattern``: layers of one part each (Nemotron-H, arXiv 2504.03624)."""
+"""Letters of ``pattern``: each layer has a single part (Nemotron-H, arXiv 2504.03624)."""
 
 
 def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool, str]:
-    """Attention span (0: all), whether the layer has experts, and its only part where it has but one."""
+    """Attention span (0: all), whether the layer has experts, and its only part if it has a single one."""
     if "pattern" in entry:
         part = PARTS[entry["pattern"][index]]
         return 0, part == "experts", part

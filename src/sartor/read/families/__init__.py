@@ -1,7 +1,7 @@
 """Readers by ``model_type``: each module lists the families it reads in ``FAMILIES``.
 
-A reader takes the `Fields` of a config and answers the `TransformerShape` it describes. It refuses with
-`InputError`, and tells ``fields.ledger`` whatever it had to take from elsewhere.
+A reader takes the `Fields` of a config and returns the `TransformerShape` it describes. It raises `InputError`, and
+records in ``fields.ledger`` whatever was not in the file.
 """
 
 from __future__ import annotations

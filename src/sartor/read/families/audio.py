@@ -14,12 +14,12 @@ from sartor.read.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
-    """Habits of a class. ``stacked``: positions by several plain convolutions; ``gated``: WavLM's relative bias."""
+    """``stacked``: positions from several plain convolutions; ``gated``: WavLM's relative position bias."""
 
     stacked: bool = False
     gated: bool = False
     masks: float = 0.05
-    """Default of ``mask_time_prob``; above 0 there is a learned mask."""
+    """Default of ``mask_time_prob``; if above 0 there is a learned mask."""
 
 
 def read_sound(f: Fields, family: Sound) -> TransformerShape:
@@ -65,13 +65,13 @@ def read_sound(f: Fields, family: Sound) -> TransformerShape:
 
 
 def last_width(f: Fields) -> int:
-    """Channels the convolutions end on."""
+    """Output channels of the last convolution."""
     widths = f.sizes("conv_dim") or [512]
     return widths[-1]
 
 
 def front(f: Fields, family: Sound, hidden: int) -> tuple[Vectors, ...]:
-    """Convolutions over the waveform, their norms, the convolution that tells positions, the learned mask."""
+    """Convolutions over the waveform, their norms, the position convolution, the learned mask."""
     widths, taps = f.sizes("conv_dim") or [512], f.sizes("conv_kernel") or [10]
     every = family.stacked or f.word("feat_extract_norm", default="group") == "layer"
     bias = f.flag("conv_bias", default=False)
@@ -94,7 +94,7 @@ def front(f: Fields, family: Sound, hidden: int) -> tuple[Vectors, ...]:
 
 
 def top(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """What the architecture puts on top: letters, classes, or the quantiser of pre-training."""
+    """The head by architecture: letters, classes, or the quantiser of pre-training."""
     if f.architecture.endswith("ForCTC"):
         return (plain("lm_head", hidden, f.essential(*parts.VOCAB), bias=True),), ()
     if f.architecture.endswith(("ForSequenceClassification", "ForAudioClassification")):

@@ -1,4 +1,4 @@
-"""Decoder families of the GPT-2 era: layer norms, biases, plain feed-forward parts, and a quirk each."""
+"""Decoder families of the GPT-2 era: layer norms, biases, plain feed-forward parts, and one peculiarity each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, ga
 
 
 def positions(*names: str, more: int = 0) -> partial[int]:
-    """A learned table as long as the field says, and ``more`` rows for padding."""
+    """Rows of a learned position table: the field's value plus ``more`` for padding."""
     return partial(_positions, names=names, more=more)
 
 
@@ -49,7 +49,7 @@ def falcon_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
 
 
 def full_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
-    """As many key/value heads as query heads, of hidden size over heads, whatever else a file says."""
+    """As many key/value heads as query heads, of width hidden size / heads, whatever the file says."""
     quiet = {name: None for name in (*parts.KV_HEADS, *parts.HEAD_DIM) if name in f.raw}
     return heads(replace(f, raw={**f.raw, **quiet}), hidden)
 
@@ -84,7 +84,7 @@ def mpt(f: Fields) -> TransformerShape:
 
 
 def opt(f: Fields) -> TransformerShape:
-    """OPT: positions shifted by two; token table narrower than the model in OPT-350M, with projections around."""
+    """OPT: positions shifted by two; OPT-350M has a token table narrower than the model, with projections around."""
     affine = f.flag("layer_norm_elementwise_affine")
     norm = layer_norm(weight=affine, bias=affine)
     family = Family(
@@ -127,7 +127,7 @@ def stablelm(f: Fields) -> TransformerShape:
 
 
 def gpt_neo(f: Fields) -> TransformerShape:
-    """GPT-Neo: global and local layers in turn, as ``attention_types`` (pattern, times) spells out."""
+    """GPT-Neo: alternating global and local layers, as listed in ``attention_types`` (pattern, times)."""
     family = replace(
         BIASED,
         q_bias=False,
@@ -158,7 +158,7 @@ def _spelt_out(f: Fields) -> list[str]:
 
 
 def gpt_neox_japanese(f: Fields) -> TransformerShape:
-    """GPT-NeoX Japanese: no biases but one after the last layer's attention."""
+    """GPT-NeoX Japanese: no biases except one after the last layer's attention."""
     family = Family(norm=layer_norm(), gated=False, ffn=(), ffn_factor=f.size("intermediate_multiple_size"))
     sizes = read_sizes(f, family)
     layer = Layer(
@@ -171,7 +171,7 @@ def gpt_neox_japanese(f: Fields) -> TransformerShape:
 
 
 def cpmant(f: Fields) -> TransformerShape:
-    """CPM-Ant: gated feed-forward, bucketed position bias for segments, prompts as further rows of the table."""
+    """CPM-Ant: gated feed-forward, bucketed position bias for segments, prompts as extra rows of the table."""
     family = Family(heads=_cpmant_heads, ffn=("dim_ff",))
     sizes = read_sizes(f, family)
     norms = (family.norm, family.norm)

@@ -1,4 +1,4 @@
-"""Models put together from an encoder and a decoder of two other types (TrOCR, ViT-GPT2, BERT2BERT)."""
+"""Models composed of an encoder and a decoder of other types (TrOCR, ViT-GPT2, BERT2BERT)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sartor.read.fields import Fields
 
 
 def read_composed(f: Fields) -> TransformerShape:
-    """A decoder that attends to an encoder, each read as its own type; a matrix between where widths differ."""
+    """A decoder that attends to an encoder, each read by its own type, with a projection where widths differ."""
     encoder, decoder = part(f, "encoder"), part(f, "decoder")
     e, d = read_part(encoder, "Model"), read_part(decoder, "ForCausalLM")
     vision = e.vocab_size == 0
@@ -38,7 +38,7 @@ def read_composed(f: Fields) -> TransformerShape:
 
 
 def part(f: Fields, name: str) -> Fields:
-    """One of the two configs; both must be there and say their type."""
+    """One of the two configs; both must be present with a model_type."""
     found = f.nested(name)
     if found is None or not found.model_type:
         raise f.refuse(name, "missing", "must be an object with its own model_type")
@@ -46,7 +46,7 @@ def part(f: Fields, name: str) -> Fields:
 
 
 def read_part(f: Fields, ending: str) -> TransformerShape:
-    """One of the two models, with no head or a language-model head."""
+    """One of the two models, with no head or with a language-model head."""
     reader = readers().get(f.model_type)
     if reader is None:
         raise f.refuse("model_type", f.model_type, "must be a model this program reads")
@@ -69,7 +69,7 @@ def with_cross(layer: Layer, f: Fields) -> Layer:
 
 
 def read_trocr(f: Fields) -> TransformerShape:
-    """TrOCR's decoder: BART's, by itself."""
+    """TrOCR's decoder: BART's without its encoder."""
     side = read_side(f, "decoder_")
     normed = f.flag("layernorm_embedding", default=True)
     learned = f.flag("use_learned_position_embeddings", default=True)

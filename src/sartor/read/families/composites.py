@@ -1,4 +1,4 @@
-"""Pairs of towers and readers of pictures or sound whose text layers are plain: the layers here, the rest by table."""
+"""Pairs of towers, and image or sound models: plain text layers are read here, the rest from a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_text_encoder(f: Fields, family: Encoder = PLAIN, path: str = "text_conf
 
 
 def read_nested(f: Fields, fallback: str, path: str = "text_config") -> TransformerShape:
-    """A language model in a nested config of a type that is read elsewhere."""
+    """A language model in a nested config, by the reader of its own type."""
     inner = f.part(path, fallback)
     reader = readers().get(inner.model_type)
     if reader is None:
@@ -38,14 +38,14 @@ def read_nested(f: Fields, fallback: str, path: str = "text_config") -> Transfor
 
 
 def read_captions(f: Fields) -> TransformerShape:
-    """Text layers that are run with the image's tokens before them (GIT): a decoder of BERT's layers."""
+    """Text layers that run with the image's tokens in front (GIT): a decoder of BERT's layers."""
     shape = read_encoder(replace(f, architecture=""), Encoder(token_types=False, transform=False))
     tied = f.flag("tie_word_embeddings", default=False)
     return replace(shape, tied_embeddings=tied, linears=(), vectors=())
 
 
 def read_blip(f: Fields) -> TransformerShape:
-    """BLIP: BERT's layers with a cross-attention to the image, which text alone does not run (arXiv 2201.12086)."""
+    """BLIP: BERT's layers with a cross-attention to the image, which text alone does not use (arXiv 2201.12086)."""
     shape = read_text_encoder(f)
     inner = f.part("text_config")
     hidden, source = int(shape.hidden_size), inner.size("encoder_hidden_size")
@@ -74,13 +74,13 @@ def with_more(shape: TransformerShape, linears: tuple[Linear, ...], norm: Vector
 
 
 def read_lxmert(f: Fields) -> TransformerShape:
-    """LXMERT: its language layers; those over objects and across are beside them (arXiv 1908.07490)."""
+    """LXMERT: the language layers; object and cross-modality layers come from the table (arXiv 1908.07490)."""
     named = replace(f, raw={**f.raw, "num_hidden_layers": f.size("l_layers")}, architecture="Model")
     return read_encoder(named, Encoder())
 
 
 def read_sound_decoder(f: Fields, source: str = "") -> TransformerShape:
-    """A decoder of BART's kind over an encoder of sound."""
+    """A BART-like decoder over a sound encoder."""
     inner = (f.part(source) if source else None) or f
     side = read_side(inner, "decoder_") if f.model_type == "speecht5" else plain_side(inner)
     stack = build_stack(inner, Seq2Seq(), side, 0, cross=True)
@@ -94,7 +94,7 @@ def read_sound_decoder(f: Fields, source: str = "") -> TransformerShape:
 
 
 def plain_side(f: Fields) -> Side:
-    """A decoder's sizes under the plain names."""
+    """A decoder's sizes from the plain field names."""
     hidden = f.size("hidden_size")
     num_heads, num_kv_heads, head_dim = parts.heads(f, hidden)
     layers, ffn = f.layers(), f.size("intermediate_size")
@@ -162,7 +162,7 @@ def conformer(f: Fields, path: str = "encoder_config") -> TransformerShape:
 
 
 def read_omni(f: Fields, thinker: str) -> TransformerShape:
-    """Qwen Omni: a thinker that reads and writes text, and a talker beside it that writes sound."""
+    """Qwen Omni: a thinker that reads and writes text, and a talker that outputs sound."""
     inner = f.part("thinker_config", thinker)
     if not is_tabled(f.model_type, f.architecture):
         f.ledger.guess(f"the talker of {f.model_type} is left out: only the thinker is counted, its text part exact")

@@ -1,4 +1,4 @@
-"""Decoders that press their keys into few numbers and keep several residual streams side by side."""
+"""Decoders that compress their keys and keep several parallel residual streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sartor.read.fields import Fields
 
 
 def hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:
-    """A mixing of residual streams (arXiv 2409.19606): one projection of them all, its base and scales."""
+    """Mixing of residual streams (arXiv 2409.19606): one projection of all of them, a base and scales."""
     return parts.plain(name, streams * hidden, outputs), Vectors(name=name, fixed=outputs + scales)
 
 
@@ -95,11 +95,11 @@ _SLIDING = {
     "qk_nope_head_dim": 192,
     "v_head_dim": 128,
 }
-"""Published sizes of Dots 3's sliding layers where a file has no ``swa_*`` fields."""
+"""Published sizes of Dots 3's sliding layers, for files without ``swa_*`` fields."""
 
 
 def _sliding_fields(f: Fields, layer: int) -> Fields:
-    """The fields as its sliding layers see them: by ``per_layer_config`` or by ``swa_*``."""
+    """The fields with the sliding layers' values, from ``per_layer_config`` or ``swa_*``."""
     overrides = f.given("per_layer_config")
     if isinstance(overrides, dict):
         own = overrides.get(str(layer), overrides.get(f"{layer:02d}", {}))
@@ -113,7 +113,7 @@ def _sliding_fields(f: Fields, layer: int) -> Fields:
 def deepseek_v4(f: Fields) -> TransformerShape:
     """DeepSeek-V4: one key head read through compressors, grouped low-rank output, four residual streams.
 
-    Scores are counted over the sequence and its compressed keys, as the published class computes them.
+    Scores are counted over both the sequence and its compressed keys, like in the published class.
     """
     family = Family(
         mlp_bias="mlp_bias", experts=replace(_shared(f), sparse=all_sparse, width=("moe_intermediate_size",))
@@ -181,7 +181,7 @@ _RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 
 
 def _rate(f: Fields, kind: str) -> int:
-    """How many tokens one compressed key stands for; 0 for layers without a compressor."""
+    """Number of tokens per compressed key; 0 for layers without a compressor."""
     if kind not in _RATES:
         return 0
     said = f.given("compress_rates")

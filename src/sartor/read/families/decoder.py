@@ -1,7 +1,7 @@
-"""One reader for the decoder-only families: a `Family` says what the class does that the file does not state.
+"""One reader for the decoder-only families: a `Family` holds what the class does beyond the config.
 
-A family is a small record of habits (which norms, where biases are, gated or not, which layers hold experts); the
-sizes come from the config's fields. Most model types are one row in ``decoders.py``.
+A family is a small record (which norms, where biases are, gated or not, which layers have experts); the sizes come from
+the config's fields. Most model types are one row in ``decoders.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sartor.read.families.patterns import Reach, Spans, Sparse, everywhere
 from sartor.read.fields import Fields
 
 Choice: TypeAlias = bool | str
-"""Fixed by the class, or the name of the field that says (``"!field"``: its negation)."""
+"""Fixed by the class, or the name of the field that decides (``"!field"``: its negation)."""
 
 
 class QkNorm(Enum):
@@ -58,7 +58,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Where a family keeps its experts' sizes, and what stands beside them."""
+    """The fields with a family's expert sizes, and which extras its expert layers have."""
 
     sparse: Sparse
     """Which layers have experts."""
@@ -68,7 +68,7 @@ class Experts:
     shared_width: tuple[str, ...] = ()
     """Fields that hold the shared expert's width."""
     shared_count: tuple[str, ...] = ()
-    """Fields that hold how many experts' widths the shared expert is wide."""
+    """Fields with the shared expert's width as a number of experts."""
     shared_gate: bool = False
     router_bias: bool = False
     bias: Choice = False
@@ -77,12 +77,12 @@ class Experts:
     """A trained correction per expert, as wide as the router's output."""
     gated: bool = True
     vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
-    """Further vectors of a sparse layer's feed-forward part."""
+    """Additional vectors of a sparse layer's feed-forward part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a class does that its config does not state."""
+    """What a class does that its config does not say."""
 
     norm: Norm = field(default_factory=parts.rms)
     norms: int = 2
@@ -102,7 +102,7 @@ class Family:
     activation: tuple[str, ...] = ("hidden_act", "hidden_activation", "activation_function")
     ffn: tuple[str, ...] = parts.FFN
     ffn_factor: int = 0
-    """Feed-forward width over hidden size where no field gives it (0: a field must)."""
+    """Feed-forward width / hidden size, if no field gives the width (0: a field must)."""
     spans: Spans | None = None
     experts: Experts | None = None
     positions: Callable[[Fields], int] | None = None
@@ -116,11 +116,11 @@ class Family:
     layer_vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
     fused_qkv: bool = True
     rotary: float = 1.0
-    """Share of the head dimension that is rotated where no field says (0: positions come otherwise)."""
+    """Share of the head dimension that is rotated if no field says so (0: no rotary embedding)."""
     attention_gate: Choice = False
-    """Queries come with an output gate of the same width."""
+    """The query projection also produces an output gate of the same width."""
     latent: bool = False
-    """Multi-head latent attention in place of queries, keys and values."""
+    """Multi-head latent attention instead of plain queries, keys and values."""
     ffn_vectors: Callable[[Fields, Sizes, int], tuple[Vectors, ...]] | None = None
     """Vectors of the dense feed-forward part, given its width."""
 
@@ -152,7 +152,7 @@ def layers_of(
     linears: tuple[Linear, ...] = (),
     vectors: tuple[Vectors, ...] = (),
 ) -> list[Layer]:
-    """One layer per mixer with the family's norms and its dense or expert part; equal layers are one object."""
+    """One layer per mixer with the family's norms and its dense or expert part; equal layers share one object."""
     sparse = sparse_layers(f, sizes.layers, family) if sparse is None else sparse
     dense = None if all(sparse) else dense_ffn(f, sizes, family)
     moe = moe_ffn(f, sizes, family) if any(sparse) else None
@@ -207,13 +207,13 @@ def assemble(
 
 
 def mtp_layers(f: Fields) -> int:
-    """Multi-token-prediction modules the file announces; they are in no main-model count."""
+    """Multi-token-prediction modules in the file; no main-model count includes them."""
     given = f.given("num_nextn_predict_layers", f.given("num_mtp_layers"))
     return given if isinstance(given, int) and 0 < given < 1000 else 0
 
 
 def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
-    """What decoder classes put on top when they are no language models (transformers' generic heads)."""
+    """Heads of decoder classes that are not language models (transformers' generic heads)."""
     if f.architecture.endswith("DoubleHeadsModel"):  # Beside the language-model head, a score for multiple choice.
         return (parts.plain("summary", hidden, 1, bias=True, rows=1),)
     match head:
@@ -228,7 +228,7 @@ def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
 
 
 def max_positions(f: Fields) -> int:
-    """Longest sequence, 0 when the file and the class are silent."""
+    """Longest sequence; 0 if neither file nor class says."""
     given = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.given(n), int)), None)
     value = given if given is not None else f.defaults.values.get("max_position_embeddings", 0)
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
@@ -258,7 +258,7 @@ def attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> Attention
 
 
 def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
-    """Rotated part of a head; it changes no count."""
+    """Rotated part of a head; no count depends on it."""
     if not family.rotary:
         return 0
     nested = f.given("rope_parameters") or f.given("rope_scaling")
@@ -279,7 +279,7 @@ def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
 
 
 def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> LatentAttentionMixer:
-    """Multi-head latent attention of one layer (DeepSeek-V2); ``q_lora_rank`` null leaves queries undivided."""
+    """Multi-head latent attention of one layer (DeepSeek-V2); with ``q_lora_rank`` null queries have no latent."""
     q_rank, kv_rank = f.optional_size("q_lora_rank", least=0) or 0, f.size("kv_lora_rank")
     return LatentAttentionMixer(
         num_heads=sizes.heads,
@@ -327,7 +327,7 @@ def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
 
 
 def activation(f: Fields, family: Family) -> str:
-    """The activation's name; it changes no count, so its default is not reported."""
+    """The activation's name; no count depends on it, so its default is not reported."""
     given = next((f.raw[n] for n in family.activation if isinstance(f.given(n), str)), None)
     return given if given and len(given) < 40 and given.isprintable() else "silu" if family.gated else "gelu"
 
@@ -363,7 +363,7 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
 
 
 def _routing_groups(f: Fields, num: int) -> tuple[int, int]:
-    """Groups the experts are divided into, and how many a token chooses from; one of one where nothing is said."""
+    """Number of routing groups, and of those a token chooses from; (1, 1) if not given."""
     if not f.has("n_group") or not f.has("topk_group"):
         return 1, 1
     groups, chosen = f.optional_size("n_group") or 1, f.optional_size("topk_group") or 1
@@ -371,14 +371,14 @@ def _routing_groups(f: Fields, num: int) -> tuple[int, int]:
 
 
 def _shared_width(e: Experts) -> SharedWidth:
-    """By the keys that a family has for it; the same key as the experts' ties both."""
+    """How the shared width is given, by the family's fields; the same field as the experts' ties both."""
     if e.shared_width:
         return SharedWidth.TIED if e.shared_width == e.width else SharedWidth.OWN
     return SharedWidth.COUNTED if e.shared_count else SharedWidth.OWN
 
 
 def shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:
-    """The shared expert, by its own width or as a multiple of one expert's; None where there is none."""
+    """The shared expert, by its own width or as a multiple of one expert's; None if there is none."""
     e = family.experts
     assert e is not None
     shared = None
@@ -391,7 +391,7 @@ def shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:
 
 
 def choose(f: Fields, choice: Choice) -> bool:
-    """What the class fixes, or the file's field says."""
+    """The class's fixed choice, or the value of the file's field."""
     if isinstance(choice, bool):
         return choice
     if choice.startswith("!"):
@@ -421,5 +421,5 @@ def sinks(f: Fields, sizes: Sizes) -> tuple[Vectors, ...]:
 
 
 def head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
-    """A gate on the attention's output, as wide as its heads together."""
+    """A gate on the attention's output, as wide as all heads together."""
     return (Linear(name="gate", d_in=sizes.hidden, d_out=sizes.heads * sizes.head_dim),)

@@ -1,7 +1,7 @@
 """Decoder-only families, one row each: what distinguishes the class from Llama's.
 
-Learnt from the published classes (transformers 5.23, Apache-2.0) as facts: which norms and biases there are, which
-layers hold experts. Families that need more than a row are in modules of their own.
+Facts from the published classes (transformers 5.23, Apache-2.0): which norms and biases there are, which layers have
+experts. Families that need more than a row are in modules of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encoders of documents and pages: text with boxes, tables, markup or image regions beside it."""
+"""Encoders of documents and pages: text with boxes, tables, markup or image regions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def layoutlmv3_around(f: Fields, hidden: int) -> Around:
 
 
 def markuplm_around(f: Fields, hidden: int) -> Around:
-    """MarkupLM: the path of tags and subscripts through tables per depth, mixed by two matrices (arXiv 2110.08518)."""
+    """MarkupLM: tables of tags and subscripts per depth of the path, mixed by two matrices (arXiv 2110.08518)."""
     depth, unit = f.size("max_depth"), f.size("xpath_unit_hidden_size")
     tags, subscripts = f.size("max_xpath_tag_unit_embeddings"), f.size("max_xpath_subs_unit_embeddings")
     wide = depth * unit
@@ -50,14 +50,14 @@ def markuplm_around(f: Fields, hidden: int) -> Around:
 
 
 def bros_around(f: Fields, hidden: int) -> Around:
-    """BROS: sinusoids of box corners through one matrix into every head (arXiv 2108.04539)."""
+    """BROS: sinusoids of box corners through one matrix for all heads (arXiv 2108.04539)."""
     sides = f.optional_size("dim_bbox_sinusoid_emb_2d") or hidden // 4
     projection = f.optional_size("dim_bbox_projection") or hidden // f.size(*parts.HEADS)
     return Around(linears=(plain("boxes", sides, projection, rows=0),))
 
 
 def visual_bert_around(f: Fields, hidden: int) -> Around:
-    """VisualBERT: image regions through a matrix, with tables of their own."""
+    """VisualBERT: image regions through a matrix, with their own tables."""
     rows = f.size(*parts.POSITIONS) + f.size("type_vocab_size")
     return Around(
         linears=(plain("visual_projection", f.size("visual_embedding_dim"), hidden, bias=True, rows=0),),
@@ -66,7 +66,7 @@ def visual_bert_around(f: Fields, hidden: int) -> Around:
 
 
 def read_lilt(f: Fields, family: Encoder) -> TransformerShape:
-    """LiLT: a narrow layout stream beside the text's in every layer (arXiv 2202.13669)."""
+    """LiLT: a narrow layout stream next to the text's in every layer (arXiv 2202.13669)."""
     shape = read_encoder(f, family)
     hidden = int(shape.hidden_size)
     ratio = f.size("channel_shrink_ratio")
@@ -102,7 +102,7 @@ def read_lilt(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def read_tapas(f: Fields, family: Encoder) -> TransformerShape:
-    """TAPAS: seven tables of token types (rows, columns, ranks), cells chosen by a vector each (arXiv 2004.02349)."""
+    """TAPAS: seven token-type tables (rows, columns, ranks), cells and columns by a vector each (arXiv 2004.02349)."""
     shape = read_encoder(f, family)
     hidden = int(shape.hidden_size)
     sizes = f.sizes("type_vocab_sizes") or [3, 256, 256, 2, 256, 256, 10]
@@ -119,7 +119,7 @@ def read_tapas(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def read_dpr(f: Fields, family: Encoder) -> TransformerShape:
-    """DPR's encoders: BERT without a pooler, projected where asked (arXiv 2004.04906)."""
+    """DPR's encoders: BERT without a pooler, with an optional projection (arXiv 2004.04906)."""
     shape = read_encoder(replace(f, architecture="DPRModel"), family)
     hidden, out = int(shape.hidden_size), f.optional_size("projection_dim", least=0) or 0
     linears = [plain("projection", hidden, out, bias=True, rows=1)] if out else []

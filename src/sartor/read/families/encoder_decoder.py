@@ -1,4 +1,4 @@
-"""Encoder-decoder families (BART, T5, Whisper and their relatives), one row each: what the class does by itself."""
+"""Encoder-decoder families (BART, T5, Whisper and relatives), one row each: what the class does beyond the config."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seq2Seq:
-    """Habits of an encoder-decoder class of BART's kind."""
+    """Properties of a BART-like encoder-decoder class."""
 
     norm: Norm = field(default_factory=layer_norm)
     encoder_norms: int = 2
@@ -42,20 +42,20 @@ class Seq2Seq:
     mlp_bias: bool = True
     gated_decoder: bool = False
     positions: Callable[[Fields], tuple[int, int]] | None = None
-    """Rows of the position tables of encoder and decoder."""
+    """Rows of the position tables of (encoder, decoder)."""
     sparse_step: tuple[str, str] | None = None
-    """Fields with the period of expert layers in encoder and decoder."""
+    """Fields with the period of expert layers in (encoder, decoder)."""
     encoder_extra: Callable[[Fields, int], tuple[tuple[Linear, ...], tuple[Vectors, ...]]] | None = None
-    """Further parts of each encoder layer."""
+    """Additional parts of each encoder layer."""
     decoder_extra: Callable[[Fields, int], tuple[tuple[Linear, ...], tuple[Vectors, ...]]] | None = None
     front: Callable[[Fields, int], tuple[Vectors, ...]] | None = None
-    """What stands before the encoder's layers: convolutions over sound, global tokens."""
+    """Parameters before the encoder's layers: convolutions over sound, global tokens."""
     encoder_tokens: str = ""
-    """Field with the encoder's fixed length, where it does not read text."""
+    """Field with the encoder's fixed length, if its input is not text."""
     encoder_stride: int = 1
     """Positions of that length per token of the encoder (strided convolutions)."""
     shared_table: bool = True
-    """Encoder and decoder look tokens up in one table; a class that cannot read text in its encoder has one anyway."""
+    """Encoder and decoder share one token table if tied, else have one each. False: no separate tables are counted."""
     names: tuple[str, str] = ("encoder_", "decoder_")
 
 
@@ -73,7 +73,7 @@ def read_seq2seq(f: Fields, family: Seq2Seq) -> TransformerShape:
 
 
 def read_side(f: Fields, prefix: str) -> Side:
-    """Sizes under ``encoder_...`` or ``decoder_...`` names, or the plain ones."""
+    """Sizes from the ``encoder_...`` or ``decoder_...`` fields, or the plain ones."""
     hidden = f.essential(*parts.HIDDEN)
     heads = f.size(
         f"{prefix}attention_heads", f"num_{prefix}attention_heads", f"{prefix}num_attention_heads", "num_heads"
@@ -153,12 +153,12 @@ def experts(f: Fields, width: int) -> MoeFfn:
 
 
 def decoder_alone(stack: Stack) -> Stack:
-    """By itself the decoder has nothing to attend to: its cross-attention is held and not run."""
+    """A decoder used alone has nothing to attend to: its cross-attention has weights but does not run."""
     return parts.in_every_layer(stack, lambda layer: without_source(layer, int(stack.hidden_size)))
 
 
 def without_source(layer: Layer, hidden: int) -> Layer:
-    """The layer with its cross-attention idle."""
+    """The layer with its cross-attention not run."""
     own, cross = layer.mixers
     assert isinstance(cross, AttentionMixer)
     idle = tuple(replace(x, rows=0) for x in cross.linears(hidden))
@@ -198,7 +198,7 @@ def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, ...], hidden:
 
 
 def offset_positions(extra: int) -> Callable[[Fields], tuple[int, int]]:
-    """``max_position_embeddings`` rows and so many more on both sides."""
+    """``max_position_embeddings`` plus ``extra`` rows on both sides."""
 
     def rows(f: Fields) -> tuple[int, int]:
         count = f.size(*parts.POSITIONS) + extra
@@ -213,7 +213,7 @@ def apart(encoder: str, decoder: str) -> Callable[[Fields], tuple[int, int]]:
 
 
 def global_projections(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """LED's second set of projections for global tokens, which plain text does not run."""
+    """LED's second set of projections for global tokens, which plain text does not use."""
     return tuple(plain(f"{x}_global", hidden, hidden, bias=True, rows=0) for x in ("q", "k", "v")), ()
 
 
@@ -230,7 +230,7 @@ def whisper_front(f: Fields, hidden: int) -> tuple[Vectors, ...]:
 
 
 def speech_front(f: Fields, hidden: int) -> tuple[Vectors, ...]:
-    """Speech-to-Text's convolutions with gated linear units between."""
+    """Speech-to-Text's convolutions with gated linear units in between."""
     sizes = f.sizes("conv_kernel_sizes") or [5, 5]
     channels, inputs, total = f.size("conv_channels"), f.size("input_feat_per_channel") * f.size("input_channels"), 0
     for i, taps in enumerate(sizes):
@@ -278,7 +278,7 @@ def read_marian(f: Fields, family: Seq2Seq) -> TransformerShape:
 
 
 def read_mvp(f: Fields, family: Seq2Seq) -> TransformerShape:
-    """MVP: BART with learned prompts in front of the keys and values where ``use_prompt``."""
+    """MVP: BART, with learned prompts before keys and values if ``use_prompt``."""
     shape = read_seq2seq(f, family)
     if not f.flag("use_prompt", default=False):
         return shape

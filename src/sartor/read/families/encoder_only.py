@@ -1,4 +1,4 @@
-"""The encoder-only families: one row each, and a reader of their own where they differ by more than a row."""
+"""The encoder-only families: one row each, or a reader of their own where they differ by more."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def relative_tables(f: Fields, hidden: int) -> Around:
 
 
 def relative_projections(f: Fields, hidden: int) -> Around:
-    """DeBERTa's projections of relative positions; with ``share_att_key`` (v3) the layer's own do it again."""
+    """DeBERTa's projections of relative positions; with ``share_att_key`` (v3) they reuse the layer's own weights."""
     v1 = f.model_type == "deberta"
     if not f.flag("relative_attention", default=False):
         return Around(vectors=(Vectors(name="v_bias", fixed=hidden),) if v1 else ())
@@ -72,7 +72,7 @@ def relative_projections(f: Fields, hidden: int) -> Around:
 
 
 def position_kinds(f: Fields) -> list[str]:
-    """``pos_att_type``, a list or words with bars between."""
+    """``pos_att_type``: a list, or words separated by bars."""
     given = f.given("pos_att_type")
     if isinstance(given, str):
         return [x.strip() for x in given.lower().split("|")]
@@ -100,7 +100,7 @@ def read_esm(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def read_xlm(f: Fields, family: Encoder) -> TransformerShape:
-    """XLM and FlauBERT: language embeddings where there are several languages; no transform before the logits."""
+    """XLM and FlauBERT: language embeddings if there are several languages; no transform before the logits."""
     languages = f.optional_size("n_langs") or 1
     rows = languages if languages > 1 and f.flag("use_lang_emb", default=True) else 0
     shape = read_encoder(f, family)
@@ -111,7 +111,7 @@ def read_xlm(f: Fields, family: Encoder) -> TransformerShape:
 def convbert_layer(f: Fields, hidden: int) -> Around:
     """ConvBERT's span-based dynamic convolution beside half of the heads (arXiv 2008.02496)."""
     num_heads, _, inner, kernel = convbert_sizes(f, hidden)
-    # Queries, keys and values are narrower than the residual, which the mixer knows; this is the convolution.
+    # Queries, keys and values are narrower than the residual, which the mixer handles; this is the convolution.
     return Around(
         linears=(
             Linear(name="conv_kernel", d_in=inner, d_out=num_heads * kernel, bias=True),
@@ -122,7 +122,7 @@ def convbert_layer(f: Fields, hidden: int) -> Around:
 
 
 def convbert_sizes(f: Fields, hidden: int) -> tuple[int, int, int, int]:
-    """Heads left to attention, their dimension, their width together, taps of the convolution."""
+    """Attention heads, their dimension, their total width, taps of the convolution."""
     all_heads, ratio = f.size(*parts.HEADS), f.size("head_ratio")
     num_heads = max(1, all_heads // ratio)
     head_dim = (hidden // ratio if num_heads > 1 else hidden) // num_heads
@@ -130,7 +130,7 @@ def convbert_sizes(f: Fields, hidden: int) -> tuple[int, int, int, int]:
 
 
 def read_convbert(f: Fields, family: Encoder) -> TransformerShape:
-    """ConvBERT: fewer heads, whose output and the convolution's are concatenated to the residual width."""
+    """ConvBERT: fewer heads; their output and the convolution's are concatenated to the residual width."""
     shape = read_encoder(f, family)
     hidden = int(shape.hidden_size)
     num_heads, head_dim, inner, _ = convbert_sizes(f, hidden)
@@ -146,7 +146,7 @@ def read_convbert(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def longformer_layer(f: Fields, hidden: int) -> Around:
-    """Longformer's second set of projections, for tokens with global attention; text without any does not run it."""
+    """Longformer's second set of projections, for tokens with global attention; plain text does not use it."""
     return Around(linears=tuple(plain(f"{x}_global", hidden, hidden, bias=True, rows=0) for x in ("q", "k", "v")))
 
 
@@ -177,7 +177,7 @@ def nystrom_layer(f: Fields, hidden: int) -> Around:
 
 
 def padded_positions(f: Fields, hidden: int) -> Around:
-    """Two rows of positions more than the file says (MRA, YOSO)."""
+    """Two position rows more than the file says (MRA, YOSO)."""
     return Around(vectors=(Vectors(name="padding_positions", per_hidden=2, embedding=True),))
 
 
@@ -197,7 +197,7 @@ def rocbert_around(f: Fields, hidden: int) -> Around:
 
 
 def xmod_layer(f: Fields, hidden: int) -> Around:
-    """X-MOD's adapter per language, of which a text passes one."""
+    """X-MOD's adapter per language; a text passes one of them."""
     languages = len(f.words("languages") or ["one"])
     inner = hidden // f.size("adapter_reduction_factor")
     norm = 2 * hidden if f.flag("adapter_layer_norm", default=False) else 0
@@ -244,13 +244,13 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def blocks(f: Fields, name: str, d_in: int, d_out: int, groups: str) -> Linear:
-    """A block-diagonal product of as many blocks as the field ``groups`` says."""
+    """A block-diagonal linear layer with as many blocks as the field ``groups`` says."""
     count = f.size(groups)
     return replace(plain(name, d_in // count, d_out // count, bias=True), count=count)
 
 
 def read_mobilebert(f: Fields, family: Encoder) -> TransformerShape:
-    """MobileBERT: narrow layers between bottlenecks, several small feed-forward parts (arXiv 2004.02984)."""
+    """MobileBERT: narrow layers between bottlenecks, with several small feed-forward parts (arXiv 2004.02984)."""
     hidden, table, narrow = f.essential("hidden_size"), f.size("embedding_size"), f.size("intra_bottleneck_size")
     bottleneck = f.flag("use_bottleneck", default=True)
     inner = narrow if bottleneck else hidden
@@ -288,7 +288,7 @@ def read_mobilebert(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def read_rembert(f: Fields, family: Encoder) -> TransformerShape:
-    """RemBERT: a narrow input table and a wide output one of its own (arXiv 2010.12821)."""
+    """RemBERT: a narrow input table and a separate, wide output table (arXiv 2010.12821)."""
     shape = read_encoder(f, family)
     if not shape.lm_head:
         return shape
@@ -305,7 +305,7 @@ def read_rembert(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def read_luke(f: Fields, family: Encoder) -> TransformerShape:
-    """LUKE: a second embedding, of entities, and queries between words and entities (arXiv 2010.01057)."""
+    """LUKE: a second embedding, for entities, and queries between words and entities (arXiv 2010.01057)."""
     shape = read_encoder(f, family)
     hidden, entities, width = int(shape.hidden_size), f.size("entity_vocab_size"), f.size("entity_emb_size")
     positions, types = f.size(*parts.POSITIONS), f.optional_size("type_vocab_size", least=0) or 0
@@ -321,7 +321,7 @@ def read_luke(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def luke_layer(f: Fields, hidden: int) -> Around:
-    """Queries from words to entities and back, which a text without entities does not run."""
+    """Queries from words to entities and back, which text without entities does not use."""
     if not f.flag("use_entity_aware_attention", default=True):
         return Around()
     return Around(linears=tuple(plain(f"{x}_query", hidden, hidden, bias=True, rows=0) for x in ("w2e", "e2w", "e2e")))

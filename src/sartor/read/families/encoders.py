@@ -1,4 +1,4 @@
-"""One reader for encoder-only models: an `Encoder` row says what the class does that its config does not state."""
+"""One reader for encoder-only models: an `Encoder` row holds what the class does beyond its config."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sartor.read.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What stands around the layers beside the usual: around the embedding, or in the stack."""
+    """Additional parts outside the layers (around the embedding, in the stack), or in each layer."""
 
     linears: tuple[Linear, ...] = ()
     vectors: tuple[Vectors, ...] = ()
@@ -24,7 +24,7 @@ class Around:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """Habits of an encoder class.
+    """Properties of an encoder class.
 
     ``pooler``: dense h x h on the first token, in the bare model and below a classifier; ``always_pools``: below a
     language-model head, too. ``transform``: dense (and norm) before the logits.
@@ -36,10 +36,10 @@ class Encoder:
     embedding_norm: bool = True
     positions: bool = True
     padded_positions: bool = False
-    """Positions are counted from ``pad_token_id`` + 1 on, so the table's first rows are never a token's (fairseq)."""
+    """Positions start at ``pad_token_id`` + 1, so no token uses the table's first rows (fairseq)."""
     token_types: bool = True
     embedding_size: tuple[str, ...] = ()
-    """Fields with the token table's own width; a projection to the hidden size follows."""
+    """Fields with the token table's width; a projection to the hidden size follows."""
     projection: bool = True
     norm_after_projection: bool = False
     bias: Choice = True
@@ -57,19 +57,19 @@ class Encoder:
     transform_bias: Choice = True
     transform_norm: Norm | None = field(default_factory=layer_norm)
     wide_transform: bool = False
-    """The transform stays on the hidden size though the token table is narrower."""
+    """The transform keeps the hidden size even if the token table is narrower."""
     lm_head_bias: Choice = True
     spare_bias: bool = True
-    """An untied head keeps the bias of the tied one beside its own."""
+    """An untied head has the tied head's bias in addition to its own."""
     tied: Choice = "tie_word_embeddings"
     classifier_dense: bool = True
     classifier_norm: bool = False
     classifies_unpooled: bool = False
-    """The classifier has a dense layer of its own though the model pools (BigBird)."""
+    """The classifier has its own dense layer although the model pools (BigBird)."""
     norm_bias: Choice | None = None
     """A field that says whether all norms have biases."""
     outer_norm: Norm | None = None
-    """The final norm, where it is not as the layers'."""
+    """The final norm, if it differs from the layers'."""
     qk_norm: QkNorm = QkNorm.NONE
     window: str = ""
     """Field with the window of the layers that have one."""
@@ -77,7 +77,7 @@ class Encoder:
     """Field with the period of full attention among windowed layers."""
     first_layer_norms: int | None = None
     own_head: Callable[[Fields, Head, int], OwnHead] | None = None
-    """The parts of a head that is not as BERT's; None where it is."""
+    """The parts of a head that differs from BERT's; returns None if it does not."""
     around: Callable[[Fields, int], Around] | None = None
     layer_around: Callable[[Fields, int], Around] | None = None
 
@@ -101,7 +101,7 @@ def read_encoder(f: Fields, family: Encoder) -> TransformerShape:
 
 
 def encoder_layers(f: Fields, family: Encoder, hidden: int, count: int) -> list[Layer]:
-    """The layers of an encoder, which differ in their windows at most."""
+    """The layers of an encoder; they differ at most in their windows."""
     num_heads, num_kv_heads, head_dim = heads(f, hidden)
     bias, mlp_bias = choose(f, family.bias), choose(f, family.mlp_bias)
     width = f.optional_size(*family.ffn) or family.ffn_factor * hidden
@@ -164,7 +164,7 @@ def qk_norm_vectors(kind: QkNorm, num_heads: int, num_kv_heads: int, head_dim: i
 
 
 def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape:
-    """The model around an encoder's layers: tables, projections, head."""
+    """The whole model around an encoder's stack: tables, projections, head."""
     hidden = int(stack.hidden_size)
     table_width = (f.optional_size(*family.embedding_size) if family.embedding_size else None) or hidden
     head = parts.head_of(f)
@@ -206,8 +206,8 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
 
 
 def unused_positions(f: Fields, family: Encoder) -> int:
-    """Rows of the table of positions that no token has: RoBERTa's 514 rows are 512 positions. The classes' padding
-    is token 1 where a file names none."""
+    """Rows of the position table that no token uses: RoBERTa's 514 rows are 512 positions. The padding token defaults
+    to 1."""
     if not (family.positions and family.padded_positions):
         return 0
     padding = f.optional_size("pad_token_id", least=0)
@@ -225,7 +225,7 @@ def embedding_vectors(f: Fields, family: Encoder, table_width: int, norm_width: 
 def head_parts(
     f: Fields, family: Encoder, head: Head, hidden: int, table_width: int
 ) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """Linear layers and norms of the head; what reads only the first token has one row per sequence."""
+    """Linear layers and norms of the head; layers that read only the first token have one row per sequence."""
     if family.own_head and (own := family.own_head(f, head, hidden)):
         return own
     pooler = plain("pooler", hidden, hidden, bias=True, rows=1)

@@ -1,5 +1,5 @@
-"""Text decoders that mix what the other modules have one at a time: delta attention with indexed latent attention,
-short convolutions in attention, layers without positions."""
+"""Text decoders that combine several of the other modules' parts: delta attention with indexed latent attention, short
+convolutions in attention, layers without positions."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ GEMMA = Family(q_bias="attention_bias", out_bias="attention_bias", norms=4, qk_n
 
 
 def layer_kinds(f: Fields, layers: int, period: int, *, last_is_full: bool = False) -> list[bool]:
-    """For each layer whether its attention is local; every ``period``-th is not."""
+    """Whether each layer's attention is local; every ``period``-th is not."""
     types = f.words("layer_types", length=layers)
     local = [t == "sliding_attention" for t in types] if types else [(i + 1) % period != 0 for i in range(layers)]
     if last_is_full:
@@ -34,7 +34,7 @@ def first_shared(f: Fields, layers: int) -> int:
 
 
 def without_kv(mixer: AttentionMixer) -> AttentionMixer:
-    """The same attention on keys and values that another layer made: no K and V projections, no key norm."""
+    """The attention with keys and values of another layer: no K and V projections, no key norm."""
     return replace(mixer, shares_kv=True, vectors=tuple(v for v in mixer.vectors if v.name != "k_norm"))
 
 
@@ -87,12 +87,12 @@ def gemma3n_text(f: Fields) -> TransformerShape:
 
 
 def per_layer_linears(hidden: int, per_layer: int) -> tuple[Linear, ...]:
-    """How a layer mixes its own input in: gate down, projection up."""
+    """A layer's projections for its per-layer input: gate down, projection up."""
     return (parts.plain("per_layer_gate", hidden, per_layer), parts.plain("per_layer_up", per_layer, hidden))
 
 
 def per_layer_tables(f: Fields, hidden: int, layers: int, per_layer: int) -> tuple[Linear, tuple[Vectors, ...]]:
-    """The table of per-layer inputs, the projection that makes more of them, its norm."""
+    """The table of per-layer inputs, the projection that adds to them, its norm."""
     table = f.size("vocab_size_per_layer_input") * layers * per_layer
     return parts.plain("per_layer_inputs", hidden, layers * per_layer), (
         Vectors(name="per_layer_table", fixed=table, embedding=True),
@@ -149,7 +149,7 @@ def gemma4_text(f: Fields) -> TransformerShape:
 
 
 def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
-    """The kind of every layer: ``per_layer_config`` where the file has it, else the global sizes."""
+    """The kind of every layer, from ``per_layer_config`` if the file has it, else from the global sizes."""
     local = layer_kinds(f, sizes.layers, 6, last_is_full=True)
     shared = first_shared(f, sizes.layers)
     said = f.given("per_layer_config")
@@ -170,7 +170,7 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
 
 
 def gemma4_experts(f: Fields, hidden: int) -> tuple[Ffn, ...]:
-    """The expert branch: a scaled router and experts, where ``enable_moe_block`` says so."""
+    """The expert branch (scaled router and experts) if ``enable_moe_block``."""
     if not f.flag("enable_moe_block", default=False):
         return ()
     num, top_k = f.size("num_experts"), f.size("top_k_experts")

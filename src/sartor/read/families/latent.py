@@ -1,4 +1,4 @@
-"""Latent attention with more to it: indexers that choose keys (DeepSeek sparse attention), gates, shared indexers."""
+"""Latent attention with extras: indexers that choose keys (DeepSeek sparse attention), gates, shared indexers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sparse_latent(f: Fields) -> TransformerShape:
 
 
 def indexer_kinds(f: Fields, layers: int) -> list[str]:
-    """Which layers have an indexer of their own ("full") and which take an earlier one's choice ("shared")."""
+    """For each layer "full" (has its own indexer) or "shared" (reuses an earlier layer's choice)."""
     said = f.words("indexer_types", length=layers)
     if said is not None:
         return said

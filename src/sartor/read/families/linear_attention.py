@@ -1,4 +1,4 @@
-"""Decoders whose layers take turns between attention and a linear recurrence or a short convolution."""
+"""Decoders that alternate between attention and a linear recurrence or a short convolution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QWEN_EXPERTS = Experts(
 def alternating(
     f: Fields, family: Family, sizes: Sizes, kinds: Sequence[str], mixers: dict[str, Mixer]
 ) -> TransformerShape:
-    """A decoder whose layer ``i`` has the mixer of kind ``kinds[i]``, with the family's feed-forward parts."""
+    """A decoder with the mixer of kind ``kinds[i]`` in layer ``i`` and the family's feed-forward parts."""
     unknown = next((kind for kind in kinds if kind not in mixers), None)
     if unknown is not None:
         raise f.refuse("layer_types", unknown, f"must be one of {', '.join(mixers)}")
@@ -46,7 +46,7 @@ def alternating(
 
 
 def kinds_of(f: Fields, layers: int, period: int, *, last: str, others: str) -> list[str]:
-    """``layer_types``, or ``others`` with every ``period``-th layer ``last``."""
+    """``layer_types``, or by default ``others`` with every ``period``-th layer ``last``."""
     said = f.words("layer_types", length=layers)
     return said or [last if (i + 1) % period == 0 else others for i in range(layers)]
 
@@ -62,7 +62,7 @@ def qwen3_next(f: Fields) -> TransformerShape:
 
 
 def qwen3_5(f: Fields) -> TransformerShape:
-    """As Qwen3-Next, with the projections apart and a dense feed-forward part (Qwen3.5)."""
+    """Qwen3-Next with separate projections and a dense feed-forward part (Qwen3.5)."""
     return _qwen(f, QWEN_NEXT, read_sizes(f, QWEN_NEXT), fused=False)
 
 
@@ -182,7 +182,7 @@ def _latent_hybrid(f: Fields) -> Family:
 
 
 def delta_attention(h: int, heads: int, d: int, taps: int) -> StateSpaceMixer:
-    """Kimi delta attention whose forget and output gates come through a bottleneck of one head's width."""
+    """Kimi delta attention with forget and output gates through a bottleneck of one head's width."""
     width = heads * d
     narrow = (
         Linear(name="forget_down", d_in=h, d_out=d),
@@ -272,7 +272,7 @@ def lfm2_moe(f: Fields) -> TransformerShape:
 
 
 def lfm3(f: Fields) -> TransformerShape:
-    """LFM3: as LFM2 with sandwich norms, sliding windows and a gate per head."""
+    """LFM3: LFM2 with sandwich norms, sliding windows and a gate per head."""
     gate = f.flag("use_attention_gate")
     family = Family(
         q_bias="attention_bias",
@@ -286,7 +286,7 @@ def lfm3(f: Fields) -> TransformerShape:
 
 
 def _with_width(f: Fields) -> Fields:
-    """The file with the feed-forward width that LFM2 derives from ``block_ff_dim``."""
+    """The fields with the feed-forward width that LFM2 derives from ``block_ff_dim``."""
     width = f.size("block_ff_dim", "intermediate_size")
     if f.flag("block_auto_adjust_ff_dim"):
         width = int(2 * width / 3)
@@ -335,7 +335,7 @@ def _lfm_mixers(f: Fields, sizes: Sizes, family: Family) -> dict[str, Mixer]:
 
 
 def _lfm_tied(f: Fields, shape: TransformerShape) -> TransformerShape:
-    """Older files say ``tie_embedding``."""
+    """Older files use ``tie_embedding``."""
     tied = choose(f, "tie_embedding") if f.has("tie_embedding") else shape.tied_embeddings
     return replace(shape, tied_embeddings=tied or not shape.lm_head)
 

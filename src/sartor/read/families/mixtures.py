@@ -1,4 +1,4 @@
-"""Decoder families whose experts, heads or layers follow a pattern of their own."""
+"""Decoder families with an own pattern of experts, heads or layers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FULL_WIDTH = Experts(sparse=all_sparse, width=("intermediate_size",))
 def layered(
     f: Fields, family: Family, sizes: Sizes, mixer: Callable[[int], AttentionMixer], sparse: list[bool], **kwargs: Any
 ) -> TransformerShape:
-    """A decoder whose attention differs from layer to layer."""
+    """A decoder with a different attention from layer to layer."""
     layers = layers_of(f, family, sizes, (mixer(i) for i in range(sizes.layers)), sparse)
     return assemble(f, family, sizes.hidden, layers, **kwargs)
 
@@ -60,8 +60,8 @@ def layered(
 
 
 def llama4_text(f: Fields) -> TransformerShape:
-    """Llama 4: experts in every ``interleave_moe_layer_step``-th layer; dense layers have a width of their own;
-    attention in chunks but where positions are left out."""
+    """Llama 4: experts in every ``interleave_moe_layer_step``-th layer; dense layers have their own width; attention in
+    chunks except in layers without positions."""
     family = replace(
         ATTENTION_BIAS,
         ffn=("intermediate_size_mlp",),
@@ -102,7 +102,7 @@ def one_or_listed(f: Fields, name: str, *aliases: str) -> int:
 
 
 def hunyuan_moe(f: Fields) -> TransformerShape:
-    """Hunyuan MoE: expert sizes may be listed per layer; one dense part as wide as an expert beside them."""
+    """Hunyuan MoE: expert sizes may be listed per layer; one shared expert."""
     family = replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD)
     sizes = read_sizes(f, family)
     num, top_k = one_or_listed(f, "num_experts"), one_or_listed(f, "moe_topk")
@@ -116,7 +116,7 @@ def hunyuan_moe(f: Fields) -> TransformerShape:
 
 
 def dbrx(f: Fields) -> TransformerShape:
-    """DBRX: attention and experts described in nested configs."""
+    """DBRX: attention and experts are in nested configs."""
     attn, ffn = f.part("attn_config"), f.part("ffn_config")
     hidden, num_heads = f.essential("d_model", "hidden_size"), f.essential("n_heads", "num_attention_heads")
     kv_heads = attn.size("kv_n_heads", "num_key_value_heads")
@@ -140,7 +140,7 @@ def dbrx(f: Fields) -> TransformerShape:
 
 
 def jetmoe(f: Fields) -> TransformerShape:
-    """JetMoE: queries and output of attention are experts too; every token uses ``num_experts_per_tok`` of each."""
+    """JetMoE: query and output projections are experts too; a token uses ``num_experts_per_tok`` of each."""
     hidden, layers = f.essential("hidden_size"), f.layers()
     kv_heads, d = f.size("num_key_value_heads"), f.size("kv_channels")
     num, top_k = f.size("num_local_experts"), f.size("num_experts_per_tok")
@@ -162,14 +162,14 @@ def jetmoe(f: Fields) -> TransformerShape:
 
 
 def longcat_flash(f: Fields) -> TransformerShape:
-    """LongCat-Flash: two latent attentions and two dense parts per layer around one expert part, whose router also
-    chooses among experts that do nothing (they hold a gate and up projection all the same)."""
+    """LongCat-Flash: two latent attentions and two dense parts per layer around one expert part, whose router can also
+    choose zero experts, which do nothing (but have gate and up weights)."""
     family = Family(latent=True, q_bias="attention_bias", ffn=("ffn_hidden_size",))
     sizes = read_sizes(f, family)
     num, idle = f.size("n_routed_experts"), f.optional_size("zero_expert_num", least=0) or 0
     top_k, width = f.size("moe_topk"), f.size("expert_ffn_hidden_size", "moe_intermediate_size")
     check_experts(f, num + idle, top_k, "moe_topk")
-    # The share of the idle experts' weights that falls on each real one, so that the router's choice covers them.
+    # Zero experts' weights spread over the real experts, so that the share of active experts applies to them too.
     whole = idle * 2 * width % num == 0
     each = (Vectors(name="zero_experts", per_hidden=idle * 2 * width // num),)
     moe = MoeFfn(
@@ -215,7 +215,7 @@ def _doge_experts(f: Fields, s: Sizes, width: int) -> tuple[Vectors, ...]:
 
 
 def laguna(f: Fields) -> TransformerShape:
-    """Laguna: heads per layer, a gate per head (or per channel) on attention's output."""
+    """Laguna: number of heads per layer, a gate per head (or per channel) on attention's output."""
     family = replace(
         ATTENTION_BIAS,
         qk_norm=QkNorm.HEAD,

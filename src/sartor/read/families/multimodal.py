@@ -1,4 +1,4 @@
-"""Vision-language and audio-language models: the language model of a nested config, towers and projectors beside it."""
+"""Vision-language and audio-language models: the language model of a nested config, with towers and projectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sartor.read.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bridge:
-    """What a projector is built from: the model's fields, the tower's, the text's, and both widths."""
+    """Input of a projector: fields of the model, the tower and the text model, and both widths."""
 
     f: Fields
     v: Fields
@@ -40,7 +40,7 @@ Projector = Callable[[Bridge], Parts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherTower:
-    """A further tower: its field, its type where the file does not say, its projector."""
+    """A further tower: its field, its default type, its projector."""
 
     tower_field: str
     tower: str
@@ -49,7 +49,7 @@ class FurtherTower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multimodal:
-    """Where a class keeps its parts. ``text`` and ``tower``: model types where the nested configs do not say."""
+    """Fields of a class's parts. ``text`` and ``tower``: default model types of the nested configs."""
 
     text: str = "llama"
     tower: str = "clip_vision_model"
@@ -59,13 +59,13 @@ class Multimodal:
     projector: Projector | None = None
     also: tuple[FurtherTower, ...] = ()
     text_says_tied: bool = False
-    """Whether the head is tied is said by the text's config, not by the whole model's."""
+    """Whether the head is tied is in the text's config, not the whole model's."""
     flat: bool = False
     """Older files hold the text's fields at the top level."""
 
 
 def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
-    """The language model, exact, and what stands beside it, exact where its tower is known."""
+    """The language model, exact, and its towers, exact where their type is known."""
     t = text_fields(f, family)
     if family.projector is None:
         if not is_tabled(f.model_type):
@@ -80,7 +80,7 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
 
 
 def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
-    """A tower and its projector as stacks; none where the tower is unknown, which is said."""
+    """A tower and its projector as stacks; none if the tower's type is unknown, which is recorded."""
     if f.given(beside.tower_field) is None:
         f.ledger.guess(
             f"{beside.tower_field} is not in the file, which so does not settle the tower: the published class's "
@@ -118,7 +118,7 @@ def text_fields(f: Fields, family: Multimodal) -> Fields:
 
 
 def read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> TransformerShape:
-    """The language model's shape; whether its head is tied is said by the whole model's config."""
+    """The language model's shape; whether its head is tied is in the whole model's config."""
     reader = readers().get(t.model_type)
     if reader is None:
         raise t.refuse("model_type", t.model_type, "must be a text model this program reads")
@@ -131,7 +131,7 @@ def read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> Transfor
 
 
 def two_linears(width: int, middle: int, out: int, *, bias: bool = True) -> tuple[Linear, Linear]:
-    """The usual projector: two linear layers with an activation between."""
+    """The usual projector: two linear layers with an activation in between."""
     return plain("linear_1", width, middle, bias=bias), plain("linear_2", middle, out, bias=bias)
 
 
@@ -141,24 +141,24 @@ def norm_of(size: int) -> tuple[Vectors]:
 
 
 def side_by_side(b: Bridge) -> int:
-    """Width of the tower's output: several feature layers are put side by side."""
+    """Width of the tower's output: several feature layers are concatenated."""
     layers = b.f.given("vision_feature_layer")
     return b.vision * (len(layers) if isinstance(layers, list) else 1)
 
 
 def two_layers(b: Bridge) -> Parts:
-    """LLaVA: two linear layers with a GELU between."""
+    """LLaVA: two linear layers with a GELU in between."""
     bias = b.f.flag("multimodal_projector_bias", default=True)
     return Parts(linears=two_linears(side_by_side(b), b.text, b.text, bias=bias))
 
 
 def with_newline(b: Bridge) -> Parts:
-    """LLaVA-NeXT: as LLaVA, and a learned end of an image row."""
+    """LLaVA-NeXT: LLaVA's, and a learned end of an image row."""
     return replace(two_layers(b), vectors=(Vectors(name="image_newline", fixed=b.text),))
 
 
 def vip(b: Bridge) -> Parts:
-    """ViP-LLaVA: a norm over five feature layers side by side before the two linear layers."""
+    """ViP-LLaVA: a norm over five concatenated feature layers, then two linear layers."""
     width = b.vision * len(b.f.sizes("vision_feature_layers", least=-1000) or [-2, -5, -8, -11, 6])
     bias = b.f.flag("multimodal_projector_bias", default=True)
     return Parts(linears=two_linears(width, b.text, b.text, bias=bias), vectors=norm_of(2 * width))
@@ -194,7 +194,7 @@ def one_layer(b: Bridge) -> Parts:
 
 
 def scaled(b: Bridge) -> Parts:
-    """Idefics3 and SmolVLM: neighbouring patches side by side through one matrix."""
+    """Idefics3 and SmolVLM: adjacent patches concatenated, one matrix."""
     return Parts(linears=(plain("projection", b.vision * b.f.size("scale_factor") ** 2, b.text),))
 
 
@@ -212,7 +212,7 @@ def output_width(bias: bool) -> Projector:
 
 
 def with_norm(b: Bridge) -> Parts:
-    """LFM2-VL: patches side by side, a norm where asked, two linear layers."""
+    """LFM2-VL: patches concatenated, an optional norm, two linear layers."""
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle, bias = b.f.size("projector_hidden_size"), b.f.flag("projector_bias", default=True)
     normed = b.f.flag("projector_use_layernorm", default=True)
@@ -253,12 +253,12 @@ def _cross(h: int, source: int) -> tuple[tuple[str, int, int], ...]:
 
 
 def wide_sound(b: Bridge) -> Parts:
-    """Voxtral: several frames side by side through two matrices."""
+    """Voxtral: several frames concatenated, two matrices."""
     return Parts(linears=(plain("linear_1", b.v.size("intermediate_size"), b.text), plain("linear_2", b.text, b.text)))
 
 
 def normed_merge(b: Bridge) -> Parts:
-    """PaddleOCR-VL and Kimi: a norm, neighbouring patches side by side through two linear layers."""
+    """PaddleOCR-VL and Kimi: a norm, adjacent patches concatenated, two linear layers."""
     field = next((n for n in ("merge_kernel_size", "spatial_merge_size") if b.v.has(n)), "spatial_merge_size")
     rows, columns = b.v.sizes(field, length=2) or [2, 2]
     width = b.vision * rows * columns
@@ -279,7 +279,7 @@ def resampled(b: Bridge) -> Parts:
 
 
 def nothing(_: Bridge) -> Parts:
-    """The tower ends on the text's width by itself."""
+    """No projector: the tower's output has the text's width already."""
     return Parts()
 
 
@@ -379,7 +379,7 @@ _ROWS: dict[str, Multimodal] = {
 
 
 def read_mllama_text(f: Fields) -> TransformerShape:
-    """Llama 3.2's text model: gated cross-attention layers, which text without an image leaves out."""
+    """Llama 3.2's text model: gated cross-attention layers, which text without an image skips."""
     shape = readers()["llama"](f)
     count, hidden = int(shape.num_layers), int(shape.hidden_size)
     where = f.sizes("cross_attention_layers", least=0) or []
@@ -453,7 +453,7 @@ _TEXT_ALONE = (
     "glmasr", "qwen3_asr", "vibevoice_asr", "diffusion_gemma",
     "granite_docling", "glm_image", "glmga", "pi0", "fun_asr_nano", "vibevoice",
 )  # fmt: skip
-"""Classes whose towers are not described yet: their text part is read, and the rest is said to be missing."""
+"""Classes with towers that are not described yet: the text part is read and the rest reported as missing."""
 
 FAMILIES: dict[str, Reader] = {name: partial(read_multimodal, family=row) for name, row in _ROWS.items()}
 FAMILIES |= {name: partial(read_multimodal, family=Multimodal()) for name in _TEXT_ALONE}

@@ -1,4 +1,4 @@
-"""Heads that some encoder classes do not share with BERT's: spans by pooled positions, summaries, wide answers."""
+"""Heads that differ from BERT's: spans by pooled positions, summaries, wide answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OwnHead: TypeAlias = tuple[tuple[Linear, ...], tuple[Vectors, ...]] | None
 
 
 def summary_head(f: Fields, head: Head, hidden: int) -> OwnHead:
-    """XLM and FlauBERT: the first token straight to the labels; answers by begin, end given begin, and whether any."""
+    """XLM and FlauBERT: labels from the first token; answers by begin, end given begin, and whether there is one."""
     labels = num_labels(f)
     summary = plain("summary", hidden, labels, bias=True, rows=1)
     match head:
@@ -29,12 +29,12 @@ def summary_head(f: Fields, head: Head, hidden: int) -> OwnHead:
 
 
 def choice_without_dense(f: Fields, head: Head, hidden: int) -> OwnHead:
-    """ConvBERT and RoFormer: a choice is scored from the first token itself."""
+    """ConvBERT and RoFormer: a choice is scored directly from the first token."""
     return ((plain("classifier", hidden, 1, bias=True, rows=1),), ()) if head is Head.MULTIPLE_CHOICE else None
 
 
 def unpooled_spans(f: Fields, head: Head, hidden: int) -> OwnHead:
-    """LUKE pools for sequences alone."""
+    """LUKE pools only for sequence tasks."""
     match head:
         case Head.TOKEN_CLASSIFICATION:
             return (plain("classifier", hidden, num_labels(f), bias=True),), ()

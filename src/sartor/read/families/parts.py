@@ -1,4 +1,4 @@
-"""Pieces every family reader uses: norms, heads, grouping of layers into runs, what sits on top of the stack."""
+"""Parts that every family reader uses: norms, heads, grouping of layers into runs, the model's head."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_seque
 
 
 class Head(Enum):
-    """What the class named in ``architectures`` puts on top."""
+    """The head of the class named in ``architectures``."""
 
     LM = "lm"
     NONE = "none"
@@ -47,12 +47,12 @@ _SUFFIXES = (
 
 
 def head_of(f: Fields) -> Head:
-    """The head by the architecture's suffix; a language-model head where the file names none or another."""
+    """The head by the architecture's suffix; a language-model head if no other is named."""
     return next((head for suffix, head in _SUFFIXES if f.architecture.endswith(suffix)), Head.LM)
 
 
 def num_labels(f: Fields, default: int = 2) -> int:
-    """Classes of a classification head: the labels listed, or 2 (the published default; 3 for BART's kin)."""
+    """Classes of a classification head: the labels listed, or 2 (the published default; 3 for BART's relatives)."""
     labels = f.given("id2label") or f.given("label2id")
     if isinstance(labels, dict) and labels:
         return len(labels)
@@ -66,7 +66,7 @@ def rms(name: str = "norm") -> Norm:
 
 
 def layer_norm(name: str = "norm", *, weight: bool = True, bias: bool = True) -> Norm:
-    """A layer norm with weight and bias unless told otherwise."""
+    """A layer norm, by default with weight and bias."""
     return Norm(name=name, kind=NormKind.LAYER_NORM, weight=weight, bias=bias)
 
 
@@ -86,12 +86,12 @@ ROLES = {
 
 
 def with_roles(linears: Iterable[Linear]) -> tuple[Linear, ...]:
-    """The linear layers of an attention part that lists its own, each with the role that its name stands for."""
+    """Linear layers of an attention with its own list, with the role that each name stands for."""
     return tuple(replace(linear, role=ROLES.get(linear.name, linear.role)) for linear in linears)
 
 
 def group_layers(layers: Sequence[Layer]) -> tuple[Run, ...]:
-    """Equal layers as runs, in order of first appearance; ``positions`` only where a run is not one block."""
+    """Equal layers as runs, in order of first appearance; ``positions`` only if some run is not contiguous."""
     where: dict[int, list[int]] = {}
     seen: list[Layer] = []
     index: dict[int, int] = {}
@@ -125,14 +125,14 @@ def heads(f: Fields, hidden_size: int, *, head_dim: int | None = None) -> tuple[
 
 
 def check_kv_heads(f: Fields, num_heads: int, num_kv_heads: int) -> None:
-    """Every key/value head serves the same number of query heads."""
+    """Raise unless every key/value head serves the same number of query heads."""
     if num_heads % num_kv_heads:
         must = f"must divide num_attention_heads {num_heads}"
         raise f.refuse(KV_HEADS[0], num_kv_heads, must, nearest_divisors(num_heads, num_kv_heads))
 
 
 def check_experts(f: Fields, num_experts: int, experts_per_token: int, name: str = "num_experts_per_tok") -> None:
-    """A token cannot visit more experts than there are."""
+    """Raise if a token visits more experts than there are."""
     if experts_per_token > num_experts:
         must = f"must be at most the number of experts, {num_experts}"
         raise f.refuse(name, experts_per_token, must, str(num_experts))
@@ -144,5 +144,5 @@ def in_every_layer(stack: Stack, change: Callable[[Layer], Layer]) -> Stack:
 
 
 def in_main_layers(shape: TransformerShape, change: Callable[[Layer], Layer]) -> TransformerShape:
-    """The same in the only stack of a model."""
+    """The model, of a single stack, with ``change`` made to every layer."""
     return replace(shape, stacks=(in_every_layer(shape.main, change),))

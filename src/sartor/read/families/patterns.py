@@ -1,4 +1,4 @@
-"""Which layers see how far, and which hold experts: the patterns by which published classes vary their layers."""
+"""Patterns by which published classes vary their layers: attention windows, and which layers have experts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def everywhere(f: Fields, layers: int) -> list[Reach]:
 
 
 def by_layer_types(f: Fields, layers: int) -> list[Reach] | None:
-    """Spans from an explicit ``layer_types`` list, None where there is none."""
+    """Spans from an explicit ``layer_types`` list, None if there is none."""
     types = f.words("layer_types", length=layers)
     if types is None:
         return None
@@ -64,7 +64,7 @@ def window_where_used(f: Fields, layers: int) -> list[Reach]:
 
 
 def window_pattern(every: int, *names: str) -> Spans:
-    """Windows in all layers but each ``every``-th (Gemma 2: 2, Cohere 2: 4, Gemma 3: 6); a field may say another."""
+    """Windows in all layers except every ``every``-th (Gemma 2: 2, Cohere 2: 4, Gemma 3: 6), or as a field says."""
 
     def spans(f: Fields, layers: int) -> list[Reach]:
         if (said := by_layer_types(f, layers)) is not None:
@@ -95,7 +95,7 @@ def beam_spans(f: Fields, layers: int) -> list[Reach]:
 
 
 def full_first_of_four(f: Fields, layers: int) -> list[Reach]:
-    """Full attention in layers 0, 4, 8 ... and windows between (Granite with sliding windows)."""
+    """Full attention in layers 0, 4, 8 ..., windows in the others (Granite with sliding windows)."""
     if (said := by_layer_types(f, layers)) is not None:
         return said
     window = f.optional_size("sliding_window", least=0) or 0
@@ -111,7 +111,7 @@ def all_sparse(f: Fields, layers: int) -> list[bool]:
 
 
 def dense_first(*names: str, otherwise: int = 0) -> Sparse:
-    """The first so many layers are dense (DeepSeek's ``first_k_dense_replace``); ``otherwise`` where nothing says."""
+    """The first layers are dense (DeepSeek's ``first_k_dense_replace``), ``otherwise`` of them if no field says."""
 
     def sparse(f: Fields, layers: int) -> list[bool]:
         first = f.optional_size(*(names or ("first_k_dense_replace",)), least=0)
@@ -132,7 +132,7 @@ def sparse_steps(f: Fields, layers: int) -> list[bool]:
 
 
 def ernie_moe_sparse(f: Fields, layers: int) -> list[bool]:
-    """ERNIE 4.5: experts in every ``moe_layer_interval``-th layer from a first to a last one."""
+    """ERNIE 4.5: experts in every ``moe_layer_interval``-th layer within a range of layers."""
     first = f.optional_size("moe_layer_start_index", least=0) or 0
     last = f.optional_size("moe_layer_end_index", least=-1)
     last = layers - 1 if last is None or last == -1 else last
@@ -141,7 +141,7 @@ def ernie_moe_sparse(f: Fields, layers: int) -> list[bool]:
 
 
 def flint_sparse(f: Fields, layers: int) -> list[bool]:
-    """Flint: as Qwen's rule, the first two layers dense where the file lists none."""
+    """Flint: dense layers as listed, by default the first two."""
     dense = f.sizes("mlp_only_layers", least=0)
     return [i not in set(dense if dense is not None else (0, 1)) for i in range(layers)]
 

@@ -1,6 +1,6 @@
 """State-space models and their hybrids with attention: Mamba, Mamba-2, Jamba, Nemotron-H, Griffin, RWKV, xLSTM.
 
-Projections are `Linear` layers; the scan between them is described by the `StateSpaceMixer` and bound by memory.
+Projections are `Linear` layers; the `StateSpaceMixer` describes the memory-bound scan between them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def step_rank(f: Fields, hidden: int) -> int:
 def mamba2(
     f: Fields, hidden: int, inner: int, heads: int, *, in_bias: bool, out_bias: bool, normed: bool = True
 ) -> StateSpaceMixer:
-    """A Mamba-2 mixer by the names of its fields; the chunk is `CHUNK_SIZE` where the file does not say."""
+    """A Mamba-2 mixer from the config's fields; the chunk defaults to `CHUNK_SIZE`."""
     return mamba2_mixer(
         hidden,
         num_heads=heads,
@@ -96,7 +96,7 @@ def mamba2(
 
 
 def expanded_mamba2(f: Fields, hidden: int, *, in_bias: bool, out_bias: bool) -> StateSpaceMixer:
-    """A Mamba-2 mixer whose inner width is a multiple of the hidden size."""
+    """A Mamba-2 mixer with an inner width that is a multiple of the hidden size."""
     inner = f.size(*INNER) * hidden
     heads = f.size("mamba_n_heads", "num_heads", "n_mamba_heads")
     if inner % heads:
@@ -110,7 +110,7 @@ PURE = Family()
 
 
 def read_mamba(f: Fields) -> TransformerShape:
-    """Mamba and Falcon Mamba: nothing but mixers."""
+    """Mamba and Falcon Mamba: only mixers, no feed-forward parts."""
     hidden, count = f.essential("hidden_size", "d_model"), f.layers("num_hidden_layers", "n_layer")
     mixer = mamba(
         f, hidden, bias=f.flag("use_bias", default=False), inner=f.optional_size("intermediate_size", "d_inner")
@@ -119,7 +119,7 @@ def read_mamba(f: Fields) -> TransformerShape:
 
 
 def read_mamba2(f: Fields) -> TransformerShape:
-    """Mamba-2: nothing but mixers."""
+    """Mamba-2: only mixers, no feed-forward parts."""
     hidden, count = f.essential("hidden_size", "d_model"), f.layers("num_hidden_layers", "n_layer")
     heads, bias = f.size("num_heads"), f.flag("use_bias", default=False)
     inner = heads * f.size("head_dim")
@@ -128,7 +128,7 @@ def read_mamba2(f: Fields) -> TransformerShape:
 
 
 def read_rwkv(f: Fields) -> TransformerShape:
-    """RWKV-4 (arXiv 2305.13048): a decayed running mean in place of attention, squared ReLU with a gate."""
+    """RWKV-4 (arXiv 2305.13048): a decayed running mean instead of attention, squared ReLU with a gate."""
     hidden, count = f.essential("hidden_size"), f.layers()
     inner, width = (
         f.optional_size("attention_hidden_size") or hidden,
@@ -240,7 +240,7 @@ def read_falcon_h1(f: Fields) -> TransformerShape:
 
 
 def read_granite_hybrid(f: Fields) -> TransformerShape:
-    """Granite 4: Mamba-2 and attention by ``layer_types``, experts (or none) beside a shared feed-forward part."""
+    """Granite 4: Mamba-2 and attention by ``layer_types``, a shared feed-forward part, with or without experts."""
     family = Family(q_bias="attention_bias", out_bias="attention_bias", ffn=("shared_intermediate_size",))
     sizes = read_sizes(f, family)
     kinds = f.words("layer_types", "layers_block_type", length=sizes.layers) or ["linear_attention"] * sizes.layers
@@ -262,7 +262,7 @@ def read_granite_hybrid(f: Fields) -> TransformerShape:
 
 
 def is_ssm(kind: str) -> bool:
-    """Whether a layer type means the recurrent mixer, by its old or new name."""
+    """Whether a layer type is the recurrent mixer, by its old or new name."""
     return kind in ("mamba", "mamba2", "linear_attention", "recurrent")
 
 
@@ -294,7 +294,7 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
 
 
 def nemotron_kinds(f: Fields) -> list[str]:
-    """What each layer is, from ``hybrid_override_pattern`` (letters) or ``layers_block_type`` (words)."""
+    """The kind of each layer, from ``hybrid_override_pattern`` (letters) or ``layers_block_type`` (words)."""
     pattern = f.given("hybrid_override_pattern")
     if pattern is not None and f.given("layers_block_type") is None:
         if not isinstance(pattern, str) or not pattern or len(pattern) > 65536 or set(pattern) - set(_NEMOTRON_LETTERS):
@@ -310,7 +310,7 @@ def nemotron_kinds(f: Fields) -> list[str]:
 
 
 def nemotron_experts(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
-    """Experts without a gate, on a latent width where ``moe_latent_size`` is given, and shared ones."""
+    """Experts without a gate, on a latent width if ``moe_latent_size`` is given, and shared ones."""
     num, top_k, bias = f.size("n_routed_experts"), f.size("num_experts_per_tok"), choose(f, family.mlp_bias)
     check_experts(f, num, top_k)
     latent = f.optional_size("moe_latent_size")
@@ -354,7 +354,7 @@ def read_griffin(f: Fields) -> TransformerShape:
 
 
 def gated_recurrence(f: Fields, sizes: Sizes, width: int) -> StateSpaceMixer:
-    """Griffin's recurrent block: two branches, a short convolution, gates that are block-diagonal over the heads."""
+    """Griffin's recurrent block: two branches, a short convolution, gates that are block-diagonal over heads."""
     taps, heads = f.size("conv1d_width"), sizes.heads
     block = width // heads
     return StateSpaceMixer(

@@ -1,4 +1,4 @@
-"""T5 and its relatives: relative bias tables, head widths of their own, experts, and Gemma's halves (T5Gemma)."""
+"""T5 and its relatives: relative bias tables, head widths of their own, experts, and T5Gemma."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sartor.read.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class T5Kind:
-    """Habits of T5's kin: where the relative bias is, and whether the class ties its head whatever the file says."""
+    """Properties of a T5 class: where the relative bias is, and whether its head is tied whatever the file says."""
 
     bias_everywhere: bool = False
     ties_always: bool = True
@@ -22,7 +22,7 @@ class T5Kind:
 
 
 def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
-    """T5 and its relatives: relative bias tables, key and value width apart from the hidden size, RMS norms."""
+    """T5 and its relatives: relative bias tables, key and value width independent of the hidden size, RMS norms."""
     hidden, count = f.essential("d_model", *parts.HIDDEN), f.layers("num_layers", *parts.LAYERS)
     decoder_count = f.layers("num_decoder_layers") if f.optional_size("num_decoder_layers") else count
     encoder_only = f.architecture.endswith(("EncoderModel", "ForTokenClassification"))
@@ -54,7 +54,7 @@ def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
 
 
 def t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
-    """What stands on top where the class is no language model."""
+    """The head of a class that is not a language model."""
     match parts.head_of(f):
         case Head.SEQUENCE_CLASSIFICATION:
             dense = plain("classifier_dense", hidden, hidden, bias=True, rows=1)
@@ -68,7 +68,7 @@ def t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
 
 
 def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -> Stack:
-    """One of T5's stacks; its first layer holds the relative bias that all use."""
+    """One of T5's stacks; its first layer has the relative bias that all layers use."""
     heads, head_dim, width = f.size(*parts.HEADS), f.size("d_kv"), f.size("d_ff")
     table = Vectors(name="relative_bias", fixed=f.size("relative_attention_num_buckets") * heads, embedding=True)
     own = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=head_dim, causal=cross)
@@ -90,14 +90,14 @@ def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -
 
 
 def global_bias(f: Fields, heads: int) -> tuple[Vectors, ...]:
-    """LongT5's transient global attention: a norm per layer (its bias table is the first layer's)."""
+    """LongT5's transient global attention: a norm per layer (the bias table is in the first layer)."""
     if f.word("encoder_attention_type", default="local") != "transient-global":
         return ()
     return (Vectors(name="global_norm", per_hidden=1),)
 
 
 def switch_layers(f: Fields, layer: Layer, count: int, *, cross: bool) -> list[Layer]:
-    """Switch Transformer: one expert per token in every so-manieth layer (arXiv 2101.03961)."""
+    """Switch Transformer: one expert per token in every ``step``-th layer (arXiv 2101.03961)."""
     dense = layer.ffn
     assert isinstance(dense, DenseFfn)
     dense = replace(dense, gated=False, activation=f.word("dense_act_fn", default="relu"))
@@ -132,7 +132,7 @@ def read_longt5(f: Fields, kind: T5Kind) -> TransformerShape:
 
 
 def read_t5gemma(f: Fields) -> TransformerShape:
-    """T5Gemma: two Gemma 2 stacks, the decoder with a cross-attention (arXiv 2504.06225)."""
+    """T5Gemma: two Gemma 2 stacks, with cross-attention in the decoder (arXiv 2504.06225)."""
     encoder, decoder = (f.part(name, "t5_gemma_module") for name in ("encoder", "decoder"))
     width, vocab = encoder.essential("hidden_size"), decoder.essential("vocab_size")
     stacks = [t5gemma_stack(side, width, cross=side is decoder) for side in (encoder, decoder)]

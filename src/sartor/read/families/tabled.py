@@ -1,9 +1,9 @@
-"""What stands beside the text layers, where it is known by its sizes alone: towers, projectors, codecs, heads.
+"""Parameters outside the text layers of which only the sizes are known: towers, projectors, codecs, heads.
 
-``tensor_tables.json`` says for a model type how many parameters the published class holds outside its main stack's
-layers, as polynomials of config fields (``c * hidden_size**2 * num_hidden_layers + ...``), apart for the towers and for
-the text. ``lab/tensor_tables.py`` derives them from the shapes of the class's tensors and holds them against configs
-they were not derived from. Fields that change the structure are guards: with another value the count is a guess.
+``tensor_tables.json`` gives for each model type the number of parameters that the published class has outside its main
+stack's layers, as polynomials of config fields (``c * hidden_size**2 * num_hidden_layers + ...``), one for the towers
+and one for the text. ``lab/tensor_tables.py`` derives them from the shapes of the class's tensors and checks them on
+other configs. Fields that change the structure are guards: with another value the count is a guess.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TIED = "tie_word_embeddings"
 
 
 def is_tabled(model_type: str, architecture: str = "") -> bool:
-    """Whether the table knows what stands beside the text layers of a model type, or of one of its classes."""
+    """Whether the table has the parameters outside the text layers of a model type, or of one of its classes."""
     types = packaged_json("tensor_tables.json")["model_types"]
     return model_type in types or f"{model_type}:{architecture}" in types
 
 
 def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
-    """The shape of the text with the towers of its model type beside it, and the text outside the layers as built."""
+    """The text's shape with the towers of its model type and the text's parameters outside the layers added."""
     types = packaged_json("tensor_tables.json")["model_types"]
     entry = types.get(f"{f.model_type}:{f.architecture}") or types[f.model_type]
     values = {path: value_at(f, path, default) for path, default in entry["defaults"].items()}
@@ -51,7 +51,7 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
 
 
 def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
-    """What untying the head adds to the table's count, or tying it takes away."""
+    """Parameters that untying the head adds to the table's count (negative for tying it)."""
     kept, given = entry["guards"]["text"].get(TIED), f.given(TIED)
     if not shape.lm_head or not isinstance(kept, bool) or not isinstance(given, bool):
         return 0
@@ -60,7 +60,7 @@ def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
 
 
 def evaluate(f: Fields, terms: list[Any], values: dict[str, int]) -> int:
-    """The polynomial's value; a share of a parameter means that the sizes do not fit together."""
+    """The polynomial's value; a fractional result means that the sizes are inconsistent."""
     total = Fraction(0)
     for coefficient, powers in terms:
         term = Fraction(coefficient)
@@ -92,7 +92,7 @@ def value_at(f: Fields, path: str, default: int) -> int:
 
 
 def check_guards(f: Fields, entry: JsonDict, kind: str) -> None:
-    """Says which fields differ from those that the table holds for."""
+    """Record which fields differ from those that the table holds for."""
     for path, kept in entry["guards"][kind].items():
         given = _given(f, path)
         if given is not None and given != kept and path != TIED:

@@ -1,4 +1,4 @@
-"""Text parts of composite models that are decoder families under names of their own."""
+"""Text parts of composite models: decoder families with model types of their own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SHARED = Experts(
 
 
 def step3(f: Fields) -> TransformerShape:
-    """Step 3.5: a gate per head; sliding layers may have more heads; experts but in the first three layers."""
+    """Step 3.5: a gate per head; sliding layers may have more heads; experts except in the first three layers."""
     family = replace(
         LLAMA,
         qk_norm=QkNorm.HEAD,
@@ -84,7 +84,7 @@ def per_head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
 
 
 def voxtral_realtime(f: Fields) -> TransformerShape:
-    """Voxtral realtime's text part: a Mistral whose second norm is modulated through a bottleneck of 32."""
+    """Voxtral realtime's text part: Mistral with a second norm modulated through a bottleneck of 32."""
     shape = read_decoder(f, Family(spans=window_everywhere))
     main = shape.main
     h = int(main.hidden_size)
@@ -94,7 +94,7 @@ def voxtral_realtime(f: Fields) -> TransformerShape:
 
 
 def reference_window(f: Fields, layers: int) -> list[Reach]:
-    """Unlimited-OCR: windows that always see the reference tokens as well."""
+    """Unlimited-OCR: windows that also always see the reference tokens."""
     window = f.optional_size("sliding_window", least=0) or 0
     kinds = f.words("layer_types", length=layers) or ["reference_sliding_attention"] * layers
     return [Reach(window) if "sliding" in kind else Reach() for kind in kinds]

@@ -1,4 +1,4 @@
-"""Vision and audio towers: one reader, a table of what each tower class does beyond its config's fields."""
+"""Vision and audio towers: one reader, and a table of what each tower class does beyond its config."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FFN = ("intermediate_size", "encoder_ffn_dim")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
-    """Habits of a tower class.
+    """Properties of a tower class.
 
-    ``positions``: rows of the position table, as a function of fields and patches; ``around``: everything else that
-    stands around the layers (mergers, adapters, pooling heads).
+    ``positions``: rows of the position table, as a function of fields and patches; ``around``: everything else outside
+    the layers (mergers, adapters, pooling heads).
     """
 
     norm: Norm = field(default_factory=layer_norm)
@@ -50,7 +50,7 @@ class Tower:
 
 
 def read_tower(v: Fields, tower: Tower, *, name: str = "vision") -> Stack:
-    """The tower's stack; text alone does not run it (``tokens`` 0)."""
+    """The tower's stack; text does not pass it (``tokens`` 0)."""
     hidden, count = v.size(*tower.hidden), v.layers(*LAYERS)
     patches = grid(v) if tower.patch and tower.positions else 0
     rows = tower.positions(v, patches) if tower.positions else 0
@@ -99,7 +99,7 @@ def tower_layer(v: Fields, tower: Tower, hidden: int) -> Layer:
 
 
 def patch_vectors(v: Fields, tower: Tower, hidden: int) -> tuple[Vectors, ...]:
-    """The convolution that cuts the image (or short films) into patches."""
+    """The convolution that cuts the image (or short videos) into patches."""
     if not tower.patch:
         return ()
     down, across = v.sizes("patch_size", length=2) or [16, 16]
@@ -134,7 +134,7 @@ def pooling_head(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vect
 
 
 def merger(norm_vectors: int, out: str) -> Callable[[Fields, int], tuple[tuple[Linear, ...], tuple[Vectors, ...]]]:
-    """Qwen-VL's merger: neighbouring patches side by side through two linear layers to the text's width."""
+    """Qwen-VL's merger: adjacent patches concatenated, two linear layers to the text's width."""
 
     def around(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
         wide = hidden * v.size("spatial_merge_size") ** 2
@@ -164,7 +164,7 @@ def pixel_shuffle_adapter(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], t
 
 
 def gated_merger(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """GLM-4V's end: a norm, a strided convolution, a projection, a norm, a gated pair of matrices."""
+    """GLM-4V's output: a norm, a strided convolution, a projection, a norm, a gated pair of matrices."""
     out, width, merge = v.size("out_hidden_size"), v.size("intermediate_size"), v.size("spatial_merge_size")
     inner = width if v.model_type in ("glm4v_moe_vision", "glm4v_vision") else v.size("context_dim")
     inner = v.optional_size("context_dim") or inner
@@ -194,7 +194,7 @@ def tiles_and_gates(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[V
 
 
 def mask_token(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """InternVL's tower: a mask token when asked, a final norm unless it averages."""
+    """InternVL's tower: an optional mask token, a final norm unless it averages."""
     token = int(v.flag("use_mask_token", default=False))
     norm = 0 if v.flag("use_mean_pooling", default=True) else 2
     return (), (Vectors(name="mask_token_and_norm", per_hidden=token + norm),) if token + norm else ()
@@ -206,7 +206,7 @@ def sound_front(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vecto
 
 
 def omni_sound(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """Qwen2.5-Omni's ears: Whisper's convolutions, a projection to the text's width, marks of begin and end."""
+    """Qwen2.5-Omni's audio tower: Whisper's convolutions, a projection to the text's width, begin and end tokens."""
     out = v.size("output_dim")
     convolutions = sound_front(v, hidden)[1]
     marks = Vectors(name="begin_and_end", fixed=2 * out, embedding=True)
@@ -214,7 +214,7 @@ def omni_sound(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vector
 
 
 def strided_sound(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """Qwen3-Omni's ears: three strided convolutions in two dimensions, then three linear layers."""
+    """Qwen3-Omni's audio tower: three strided 2-d convolutions, then three linear layers."""
     width, out = v.size("downsample_hidden_size"), v.size("output_dim")
     bins = v.size("num_mel_bins")
     for _ in range(3):
@@ -228,24 +228,24 @@ def strided_sound(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vec
 
 
 def visual_words(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """Ovis2's end: logits over a visual vocabulary, normed; a norm behind the patches."""
+    """Ovis2's output: logits over a visual vocabulary with a norm; a norm after the patches."""
     words = v.size("vocab_size") - v.size("num_visual_indicator_tokens")
     head = plain("head", hidden * v.size("hidden_stride") ** 2, words)
     return (head,), (Vectors(name="head_norm", fixed=2 * words),)
 
 
 def learned_grid(v: Fields, patches: int) -> int:
-    """Positions of a learned grid that is interpolated to the image (Kimi)."""
+    """Rows of a learned position grid that is interpolated to the image (Kimi)."""
     return v.size("pos_emb_height", "init_pos_emb_height") * v.size("pos_emb_width", "init_pos_emb_width")
 
 
 def plus(extra: int) -> Callable[[Fields, int], int]:
-    """A position per patch and so many more."""
+    """A position per patch plus ``extra``."""
     return lambda v, patches: patches + extra
 
 
 def field_rows(name: str) -> Callable[[Fields, int], int]:
-    """As many positions as a field says."""
+    """As many positions as the field ``name`` says."""
     return lambda v, patches: v.size(name)
 
 

@@ -1,8 +1,8 @@
-"""A model type nobody described: read by its field names, every guess said, the interval widened.
+"""An unknown model type: read by its field names, with every guess recorded and the interval widened.
 
-The rules are those by which published decoder configs are named: an RMS-norm epsilon means RMS norms, a SiLU-like
-activation a gated feed-forward part, ``kv_lora_rank`` latent attention, a count of experts a mixture. What they
-leave open is a guess, and is listed as one.
+The rules follow the usual names in published decoder configs: an RMS-norm epsilon means RMS norms, a SiLU-like
+activation a gated feed-forward part, ``kv_lora_rank`` latent attention, a number of experts a mixture. Everything else
+is a guess, and listed as one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sartor.read.families.patterns import (
 from sartor.read.fields import Fields
 
 WIDENED = 1.5
-"""How much wider the interval of a model is whose class nobody described: its biases, norms and gates are guessed,
-which moves parameters by a percent or two and the feed-forward part by half where the gate is guessed wrongly."""
+"""Factor on the interval of a model of an unknown class: biases, norms and gates are guesses, which changes parameters
+by a percent or two, and the feed-forward part by half if the gate is guessed wrong."""
 BY_CLASS = 1.2
-"""The same where the class is known but the model type is not: a fork that may differ in details."""
+"""The same if the class is known but the model type is not: a fork that may differ in details."""
 
 NUM_EXPERTS = (
     "num_experts",
@@ -64,7 +64,7 @@ NOT_A_DECODER = {
 
 
 def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
-    """The shape that the field names suggest. Raises `InputError` where they settle too little."""
+    """The shape that the field names suggest. Raises `InputError` if they are not enough."""
     inner = next((f.nested(name) for name in NESTED if isinstance(f.given(name), dict)), None)
     if inner is not None:
         return _nested(f, inner, known)
@@ -90,7 +90,7 @@ def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
 
 
 def guess_family(f: Fields) -> Family:
-    """The habits of an unknown decoder class, each guess entered in the ledger."""
+    """The properties of an unknown decoder class, with each guess recorded in the ledger."""
     rms = _guess_rms(f)
     gated = _guess_gated(f, rms)
     bias = _bias_fields(f, rms)
@@ -128,7 +128,7 @@ def _as(f: Fields, model_type: str) -> Fields:
 
 
 def _with_own_head(f: Fields) -> Fields:
-    """A bare class whose repository has a language model for it is that language model: its weights have the head."""
+    """Treat a bare class as a language model if its repository has one for it: the weights then include the head."""
     own = f.given("auto_map")
     if not (isinstance(own, dict) and "AutoModelForCausalLM" in own and f.architecture.endswith("Model")):
         return f
@@ -139,10 +139,10 @@ def _with_own_head(f: Fields) -> Fields:
 
 
 def _nearest(f: Fields) -> Fields | None:
-    """The fields as the published model type has them whose layers these are, if a published type has them.
+    """The fields converted to a published model type with the same layers, if there is one.
 
-    A mixture over latent attention is DeepSeek's: V3 where a bias balances the experts (``noaux_tc``), else V2.
-    The first Qwen's layers are Qwen2's; its ``intermediate_size`` counts gate and up together (modeling_qwen.py).
+    A mixture over latent attention is DeepSeek's: V3 if a bias balances the experts (``noaux_tc``), else V2. The first
+    Qwen has Qwen2's layers, with an ``intermediate_size`` that counts gate and up together (modeling_qwen.py).
     """
     if f.has("linear_attn_config"):
         return None
@@ -156,7 +156,7 @@ def _nearest(f: Fields) -> Fields | None:
 
 
 def _class_known(f: Fields, known: Mapping[str, Reader]) -> str:
-    """The model type whose name the class begins with: ``LlamaForCausalLM`` -> ``llama``."""
+    """The model type in the class's name: ``LlamaForCausalLM`` -> ``llama``."""
     for suffix in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "Model"):
         if f.architecture.endswith(suffix):
             stem = f.architecture.removesuffix(suffix).lower()
@@ -165,7 +165,7 @@ def _class_known(f: Fields, known: Mapping[str, Reader]) -> str:
 
 
 def _nested(f: Fields, inner: Fields, known: Mapping[str, Reader]) -> TransformerShape:
-    """The text part of a composite model; what surrounds it is not counted, and said."""
+    """The text part of a composite model; the rest is not counted, which is recorded."""
     name = inner.path.removesuffix(".")
     reader = known.get(inner.model_type)
     sentence = f"model_type {_said(f)} is unknown: only its {name} is read, what surrounds it is not counted"

@@ -1,4 +1,4 @@
-"""Decoders built like no other: two-stream attention, recurrent depth, convolved queries and keys."""
+"""Decoders with unusual structures: two-stream attention, recurrent depth, convolved queries and keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
 
 
 def imagegpt(f: Fields) -> TransformerShape:
-    """ImageGPT: GPT-2 over colour clusters, norms without bias; its head leaves the start token out."""
+    """ImageGPT: GPT-2 over colour clusters, norms without bias; the head has no start token."""
     family = replace(GPT2, norm=layer_norm(bias=False))
     shape = read_decoder(replace(f, architecture="ImageGPTModel"), family)
     h, vocab = int(shape.hidden_size), int(shape.vocab_size)
@@ -55,7 +55,7 @@ def imagegpt(f: Fields) -> TransformerShape:
 
 
 def decision_transformer(f: Fields) -> TransformerShape:
-    """Decision Transformer: GPT-2 over returns, states and actions, each with an embedding and a head of its own."""
+    """Decision Transformer: GPT-2 over returns, states and actions, each with its own embedding and head."""
     quiet = replace(f, architecture="DecisionTransformerModel", raw={"vocab_size": 1, **f.raw})
     shape = read_decoder(quiet, GPT2)
     h, state, action = int(shape.hidden_size), f.size("state_dim"), f.size("act_dim")
@@ -146,7 +146,7 @@ def olmo_hybrid(f: Fields) -> TransformerShape:
 
 
 def hrm_text(f: Fields) -> TransformerShape:
-    """HRM: a slow and a fast stack of equal layers, run in cycles over the same weights."""
+    """HRM: a slow and a fast stack of equal layers, run repeatedly with the same weights."""
     family = replace(
         ATTENTION_BIAS,
         mlp_bias="mlp_bias",
@@ -172,7 +172,7 @@ def hrm_text(f: Fields) -> TransformerShape:
 
 
 def muse_spark_text(f: Fields) -> TransformerShape:
-    """Muse Spark: experts between two projections, gates on attention and on both residual sums."""
+    """Muse Spark: experts between two projections, gates on attention and both residual sums."""
     family = replace(ATTENTION_BIAS, norms=3, attention_linears=head_gate, spans=window_pattern(2))
     sizes = read_sizes(f, family)
     h, inner = sizes.hidden, f.size("moe_hidden_size")
@@ -200,7 +200,7 @@ def muse_spark_text(f: Fields) -> TransformerShape:
 
 
 def molmo2_text(f: Fields) -> TransformerShape:
-    """Molmo 2: query and key norms per head, further rows of the token table for image tokens."""
+    """Molmo 2: query and key norms per head, additional token-table rows for image tokens."""
     family = Family(q_bias="attention_bias", qk_norm=QkNorm.HEAD)
     shape = read_decoder(f, family)
     rows = f.optional_size("additional_vocab_size", least=0) or 0
@@ -208,7 +208,7 @@ def molmo2_text(f: Fields) -> TransformerShape:
 
 
 def embedding_gemma2_text(f: Fields) -> TransformerShape:
-    """EmbeddingGemma 2: Gemma 4 layers that look both ways, per-layer inputs made from the hidden state alone."""
+    """EmbeddingGemma 2: bidirectional Gemma 4 layers, per-layer inputs computed from the hidden state alone."""
     family = replace(ATTENTION_BIAS, norms=4, qk_norm=QkNorm.HEAD)
     sizes = read_sizes(f, family)
     h, kinds = sizes.hidden, gemma4_kinds(f, sizes)
@@ -235,7 +235,7 @@ def embedding_gemma2_text(f: Fields) -> TransformerShape:
 
 
 def zaya(f: Fields) -> TransformerShape:
-    """Zaya: attention in a compressed space with convolutions over queries and keys; a router of its own depth."""
+    """Zaya: attention in a compressed space with convolutions over queries and keys; a router of several layers."""
     family = replace(ATTENTION_BIAS, lm_head_bias="lm_head_bias")
     sizes = read_sizes(f, family)
     h, d, a, kv = sizes.hidden, sizes.head_dim, sizes.heads, sizes.kv_heads

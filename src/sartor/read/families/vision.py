@@ -1,4 +1,4 @@
-"""Models of images alone (ViT and its relatives), and of images beside text (CLIP, SigLIP)."""
+"""Image models (ViT and its relatives), and image-text pairs (CLIP, SigLIP)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sartor.read.fields import Fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageModel:
     """A tower that is the whole model. ``pooler``: the bare model ends in a dense layer on the first token;
-    ``doubled``: its classifier reads the first token and the mean of the others side by side."""
+    ``doubled``: the classifier reads the first token concatenated with the mean of the others."""
 
     tower: Tower
     tokens: Callable[[Fields], int] | None = None
-    """Tokens of one image (sound, film), where they are not its patches and the learned ones."""
+    """Tokens of one image (sound, video), if not its patches plus the learned ones."""
     pooler: bool = False
     doubled: bool = False
 
@@ -54,7 +54,7 @@ def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
 
 
 def detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
-    """YOLOS: class and box of each detection token, three linear layers each (arXiv 2106.00666)."""
+    """YOLOS: class and box of each detection token, by three linear layers each (arXiv 2106.00666)."""
     rows = f.size("num_detection_tokens")
     inner = plain("detection", hidden, hidden, bias=True, rows=rows)
     ends = (("class", num_labels(f) + 1), ("box", 4))
@@ -63,7 +63,7 @@ def detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
 
 
 def swiglu(f: Fields, stack: Stack) -> Stack:
-    """DINOv2's largest model has a gated feed-forward part of two thirds the width, rounded up to eights."""
+    """DINOv2's largest model has a gated feed-forward part of two thirds the width, rounded up to a multiple of 8."""
     if not f.flag("use_swiglu_ffn", default=False):
         return stack
     width = (int(int(stack.hidden_size) * (f.number("mlp_ratio") or 4) * 2 / 3) + 7) // 8 * 8
@@ -79,7 +79,7 @@ def spectrogram_patches(f: Fields) -> int:
 
 
 def film_patches(f: Fields) -> int:
-    """Patches of every few frames (VideoMAE, ViViT)."""
+    """Patches over several frames each (VideoMAE, ViViT)."""
     depth, *_ = f.sizes("tubelet_size") or [2]
     learned = int(f.model_type == "vivit")
     side = (f.sizes("tubelet_size") or [0])[-1] if learned else f.size("patch_size")
@@ -87,12 +87,12 @@ def film_patches(f: Fields) -> int:
 
 
 def unmasked_patches(f: Fields) -> int:
-    """The patches a masked autoencoder sees, and the class token (arXiv 2111.06377)."""
+    """The unmasked patches of a masked autoencoder, and the class token (arXiv 2111.06377)."""
     return int(grid(f) * (1 - (f.number("mask_ratio") or 0.75))) + 1
 
 
 def relative_positions(f: Fields, hidden: int) -> tuple[Vectors, ...]:
-    """BEiT's table of relative positions in each layer, where asked."""
+    """BEiT's optional table of relative positions in each layer."""
     if not f.flag("use_relative_position_bias", default=False):
         return ()
     side = f.size("image_size") // f.size("patch_size")
@@ -106,7 +106,7 @@ TEXT = Encoder(
 
 
 def read_clip_text(f: Fields) -> TransformerShape:
-    """CLIP's text encoder, causal; with a projection where the class has one."""
+    """CLIP's causal text encoder, with a projection if the class has one."""
     return _text_tower(replace(f, architecture="CLIPTextModel"), "WithProjection" in f.architecture)
 
 
@@ -125,7 +125,7 @@ def _text_tower(f: Fields, projected: bool) -> TransformerShape:
 
 
 def read_pair(f: Fields, *, text: str, vision: str) -> TransformerShape:
-    """CLIP and SigLIP: a text and an image encoder whose outputs are compared."""
+    """CLIP and SigLIP: a text and an image encoder with outputs that are compared."""
     t = f.part("text_config", text)
     v = f.part("vision_config", vision)
     clip = text.startswith("clip")

@@ -1,4 +1,4 @@
-"""Zamba and Zamba2: Mamba layers, some of which run after an attention block that they hold in common."""
+"""Zamba and Zamba2: Mamba layers, some of which follow a shared attention block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sartor.read.fields import Fields
 
 
 def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
-    """Zamba (arXiv 2405.16712) and Zamba2 (2411.15242): Mamba layers, some after a block they share."""
+    """Zamba (arXiv 2405.16712) and Zamba2 (2411.15242): Mamba layers, some after a shared block."""
     hidden, count = f.essential("hidden_size"), f.layers()
     kinds = f.words("layers_block_type", "layer_types", length=count) or zamba_kinds(f, count, second=second)
     ssm = zamba_mixer(f, hidden, second=second)
@@ -43,7 +43,7 @@ def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
 
 
 def zamba_kinds(f: Fields, count: int, *, second: bool) -> list[str]:
-    """The published layout where a file gives none."""
+    """The published layout, for files that give none."""
     if second:
         raise f.missing("layers_block_type")
     period, offset = f.size("attn_layer_period"), f.size("attn_layer_offset", least=0)
@@ -60,7 +60,7 @@ def zamba_mixer(f: Fields, hidden: int, *, second: bool) -> StateSpaceMixer:
 
 
 def zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer, DenseFfn, tuple[Linear, ...]]:
-    """The shared block: attention over the layer's input beside the embedding, feed-forward, adapters (Zamba2)."""
+    """The shared block: attention over layer input and embedding concatenated, feed-forward, adapters (Zamba2)."""
     heads = f.size("num_attention_heads")
     kv_heads = f.optional_size("num_key_value_heads") or heads
     head_dim = (None if second else f.optional_size("attention_head_dim")) or 2 * hidden // heads
@@ -86,14 +86,14 @@ def zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer
 
 
 def zamba_common(hybrid: Layer, hidden: int) -> int:
-    """Parameters of the block that hybrid layers hold in common."""
+    """Parameters of the block that hybrid layers share."""
     block = [*hybrid.mixers[0].linears(hidden)]
     block += hybrid.ffn.linears(hidden) if hybrid.ffn else ()
     return sum(int(x.params) for x in block) + 3 * hidden
 
 
 def zamba_adapters(layers: list[Layer], kinds: list[str], adapters: tuple[Linear, ...], blocks: int) -> list[Layer]:
-    """Every hybrid layer runs its own adapter; its block holds those of all layers that share it."""
+    """Every hybrid layer runs its own adapter, but a shared block stores those of all its layers."""
     hybrids = sum(kind == "hybrid" for kind in kinds)
     out, seen = [], 0
     for layer, kind in zip(layers, kinds, strict=True):

@@ -1,1 +1,1 @@
-"""From a running PyTorch module to a `TracedModel`. Modules here import torch; `extract` alone imports them, late."""
+"""From a running PyTorch module to a `TracedModel`. Modules here import torch; only `extract` imports them, lazily."""

@@ -1,4 +1,4 @@
-"""A trace folded: layers that ran equal operators are one kind of layer, its operators counted."""
+"""Folding of a trace: layers that ran equal operators become one kind of layer with operator counts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sartor.read.torch_trace.records import Record
 from sartor.read.traced_roles import traced_role
 
 OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}
-"""Kinds that a module is: its path is the operator's whole name."""
+"""Kinds that are a whole module: the module's path is the operator's name."""
 
 
 APART = 4
-"""Equal operators of one layer that stay rows of their own (its residual sums); more are counted in one (a loop)."""
+"""Up to this many equal operators of one layer stay separate (its residual sums); more get one row with a count."""
 GRADIENTS = {"aten::sum": "bias_grad", "aten::add": "grad_sum"}
-"""What a backward kernel of one operator is: the sum of a bias's gradient over rows, the sum of two branches'."""
+"""Names of backward kernels of one operator: the sum of a bias gradient over rows, the sum of two gradients."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FoldedLayer:
-    """A kind of layer: where it is, which layer modules are of it, how many of its executions there were."""
+    """A kind of layer: its place, the layer modules of this kind, and their number of executions."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class Folded:
 
 @dataclass(slots=True)
 class _Entry:
-    """An operator of one part of the model, as often as it ran there."""
+    """An operator of one part of the model, with how often it ran there."""
 
     operator: Operator
     call: TracedCall
@@ -70,8 +70,8 @@ def fold(
     """Fold the records of a trace.
 
     ``places`` are the layer modules, ``runs`` how often each module ran, ``classes`` the class of each module by path,
-    ``sizes`` the parameters of each layer module, ``tokens`` those of the trace. ``fused``: memory-bound neighbours of
-    one module are one kernel.
+    ``sizes`` the parameters of each layer module, ``tokens`` the number of tokens. ``fused``: consecutive memory-bound
+    operators of one module are one kernel.
     """
     sections = _sections(records, places)
     owner = _kernel_owners(classes)
@@ -101,7 +101,7 @@ def _sections(records: list[Record], places: Sequence[LayerPlace]) -> dict[str, 
 
 
 def _kernel_owners(classes: dict[str, str]) -> dict[str, str]:
-    """Activation functions join the module around them: its gate, its bias, its product with another branch."""
+    """Activation functions belong to the kernel of the module around them, with its gate, bias or product."""
     wanted = re.compile(r"(GELU|SiLU|ReLU|Activation|Tanh|Sigmoid|Softplus|Mish|ELU|Dropout|Identity|Swish)")
     return {path: path.rpartition(".")[0] for path, name in classes.items() if path and wanted.search(name)}
 
@@ -115,7 +115,7 @@ def _entries(
     owner: dict[str, str],
     times: int,
 ) -> list[_Entry]:
-    """Operators of one part in the order they first ran; those that ran more than `APART` times are counted in one."""
+    """Operators of one part in the order they first ran; more than `APART` equal ones become one with a count."""
     out: dict[object, list[_Entry]] = {}
     for group in groups:
         record = records[group[0]]
@@ -130,8 +130,8 @@ def _entries(
 
 
 def _counted(found: list[_Entry], times: int) -> list[_Entry]:
-    """Equal operators of one part as rows: each of a few, so that the edges stay true, or one with a count for many or
-    where the part itself ran several times."""
+    """Equal operators of one part: separate if they are few, so that the edges stay exact; one with a count if they are
+    many or the part itself ran several times."""
     if times > 1 or len(found) > APART:
         return [replace(found[0], count=len(found))]
     return [replace(each, key=(each.key[0], i)) for i, each in enumerate(found)]
@@ -157,7 +157,7 @@ def _call(group: Group, records: list[Record], where: str, made: Made) -> Traced
 
 
 def _operator_name(where: str, made: Made, call: str) -> str:
-    """The module's path, and what it does there unless the module is nothing else."""
+    """The module's path, and the kind of operator unless the module is just that."""
     operator = made.operator
     if isinstance(operator, MemoryBound) and operator.kind not in OWN_NAME | {
         MemoryBoundKind.SCAN,
@@ -175,9 +175,9 @@ def _kinds(
     runs: dict[str, int],
     sizes: Mapping[str, int],
 ) -> list[FoldedLayer]:
-    """Layer modules of one list that hold as many parameters and ran equal GEMMs are one kind (the first and the
-    last may differ in a copy); its operators are those that most of them ran. Named after the list and, where it has
-    several kinds, the first of each."""
+    """Layer modules of one list with equal numbers of parameters and equal GEMMs are one kind (the first and the last
+    may differ in a copy); its operators are those that most of them ran. It is named after the list and, if that has
+    several kinds, the first module."""
     found: dict[object, list[LayerPlace]] = {}
     for place in places:
         if place.path in entries:
@@ -212,7 +212,7 @@ def _assemble(
     places: Sequence[LayerPlace],
     tokens: int,
 ) -> Folded:
-    """All entries in execution order, counts over all layers of a kind, and the edges between them."""
+    """All entries in execution order, with counts over all layers of a kind and the edges between them."""
     rows: list[tuple[_Entry, int | None, int]] = [(e, None, e.count) for e in entries.get("", [])]
     for i, kind in enumerate(kinds):
         times = max(kind.count // len(kind.members), 1)
@@ -233,7 +233,7 @@ def _assemble(
 
 
 def _place(kinds: list[FoldedLayer], entries: dict[str, list[_Entry]]) -> None:
-    """Positions of every execution among all layers: by when each module first ran; repeats follow one another."""
+    """Positions of every execution among all layers, by when each module first ran; repeats are consecutive."""
     order = sorted(
         ((entries[m.path][0].first, number, i) for number, kind in enumerate(kinds) for i, m in enumerate(kind.members))
     )
@@ -245,8 +245,8 @@ def _place(kinds: list[FoldedLayer], entries: dict[str, list[_Entry]]) -> None:
 
 
 def _parts(rows: list[tuple[_Entry, int | None, int]], records: list[Record]) -> list[Part]:
-    """Layers, what comes before the last of them (embedding), what comes after (head); a backward operator goes with
-    its module's forward one."""
+    """The part of each row: layer, embedding (before the last layer), head (after it); a backward operator is in the
+    part of its module's forward."""
     forward = [i for i, (e, number, _) in enumerate(rows) if number is not None and not _is_back(e, records)]
     if not forward:
         return [Part.LAYER] * len(rows)
@@ -277,7 +277,7 @@ def _edges(
     kinds: list[FoldedLayer],
     records: list[Record],
 ) -> Iterator[tuple[int, int]]:
-    """Who reads whose output, between the rows: those of a layer's first member, and of what surrounds layers."""
+    """Data dependencies between rows, for the first member of each kind of layer and what is outside the layers."""
     row_of_key = {(number, e.key): i for i, (e, number, _) in enumerate(rows)}
     row_of_record: dict[int, int] = {}
     kind_of = {m.path: number for number, kind in enumerate(kinds) for m in kind.members}

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ", "")
-"""Classes to build where a config names none, in this order; the last is the bare model."""
+"""Classes to build if a config names none, in this order; the last is the bare model."""
 LEFT_OUT = ("quantization_config", "compression_config", "auto_map", "transformers_version", "torch_dtype", "dtype")
 WITH_LOSS = ("CausalLM", "MaskedLM", "ConditionalGeneration", "LMHeadModel", "WithLMHead", "Seq2SeqLM")
 PADDED = {"roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "esm", "xmod", "data2vec-text"}
-"""Families whose positions start after the padding index: two fewer tokens fit."""
+"""Families with positions that start after the padding index: two fewer tokens fit."""
 NAME = "sartor"
 
 
 def trace_config(fields: JsonMap, *, train: bool, fused: bool = True, **words: Any) -> TracedModel:
-    """Trace a config's model: with the attention that takes no mask, or, where the model wants one, with its own eager
+    """Trace a config's model with our attention, which takes no mask, or, if that fails, with the model's own eager
     attention. ``words`` are those of `hugging_face`. Raises ``InputError``."""
     subject = hugging_face(fields, train=train, **words)
     try:
@@ -60,9 +60,9 @@ def hugging_face(
     architecture: str = "",
     eager: bool = False,
 ) -> Subject:
-    """The subject of a config's fields: its published class, fed token ids (and pixels or features where that is its
-    main input). ``eager``: with its own attention, masks and all. Raises ``InputError`` where transformers builds no
-    such model."""
+    """The subject for a config's fields: its published class, fed token ids (or pixels or features, if those are its
+    main input). ``eager``: with the model's own attention and masks. Raises ``InputError`` if transformers cannot build
+    the model."""
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     config = _config(fields, source)
@@ -93,7 +93,7 @@ def known_types() -> list[str]:
 
 
 def _not_yet(*_: object, **__: object) -> NoReturn:
-    """Stands for our attention while a model is built; the recorder's takes its place before it runs."""
+    """Placeholder for our attention while a model is built; the recorder's replaces it before the model runs."""
     raise RuntimeError("attention ran before it was traced")
 
 
@@ -116,7 +116,7 @@ def _config(fields: JsonMap, source: str) -> Any:
 
 
 def _numbers(value: object) -> Any:
-    """Infinities, which JSON lacks, as transformers writes them (``{"__float__": "Infinity"}``)."""
+    """Replace infinities as transformers writes them, since JSON has none (``{"__float__": "Infinity"}``)."""
     if isinstance(value, dict):
         return float(value["__float__"]) if set(value) == {"__float__"} else {k: _numbers(v) for k, v in value.items()}
     return [_numbers(each) for each in value] if isinstance(value, list) else value
@@ -125,7 +125,7 @@ def _numbers(value: object) -> Any:
 def _build(
     config: Any, architecture: str, named: list[str], dtype: str, source: str, eager: bool
 ) -> tuple[Any, tuple[str, ...]]:
-    """The model on the meta device, with our attention, or with its own eager one where it takes no other."""
+    """The model on the meta device, with our attention, or with its own eager one if it accepts no other."""
     name = architecture or next((a for a in named if hasattr(transformers, a)), "") or _auto_class(config.model_type)
     if not name or not hasattr(transformers, name):
         raise InputError("architecture", name or config.model_type, "is not a class of the installed transformers")
@@ -156,7 +156,7 @@ def _auto_class(model_type: str) -> str:
 
 
 def _prepare(config: object, attention: str) -> None:
-    """Our attention everywhere (it takes no mask), no cache, no kernels of another library."""
+    """Use our attention everywhere (it takes no mask), no cache, no kernels of other libraries."""
     for part in [config, *[v for v in vars(config).values() if hasattr(v, "to_diff_dict")]]:
         if not hasattr(part, "pad_token_id"):
             part.pad_token_id = None
@@ -167,7 +167,7 @@ def _prepare(config: object, attention: str) -> None:
 
 
 def _longest(config: Any) -> int:
-    """Positions the model has: its table's rows, or any number where positions are computed."""
+    """Number of positions of the model: rows of its table, or a large number if positions are computed."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "max_target_positions")
     found = next((getattr(text, n) for n in names if isinstance(getattr(text, n, None), int)), None)
@@ -177,7 +177,7 @@ def _longest(config: Any) -> int:
 
 
 def _inputs(model: Module, config: object, batch: int, seq: int, train: bool) -> tuple[JsonDict, int]:
-    """What a step is given: ids, and labels where the class has a loss over them."""
+    """Inputs of a step: ids, and labels if the class has a loss over them."""
     accepted = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     ids = torch.zeros(batch, seq, dtype=torch.long, device="meta")
@@ -205,7 +205,7 @@ def _inputs(model: Module, config: object, batch: int, seq: int, train: bool) ->
 
 
 def _makes_text(model: Module) -> bool:
-    """Whether the class has a loss over tokens, and so runs on text alone."""
+    """Whether the class has a loss over tokens, so that text alone suffices."""
     return any(word in type(model).__name__ for word in WITH_LOSS)
 
 

@@ -1,8 +1,8 @@
-"""Memory-bound operators: which run as one kernel, what that kernel moves, and what to call it.
+"""Memory-bound operators: which run as one kernel, the bytes it moves, and its name.
 
-Eager PyTorch launches a kernel for every operator. Those of one module that follow each other without a product between
-them are one kernel where they are fused (torch.compile, hand-written kernels): it reads what comes from outside and
-writes what leaves; backward it reads the forward kernel's inputs and recomputes.
+Eager PyTorch launches a kernel for every operator. With fusion (torch.compile, hand-written kernels), consecutive
+operators of one module without a GEMM in between are one kernel, which reads inputs from outside and writes outputs
+used outside; in backward it reads the forward kernel's inputs and recomputes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sartor.read.torch_trace.nouns import Made, dtype_of, is_product
 from sartor.read.torch_trace.records import Read, Record
 
 Group = tuple[int, ...]
-"""Indices of records that are one kernel; it runs in the place of the last of them."""
+"""Indices of records that form one kernel; it runs at the position of the last one."""
 
 ACTIVATIONS = {
     "silu", "gelu", "relu", "tanh", "sigmoid", "softplus", "mish", "leaky_relu", "hardswish", "elu", "threshold",
@@ -35,7 +35,7 @@ COPIES = {"_to_copy", "copy_", "clone", "contiguous"}
 
 
 def group_kernels(indices: Sequence[int], records: list[Record], owner: dict[str, str], fused: bool) -> list[Group]:
-    """Records of one part of a model in execution order, as kernels: GEMMs alone, the rest together where ``fused``.
+    """Records of one part of a model in execution order, as kernels: GEMMs alone, the rest together if ``fused``.
 
     ``owner`` maps a module's path to the module whose kernel it joins (an activation function: the module around it).
     """
@@ -53,9 +53,8 @@ def group_kernels(indices: Sequence[int], records: list[Record], owner: dict[str
 
 
 def _joined(groups: list[Group], records: list[Record], owner: dict[str, str]) -> list[Group]:
-    """Kernels of one module with a product between them that neither waits for: an activation and the product with
-    another branch. The later one moves up where all it reads is there, else the earlier one moves down to its only
-    reader."""
+    """Join two kernels of one module that a GEMM separates, such as an activation and its product with another branch.
+    The later one moves up if all its inputs exist there, else the earlier one moves down to its only reader."""
     of_record = {i: g for g, group in enumerate(groups) for i in group}
     readers: dict[int, set[int]] = {}
     for i in of_record:
@@ -104,8 +103,8 @@ class Traffic:
         return outside + sum(self.records[i].output_bytes for i in group if self._leaves(i, group))
 
     def _inputs(self, group: Group, *, backward: bool) -> dict[tuple[int, int], float]:
-        """What a kernel reads: backward, forward tensors that another kernel never wrote out are recomputed from that
-        kernel's own inputs."""
+        """Bytes by tensor that a kernel reads. In backward, forward tensors that were never written out are recomputed
+        from the inputs of the kernel that made them."""
         members, out = set(group), dict[tuple[int, int], float]()
         for i in group:
             for read in self.records[i].reads:
@@ -122,14 +121,14 @@ class Traffic:
         return out
 
     def _leaves(self, i: int, group: Group) -> bool:
-        """Whether a kernel must write what ``i`` makes: another reads it in the same pass, or nobody does."""
+        """Whether a kernel must write the output of ``i``: another kernel of the same pass reads it, or none at all."""
         readers = self.consumers.get(i, set())
         same_pass = {r for r in readers if self.records[r].backward == self.records[i].backward}
         return bool(same_pass - set(group)) or not readers
 
 
 def _distinct(record: Record) -> dict[tuple[int, int], float]:
-    """Bytes of every tensor a record reads, once each."""
+    """Bytes of every tensor a record reads, each counted once."""
     found: dict[tuple[int, int], float] = {}
     for read in record.reads:
         key = (read.producer, read.storage)
@@ -138,13 +137,13 @@ def _distinct(record: Record) -> dict[tuple[int, int], float]:
 
 
 def _size(record: Record, read: Read) -> float:
-    """Of a table that is looked up, only the rows that are taken are read."""
+    """Bytes read; for a table lookup only the rows taken."""
     looked_up = record.call.split("::")[-1] in LOOKUPS and read is record.reads[0]
     return min(read.bytes, record.output_bytes) if looked_up else read.bytes
 
 
 def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_class: str) -> Made:
-    """One kernel's operator; rows and columns are those of the largest tensor it touches."""
+    """The operator of one kernel; rows and columns are those of the largest tensor it touches."""
     members = [records[i] for i in group]
     looked_up = any(r.call.split("::")[-1] in LOOKUPS for r in members)
     shapes = [s for r in members for s in (*r.outputs, *(() if looked_up else (read.shape for read in r.reads)))]
@@ -167,7 +166,7 @@ def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_c
 
 
 def kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind:
-    """What a kernel is by the operators in it and the class of its module."""
+    """The kind of a kernel by its operators and the class of its module."""
     raw = {r.call.split("::")[-1] for r in members}
     calls = {word.removesuffix("_backward").removesuffix("_dense").removesuffix("_") for word in raw}
     kinds = MemoryBoundKind
@@ -192,7 +191,7 @@ def kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind
 
 
 def _kernel_name(kind: MemoryBoundKind, calls: set[str]) -> str:
-    """The name a calibration may know a kernel by, as the built-in lowering gives it."""
+    """The kernel name used by calibrations, as in the built-in lowering."""
     if kind is not MemoryBoundKind.ACTIVATION:
         return ""
     return "silu_and_mul" if {"silu", "mul"} <= calls else "gelu" if "gelu" in calls else ""

@@ -1,4 +1,4 @@
-"""Which modules are the repeated layers of a model."""
+"""Finds the repeated layers of a model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """One layer module: its path, and the path of the list it stands in."""
+    """One layer module: its path, and the path of the list that contains it."""
 
     path: str
     container: str
 
 
 def find_layers(model: Module) -> tuple[LayerPlace, ...]:
-    """Members of the outermost lists (``ModuleList``, ``Sequential``) that hold repeated parts; none where no list
-    does."""
+    """Members of the outermost lists (``ModuleList``, ``Sequential``) that hold repeated parts; empty if there is no
+    such list."""
     found: list[LayerPlace] = []
     _descend(model, "", found)
     return tuple(found)
@@ -37,7 +37,7 @@ def _descend(module: Module, path: str, found: list[LayerPlace]) -> None:
 
 
 def _is_stack(module: Module) -> bool:
-    """A list of layers: two members of one class, or a single member that is made of parts (one layer of many runs)."""
+    """Whether it is a list of layers: two members of one class, or one member with parts (a layer run many times)."""
     if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
         return False
     children = [child for child in module.children() if _has_params(child)]

@@ -1,4 +1,4 @@
-"""From what PyTorch dispatched to the operators of ``sartor.operators``: GEMMs, attention, convolutions."""
+"""From PyTorch's dispatched operators to those of ``sartor.operators``: GEMMs, attention, convolutions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DTYPES = {
     "float8_e5m2": DType.FP8,
     "int8": DType.INT8,
 }
-"""PyTorch's element types by ours; integers and booleans of other widths are indices, priced by their bytes alone."""
+"""PyTorch's element types -> ours; other integers and booleans are indices, priced only by their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An operator made from a record, the suffix of its name, and how it grows."""
+    """An operator made from a record, the suffix of its name, and the size that grows with the batch."""
 
     operator: Operator
     suffix: str
@@ -33,12 +33,12 @@ class Made:
 
 
 def is_product(record: Record) -> bool:
-    """Whether a record stands for itself; others are memory-bound and may be one kernel with their neighbours."""
+    """Whether a record is an operator of its own; others are memory-bound and may be fused with their neighbours."""
     return record.call in _MAKERS
 
 
 def products(record: Record, records: list[Record]) -> tuple[Made, ...]:
-    """The operators of a record that ``is_product``."""
+    """The operators of a record for which ``is_product`` is true."""
     return tuple(_MAKERS[record.call](record, records))
 
 
@@ -65,7 +65,7 @@ def _matrix_product(record: Record, records: list[Record]) -> Iterator[Made]:
 
 
 def _layout(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Layout, bool]:
-    """Layout by the strides of two matrices; True where the product is priced as its transpose (B' A')."""
+    """Layout from the strides of two matrices; True if the product is priced as its transpose (B' A')."""
     a_by_k = len(a) < 2 or a[-1] == 1 or a[-2] != 1
     b_by_n = len(b) < 2 or b[-1] == 1 or b[-2] != 1
     if a_by_k:
@@ -74,8 +74,8 @@ def _layout(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Layout, bool]:
 
 
 def _pass_and_growth(record: Record, records: list[Record]) -> tuple[Pass, Grows]:
-    """A product with a weight computes outputs or, backward, its input's gradient; where both operands vary though the
-    forward product had a weight, it is the weight's gradient."""
+    """A product with a weight computes outputs or, in backward, its input's gradient; it is the weight's gradient if
+    both operands depend on the batch although the forward product had a weight."""
     first, second = record.facts["operands"]
     a, b = record.reads[first], record.reads[second]
     if not record.backward:
@@ -107,7 +107,7 @@ def _growth(record: Record) -> Grows:
 
 
 def _grouped(record: Record, records: list[Record]) -> Iterator[Made]:
-    """``_grouped_mm``: rows of all experts times one weight each; of 2-d operands alone the weights' gradients."""
+    """``_grouped_mm``: rows of all experts times one weight each; with two 2-d operands the weights' gradients."""
     first, second = record.facts["operands"]
     a, b = record.reads[first].shape, record.reads[second].shape
     dtype = dtype_of(record.dtype)
@@ -164,8 +164,8 @@ def _scan(record: Record, records: list[Record]) -> Iterator[Made]:
 
 
 def _convolution(record: Record, records: list[Record]) -> Iterator[Made]:
-    """A convolution as the product it amounts to: rows are output places, contracted are inputs under the kernel. One
-    filter per channel (depthwise) multiplies too little to be a product: it is bound by memory."""
+    """A convolution as its equivalent GEMM: rows are output positions, k the inputs under the kernel. With one filter
+    per channel (depthwise) it is memory-bound instead."""
     facts = record.facts
     shape = facts["grad"] if record.backward else record.outputs[0]
     groups, (outs, ins, *kernel) = facts["groups"], facts["weight"]

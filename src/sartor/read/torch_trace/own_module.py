@@ -1,4 +1,4 @@
-"""Any ``nn.Module`` of a user's own: an import path to a factory, and the inputs to call what it makes with."""
+"""A user's own ``nn.Module``: the import path of a factory, and the inputs to call its module with."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _call(factory: Callable[..., object], source: str) -> Any:
         if "meta" not in str(error):
             raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
     try:
-        return factory()  # asks its own tensors for values while it is made: on the host, then without memory
+        return factory()  # it reads tensor values while being built: build on the host, then drop the memory
     except Exception as error:
         raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
 
@@ -134,7 +134,7 @@ def _parameters(factory: Callable[..., object]) -> JsonMap:
 
 
 def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> tuple[tuple[object, ...], JsonDict]:
-    """Inputs said on the command line win over the factory's."""
+    """Inputs from the command line take precedence over the factory's."""
     if words:
         args: list[object] = []
         named: JsonDict = {}
@@ -170,7 +170,7 @@ def _forward_names(model: Module) -> list[str]:
 
 
 def parse_input(word: str) -> tuple[str, Any]:
-    """``x=8x1024:bfloat16`` as its name and a tensor without memory. float32 where no dtype is said."""
+    """``x=8x1024:bfloat16`` as a name and a meta tensor. The default dtype is float32."""
     found = _INPUT.match(word)
     if not found:
         raise InputError("input", word, "must read NAME=SHAPE:DTYPE", EXAMPLE)
@@ -189,7 +189,7 @@ def _meta(value: object) -> Any:
 
 
 def _sizes(values: Sequence[Any]) -> tuple[int, int]:
-    """Sequences and tokens per sequence: the first two axes of the first input; one token where it has fewer than three
+    """Sequences and tokens per sequence: the first two axes of the first input; one token if it has fewer than three
     axes and is not integer ids."""
     tensors = [t for t in values if isinstance(t, torch.Tensor) and t.dim()]
     if not tensors:

@@ -1,7 +1,7 @@
-"""Watches every operator a module dispatches, forward and backward, with the module it belongs to.
+"""Records every operator a module dispatches, forward and backward, with the module it belongs to.
 
-A backward operator runs outside any module: the autograd node it runs in carries the sequence number that it was given
-when the forward operator was dispatched, and that tells the module.
+A backward operator runs outside any module: its autograd node has the sequence number that was assigned when the
+forward operator was dispatched, and that identifies the module.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ FREE = {
     "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided", "aten::is_same_size",
     "aten::_local_scalar_dense", "aten::sym_size", "aten::record_stream", "aten::set_", "aten::resize_",
 }  # fmt: skip
-"""Operators that start no kernel; views are told by their schema."""
+"""Operators that launch no kernel; views are recognized by their schema."""
 PRODUCTS = {
     "aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_grouped_mm": 0, "aten::_scaled_mm": 0,
     "aten::mv": 0, "aten::dot": 0, "aten::addmv": 1,
 }  # fmt: skip
-"""Where the first operand of a product stands among the arguments."""
+"""Index of a product's first operand among the arguments."""
 ELEMENTWISE = {
     "aten::mul", "aten::add", "aten::sub", "aten::div", "aten::neg", "aten::rsqrt", "aten::pow", "aten::silu",
     "aten::gelu", "aten::exp", "aten::sigmoid", "aten::tanh", "aten::silu_backward", "aten::gelu_backward",
 }  # fmt: skip
-"""Operators whose output has the shape and dtype of their (contiguous, floating) first operand."""
+"""Operators with an output of the shape and dtype of their (contiguous, floating) first operand."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Records of everything dispatched inside its context; ``fail_place`` says where it stood when an error came."""
+    """Records everything dispatched inside its context."""
 
     def __init__(self, model: Module, inputs: Any) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     @contextmanager
     def watching(self) -> Iterator[Recorder]:
-        """Hooks on every module's forward, while inside."""
+        """Install hooks on every module's forward while inside."""
         before = register_module_forward_pre_hook(self._enter)
         after = register_module_forward_hook(self._leave, always_call=False)
         try:
@@ -73,7 +73,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     @property
     def path(self) -> str:
-        """Module that is running, or whose backward is."""
+        """The module that is running forward or backward."""
         if torch._C._current_graph_task_id() == -1:
             return self._stack[-1]
         node = torch._C._current_autograd_node()
@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def add(
         self, call: str, tensors: list[Tensor], outputs: list[Tensor], facts: JsonDict, path: str | None = None
     ) -> None:
-        """Put down one operator that read ``tensors`` and wrote ``outputs``."""
+        """Record one operator that read ``tensors`` and wrote ``outputs``."""
         reads = tuple(self._read(t) for t in tensors)
         first = outputs[0] if outputs else tensors[0] if tensors else None
         here, backward = self.path if path is None else path, torch._C._current_graph_task_id() != -1
@@ -106,7 +106,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._owner[_storage(tensor)] = (len(self.records) - 1, varies)
 
     def mark(self, tensor: Tensor) -> None:
-        """A tensor from outside that depends on the model's inputs: the gradient that backward begins with."""
+        """Mark a tensor from outside as depending on the model's inputs: the gradient that backward begins with."""
         self._owner[_storage(tensor)] = (-1, True)
 
     def __torch_dispatch__(
@@ -151,7 +151,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _enter(self, module: Module, _args: object) -> None:
         name = self._names.get(module, self._stack[-1])
-        if torch._C._current_graph_task_id() == -1:  # not a layer that is computed again
+        if torch._C._current_graph_task_id() == -1:  # not a recomputed layer
             self.calls[name] = self.calls.get(name, 0) + 1
         self._stack.append(name)
 
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._stack.pop()
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        """Bytes that autograd keeps of this module's forward: every storage once, parameters not."""
+        """Count the bytes that autograd saves in this module's forward: each tensor once, without parameters."""
         storage = _storage(tensor)
         if storage not in self._params:
             key = f"{self._stack[-1]}\0{self._owner.get(storage, (-1, False))[0]}"
@@ -168,14 +168,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return tensor
 
     def place(self, error: BaseException) -> str:
-        """``operator X in module Y at file:line`` of an error that came from tracing."""
+        """``operator X in module Y at file:line`` for an error during tracing."""
         module = self._stack[-1] or "(the model itself)"
         return f"operator {self.last_call or 'none yet'} in module {module}{line_of(error)}"
 
 
 def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
-    """The output of a plain elementwise operator on tensors without memory, or None where PyTorch must say: its own
-    rules in Python take most of a trace's time."""
+    """The output of a plain elementwise operator on meta tensors, or None if PyTorch must compute it: PyTorch's own
+    shape rules in Python take most of a trace's time."""
     first = args[0] if args else None
     if not isinstance(first, torch.Tensor) or not _is_plain(first):
         return None
@@ -195,7 +195,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _joins(other: Tensor, first: Tensor) -> bool:
-    """Whether an operand leaves the first one's shape and dtype as they are."""
+    """Whether combining with ``other`` keeps the first operand's shape and dtype."""
     if other.dtype != first.dtype or not _is_plain(other):
         return False
     return bool(other.shape == first.shape) or (
@@ -204,7 +204,7 @@ def _joins(other: Tensor, first: Tensor) -> bool:
 
 
 def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
-    """Whether a shape broadcasts to a larger one and leaves it as it is."""
+    """Whether the small shape broadcasts to the large one without changing it."""
     return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
@@ -247,7 +247,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _bytes(tensor: Tensor) -> float:
-    """Of the elements that lie in memory: a stride of 0 repeats them."""
+    """Bytes of the elements in memory: a stride of 0 repeats them."""
     size = float(tensor.element_size())
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= length if stride or length == 0 else 1

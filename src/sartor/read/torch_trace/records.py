@@ -1,4 +1,4 @@
-"""What a trace consists of: one record for every operator PyTorch dispatched, without torch's own types."""
+"""The records of a trace: one for every operator PyTorch dispatched, without torch's own types."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from sartor.json_types import JsonDict
 
 @dataclass(slots=True, kw_only=True)
 class Read:
-    """A tensor that an operator read: who made it (a record's index, -1: a parameter or input) and how large it is."""
+    """A tensor that an operator read: its producer (a record's index; -1: a parameter or input) and its size."""
 
     producer: int
     storage: int
-    """Tells tensors of one producer apart, and parameters from each other."""
+    """Distinguishes tensors of one producer, and parameters from each other."""
     shape: tuple[int, ...]
     bytes: float
-    """Of the elements it really has: expanded dimensions are read once."""
+    """Bytes of the elements in memory: expanded dimensions are read once."""
     param: str = ""
     varies: bool = False
-    """Whether it depends on the model's inputs: if not, it does not grow with the batch."""
+    """Whether it depends on the model's inputs; only then it grows with the batch."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """One dispatched operator. ``path`` is the module it ran in; of backward operators the module of the forward one.
+    """One dispatched operator. ``path`` is the module it ran in; for a backward operator, that of the forward one.
 
-    ``facts`` are what its kind needs beside shapes: strides of a product's operands, heads of an attention.
+    ``facts`` are what its kind needs besides shapes: strides of a product's operands, heads of an attention.
     """
 
     call: str
@@ -38,7 +38,7 @@ class Record:
     dtype: str
     facts: JsonDict = field(default_factory=dict)
     twin: int = -1
-    """Of a backward operator, the record of the forward one."""
+    """For a backward operator, the index of the forward record."""
 
     @property
     def varies(self) -> bool:

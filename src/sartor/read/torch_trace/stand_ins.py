@@ -1,7 +1,7 @@
-"""Operators that PyTorch has several kernels for, put down as the one they are: attention and selective scans.
+"""Stand-ins for what PyTorch runs as several kernels but counts as one operator: attention and selective scans.
 
-A stand-in returns tensors of the right shape and tells the recorder; nothing is computed. Attention under a mask counts
-as full unless the caller says it is causal or windowed.
+A stand-in returns tensors of the right shape and records the operator; nothing is computed. Attention with a mask
+counts as full unless the caller says it is causal or windowed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Scan(torch.autograd.Function):  # type: ignore[misc]
-    """A selective scan over [b, channels, s] with the tensors it reads, to [b, channels, s]."""
+    """A selective scan over [b, channels, s] with the other tensors it reads, to [b, channels, s]."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, recorder: Recorder, facts: JsonDict, hidden: Tensor, *others: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
 
 
 class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
-    """Puts `_Attention` where ``torch.nn.functional.scaled_dot_product_attention`` is called: by that name from
-    anywhere (also from inside PyTorch's own modules), or as a function imported before."""
+    """Replaces ``torch.nn.functional.scaled_dot_product_attention`` by `_Attention`, whether called by that name (also
+    inside PyTorch's own modules) or as a function imported before."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         facts = attention_facts(query, key, value, causal=is_causal, window=0)
         shape = query.shape
-        if query.dim() != 4:  # leading axes beyond one are batches all the same; none means one head
+        if query.dim() != 4:  # all leading axes but the last are batches; none means one head
             lead = [t.reshape(-1, *((1,) * (t.dim() < 3)), *t.shape[-3:]) for t in (query, key, value)]
             out = _Attention.apply(*lead, self.recorder, facts)
             return out.reshape(*shape[:-1], value.shape[-1])
@@ -108,7 +108,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
 
 
 def attention_facts(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, window: int) -> JsonDict:
-    """Sizes of an attention from its tensors' last three axes (heads, tokens, width)."""
+    """Sizes of an attention from the last three axes (heads, tokens, width) of its tensors."""
     heads = query.shape[-3] if query.dim() > 2 else 1
     kv_heads = key.shape[-3] if key.dim() > 2 else 1
     batch = 1
@@ -128,7 +128,7 @@ def attention_facts(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, 
 
 
 def hugging_face_attention(recorder: Recorder) -> Any:
-    """An attention for ``transformers.AttentionInterface.register``: it is given no mask, and needs none."""
+    """An attention for ``transformers.AttentionInterface.register``; it gets and needs no mask."""
 
     def attend(
         module: Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object = None, **words: Any
@@ -145,7 +145,7 @@ def hugging_face_attention(recorder: Recorder) -> Any:
 
 @contextmanager
 def selective_scans(recorder: Recorder) -> Iterator[None]:
-    """Puts `_Scan` where a model's own loop over the sequence stands (Mamba and its relatives), while inside."""
+    """Replaces a model's own loop over the sequence (Mamba and its relatives) by `_Scan` while inside."""
     import sys
 
     def scan(

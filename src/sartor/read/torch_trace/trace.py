@@ -1,4 +1,4 @@
-"""Runs a module once, forward and backward, on tensors without memory, and folds what it did."""
+"""Runs a module once, forward and backward, on meta tensors, and folds the trace."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ASKS_FOR_VALUES = ("_local_scalar_dense", "meta tensors", "Meta tensors", "meta 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is to be traced: a module on the meta device, how to call it, and what to run backward from.
+    """A module to trace, on the meta device, with the inputs to call it with.
 
-    ``inputs`` are the call's keyword arguments, ``args`` its positional ones. ``attention`` is told the recorder and
-    makes the model use the stand-in. ``lenient``: values asked of tensors are taken as 1.
+    ``inputs`` are the call's keyword arguments, ``args`` its positional ones. ``attention`` gets the recorder and makes
+    the model use the stand-in. ``lenient``: tensor values that the model reads are taken as 1.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _untraceable(subject: Subject, recorder: Recorder, error: Exception) -> Inpu
 
 
 def _backward(out: object, subject: Subject, recorder: Recorder) -> None:
-    """From the loss where there is one, else from every output that depends on a parameter."""
+    """Run backward from the loss if there is one, else from every output that depends on a parameter."""
     loss = getattr(out, "loss", None)
     if loss is not None:
         loss.backward()
@@ -124,7 +124,7 @@ def _leaves(tree: object) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def values_are_one() -> Iterator[list[str]]:
-    """Lets a forward pass ask a tensor without memory for a value: masks are all ones, scales are one."""
+    """Let a forward pass read values of meta tensors: masks are all ones, scales are one."""
     names = ("item", "__bool__", "__int__", "__float__", "tolist")
     kept = {name: getattr(torch.Tensor, name) for name in names}
     asked: list[str] = []
@@ -149,7 +149,7 @@ def values_are_one() -> Iterator[list[str]]:
 
 
 def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, notes: tuple[str, ...]) -> TracedModel:
-    """The traced model: parameters counted by part, layers with what they hold and keep."""
+    """The traced model: parameters by part, layers with their parameters and saved bytes."""
     model, graph = subject.model, folded.graph
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     layers = tuple(_layer(kind, model, sizes, recorder, folded) for kind in folded.layers)
@@ -217,8 +217,8 @@ def _whole(subject: Subject, sizes: Mapping[str, int], recorder: Recorder) -> Tr
 
 
 def _outside(recorder: Recorder, folded: Folded) -> tuple[set[str], set[str]]:
-    """Names of parameters outside the layers that are read before the last of them starts; and of those, the ones read
-    again after it (a head that is the token table)."""
+    """Names of parameters outside the layers that are read before the last layer starts; and those of them that are
+    read again after it (a head tied to the token table)."""
     paths = [m.path + "." for kind in folded.layers for m in kind.members]
     lead = tuple(paths)
     forward = [r for r in recorder.records if not r.backward]
@@ -249,7 +249,7 @@ def _weights(op: object) -> float:
 
 
 def _main_dtype(model: Module) -> Any:
-    """The dtype most parameters have."""
+    """The most common dtype of the parameters."""
     found: dict[str, int] = {}
     for p in model.parameters():
         word = str(p.dtype).removeprefix("torch.")
@@ -258,13 +258,13 @@ def _main_dtype(model: Module) -> Any:
 
 
 def _vocab(model: Module, width: int) -> int:
-    """Rows of the largest token table; where there is none the width of the last product."""
+    """Rows of the largest token table; if there is none, the width of the last product."""
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     return max(tables, default=width)
 
 
 def _handed_on(folded: Folded, number: int | None) -> tuple[int, ...]:
-    """Shape of the last forward output of a kind of layer; of the last layer for None."""
+    """Shape of the last forward output of a kind of layer (None: of the last layer)."""
     pairs = zip(folded.graph.operators, folded.calls, strict=True)
     found = [
         call.outputs[0]

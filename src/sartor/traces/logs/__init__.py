@@ -1,1 +1,1 @@
-"""Training logs: what a trainer prints of its steps, and what it says of its plan."""
+"""Training logs: what a trainer prints about its steps and its plan."""

@@ -1,4 +1,4 @@
-"""Facts of the plan that a log says beside its steps: argument dumps, device meshes, names of configurations."""
+"""Facts about the plan in a log: argument dumps, device meshes, names of configurations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"Applied selective activation checkpointing", "selective"),
     ),
 }
-"""Words that stand for a choice; the first that is found."""
+"""Patterns that stand for a choice; the first match counts."""
 GPUS: Mapping[str, str] = {
     r"Tesla V100|\bV100-SXM2": "v100",
     r"\bA100-SXM4-80GB|\bA100-SXM-80GB": "a100_sxm",
@@ -62,7 +62,7 @@ NAMED = {"pp": "pp", "tp": "tp", "cp": "cp", "ep": "ep", "mbs": "microbatch_size
 _NAMED = re.compile(r"(?<![a-zA-Z0-9])(pp|tp|cp|ep|mbs|gbs|seq)(\d{1,9})(?![0-9])")
 _NODES = re.compile(r"(?<![a-zA-Z0-9])(\d{1,5})n(\d{1,3})g(?![a-zA-Z0-9])")
 LEAST_NAMED = 3
-"""Parts in the name of a configuration that make it one: ``pp4-cp1-ep8-mbs1``."""
+"""Least number of parts in the name of a configuration, such as ``pp4-cp1-ep8-mbs1``."""
 _MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([^\]]{1,200})\]")
 
 
@@ -72,7 +72,7 @@ def arguments_in(text: str) -> dict[str, str]:
 
 
 def facts_in(text: str) -> dict[str, int | str]:
-    """What the lines before the first step say of plan and job."""
+    """Facts about plan and job in the lines before the first step."""
     found: dict[str, int | str] = {}
     for line in text.splitlines():
         found |= _configuration_name(line)
@@ -91,7 +91,7 @@ def facts_in(text: str) -> dict[str, int | str]:
 
 
 def gpu_named(text: str) -> str | None:
-    """The catalogue's name of the device that a text names; None for none that is known."""
+    """The catalogue's name of the device mentioned in a text; None if no known one is."""
     return next((name for pattern, name in GPUS.items() if re.search(pattern, text)), None)
 
 

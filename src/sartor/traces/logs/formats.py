@@ -3,8 +3,8 @@
 Sources (2026-11-23): megatron/training/training.py ``training_log`` and ``report_memory``; torchtitan
 components/metrics.py; deepspeed/utils/timer.py ``ThroughputTimer`` and runtime/pipe/engine.py; litgpt/pretrain.py;
 nanotron trainer.py ``train_step_logs``; NeMo lightning/pytorch/callbacks/progress_printer.py; MLPerf's mlperf_logging;
-published logs in issues (huggingface/nanotron 23, 390; NVIDIA-NeMo/Speech 14850; deepspeedai/DeepSpeed 2629).
-The trainers' sources are recalled, the published lines were read.
+published logs in issues (huggingface/nanotron 23, 390; NVIDIA-NeMo/Speech 14850; deepspeedai/DeepSpeed 2629). The
+trainers' sources are from memory; the published logs were read.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sartor.units import GIB
 
 NUMBER = r"([0-9][0-9,]{0,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?)"
 HUMAN = NUMBER + r"([KMGTB]?)"
-"""A number with the suffix of thousands that nanotron prints."""
+"""A number with a suffix such as K or M, as nanotron prints."""
 MEGABYTES = 2.0**20
 TERA = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One number of a line: the quantity it is of, where it stands, and its unit in SI."""
+    """One number in a line: its quantity, pattern and unit in SI."""
 
     of: str
     """``step_s``, ``tokens_per_s``, ``device_tokens_per_s``, ``samples_per_s``, ``flops_per_s``, ``allocated_bytes``,
-    ``reserved_bytes``, or a fact of whole numbers (``global_batch_size``)."""
+    ``reserved_bytes``, or a whole-number fact (``global_batch_size``)."""
     where: re.Pattern[str]
     unit: float = 1.0
 
@@ -39,15 +39,15 @@ class LogFormat:
     trainer: str
     title: str
     marks: tuple[str, ...]
-    """Words that every line of a step holds."""
+    """Words that every step line contains."""
     iteration: re.Pattern[str]
     readings: tuple[Reading, ...]
     beside: tuple[Reading, ...] = ()
-    """On lines of their own, said of the step before."""
+    """Numbers on lines of their own that belong to the step before."""
     counts_samples: bool = False
-    """The iteration is a number of samples."""
+    """Whether the iteration counts samples."""
     clock: re.Pattern[str] | None = None
-    """The time at which a line was printed, where that alone tells how long steps take."""
+    """Time stamp of a line, for logs in which only this tells how long steps take."""
     units: tuple[str, ...] = field(default_factory=tuple)
 
 
@@ -180,4 +180,4 @@ PITH = LogFormat(
 FORMATS = (MEGATRON, TORCHTITAN, DEEPSPEED, DEEPSPEED_PIPELINE, LITGPT, NANOTRON, NEMO, MLPERF, PITH)
 
 RANK = re.compile(r"^\s{0,4}(?:\[(?:default|rank)?(\d{1,6})\]:|(\d{1,6}): )")
-"""The rank that a launcher puts before each line; lines of the first one count."""
+"""The rank that a launcher puts before each line; only lines of the first one seen count."""

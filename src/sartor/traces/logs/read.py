@@ -1,4 +1,4 @@
-"""A training log as the runs it holds: the trainer is found by its lines, none is assumed."""
+"""A training log as the runs it holds; the trainer is recognized by its step lines."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sartor.units import FloatArray, IntArray
 MAX_LOG_BYTES = 200_000_000
 """Largest log that is read."""
 LONGEST_LINE = 4000
-"""Characters of a line that are looked at."""
+"""Only this many characters of a line are read."""
 MOST_HEADER = 2_000_000
-"""Characters before the first step of a run in which facts are looked for."""
+"""Only this many characters before a run's first step are searched for facts."""
 LARGEST = 1e30
-"""Any number above is not one that a trainer prints."""
+"""Larger numbers are ignored."""
 MUST = "must be a training log: Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron or MLPerf (:::MLLOG)"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,12}m")
@@ -32,13 +32,13 @@ _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
 def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
-    """Every run of a log, in order; a run ends where the iteration goes back. Raises `InputError`."""
+    """Every run of a log, in order; a new run begins where the iteration number decreases. Raises `InputError`."""
     data = read_bytes(Path(path), field, "must be a training log", most=MAX_LOG_BYTES)
     return parse_log(_COLOURS.sub("", data.decode(errors="replace")), str(path), field)
 
 
 def parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
-    """The runs of a log's text. Raises `InputError` where it holds no step of any known trainer."""
+    """The runs of a log's text. Raises `InputError` if it has no step line of a known trainer."""
     lines = text.splitlines()
     form = _format_of(lines)
     if form is None:
@@ -51,7 +51,7 @@ def parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
 
 
 def _rates(run: RunLog) -> tuple[FloatArray, ...]:
-    """Any of these tells how fast it ran."""
+    """The arrays from which step times can be derived."""
     return run.step_s, run.tokens_per_s, run.device_tokens_per_s, run.samples_per_s
 
 
@@ -65,7 +65,7 @@ class _LogPart:
 
 
 def _format_of(lines: Sequence[str]) -> LogFormat | None:
-    """The format whose step lines are the most."""
+    """The format with the most step lines; None if no line matches."""
     counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in FORMATS]
     best, form = max(counts, key=lambda each: each[0])
     return form if best else None
@@ -139,7 +139,7 @@ def _value(each: Reading, line: str) -> float | None:
 
 
 def _clock(form: LogFormat, part: _LogPart, row: dict[int, int]) -> FloatArray:
-    """When each step's line was printed, in seconds."""
+    """Time at which each step's line was printed [s]."""
     times = np.full(len(row), np.nan)
     for iteration, line in part.steps if form.clock else ():
         found = form.clock.search(line) if form.clock else None
@@ -166,7 +166,7 @@ def _derived(
     arguments: dict[str, str],
     year: str,
 ) -> RunLog:
-    """The run, with what follows from what its lines say: seconds from samples, tokens or, last, the clock."""
+    """The run, with step times derived from samples, tokens or, as the last resort, the clock."""
     empty = np.full(iteration.size, np.nan)
     facts = {**_from_arguments(arguments), **facts}
     batch = facts.get("global_batch_size")
@@ -208,7 +208,7 @@ ARGUMENTS = {
     "global_batch_size": "global_batch_size",
     "seq_len": "seq_length",
 }
-"""Facts by the names of Megatron's arguments."""
+"""Fact -> Megatron's argument."""
 
 
 def _from_arguments(arguments: dict[str, str]) -> dict[str, int | str]:
@@ -218,8 +218,8 @@ def _from_arguments(arguments: dict[str, str]) -> dict[str, int | str]:
 
 
 def _trainer(form: LogFormat, arguments: dict[str, str], year: str) -> str:
-    """As ``--framework`` calls it, with the year as its release; Megatron's forks are told by their arguments, as are
-    its releases before 2022."""
+    """The trainer's name for ``--framework``, with the year as release. Megatron's forks, and its releases before 2022,
+    are recognized by their arguments."""
     if form is MEGATRON and ("checkpoint_activations" in arguments or "DDP_impl" in arguments):
         year = year or "2021"
     fork = form is MEGATRON and arguments.get("deepspeed") == "True"

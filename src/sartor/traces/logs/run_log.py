@@ -1,4 +1,4 @@
-"""A training run as its log tells it: per step the seconds, rates and bytes, and the facts of the plan found beside."""
+"""A training run from its log: seconds, rates and bytes per step, and facts about the plan."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sartor.step.measured import MeasuredRun
 from sartor.units import FloatArray, IntArray
 
 SLOWER = 0.05
-"""A leading step this much slower than the median of the later half still warms up (compilation, allocator, data)."""
+"""A leading step this much slower than the median of the later half is warm-up (compilation, allocator, data)."""
 WARM_UP = 0.5
-"""Most of a log that may count as warm-up: a run whose steps get faster to its end has no steady ones."""
+"""Largest share of a log that counts as warm-up: a run that gets faster until its end has no steady steps."""
 LEAST_AFTER = 2
-"""Steps that must be left before the first one is dropped."""
+"""With no more known steps than this, the first one is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """One run of a log; arrays have one entry per printed step, NaN where its line does not say."""
+    """One run of a log; arrays have one entry per printed step, NaN where its line does not give it."""
 
     trainer: str
     """As ``--framework`` calls it."""
@@ -28,28 +28,28 @@ class RunLog:
     iteration: IntArray
     step_s: FloatArray
     tokens_per_s: FloatArray
-    """Of the whole job."""
+    """Whole job."""
     device_tokens_per_s: FloatArray
     samples_per_s: FloatArray
-    """Sequences, of the whole job."""
+    """Sequences per second, whole job."""
     flops_per_s: FloatArray
-    """Per GPU, as the trainer counts FLOPs: which terms it counts is found by ``sartor diagnose``."""
+    """Per GPU, as the trainer counts FLOPs (`sartor diagnose` finds which terms it counts)."""
     allocated_bytes: FloatArray
-    """Peak of the allocator's tensors on the device that prints."""
+    """Peak memory of allocated tensors on the device that prints."""
     reserved_bytes: FloatArray
-    """Peak of what the allocator holds."""
+    """Peak memory reserved by the allocator."""
     facts: Mapping[str, int | str] = field(default_factory=dict)
-    """Fields of the plan and job that the log says, by the names of ``--fix`` and of the options."""
+    """Facts about plan and job in the log, by the names of ``--fix`` and of the options."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """The dump of Megatron's arguments, where there is one."""
+    """The dump of Megatron's arguments, if there is one."""
     units: tuple[str, ...] = ()
-    """What this trainer's numbers mean, in sentences."""
+    """Sentences that explain this trainer's numbers."""
     index: int = 0
     num_runs: int = 1
-    """Runs in the file; this is number ``index`` of them, from 0."""
+    """Number of runs in the file; ``index`` counts from 0."""
 
     def knowing(self, **facts: int | str | None) -> RunLog:
-        """The run with facts that somebody else says, and what follows from them."""
+        """The run with facts from another source added, and the columns that follow from them."""
         known = {**self.facts, **{name: value for name, value in facts.items() if value is not None}}
         batch, seq, devices = (_number(known, name) for name in ("global_batch_size", "seq_len", "num_devices"))
         tokens = _filled(self.tokens_per_s, self.device_tokens_per_s * devices)
@@ -59,18 +59,18 @@ class RunLog:
         return replace(self, facts=known, step_s=step_s, tokens_per_s=tokens)
 
     def number(self, fact: str) -> int | None:
-        """A fact that is a whole number; None where the log does not say it."""
+        """A whole-number fact; None if the log does not give it."""
         value = self.facts.get(fact)
         return value if isinstance(value, int) else None
 
     @property
     def tokens_per_step(self) -> int | None:
-        """Of the whole job, from its rate and step time."""
+        """Tokens of the whole job, from rate times step time."""
         return _whole(self.steady(self.tokens_per_s * self.step_s))
 
     @property
     def device_tokens_per_step(self) -> int | None:
-        """The same of one GPU."""
+        """Tokens of one GPU, from rate times step time."""
         return _whole(self.steady(self.device_tokens_per_s * self.step_s))
 
     @property
@@ -85,14 +85,14 @@ class RunLog:
         return next(int(i) for i in known[1:] if times[i] <= limit or i >= most)
 
     def steady(self, values: FloatArray) -> FloatArray:
-        """The values of steady steps that the log has."""
+        """The known values of steady steps."""
         after = values[self.warm_up :]
         found: FloatArray = after[np.isfinite(after)]
         return found
 
     @property
     def measured(self) -> MeasuredRun:
-        """What it showed."""
+        """Medians over the steady steps, and peak memory."""
         times = self.steady(self.step_s)
         return MeasuredRun(
             step_s=_median(times),
