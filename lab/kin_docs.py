@@ -241,6 +241,7 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
         residual._load.cache_clear()
 
 
+@cache
 def _joint_without(generation: str) -> dict[str, Any]:
     """The joint fits made without a generation (lab/fit_joint.py), and what their interval would have been."""
     table = tomllib.loads(HELD_OUT.read_text(encoding="utf-8"))

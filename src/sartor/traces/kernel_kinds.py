@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 
@@ -71,6 +72,7 @@ def kernel_kinds(trace: KernelTrace) -> IntArray:
     return found
 
 
+@lru_cache(maxsize=4096)
 def kind_of(kernel: str, operator: str = "") -> KernelKind:
     """The name decides for collectives, copies, attention and optimizers; else the operator, then the name again."""
     by_name = next((kind for kind, pattern in _KERNEL if pattern.search(kernel[:300])), KernelKind.UNKNOWN)
