@@ -41,7 +41,7 @@ long: .venv/dev.stamp ## every test with its many cases (the whole zoo in a brow
 	SARTOR_LONG=1 $(BIN)/python -m pytest -n $(JOBS)
 
 test-torch: .venv/torch.stamp ## install the torch extra and run the tests that want it
-	$(BIN)/python -m pytest -n $(JOBS) -m torch $$(grep -rl 'mark\.torch' tests --include='test_*.py')
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m torch $$(grep -rl 'mark\.torch' tests --include='test_*.py')
 
 format: .venv/dev.stamp ## rewrite the code in the house format
 	$(BIN)/ruff format .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,12 @@ settings.load_profile("house")
 
 # A worker of pytest-xdist is told a width of its own, which piped output would honour.
 os.environ.pop("COLUMNS", None)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of collected tests hold is looked through once, not at every full collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
