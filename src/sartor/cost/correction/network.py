@@ -6,7 +6,7 @@ coefficients and no others: refit or replace them and it is not found. Written b
 
 A network sees a problem through numbers without units only (how compute, traffic and launch compare on this device,
 tiles over SMs, what tiles waste, operands over L2), so another device of the same die can borrow it. Outside what it
-was fitted on the factor fades to 1. Rows are evaluated in blocks of one fixed size, padded, so that an entry of an
+was fitted on the factor fades to 1. Rows are evaluated in panels of one fixed size, padded, so that an entry of an
 array equals the scalar call to the last bit. What it gains, and where it was found to lose: docs/concepts/residual.md.
 """
 
@@ -42,7 +42,7 @@ Fitted: TypeAlias = GemmCoefficients | GroupedCoefficients | AttentionCoefficien
 """Coefficients that networks correct."""
 
 BLOCK = 512
-"""Rows evaluated together."""
+"""Most rows evaluated together."""
 
 PANEL = 32
 """Rows of one GEMM: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications). Its threads
@@ -158,7 +158,7 @@ def forward(residual: Residual, features: Weights) -> tuple[Weights, Weights]:
 def _evaluate(
     residual: Residual, columns: Mapping[str, Array], features: Callable[[Mapping[str, Array]], Weights]
 ) -> tuple[Array, Array]:
-    """Blocks of one size, the last filled up with its own first row."""
+    """Blocks of whole panels, the last filled up with its own first row."""
     size = next(iter(columns.values())).size
     log_factor, trust = np.empty(size), np.empty(size)
     for start in range(0, size, BLOCK):
@@ -171,9 +171,8 @@ def _evaluate(
 
 
 def _filled(values: Array) -> Array:
-    if values.size == BLOCK:
-        return values
-    return np.concatenate([values, np.full(BLOCK - values.size, values[0])])
+    missing = -values.size % PANEL
+    return np.concatenate([values, np.full(missing, values[0])]) if missing else values
 
 
 def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None:
