@@ -67,8 +67,50 @@ def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit
     return _answer(model, hint, lower_bound, 1, PATIENCE_S, limit_s * WORK_PER_S)
 
 
-def _solver(model: _Model, workers: int, time_limit_s: float, work: float) -> CpSolver:
-    solver: CpSolver = model.cp.CpSolver()
+def solve_stretch(
+    block: OpBlock, hint: Timetable, lower_bound: int, longest: int, work: float
+) -> tuple[int, Timetable]:
+    """A lower bound for operators on one core each, of more than ``longest`` where nothing is as short, and the best
+    schedule known, ``hint`` or a shorter one. ``work`` counts the solver's own units, with one deterministic worker.
+
+    Schedules a little longer than ``longest`` are looked for too: "infeasible" was wrong once at a horizon of exactly
+    the optimum (`_Model`).
+    """
+    cp, size, horizon = _cp_model(), block.size, longest + max(1, longest // 50)
+    model = cp.CpModel()
+    starts = [model.new_int_var(0, horizon, "") for _ in range(size)]
+    end = model.new_int_var(lower_bound, horizon, "")
+    runs = [model.new_fixed_size_interval_var(starts[i], block.latency[i], "") for i in range(size)]
+    for i, mask in enumerate(block.covers):
+        model.add(starts[i] + block.latency[i] <= end)
+        for j in bits(mask):
+            model.add(starts[i] + block.latency[i] <= starts[j])
+    for count, users in users_of(block):
+        if len(users) > count:
+            model.add_cumulative([runs[i] for i in users], [1] * len(users), count)
+    for i, j in twins(block):
+        model.add(starts[i] <= starts[j])
+    model.minimize(end)
+    solver = _solver(cp, 1, PATIENCE_S, work)
+    status, _ = _run(solver, model)
+    if status not in (cp.OPTIMAL, cp.FEASIBLE):
+        return longest + 1 if status == cp.INFEASIBLE else lower_bound, hint
+    found = Timetable(starts=tuple(map(solver.value, starts)), split=hint.split)
+    bound = max(lower_bound, round(solver.best_objective_bound))
+    return bound, min(found, hint, key=lambda each: each.makespan(block))
+
+
+def users_of(block: OpBlock) -> tuple[tuple[int, list[int]], ...]:
+    """Cores of either kind, and the operators that need one."""
+    types = block.core_types
+    return (
+        (block.num_tc, [i for i in range(block.size) if types[i].needs_tensor_core]),
+        (block.num_vc, [i for i in range(block.size) if types[i].needs_vector_core]),
+    )
+
+
+def _solver(cp: ModuleType, workers: int, time_limit_s: float, work: float) -> CpSolver:
+    solver: CpSolver = cp.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = workers
@@ -86,7 +128,7 @@ def _answer(
     crowds it is spread and the model solved again, as long as time and work are left."""
     deadline, block, best = time.perf_counter() + time_limit_s, model.block, hint
     while True:
-        solver = _solver(model, workers, max(deadline - time.perf_counter(), 0.0), max(work, 0.0))
+        solver = _solver(model.cp, workers, max(deadline - time.perf_counter(), 0.0), max(work, 0.0))
         status, interrupted = _run(solver, model.model)
         if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
             # Time ran out first; or it says infeasible, which cannot be: the hint is a schedule. Its word is not taken.

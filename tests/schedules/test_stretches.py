@@ -1,0 +1,82 @@
+"""The way over downsets is a schedule and a bound: nothing is shorter than one or misses the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+
+from effort import times
+from sartor.schedules import Status, solve
+from sartor.schedules.downsets import downsets
+from sartor.schedules.solve import _without_solver
+from sartor.schedules.split import OpBlock, Timetable
+from sartor.schedules.stretches import MOST_DOWNSETS, improve, lower_bound, stretch
+from schedules.instances import best_by_enumeration, problem, problems, random_problem
+from schedules.test_second_clock import block_of, is_schedule
+
+
+def in_turn(block: OpBlock) -> Timetable:
+    """The longest schedule worth having."""
+    starts = [sum(block.serial[:i]) for i in range(block.size)]
+    return Timetable(starts=tuple(starts), split=block.may_split)
+
+
+def proves(block: OpBlock, optimum: int) -> bool:
+    """Whether it says the optimum, with a schedule, from lists and from the worst hint there is."""
+    lists = _without_solver(block)
+    for hint, least in ((lists.timetable, lists.lower_bound), (in_turn(block), 0)):
+        found = improve(block, hint, least, 60)
+        assert found.lower_bound == optimum == found.timetable.makespan(block)
+        assert is_schedule(block, found.timetable)
+    return True
+
+
+@settings(max_examples=times(60, 2000), deadline=None)
+@given(problems())
+def test_it_proves_what_enumeration_finds(small: Any) -> None:
+    block = block_of(small)
+    assume(block.size)
+    assert proves(block, best_by_enumeration(small))
+
+
+@pytest.mark.parametrize("seed", range(times(40, 400)))
+def test_so_it_does_with_several_cores(seed: int) -> None:
+    given_ = random_problem(seed, 3 + seed % 4, 1 + seed % 3, 1 + seed // 3 % 3)
+    assert proves(block_of(given_), best_by_enumeration(given_))
+
+
+@pytest.mark.parametrize("seed", range(times(8, 200)))
+def test_larger_ones_are_as_cp_sat_proves_them(seed: int) -> None:
+    given_ = random_problem(seed, 12, 1 + seed % 4, 1 + seed // 2 % 3)
+    proved = solve(given_, 60, by_work=True)
+    assert proved.status is Status.OPTIMAL
+    assert proves(block_of(given_), proved.makespan)
+
+
+@pytest.mark.parametrize("seed", range(times(20, 200)))
+def test_perfect_splits_are_as_cp_sat_proves_them(seed: int) -> None:
+    cores = 2 + seed % 3
+    given_ = random_problem(seed, 9, cores, cores)
+    rows = (replace(op, intra_latency=ceil(op.latency / cores)) for op in given_.operators)
+    given_ = replace(given_, operators=tuple(rows))
+    proved = solve(given_, 60, by_work=True)
+    assert proved.status is Status.OPTIMAL
+    assert proves(block_of(given_), proved.makespan)
+
+
+def test_a_stretch_of_more_equal_operators_than_cores_needs_whole_rounds() -> None:
+    five = block_of(problem(4, 1, [(k, "TC", 8, 2) for k in range(5)]))
+    assert lower_bound(stretch(five, 0b11111)) == 16
+    assert lower_bound(stretch(five, 0b01111)) == 8
+
+
+def test_a_wide_block_is_left_as_it_is() -> None:
+    wide = block_of(problem(2, 1, [(k, "TC", 8 + k, 5) for k in range(16)]))
+    assert downsets(wide, MOST_DOWNSETS) is None
+    hint = in_turn(wide)
+    found = improve(wide, hint, 3, 60)
+    assert (found.timetable, found.lower_bound) == (hint, 3)
