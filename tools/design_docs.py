@@ -3,11 +3,12 @@
 python tools/design_docs.py             # render the page from lab/tables/design_*.csv
 python tools/design_docs.py RUNS        # run what RUNS (a folder) does not hold yet, then write tables and page
 python tools/design_docs.py RUNS --all  # the same, and one chip for the paper's models, and one for all
-Each run is the command shown on the page; RUNS keeps the JSON answers. All of them take about half an hour.
+Each run is the command shown on the page; RUNS keeps the JSON answers.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import resource
@@ -39,16 +40,15 @@ COMMON = ("--num-devices", "1024", "--global-batch-size", "4096", "--time-limit"
 
 CHIPS = ("model", "status", "gap", "chip", "area_mm2", "plan", "tokens_per_s", "evaluated", "wall_s", "cpu_s", "why")
 WAYS = ("model", "way", "sequences_per_s", "best_is", "area_mm2", "power_w", "evaluations", "wall_s", "note")
-SHARED = ("models", "status", "gap", "chip", "wall_s", "model", "plan", "tokens_per_s")
+SHARED = ("models", "status", "gap", "chip", "wall_s", "cpu_s", "model", "plan", "tokens_per_s")
 
 EXPERT, SEARCHED = "TPUv4-like, expert placement", "TPUv4-like, searched placement"
 RIVALS = {
     EXPERT: "TPUv4-like, expert's plan",
     SEARCHED: "TPUv4-like, searched plan",
+    "TPUv4 with its lanes, searched placement": "TPUv4 with its lanes",
     "A100-like, searched placement": "A100-like",
     "H100-like, searched placement": "H100-like",
-    "architecture alone, then its, searched placement": "chip first, then plan",
-    "published order and stop rule": "published search",
 }
 """Way to choose -> its column on the page."""
 
@@ -67,7 +67,8 @@ The grid is the published one: 29,360 accelerators x microbatch 1, 2, 4, 8 x rec
 {chips}
 Chip: tensor cores x rows x columns, vector cores x lanes, buffer, memory. Plan: t tensor-parallel size, p pipeline
 stages, d data-parallel size, e expert-parallel size, b microbatch. *optimal*: proved over the whole grid; otherwise the
-gap says how much better any point could be.
+gap says how much better any point could be. Processor time of two processes together, of the first table with all the
+ways below: {cpu} for the ten models.
 
 ## Against other ways to choose
 
@@ -76,9 +77,9 @@ How many times faster the best chip is than each alternative, in the same cost m
 {ways}
 The TPUv4-like point is (8, 2, 128, 128, 128, 128 MiB) with 279 mm2. Searching only its placement gains {placement};
 choosing the chip as well gains another {chip}, mostly by more vector lanes (16,384 instead of 256) and twice the
-multipliers. The H100-like point is larger (403 mm2 and 2,118 W, against at most 267 mm2 and 736 W) and faster than the
-best chip of the grid for most models. The columns A100-like and H100-like were run when an SM was still drawn as four
-arrays; as one array with the rate it sustains ([accelerator](concepts/accelerator.md)) they will differ.
+multipliers. The real chips' plans are searched too. The H100-like point is larger (400 mm2 and 1,753 W, against at most
+267 mm2 and 736 W) and faster than the best chip of the grid for every model. `benchmarks/design_baselines.py` runs the
+searches of the papers beside the proof.
 
 ## One chip for several models
 
@@ -95,8 +96,12 @@ Row = Mapping[str, Any]
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        run_all(Path(sys.argv[1]), together="--all" in sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="?", type=Path)
+    parser.add_argument("--all", action="store_true")
+    asked = parser.parse_args()
+    if asked.runs:
+        run_all(asked.runs, together=asked.all)
     PAGE.write_text(page(), encoding="utf-8")
 
 
@@ -107,12 +112,13 @@ def page(tables: Path = TABLES) -> str:
     searched = [factors[name, SEARCHED] for name in MODELS if (name, SEARCHED) in factors]
     placed = [factors[name, EXPERT] / factors[name, SEARCHED] for name in MODELS if (name, EXPERT) in factors]
     return PAGE_TEXT.format(
-        chips=_table(("model", "status", "chip", "mm2", "plan", "tokens/s", "search"), map(_chip_cells, chips)),
+        cpu=f"{sum(int(row['cpu_s']) for row in chips):,} s",
+        chips=_table(("model", "status", "chip", "mm2", "plan", "tokens/s", "processor"), map(_chip_cells, chips)),
         ways=_table(("model", *RIVALS.values()), _way_cells(factors)),
         placement=f"{min(placed):.2f}x to {max(placed):.2f}x",
         chip=f"{min(searched):.2f}x to {max(searched):.2f}x",
         shared=_table(
-            ("models", "status", "chip", "search", "of each model's own best"),
+            ("models", "status", "chip", "processor", "of each model's own best"),
             _shared_cells(_read(tables / "design_shared.csv"), chips),
         ),
     )
@@ -121,7 +127,7 @@ def page(tables: Path = TABLES) -> str:
 def _chip_cells(row: Row) -> Sequence[str]:
     status = row["status"] if row["status"] == "optimal" else f"gap {row['gap']}"
     rate = f"{int(row['tokens_per_s']):,}"
-    return (row["model"], status, row["chip"], row["area_mm2"], row["plan"], rate, f"{row['wall_s']} s")
+    return (row["model"], status, row["chip"], row["area_mm2"], row["plan"], rate, f"{row['cpu_s']} s")
 
 
 def _way_cells(factors: Mapping[tuple[str, str], float]) -> Iterator[Sequence[str]]:
@@ -138,7 +144,7 @@ def _shared_cells(rows: Sequence[Row], chips: Sequence[Row]) -> Iterator[Sequenc
             status = mine[0]["status"] if mine[0]["status"] == "optimal" else f"gap {mine[0]['gap']}"
             shares = [float(row["tokens_per_s"]) / own[row["model"]] for row in mine]
             between = f"{100 * min(shares):.0f} to {100 * max(shares):.0f}%"
-            yield (name, status, mine[0]["chip"], f"{mine[0]['wall_s']} s", between)
+            yield (name, status, mine[0]["chip"], f"{mine[0]['cpu_s']} s", between)
 
 
 # ------------------------------------------------------------------------------------------- runs and tables
@@ -200,7 +206,7 @@ def way_rows(name: str, found: Row) -> Iterator[Sequence[Any]]:
 
 
 def shared_rows(name: str, models: Sequence[str], found: Row) -> Iterator[Sequence[Any]]:
-    head = (name, found["status"], gap_words(found), chip(found["best"]), round(found["wall_s"]))
+    head = (name, found["status"], gap_words(found), chip(found["best"]), round(found["wall_s"]), round(found["cpu_s"]))
     for model, plan in zip(models, found["best"]["plan"].values(), strict=True):
         yield (*head, model, plan_words(plan), round(plan["tokens_per_s"]))
 
