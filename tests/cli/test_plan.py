@@ -152,7 +152,7 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
         (["--fix", "optimizer=muon"], "is no axis of a plan but the job's; nearest: --optimizer"),
         (["--fix", "rails=true"], "nearest: a tier of a cluster's file: rails = ..."),
         (["--fix", "tp"], "must read AXIS=VALUE"),
-        (["--fix", "tp=2,tp=4"], "tp is held at 2 already"),
+        (["--fix", "tp=2,tp=4"], "tp is already 2"),
         (["--fix", "tp=3"], "--fix tp=3: must divide --num-devices=16; nearest: 2 or 4"),
         (["--fix", "dp=8,microbatch_size=3"], "--global-batch-size=32: must be a multiple of dp=8 x microbatch_size=3"),
         (["--num-devices", "sixteen"], "--num-devices=sixteen: must be a whole number"),

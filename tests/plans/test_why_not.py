@@ -70,5 +70,5 @@ def test_a_simple_plan_has_data_and_tensor_parallelism_alone() -> None:
     assert found.best is not None
     dims = found.best.plan.dims
     assert (int(dims.pp), int(dims.cp), int(dims.ep)) == (1, 1, 1)
-    with pytest.raises(InputError, match="fix pp=2: simple: a plan has data and tensor parallelism alone"):
+    with pytest.raises(InputError, match="fix pp=2: simple allows only data and tensor parallelism"):
         api.plan("llama-3.1-8b", "dgx-h100", num_devices=16, global_batch_size=64, fix={"pp": 2}, simple=True)

@@ -266,9 +266,9 @@ def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
     if not trace.steps:
         said.append("no step is marked (profiler.step()): the whole trace is taken as one")
     elif trace.steps[0][0] == REPEATED:
-        said.append("no step is marked (profiler.step()): steps are told by the runs of the optimizer")
+        said.append("no step is marked (profiler.step()): steps are taken from the optimizer's runs")
     elif steps < 2:
-        said.append("one marked step: start-up and noise cannot be told from it")
+        said.append("one marked step: it may include start-up, and says nothing about noise")
     if not any(each.dims for each in trace.operators):
         how = "record_shapes=True; under nsys emit_nvtx as well"
         said.append(f"operators have no sizes ({how}): matrix multiplications cannot be priced")

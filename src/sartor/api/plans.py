@@ -171,7 +171,7 @@ SIMPLE = {"pp": 1, "cp": 1, "ep": 1}
 def _simple(fix: Mapping[str, int | str] | None) -> dict[str, int | str]:
     for name, value in SIMPLE.items():
         if str((fix or {}).get(name, value)) != str(value):
-            must = f"simple: a plan has data and tensor parallelism alone, so {name}={value}"
+            must = f"simple allows only data and tensor parallelism, so {name}={value}"
             raise InputError(f"fix {name}", (fix or {})[name], must, f"{name}={value}, or leave out simple")
     return {**(fix or {}), **SIMPLE}
 

@@ -148,5 +148,5 @@ def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
         *((f"kernels={USUAL} (default)",) if kernels is None else ()),
         *((far,) if server.num_devices > joined else ()),
         f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
-        "sequences begin and end at any time; every prompt and answer of the length asked",
+        "requests start and end at any time; all prompts and answers have the given lengths",
     )

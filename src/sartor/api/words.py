@@ -37,7 +37,7 @@ def device_of(gpu: GpuLike) -> Gpu:
     found = gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
     if found.accelerator is not None:
         for fault in faults(found.accelerator):
-            warnings.warn(f"no one can build {found.name}: {fault}", stacklevel=2)
+            warnings.warn(f"{found.name} cannot be built: {fault}", stacklevel=2)
     return found
 
 

@@ -149,7 +149,7 @@ def compare_calibrations(
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
             old, new = (getattr(each, "value", each) for each in (old, new))
-            raise InputError(what, old, f"of {names[0]} must be that of {names[1]}", str(new))
+            raise InputError(what, old, f"of {names[0]} must equal that of {names[1]}", str(new))
     products = grid(gpu, after.dtype)
     predict = seconds(products)
     times = [

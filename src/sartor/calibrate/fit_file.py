@@ -183,7 +183,7 @@ def _fitted(
 def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
     found = [] if date else ["date: the records have no date column and --date was not given"]
     if catalogue < held_out:
-        found += [f"without a calibration file sartor is {catalogue:.1%} off on the same shapes: better than with it"]
+        found += [f"this calibration is worse than none: without it the error on the same shapes is {catalogue:.1%}"]
     return found
 
 
@@ -333,7 +333,9 @@ def _of_name(name: str, path: Path) -> Gpu:
             raise InputError("gpu", path.name, must, f"--gpu {beside.name}") from None
     found = load_gpu(str(beside))
     if found.name != name:
-        raise InputError("gpu", path.name, f"is of {name}, and {beside.name} of {found.name}: choose with --gpu")
+        raise InputError(
+            "gpu", path.name, f"has measurements of {name}, and {beside.name} describes {found.name}; choose with --gpu"
+        )
     return found
 
 

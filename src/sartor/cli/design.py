@@ -82,7 +82,7 @@ def design(
 ) -> None:
     """Find the accelerator of a design space and the plan with the highest throughput, with proof.
 
-    Ctrl-C answers with the best so far and how much better there could be (exit 130); exit 3: no point fits.
+    Ctrl-C prints the best so far and how much better the optimum can be (exit 130); exit 3: nothing fits.
 
     Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096 --against h100_sxm`
     """
@@ -224,12 +224,12 @@ def shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> in
     """Number of shapes to search, or all; 0 if not requested. Raises ``InputError``."""
     if shapes is None:
         if fleet is not None:
-            raise InputError("--fleet", fleet, "asks for the best shape, so --shapes must say how many", "--shapes 4")
+            raise InputError("--fleet", fleet, "needs --shapes with the number of shapes to search", "--shapes 4")
         return 0
     if shapes != "all" and not (shapes.isascii() and shapes.isdigit() and int(shapes)):
         raise InputError("--shapes", shapes, "must be a whole number of at least 1, or all", "all")
     if len(models) > 1 and shapes != "all":
-        raise InputError("--shapes", shapes, f"asks about one model, and {len(models)} are given", "all")
+        raise InputError("--shapes", shapes, f"takes one model, and {len(models)} are given", "all")
     if shapes == "all" and fleet is not None:
         raise InputError("--fleet", fleet, "is compared with a number of shapes, not with all of them", "--shapes 4")
     return shapes if shapes == "all" else int(shapes)

@@ -40,7 +40,7 @@ UsdPerKwh = Annotated[
 ]
 Plausibility = Annotated[
     bool,
-    typer.Option("--plausibility/--no-plausibility", help="Leave out chips that no one can build, or price them too."),
+    typer.Option("--plausibility/--no-plausibility", help="Leave out chips that cannot be built, or price them too."),
 ]
 Sensitivity = Annotated[
     bool, typer.Option("--sensitivity", help="Also say what comes within 1% of the best, and what a 30% error changes.")

@@ -39,13 +39,11 @@ Number = Annotated[
     ),
 ]
 DevicesOfRun = Annotated[
-    int | None, o.NUM_DEVICES(metavar="N", parser=o.whole_number, help="GPUs of the job, where the run does not say.")
+    int | None, o.NUM_DEVICES(metavar="N", parser=o.whole_number, help="GPUs of the job, if the run does not say.")
 ]
 
 
-BestPlan = Annotated[
-    bool, typer.Option("--best-plan/--no-best-plan", help="Search the best plan for the same job, to set beside it.")
-]
+BestPlan = Annotated[bool, typer.Option("--best-plan/--no-best-plan", help="Also find the best plan for the same job.")]
 Records = Annotated[
     Path | None,
     typer.Option(
@@ -78,8 +76,8 @@ def diagnose(
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
-    """Say where the time of a real run went, held against the prediction: a trace divided into parts with what each
-    loses and what to change, or a log's step time, memory and TFLOP/s with the fact that would explain them.
+    """Show where the time of a real run went, beside the prediction: for a trace, what each part loses and what to
+    change; for a log, its step time, memory and TFLOP/s, and what would explain the difference.
 
     Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100`
 

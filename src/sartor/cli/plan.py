@@ -61,7 +61,7 @@ def plan(
 ) -> None:
     """Find the parallel plan with the shortest predicted step that fits in memory, out of all valid plans.
 
-    Exits with 3 where nothing fits, saying which stage is how many bytes too full and what would fit.
+    Exits with 3 if nothing fits, naming the fullest stage, by how many bytes it is over, and what would fit.
 
     Example: `sartor plan llama-3-8b --cluster dgx-h100 --num-devices 64 --global-batch-size 512 --seq-len 8192`
     """
@@ -187,7 +187,7 @@ def parse_fix(
         if not sign or not name.strip() or not value.strip():
             raise InputError(option, word.strip(), "must read AXIS=VALUE", f"{option} tp=8,pp=4")
         if name.strip() in out and str(out[name.strip()]) != value.strip():
-            raise InputError(option, word.strip(), f"{name.strip()} is held at {out[name.strip()]} already")
+            raise InputError(option, word.strip(), f"{name.strip()} is already {out[name.strip()]}")
         out[name.strip()] = value.strip()
     return out
 

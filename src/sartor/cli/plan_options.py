@@ -27,7 +27,7 @@ WhyNot = Annotated[
     ),
 ]
 Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
-Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd|muon", help="Whose states are held.")]
+Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd|muon", help="Optimizer of the run.")]
 ContextParallel = Annotated[
     str | None,
     typer.Option(
@@ -62,5 +62,5 @@ Launch = Annotated[
 ]
 LaunchOfRun = Annotated[
     Path | None,
-    LAUNCH(help="Launch file of the run, where it does not say its plan: Megatron script, torchtitan TOML."),
+    LAUNCH(help="Launch file of the run, if its log does not contain the plan: Megatron script, torchtitan TOML."),
 ]

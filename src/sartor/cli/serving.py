@@ -52,7 +52,9 @@ def serving(
     ] = 1,
     decode_workers: Annotated[
         int,
-        typer.Option("--decode-workers", metavar="N", parser=o.whole_number, help="Servers that decode, beside those."),
+        typer.Option(
+            "--decode-workers", metavar="N", parser=o.whole_number, help="Decode servers, with --prefill-workers."
+        ),
     ] = 1,
     set_: o.SetField = None,
     calibration: o.Calibration = None,

@@ -33,7 +33,7 @@ def place(
 ) -> None:
     """Find the optimal placement of an instance (layers with times and bytes) on identical devices.
 
-    Exits with 3 where nothing fits, naming the least memory and the fewest devices with which something would.
+    Exits with 3 if nothing fits, naming the least memory and the fewest devices that would do.
 
     Example: `sartor place examples/placement/encoder_decoder.json`
     """

@@ -180,7 +180,7 @@ def read_accelerate(
     steps = flags.size("--gradient_accumulation_steps") or fields.size("gradient_accumulation_steps") or 1
     checkpoints = fields.find("fsdp_config.fsdp_activation_checkpointing") is True
     if fields.find("fsdp_config.fsdp_offload_params") is True:
-        fields.assumptions.append("fsdp_offload_params: of what it offloads, optimizer states alone have a price")
+        fields.assumptions.append("fsdp_offload_params: only the offloading of optimizer states is priced")
     plan = TrainingPlan(
         dims=dims,
         microbatch_size=micro,

@@ -99,7 +99,7 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
     device_only(KIND, job)
     for name, value in (("pp", d.pp), ("cp", d.cp), ("ep", d.ep)):
         if value > 1:
-            why = "says it in the model's code, not in its configuration"
+            why = "sets it in the model's code, not in its configuration"
             raise _refuse(name, value, why, f"{name}=1, or --write megatron")
     if d.tp > 1 and plan.zero_stage > 2:
         raise _refuse("zero_stage", 3, "combines tensor parallelism with stages 0 to 2", "zero_stage=2")

@@ -60,10 +60,10 @@ def launch_files(
     """
     kind = launch_kind(kind)
     if job.document_len:
-        must = "how documents are packed is the data loader's to say; no launch file of ours does"
+        must = "document packing is set in the data loader; launch files do not set it"
         raise InputError("document_len", job.document_len, must, "all")
     if not job.trains_weights:
-        raise InputError("train_weights", "off", f"{kind.value} files of ours train all weights", "train_weights=on")
+        raise InputError("train_weights", "off", f"{kind.value} files train all weights", "train_weights=on")
     if kind is LaunchKind.MAXTEXT:
         release_of(kind, version)
         return maxtext_files(job, plan, cluster)

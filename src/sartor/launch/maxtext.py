@@ -162,7 +162,7 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         why = "always divides activations over tensor ranks"
         raise _refuse("sequence_parallel", "false", why, "sequence_parallel=true")
     if job.moments_dtype is not DType.FP32:
-        raise _refuse("moments_dtype", job.moments_dtype.value, "narrows the first moment alone", "fp32")
+        raise _refuse("moments_dtype", job.moments_dtype.value, "can narrow only the first moment", "fp32")
 
 
 def _parallel(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> dict[str, Value]:

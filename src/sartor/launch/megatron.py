@@ -260,7 +260,7 @@ def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
         yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or most, most)))
     elif modules:
         if OffloadModule.ATTN_PROJ in modules and OffloadModule.CORE_ATTN not in modules:
-            raise _refuse("offload_modules", "attn_proj", "offloads it with core_attn alone", "core_attn+attn_proj")
+            raise _refuse("offload_modules", "attn_proj", "needs core_attn with it", "core_attn+attn_proj")
         if job.offload_layers:
             raise _refuse("offload_layers", job.offload_layers, "offloads modules of all layers", "offload_layers=all")
         yield ("--fine-grained-activation-offloading",)

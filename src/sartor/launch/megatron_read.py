@@ -238,7 +238,7 @@ def _read_offload(flags: Flags) -> tuple[frozenset[OffloadModule], int]:
         must = f"must be of {', '.join((*known, *FUSED_MLP))}"
         raise InputError("--offload-modules", " ".join(words) or NOT_GIVEN, must, "core_attn")
     if "attn_proj" in words and "core_attn" not in words:
-        raise InputError("--offload-modules", "attn_proj", "goes with core_attn alone", "core_attn attn_proj")
+        raise InputError("--offload-modules", "attn_proj", "needs core_attn with it", "core_attn attn_proj")
     return frozenset(OffloadModule(word) for word in words), 0
 
 

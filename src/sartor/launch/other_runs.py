@@ -11,8 +11,11 @@ from sartor.launch.script import Command
 PROGRAMS = (
     (r"t5", "an encoder-decoder (T5) has two stacks, and only decoders are priced"),
     (r"bert|biencoder|ict|orqa", "an encoder (BERT, retrieval) is not a decoder"),
-    (r"vlm|vision|vit|dino|inpaint|multimodal|llava|mimo|flux|diffusion", "images or video beside text are not priced"),
-    (r"mamba|hybrid", "layers with a state space are not said by GPT arguments"),
+    (
+        r"vlm|vision|vit|dino|inpaint|multimodal|llava|mimo|flux|diffusion",
+        "models with image or video input are not priced",
+    ),
+    (r"mamba|hybrid", "GPT arguments cannot describe state-space layers"),
     (r"retro", "retrieval inside the layers (RETRO) is not priced"),
     (
         r"infer\w*|generat\w*|serve\w*|server|chat|sampl\w*",

@@ -138,7 +138,7 @@ def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPl
     zero = _read_zero(config, shards * cp > 1, pp)
     virtual, schedule, stages = _read_pipeline(config, pp, layers)
     if config.flag("training.enable_cpu_offload"):
-        config.assumptions.append("enable_cpu_offload: of what it offloads, optimizer states alone have a price")
+        config.assumptions.append("enable_cpu_offload: only the offloading of optimizer states is priced")
     microbatch, count = _read_batch(config, dp, pp)
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=_splits_sequence(config)),

@@ -109,7 +109,7 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
     for name, value in changes.items():
         if name not in EDITABLE:
             near = difflib.get_close_matches(name, EDITABLE, 2, 0.5)
-            must = f"cannot be set; what can: {', '.join(EDITABLE)}"
+            must = f"cannot be set; fields that can: {', '.join(EDITABLE)}"
             raise InputError(name, _plain(value), must, " and ".join(near))
         if _plain(value) is not None and int(value) < 1:
             raise InputError(name, value, "must be a positive integer")
@@ -140,7 +140,7 @@ def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
         raise InputError("num_full_layers", full, f"must be below the {depth} layers", str(depth - 1))
     layers, others = after.get("num_layers"), _layers_beside_the_largest_run(shape.main)
     if "num_layers" in changes and layers and layers <= others:
-        must = f"must be more than the {others} layers that are unlike the rest"
+        must = f"must be more than the {others} layers that differ from the rest"
         raise InputError("num_layers", layers, must, str(others + 1))
 
 

@@ -35,7 +35,10 @@ def _check_keys(config: JsonDict) -> None:
     for key, value in config.items():
         if not key.isascii():
             raise InputError(
-                printable(key), value, "field names must be plain ASCII; this only looks so", skeleton(key)
+                printable(key),
+                value,
+                "field names must be plain ASCII; this one has characters that look alike",
+                skeleton(key),
             )
         if not key.isprintable():
             raise InputError(printable(key), value, "field names must hold no control characters", skeleton(key))

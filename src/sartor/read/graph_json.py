@@ -170,7 +170,7 @@ def not_traced(reading: ModelReading, what: str) -> None:
     """Raise ``InputError`` for a command that would change the shape of a traced model."""
     if reading.shape.traced is not None:
         must = (
-            "an extracted graph cannot change its shape: estimate, plan and design read it; ask this of a config.json"
+            "the shape of an extracted graph is fixed: estimate, plan and design read it; for this, give a config.json"
         )
         raise InputError(what, reading.shape.name, must)
 

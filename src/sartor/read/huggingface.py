@@ -60,7 +60,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
         raise InputError(
             "model_type",
             "missing",
-            "must be given: with neither model_type nor architectures the sizes alone do not settle what is built",
+            "must be given: without model_type or architectures, the sizes do not determine the model",
         )
     _check_dtype(config)
     _check_what_changes_no_count(config)
@@ -118,7 +118,7 @@ def _say_what_nobody_reads(config: JsonDict, ledger: Ledger, path: str = "") -> 
     lacking = sorted(asked - config.keys())
     meant = {name: difflib.get_close_matches(name[:60], lacking, 1, 0.85) for name in unread[:20]}
     for name in (name for name, near in meant.items() if near):
-        lost = f"{meant[name][0]}, which may be meant, is not in the file"
+        lost = f"it may mean {meant[name][0]}, which is not in the file"
         ledger.guess(f"{path}{name[:60]} is ignored: no published class has it; {lost}")
     if unread := [name for name in unread if not meant.get(name)]:
         shown = ", ".join(path + name[:60] for name in unread[:5])

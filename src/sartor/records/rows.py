@@ -462,7 +462,7 @@ def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str
     ]
 
 
-UNEVEN = "group spans nodes: as many of its devices in each node, and a part of a node that its devices divide by"
+UNEVEN = "group spans nodes unevenly: each node must hold equally many of its devices, a divisor of the node's number"
 
 
 def _uneven(n: object, per_node: Ints, cluster: Cluster) -> Any:

@@ -59,7 +59,7 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     ratio = np.log(measured_s / predicted_s)
     off = ratio - np.median(ratio)
     unit = np.abs(np.abs(off) - UNIT) < NEAR_UNIT
-    yield "a time about 1,000 times off the other rows' (another unit)", unit
+    yield "a time about 1,000 times off the other rows (another unit?)", unit
     scatter = max(float(np.median(np.abs(off))) / 0.6745, 0.01)
     copied = _copied(measured_s, predicted_s, (np.abs(off) > max(FAR * scatter, FAR_COPY)) & ~unit)
     yield COPIED, copied
@@ -114,7 +114,7 @@ def _of_another_device(timed: Timed, left: Mask) -> Iterator[tuple[str, Mask]]:
     if explained.sum() >= SHARE_OF_DEVICE * count:
         found = np.zeros_like(left)
         found[where[explained]] = True
-        yield f"a time of another device ({best}'s)", found
+        yield f"a time that looks measured on another device ({best})", found
 
 
 def _measured(timed: Timed) -> Iterator[Gpu]:

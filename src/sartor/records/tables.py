@@ -194,7 +194,7 @@ def _no_table(columns: Sequence[str]) -> str:
         return f"its columns must be in lower case ({', '.join(columns)[:80]})"
     if len(columns) == 1 and any(mark in columns[0] for mark in ";\t|"):
         return "its columns must be separated by commas"
-    return f"its columns are those of no table of measurements ({', '.join(kind.name for kind in KINDS)})"
+    return f"its columns match no kind of table of measurements ({', '.join(kind.name for kind in KINDS)})"
 
 
 # ------------------------------------------------------------------------------------------- files
@@ -344,7 +344,7 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
         usable &= good
 
     if "flag" in data.column_names:
-        keep(_numbers(data["flag"]) == 0, "flag is not 0 (a defect its source names)")
+        keep(_numbers(data["flag"]) == 0, "flag is not 0 (marked as defective by its source)")
     measured = _numbers(data[kind.measured])
     keep(np.isfinite(measured) & (measured > 0), f"{kind.measured} is not a number above 0")
     numbers: JsonDict = {}

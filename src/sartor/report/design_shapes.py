@@ -140,8 +140,8 @@ def joint_lines(found: JointShapes) -> list[str]:
     chip = short_chip(before.evaluation.point.accelerator)
     lines = [
         f"Best shape{f' of {each.model}' if several else ''}: {each.variant.name} ({params_change(each):+.1%} "
-        f"parameters); of {each.axes.num_shapes:,} shapes of this size {len(each.axes.variants):,} are more than a "
-        "wider other."
+        f"parameters); the other shapes of this size ({each.axes.num_shapes:,} in all) reduce to "
+        f"{len(each.axes.variants):,}, as a wider one is never faster."
         for each in found.shapes
     ]
     others = "" if found.result.waiting else ", the others ruled out by their upper bounds"

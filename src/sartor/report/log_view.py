@@ -195,7 +195,7 @@ def _certainty(answer: LogDiagnosis) -> str:
     rare = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "less than 1 in a million"
     return (
         f"{text}{abs(answer.deviation):.1f} standard deviations outside: {rare} runs of exactly this plan would be as "
-        "far. Either the run loses time, or its plan differs from what was said."
+        "far off. Either the run loses time, or its plan is not the one given."
     )
 
 
@@ -269,11 +269,9 @@ def _explained(answer: LogDiagnosis) -> list[RenderableType]:
 def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     tried = len(answer.explanations) - 1
     if not best and answer.explanations[0].misfit <= AGREES:
-        return f"Nothing has to be: this is the plan {plan_words(answer.predicted.plan)}."
+        return f"Nothing has to change: the run matches the plan {plan_words(answer.predicted.plan)}."
     if not best:
-        return (
-            f"None of {tried} single changes of facts that nobody said does; what remains is not a matter of the plan."
-        )
+        return f"None of the {tried} single changes that were tried explains it; the rest is not due to the plan."
     first, *others = best
     sentence = (
         f"{first.field}={first.value} brings the prediction nearest: {format_seconds(first.priced.step_s)} and "

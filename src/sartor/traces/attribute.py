@@ -281,7 +281,7 @@ def _communication(
     )
     ratio, said = _link(seen, where, ranks, told)
     slow = (exposed - waited) * (1 - 1 / ratio) if ratio > SLOW_LINK else 0.0
-    one = "" if ranks else " (or a rank that comes late: one rank alone does not tell)"
+    one = "" if ranks else " (or a rank arrives late: give the traces of all ranks to find out)"
     yield TracePart(
         kind=PartKind.SLOW_LINK,
         seconds=slow,
@@ -329,7 +329,7 @@ def _bubble(seen: _Seen, stages: BoolArray, told: FloatArray) -> TracePart:
         kind=PartKind.BUBBLE,
         seconds=seconds,
         evidence=(f"{often:.0f} exposed sends and receives per step wait for another stage",) if seconds else (),
-        fix="more microbatches, interleaved stages or stages of more even work (sartor plan)" if seconds else "",
+        fix="more microbatches, interleaved stages or better balanced stages (sartor plan)" if seconds else "",
         gain_s=seconds,
     )
 
@@ -347,7 +347,7 @@ def _by_collective(seen: _Seen, told: FloatArray) -> tuple[str, ...]:
             allowed[said] += float(told[i])
     return tuple(
         f"{said}: {format_seconds(s / seen.line.num_steps)}"
-        + (f", {whole[said] / allowed[said]:.1f} times what the links allow" if allowed[said] else "")
+        + (f", {whole[said] / allowed[said]:.1f} times as long as the links need" if allowed[said] else "")
         for said, s in _most(took)
     )
 

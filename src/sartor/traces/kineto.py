@@ -40,7 +40,7 @@ def read_kineto(path: str | Path, field: str = "TRACE") -> KernelTrace:
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(field, str(path), f"{MUST}; {' '.join(str(error).split())[:100]}") from None
     if not whole:
-        raise InputError(field, str(path), "ends early, in the middle of its events; is it whole?")
+        raise InputError(field, str(path), "is truncated in the middle of its events")
     if not kept.kernels:
         raise InputError(field, str(path), "holds no GPU event; must be profiled with ProfilerActivity.CUDA")
     return kernel_trace(str(path), kept)

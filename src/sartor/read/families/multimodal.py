@@ -83,7 +83,7 @@ def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: 
     """A tower and its projector as stacks; none if the tower's type is unknown, which is recorded."""
     if f.given(beside.tower_field) is None:
         f.ledger.guess(
-            f"{beside.tower_field} is not in the file, which so does not settle the tower: the published class's "
+            f"{beside.tower_field} is not in the file, so the tower is not determined: the published class's "
             "default one is counted; the text part is exact"
         )
     v = f.part(beside.tower_field, beside.tower)

@@ -96,12 +96,14 @@ def check_guards(f: Fields, entry: JsonDict, kind: str) -> None:
     for path, kept in entry["guards"][kind].items():
         given = _given(f, path)
         if given is not None and given != kept and path != TIED:
-            f.ledger.guess(f"{path}={given!r:.40} is not as in the configs the sizes of {f.model_type} are known from")
+            f.ledger.guess(
+                f"{path}={given!r:.40} differs from the configs that the sizes of {f.model_type} are known from"
+            )
     for path, kept in entry["types"].items():
         given = _given(f, f"{path}.model_type")
         is_text = path == "text_config"
         if given is not None and given != kept and is_text is (kind == "text"):
-            f.ledger.guess(f"{path}.model_type={given!r:.40} is another than {kept}, for which the sizes are known")
+            f.ledger.guess(f"{path}.model_type={given!r:.40} differs from {kept}, the one whose sizes are known")
 
 
 def _given(f: Fields, path: str) -> Any:

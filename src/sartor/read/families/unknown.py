@@ -83,7 +83,7 @@ def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
         return known[twin](_as(f, twin))
     for name, what in NOT_A_DECODER.items():
         if f.has(name):
-            must = f"is {what}, and model_type {_said(f)} is unknown: names of fields do not settle its structure"
+            must = f"is {what}; model_type {_said(f)} is unknown, and field names do not determine its structure"
             raise f.refuse(name, f.given(name, f.defaults.values.get(name)), must)
     f.ledger.guess(f"model_type {_said(f)} is unknown: read by its field names as a decoder", WIDENED)
     return read_decoder(f, guess_family(f))

@@ -107,7 +107,9 @@ def _config(fields: JsonMap, source: str) -> Any:
     if model_type not in known_types():
         own = fields.get("auto_map")
         must = "is not a model type of the installed transformers"
-        code = "; code that auto_map names is not run: a factory of yours may (file.py:factory)" if own else ""
+        code = (
+            "; code that auto_map names is not run; give a factory of your own instead (file.py:factory)" if own else ""
+        )
         raise InputError(source, str(model_type), must + code)
     try:
         return AutoConfig.for_model(model_type, **kept)
@@ -141,7 +143,7 @@ def _build(
             continue
         model.eval()
         model.tie_weights()
-        own = f"{name} has an attention of its own: traced as the GEMMs it is written in"
+        own = f"{name} has its own attention code: traced as separate GEMMs"
         return model, ((own,) if attention == "eager" else ())
     raise InputError(source, name, f"transformers cannot build it: {_said(refused)}") from refused
 

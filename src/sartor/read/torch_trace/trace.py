@@ -77,7 +77,7 @@ def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
         raise
     except Exception as error:
         raise _untraceable(subject, recorder, error) from error
-    return (f"values asked of tensors were taken as 1 ({len(asked)} times)",) if asked else ()
+    return (f"the model reads values of tensors ({len(asked)} times): each was taken as 1",) if asked else ()
 
 
 def _untraceable(subject: Subject, recorder: Recorder, error: Exception) -> InputError:
