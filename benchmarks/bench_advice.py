@@ -1,10 +1,9 @@
-"""What `advise` says over the whole zoo: which shapes it advises, how few fields they change, and whether all apply.
+"""Run `advise` on the whole zoo: which shapes it recommends, how few fields they change, and whether all are valid.
 
     python benchmarks/bench_advice.py [MODEL ...]
 
-For every model and every device of `DEVICES`: no advised shape may gain less at equal work than its interval can tell
-from nothing, and each must be one that ``--set`` makes and that a config.json can hold where one can be written of the
-model at all.
+For every model and every device of `DEVICES`: the interval of each recommended shape's gain at equal work must exclude
+zero, ``--set`` must be able to make the shape and, if the model can be written as a config.json, so must the shape.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ DEVICES = ("v100_sxm2_32gb", "a100_sxm", "l40s", "h100_sxm", "h200_sxm", "b200",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """One model on one device: whether an edit pays, fields of the smallest, what is wrong with what is advised."""
+    """One model on one device: whether an edit pays, fields of the smallest edit, faults of the recommended shapes."""
 
     model: str
     device: str
@@ -36,7 +35,7 @@ class Audit:
 
 
 def audit(model: str, device: str) -> Audit:
-    """Advise on one model and check every advised shape."""
+    """Run `advise` on one model and check every recommended shape."""
     found = api.advise(model, device).search
     edit = found.smallest_edit
     advised = [*found.candidates, *([edit] if edit else [])]
@@ -60,7 +59,7 @@ def _keeps(candidate: Candidate, all_: Iterable[Candidate]) -> bool:
 
 
 def faults_of(model: str, candidate: Candidate) -> list[str]:
-    """What is wrong with an advised shape."""
+    """The faults of a recommended shape."""
     faults = []
     if not candidate.efficiency_low > 1:
         faults.append(f"gain {candidate.efficiency_gain:.3f} is below its interval")
@@ -73,7 +72,7 @@ def faults_of(model: str, candidate: Candidate) -> list[str]:
     try:
         written_config({"model": model, "set": None, "config": None})
     except InputError:
-        return faults  # no published class holds the model itself
+        return faults  # no published class can express the model itself
     try:
         written_config({"model": model, "set": sets, "config": None})
     except InputError as error:

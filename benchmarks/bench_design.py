@@ -1,10 +1,10 @@
-"""Accelerator and plan searched together: what bounds and list schedules save, as ratios measured in one run.
+"""How much time bounds and list schedules save in the joint search for chip and plan, as ratios from one run.
 
     python benchmarks/bench_design.py [MODEL ...]
 
-For GPT-3 175B and BERT large on 1,024 devices over the published grid: seconds of CPU until the proof; what evaluating
-every point would take, from a sample of points evaluated exactly; and of layers on sampled chips the schedule by lists
-against the one CP-SAT proves: time, and how much longer it is. Ends with 1 where pruning saves less than LEAST_RATIO.
+For GPT-3 175B and BERT large on 1,024 devices over the published grid: CPU seconds until the proof; the time to
+evaluate every point, extrapolated from a sample; and, for layers on sampled chips, list schedules against those that
+CP-SAT proves: solver time, and how much longer the schedule is. Exits with 1 if pruning saves less than LEAST_RATIO.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAST_RATIO = 100.0
 
 
 def main(names: list[str]) -> int:
-    """Print the figures; 1 where the search is less than LEAST_RATIO times as fast as trying every point."""
+    """Print the figures; 1 if the search is less than LEAST_RATIO times as fast as evaluating every point."""
     worst = np.inf
     for name in names or list(SEQ_LEN):
         shape = load_model(name)
@@ -48,7 +48,7 @@ def main(names: list[str]) -> int:
 
 
 def pruning(asked: DesignQuestion) -> float:
-    """CPU of trying every point over CPU of the search."""
+    """CPU time to evaluate every point over CPU time of the search."""
     space = published_space()
     cpu = time.process_time()
     found = search_design(asked, space)
@@ -66,7 +66,7 @@ def pruning(asked: DesignQuestion) -> float:
 
 
 def sampled(asked: DesignQuestion, candidates: Candidates, index: np.ndarray) -> list[Point]:
-    """Points with every option that fits, as nobody who prunes would have bounded them."""
+    """Points with every option that fits, without any pruning by bounds."""
     models, memory, points = lower_models(asked), float(candidates.hbm_bytes.max()), []
     for i in index.tolist():
         chip = candidates.accelerator(i)
@@ -77,7 +77,7 @@ def sampled(asked: DesignQuestion, candidates: Candidates, index: np.ndarray) ->
 
 
 def schedules(asked: DesignQuestion) -> None:
-    """List schedules against CP-SAT on one layer of the model, both ways, on sampled chips with several cores."""
+    """List schedules against CP-SAT on one layer, forward and backward, on sampled chips with several cores."""
     candidates, _ = candidates_of(asked, published_space())
     (model,) = lower_models(asked)
     part = next(iter(model.parts.values())).parts[1]
@@ -93,7 +93,7 @@ def schedules(asked: DesignQuestion) -> None:
 
 
 def timed(problem: ScheduleProblem) -> tuple[float, float, float, bool]:
-    """Seconds of either, by how much the list schedule is longer, and whether CP-SAT proved its own."""
+    """Seconds of both, how much longer the list schedule is, and whether CP-SAT proved its own."""
     start = time.perf_counter()
     lists = solve(problem, 0.0)
     middle = time.perf_counter()

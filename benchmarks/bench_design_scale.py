@@ -1,15 +1,14 @@
-"""Two Dask workers against one, on a question that is large enough: same answer, seconds, ratio.
+"""Two Dask workers against one on a large question: whether the answers agree, seconds, ratio.
 
     python benchmarks/bench_design_scale.py [MODEL] [NUM_DEVICES] [BATCH] [RUNS]
     python benchmarks/bench_design_scale.py --replay [MODEL] [NUM_DEVICES] [BATCH]
 
-A finer space than the published one (every number of tensor cores, lanes apart from columns), so that bounds and
-evaluations outweigh what no worker shares: loading, the order of candidates, and rounds of one task. Scheduler and
-workers are processes of this machine, each worker with one thread; run it on a machine with two idle cores, for on a
-busy one the clock says little (the load is printed beside it). Runs with one and with two workers alternate, and the
-best of each is compared. ``--replay`` needs no idle machine: every task is done once here, and its processor time is
-laid out on 1, 2, 4 and 8 workers that get what the search asks when it asks it: the speedup without the cost of
-sending, which the clock of an idle machine adds.
+The space is finer than the published one (every number of tensor cores, lanes independent of columns), so that bounds
+and evaluations outweigh the serial parts: loading, ordering the candidates, and rounds with a single task. Scheduler
+and workers are processes of this machine, one thread per worker; it needs two idle cores, since times on a busy machine
+mean little (the load is printed too). Runs with one and with two workers alternate, and the best of each is compared.
+``--replay`` needs no idle machine: every task runs once here, and its CPU time is scheduled on 1, 2, 4 and 8 simulated
+workers that receive tasks when the search submits them. That is the speedup without communication cost.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def asked(model: str, num_devices: str, batch: str) -> DesignQuestion:
 
 
 def replay(model: str = "gpt2-xl", num_devices: str = "256", batch: str = "1024") -> None:
-    """Print how long several numbers of workers would take by the processor time of every task."""
+    """Print how long several numbers of workers would take, from the CPU time of every task."""
     by = Replay((1, 2, 4, 8))
     answer = search_design(asked(model, num_devices, batch), space_from(FINE), run=by)
     by.pass_()
@@ -84,14 +83,14 @@ def replay(model: str = "gpt2-xl", num_devices: str = "256", batch: str = "1024"
 
 
 class Replay:
-    """Does the work, and keeps the time that each number of workers would have come to."""
+    """Runs the tasks and simulates the clock of each number of workers."""
 
     def __init__(self, workers: Sequence[int]) -> None:
         self.now_s, self.free_s = dict.fromkeys(workers, 0.0), {count: [0.0] * count for count in workers}
         self.here_s, self.since = 0.0, time.process_time()
 
     def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
-        """Results in the order of the tasks, each a worker's who is free first."""
+        """Results in the order of the tasks; each task goes to the first free worker."""
         done: list[tuple[dict[int, float], Result]] = []
         given = 0
         while given < len(tasks):
@@ -116,7 +115,7 @@ class Replay:
         return out
 
     def pass_(self) -> None:
-        """Time of this process since it was last looked at, which all wait for."""
+        """Add this process's own time since the last call, during which all workers wait."""
         passed = time.process_time() - self.since
         self.since += passed
         self.here_s += passed
@@ -124,7 +123,7 @@ class Replay:
 
 
 def timed(question: DesignQuestion, space: AcceleratorSpace, workers: int) -> tuple[float, JointResult]:
-    """Seconds of the whole search on that many warm workers, and its answer."""
+    """Seconds of the whole search on warm workers, and its result."""
     with cluster(workers) as address:
         run_design(question, space, executor=address, time_limit_s=2.0)
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Speed of pricing products: the formula alone, with the learned residual, and with every term.
+"""Speed of pricing GEMMs: the formula alone, with the learned residual, and with every term.
 
-Products of a linear layer's forward, sizes at random, in one call. CPU seconds of one process; set OMP_NUM_THREADS=1 to
+Forward GEMMs of linear layers with random sizes, in one call. CPU seconds of one process; set OMP_NUM_THREADS=1 to
 keep it to one core.
 
 Run from the repository: `python benchmarks/bench_gemm.py`. Exits with 1 below 100,000 products a second.
@@ -22,7 +22,7 @@ from sartor.operators import DType, Gemm
 LEAST_PER_S = 100_000
 COUNT = 200_000
 CASES = (("h200_sxm", "bf16"), ("h200_sxm", "fp8"), ("b200_sxm", "nvfp4"), ("l40s", "bf16"))
-"""Two with a residual of their own, one of the widest menu, one that borrows the joint fit."""
+"""Two devices with their own residual, one with the most tiles to choose from, one that borrows the joint fit."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def products(dtype: DType) -> Gemm:
-    """Rows from 8 to 16384, evenly in their logarithm; columns and depth in multiples of 256 up to 16384."""
+    """Rows from 8 to 16384, log-uniform; columns and depth in multiples of 256 up to 16384."""
     draw = np.random.default_rng(0)
     m = (2 ** draw.uniform(3, 14, COUNT)).astype(np.int64)
     n, k = 256 * draw.integers(1, 65, (2, COUNT))

@@ -107,7 +107,7 @@ def best_of(times: int, call: Callable[[], Any]) -> float:
 
 
 def naive(problem: PlacementProblem) -> float:
-    """The published recurrence over layers, devices and stages, one table per width (all layers split, or none)."""
+    """The published recurrence over layers, devices and stages, one table per width (the same for all layers)."""
     best, states = np.inf, find_states(problem)
     for width in problem.widths:
         table = tabulate(problem, width, states)

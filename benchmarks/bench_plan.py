@@ -1,13 +1,13 @@
 """Speed of pricing plans: arrays of plans against one plan at a time, the step alone and with its memory.
 
-GPT-3 175B on 512 A100: plans drawn at random from its degrees, microbatches, schedules, ZeRO stages and recomputation,
-many more than once, and every legal plan of the search, each once. CPU seconds of one process, blocks priced once among
-them; set OMP_NUM_THREADS=1 to keep it to one core.
+GPT-3 175B on 512 A100: random plans (degrees, microbatches, schedules, ZeRO stages, recomputation; many occur more than
+once), and every legal plan of the search once. CPU seconds of one process, including pricing the blocks once; set
+OMP_NUM_THREADS=1 to keep it to one core.
 
-Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 200,000 plans a second in arrays. One
-plan after the other is the measure of the machine: a million plans, step and memory, are 43,000 times as fast as that;
-they were 6,800 times before distinct rows were shared (at 1d96217, same machine and hour), every legal plan 8,900 and
-5,900.
+Run from the repository: `python benchmarks/bench_plan.py`. Exits with 1 below 200,000 plans a second in arrays. The
+reference is one plan at a time on the same machine: a million plans, step and memory, are 43,000 times as fast (6,800
+times before equal rows were computed once, at 1d96217, same machine and hour); every legal plan 8,900 (before: 5,900)
+times.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def plans(count: int) -> TrainingPlan:
-    """Plans of all devices drawn at random, interleaved where microbatches allow it."""
+    """Random plans that use all devices, interleaved if the number of microbatches allows it."""
     draw = np.random.default_rng(0)
     tp, pp = draw.choice([1, 2, 4, 8], count), draw.choice([1, 2, 4, 8, 16, 32], count)
     dp = DEVICES // tp // pp
@@ -85,7 +85,7 @@ def plans(count: int) -> TrainingPlan:
 
 
 def every_plan(job: TrainingJob, cluster: Cluster) -> TrainingPlan:
-    """All that the search would price, fitting or not."""
+    """Every plan that the search would price, whether it fits in memory or not."""
     space = plan_space(job, DEVICES, {})
     rows = [with_switches(job, space, chunk, {}) for chunk in chunks(structures(job, space).rows)]
     return to_plan(job, {name: np.concatenate([each[name] for each in rows]) for name in rows[0]})

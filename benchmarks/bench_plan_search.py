@@ -2,8 +2,8 @@
 
     python benchmarks/bench_plan_search.py
 
-GPT-3 175B on 512 A100 and DeepSeek-V3 on 2,048 H100: points of the grid, plans priced, seconds, plans per second of one
-core's time; and the ratio to pricing plans one at a time by the same ``step`` and ``footprint``. Set OMP_NUM_THREADS=1
+GPT-3 175B on 512 A100 and DeepSeek-V3 on 2,048 H100: points of the grid, plans priced, seconds, plans per CPU second;
+and the ratio to pricing plans one at a time by the same ``step`` and ``footprint``. Set OMP_NUM_THREADS=1
 to keep it to one core.
 """
 
@@ -28,7 +28,7 @@ LEAST_RATIO = 100.0
 
 
 def main() -> int:
-    """Print the figures; 1 where the search is less than LEAST_RATIO times as fast as one plan after the other."""
+    """Print the figures; 1 if the search is less than LEAST_RATIO times as fast as one plan at a time."""
     worst = np.inf
     for model, name, devices, batch, seq_len in QUESTIONS:
         cluster = load_cluster(name)

@@ -1,10 +1,10 @@
 """Speed of the schedule solver: against Gurobi's and HiGHS's listed seconds, and against the paper's program here.
 
-Listed seconds stand beside the reference instances (the original procedure at gap 0 on Gurobi 13.0.3, and the same
-program on HiGHS 1.15.1, on another run of the same kind of machine; "-" is no proof within its licence or 45 s). The
-paper's program is also run here, on SciPy's HiGHS, for LIMIT_S seconds at most and with our split and bounds (where
-these settle everything it has nothing to do). Wall seconds, best of 3 for ours; solve only. Loading OR-Tools (about
-half a second, once per process) is not counted on either side.
+Listed seconds come with the reference instances (the original procedure at gap 0 on Gurobi 13.0.3, and the same program
+on HiGHS 1.15.1, on another machine of the same kind; "-" is no proof within its licence or 45 s). The paper's program
+also runs here, on SciPy's HiGHS, for at most LIMIT_S seconds and with our split and bounds (which alone solve some
+instances). Wall seconds, best of 3 for ours; solve only. Loading OR-Tools (about half a second, once per process) is
+not counted on either side.
 
 Run from the repository: `python benchmarks/bench_schedule.py [--no-milp]` (the reference instances lie beside the
 checkout).
@@ -23,9 +23,9 @@ from sartor.schedules import ScheduleProblem, ScheduleResult, Solver, Status, so
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "scheduling"
 LIMIT_S = 20.0
 MILP_UP_TO = 20
-"""Operators up to which the paper's program is given a try here."""
+"""Largest number of operators for which the paper's program runs here."""
 WITHIN_S = {True: 20.0, False: 2.0}
-"""What is asked of true backward layers, and of all others."""
+"""Time within which true backward layers (True), and all others, must be proved."""
 
 
 def main(milp: bool) -> None:
@@ -49,7 +49,7 @@ def warm_up() -> None:
 
 
 def report(name: str, milp: bool) -> bool:
-    """Print one line; whether the instance is proved at the reference's makespan and in time."""
+    """Print one line; returns whether the instance is proved at the reference's makespan in time."""
     expected = json.loads((REFERENCE / f"{name}.expected.json").read_text())
     problem = read_schedule_problem(REFERENCE / f"{name}.json")
     runs = [solve(problem, LIMIT_S) for _ in range(3)]
@@ -66,7 +66,7 @@ def report(name: str, milp: bool) -> bool:
 
 
 def here(problem: ScheduleProblem, best: ScheduleResult) -> float | None:
-    """Seconds of the paper's program on this machine, None where it proves nothing in time."""
+    """Seconds of the paper's program on this machine; None without a proof in time."""
     found = solve(problem, LIMIT_S, Solver.MILP)
     assert found.makespan >= best.makespan or best.gap
     return found.solve_s if found.status is Status.OPTIMAL else None

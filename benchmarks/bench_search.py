@@ -1,9 +1,9 @@
-"""Shapes priced per second, all at once against one at a time, in one run on one core.
+"""Shapes priced per second, all at once and one at a time, in one run on one core.
 
     python benchmarks/bench_search.py [MODEL] [GPU]
 
-Every shape is a whole model: each of its operators forward and backward, the optimizer's step, and the total. Both ways
-go through the same ``lower`` and ``estimate``; the times they find are compared as well.
+Every shape is a whole model: all its operators forward and backward, the optimizer's step, and the total. Both ways use
+the same ``lower`` and ``estimate``; their predicted times are compared as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page's server: a sweep of a 70B model in one call against one question a value; a drag's whole answer; the start.
+"""Speed of `sartor serve`: a sweep of a 70B model in one call and value by value, the answer to a drag, the start.
 
 Times are medians on this machine, as ratios where that says more. ``python benchmarks/bench_serve.py``.
 """

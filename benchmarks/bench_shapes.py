@@ -1,6 +1,6 @@
-"""How many GEMMs and full-model shapes one core prices per second, all at once against one by one.
+"""GEMMs and full-model shapes that one core prices per second, all at once and one by one.
 
-Run ``python benchmarks/bench_shapes.py``. The figure to keep is the ratio, which one run measures on one machine.
+Run ``python benchmarks/bench_shapes.py``. The ratio is the result to compare: both sides run on the same machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def gemms(count: int = 300_000, alone: int = 300) -> dict[str, float]:
-    """Random products on a calibrated device: one call with arrays against one call each."""
+    """Random GEMMs on a calibrated device: one call with arrays, and one call each."""
     gpu = load_gpu("h200_sxm")
     calibration = load_calibration(gpu)
     m, n, k = np.random.default_rng(0).integers(1, 16384, (3, count))
@@ -69,7 +69,7 @@ def models(alone: int = 20) -> dict[str, float]:
 
 
 def _seconds(run: Callable[[], Any], repeats: int = 3) -> float:
-    """Least of a few runs."""
+    """Seconds of the fastest of a few runs."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -2,8 +2,8 @@
 
 All operators of GPT-3 (175B), forward and backward with the optimizer, t in {1, 2, 4, 8}, on one core and on all cores,
 over the 29,360 kept points of the published grid (4,186 tensor-core and 697 vector-core configurations). The naive way
-is the same formula called point by point, timed on a sample and scaled. The published toolchain takes 2 to 4 s per
-product and configuration (reference/phaze.md sec. 4); zigzag-dse took 1.7 to 7.5 s per product here (2026-11-21).
+is the same formula called point by point, timed on a sample and scaled. The published toolchain takes 2 to 4 s per GEMM
+and configuration (reference/phaze.md sec. 4); zigzag-dse took 1.7 to 7.5 s per GEMM here (2026-11-21).
 
 Run from the repository: `python benchmarks/bench_systolic.py`. CPU seconds of one core.
 """
@@ -76,7 +76,7 @@ def whole_space(graphs: list[OperatorGraph], chips: Accelerator) -> float:
 
 
 def schedules(workload: Workload, dims: list[ParallelDims], chips: Accelerator) -> None:
-    """Problems of one decoder layer, both ways, for every t and the first thousand points."""
+    """Problems of one decoder layer, forward and backward, for every t and the first thousand points."""
     some, built = at(chips, np.arange(1000)), 0
     start = time.process_time()
     for d in dims:

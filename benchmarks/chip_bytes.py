@@ -2,8 +2,8 @@
 
     python benchmarks/chip_bytes.py [--blocks 100] [--chips 100] [--every 20] [--seed 0]
 
-Prints on how many of blocks x chips the checker would accept a schedule shorter than its compulsory bytes over
-bandwidth (0 is the only right answer); of those solved, how many are, and how many wait for what operators share.
+Prints for how many of blocks x chips the checker would accept a schedule that moves its compulsory bytes faster than
+the bandwidth (must be 0); of those solved, for how many this happens, and how many are limited by shared resources.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/design_baselines.py [MODEL ...] [--space FILE] [--devices N] [--batch B]
 
-The architecture sampled alone by a Bayesian optimizer under the experts' placements (the kind of search Spotlight is;
-needs optuna), the placement searched for what that found, and the order and stop rule of PHAZE. Each row: objective,
-its share of the proved best, points looked at, seconds.
+Only the architecture, sampled by a Bayesian optimizer under the experts' placements (a search like Spotlight's; needs
+optuna); then the placement searched on the chip it found; and the order and stop rule of PHAZE. Each row: objective,
+its share of the proved best, points evaluated, seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def design_model(name: str) -> DesignModel:
-    """A zoo model at 512 tokens where it is BERT, else at no more than 4,096."""
+    """A zoo model at 512 tokens for BERT, else at most 4,096."""
     shape = load_model(name)
     return DesignModel(
         name=name, shape=shape, seq_len=512 if "bert" in name else min(4096, shape.max_positions or 4096)
@@ -55,7 +55,7 @@ def design_model(name: str) -> DesignModel:
 
 
 def ways(question: DesignQuestion, space: AcceleratorSpace, limit_s: float) -> Iterator[Baseline]:
-    """Known chips as `sartor design --baselines` has them, then the searches of the papers."""
+    """Known chips as in `sartor design --baselines`, then the searches of the papers."""
     yield from compare(question, space)
     yield from architecture_alone(question, space, ScheduleStore(), time_limit_s=limit_s)
     yield published_order(question, space, time_limit_s=limit_s)

@@ -1,4 +1,4 @@
-"""The published order of search with its stop rule: from the largest area down, until a few buckets bring no gain."""
+"""The published search order and stop rule: from the largest area down, until a few buckets bring no gain."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
 
 BUCKET_MM2 = 0.01
-"""Areas that count as one in the published order: 10,000 square micrometres."""
+"""Width of an area bucket in the published order: 10,000 square micrometres."""
 PATIENCE = 5
-"""Buckets whose best throughputs must not rise for the published search to stop."""
+"""The published search stops after this many buckets without a better throughput."""
 MOST_VISITED = 200
-"""Candidates after which the order is left where its rule has not stopped it."""
+"""Candidates after which the search ends if the stop rule has not ended it."""
 CHUNK = 32
-"""Candidates whose options are bounded together."""
+"""Number of candidates with options bounded together."""
 
 
 def published_order(
@@ -36,8 +36,8 @@ def published_order(
     """Candidates from the largest area down in buckets, until the best of the last five buckets do not rise.
 
     The evaluation is ours (microbatches, recomputation and placement searched exactly, each candidate with its largest
-    memory); only order and stop rule are the published ones. Ends after 200 candidates or at a time limit, which the
-    note then says.
+    memory); only order and stop rule are the published ones. Ends after 200 candidates or at the time limit; the note
+    then says so.
     """
     start = time.perf_counter()
     candidates, why = candidates_of(question, space)

@@ -1,8 +1,8 @@
-"""Plans that published runs used, priced and set beside the plan that the search finds for the same job.
+"""Compare the plans of published runs with the plans that the search finds for the same jobs.
 
 ``python benchmarks/published_plans.py [NAME ...]`` prints the table of docs/case_studies/published-plans.md;
-``--write`` puts it there. The published plan is right where it is the one found, or the found one is faster by no more
-than its interval, or simpler. Times are the authors' (the page says from where).
+``--write`` puts it there. The published plan counts as confirmed if it is the one found, or if the found plan is faster
+by no more than its interval, or simpler. Measured times are the authors' (sources on the page).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BEGIN, END = "<!-- published plans: written by benchmarks/published_plans.py -->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A job, the plan it ran and what a step took."""
+    """A published job, its plan and its step time."""
 
     name: str
     model: str
@@ -36,15 +36,15 @@ class Published:
     plan: Mapping[str, int | str]
     took_s: float
     free: Mapping[str, int | str]
-    """What stays as published while other plans are looked for (switches of the trainer)."""
+    """Fields that stay as published in the search for other plans (switches of the trainer)."""
     attention: str = "flash"
 
 
 OVERLAP = {"tp_overlap": "on"}
-"""As Megatron Bridge's recipes have it."""
+"""As in Megatron Bridge's recipes."""
 NEMO_2023 = {"p2p_overlap": "off", "dp_overlap": "off", "dropout": "on"}
-"""As the launcher's gpt3/175b.yaml of TP8 PP16 VP6 had it: selective recomputation, ``overlap_grad_sync: False``, no
-field yet for transfers that overlap, dropout of 0.1 (read 2026-11-24 in a copy; NVIDIA's own tag was not at hand)."""
+"""From the launcher's gpt3/175b.yaml of TP8 PP16 VP6: selective recomputation, ``overlap_grad_sync: False``, no field
+yet for overlapping transfers, dropout of 0.1 (read 2026-11-24 in a copy; NVIDIA's own tag was not available)."""
 DEEPSEEK = {"deepep": "on", "moments_dtype": "bf16"}
 """As DeepSeek-V3 was trained (arXiv 2412.19437, sec. 3.2.2 and 3.3.3)."""
 RUNS = (
@@ -82,7 +82,7 @@ RUNS = (
 
 
 def asked(run: Published, fix: Mapping[str, int | str]) -> PricedPlan | None:
-    """The fastest plan of a job within what is held."""
+    """The fastest plan of a job with some fields fixed."""
     found = sartor.plan(
         run.model,
         run.cluster,
@@ -98,13 +98,13 @@ def asked(run: Published, fix: Mapping[str, int | str]) -> PricedPlan | None:
 
 
 def kinds(plan: PricedPlan) -> int:
-    """Kinds of parallelism beside data parallelism."""
+    """Number of kinds of parallelism besides data parallelism."""
     d = plan.plan.dims
     return sum(int(each) > 1 for each in (d.tp, d.pp, d.cp, d.ep, plan.plan.virtual_stages))
 
 
 def verdict(published: PricedPlan, found: PricedPlan) -> str:
-    """Whether the published plan is the one found, or what the found one has over it."""
+    """Whether the published plan is the one found, or the advantage of the one found."""
     if published.plan == found.plan:
         return "the same"
     gain = published.step_s / found.step_s - 1

@@ -1,7 +1,7 @@
-"""The architecture searched alone: sampled by a tree-structured Parzen estimator, placements fixed to the experts'.
+"""Search only the architecture: sampled by a tree-structured Parzen estimator, placements fixed to the experts'.
 
-The kind of search Spotlight is (Sakhuja et al., HPCA 2023): a Bayesian optimizer proposes hardware, layers run one
-operator after another on it, nothing is proved. Optuna does the proposing (Akiba et al., KDD 2019).
+A search like Spotlight's (Sakhuja et al., HPCA 2023): a Bayesian optimizer, here Optuna (Akiba et al., KDD 2019),
+proposes hardware, layers run one operator after another on it, and nothing is proved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 TRIALS = 200
 AT_A_TIME = 10
-"""Proposals priced together, before the sampler hears of any."""
+"""Proposals priced together before the sampler gets their results."""
 
 
 ALONE = "architecture alone (Bayesian search, expert placement)"
@@ -51,8 +51,8 @@ def architecture_alone(
     time_limit_s: float = 60.0,
     keep: Keep = afresh,
 ) -> Iterator[Baseline]:
-    """What Spotlight's kind of search finds: the architecture alone, sampled by a Bayesian optimizer, every model under
-    its expert's placement and its layers one operator after another; then the placement searched for what it found."""
+    """Results of a search like Spotlight's: only the architecture, sampled by a Bayesian optimizer, with every model
+    under its expert's placement and operators one after another; then the placement searched on the chip it found."""
     start = time.perf_counter()
     found = architecture_search(question, space, trials=trials, seed=seed, time_limit_s=time_limit_s, keep=keep)
     best = expert_point(question, found.accelerator, found.hbm_bytes, store) if found.accelerator else None
@@ -72,7 +72,7 @@ def architecture_alone(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The best architecture sampled (None: none held the experts' placements) and how many were."""
+    """The best sampled architecture (None: the experts' placements fit on none) and the number of samples."""
 
     accelerator: Accelerator | None
     hbm_bytes: float
@@ -89,10 +89,10 @@ def architecture_search(
     time_limit_s: float = float("inf"),
     keep: Keep = afresh,
 ) -> Sampled:
-    """The best of ``trials`` sampled candidates. Each has the largest memory it may; a proposal that is no candidate
-    (beyond a budget, or left out of the space) counts as a trial that reaches nothing.
+    """The best of ``trials`` sampled candidates, each with its largest memory. A proposal that is not a candidate
+    (beyond a budget, or left out of the space) counts as a trial with objective 0.
 
-    Ends the program where optuna is not installed.
+    Exits the program if optuna is not installed.
     """
     try:
         import optuna
@@ -127,7 +127,7 @@ def architecture_search(
 
 
 def _axes(space: AcceleratorSpace, candidates: Candidates) -> tuple[dict[str, int], Array]:
-    """Fields in which candidates differ with how many values each has, and every candidate as places on these axes."""
+    """Fields in which candidates differ, with their numbers of values, and every candidate's position on these axes."""
     columns = {}
     if len(space.groups) > 1:
         columns["group"] = candidates.group
@@ -152,7 +152,7 @@ def _axes(space: AcceleratorSpace, candidates: Candidates) -> tuple[dict[str, in
 
 
 def _independent(places: Sequence[Array]) -> list[bool]:
-    """Which axes are needed to tell candidates apart: those that follow from others (private buffers) are not."""
+    """Which axes are needed to distinguish candidates; axes that follow from others (private buffers) are not."""
     keep = [True] * len(places)
     if not places:
         return keep
@@ -165,7 +165,7 @@ def _independent(places: Sequence[Array]) -> list[bool]:
 
 
 def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[int]) -> tuple[float, ...]:
-    """The objective of each candidate under the experts' placements; 0 where they do not fit."""
+    """The objective of each candidate under the experts' placements; 0 if they do not fit."""
     where = np.asarray(index, dtype=np.int64)
     rates = np.zeros((len(question.models), len(where)))
     for columns, some in candidates.of_groups(where):
@@ -176,7 +176,7 @@ def _values(question: DesignQuestion, candidates: Candidates, index: Sequence[in
 
 
 def _divisor(candidates: Candidates, where: Array) -> Array:
-    """With the largest memory."""
+    """The objective's divisor of each candidate with its largest memory."""
     return np.asarray(candidates.divisor[candidates.hbm_bytes[:, where].argmax(axis=0), where])
 
 
@@ -203,7 +203,7 @@ def _times(parts: ModelParts, some: Accelerator) -> Iterator[tuple[ModelPart, Ar
 
 
 def _serial_s(part: ModelPart, graph: OperatorGraph, some: Accelerator) -> Array:
-    """Seconds of a part's operators one after another, each on one core or on all, as is quicker."""
+    """Seconds of a part's operators one after another, each on one core or on all, whichever is faster."""
     if part.in_turn or not graph.operators:
         return in_turn_s(graph, some)
     single, split = whole_latencies(fuse_graph(graph), some)

@@ -1,9 +1,9 @@
-"""Write the sample and the marks of the accuracy gate: ``python lab/accuracy_gate.py [--sample DATA]``.
+"""Write the sample and the recorded errors of the accuracy gate: ``python lab/accuracy_gate.py [--sample DATA]``.
 
-``tests/golden/measured/*.csv`` are some shapes of every group of the measured tables, all rows of each, with their
-source; ``tests/golden/accuracy_marks.csv`` is what ``sartor validate operators`` finds on them. Without ``--sample``
-the rows stay and the marks alone are written: do that when predictions have improved, or when a loss is meant, and look
-at the difference. ``--check`` writes nothing and says which marks the predictions of today miss.
+``tests/golden/measured/*.csv`` has a sample of shapes from every group of the measured tables, with all their rows and
+sources; ``tests/golden/accuracy_marks.csv`` has the errors of ``sartor validate operators`` on them. Without
+``--sample`` only the errors are rewritten: do that when predictions have improved, or when a loss is intended, and
+review the diff. ``--check`` writes nothing and prints which groups have become less accurate.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ DATA = ROOT.parent / "shared" / "data" / "measured"
 
 FILES = ("gemm_fp16_bf16", "gemm_lowbit", "gemm_fp32_kernels", "attention", "memory_bound", "moe_bf16", "collectives")
 SHAPES = 16
-"""Of each group, evenly spaced in order of their measured time, so that launch, memory and compute all show."""
+"""Shapes per group, evenly spaced in order of measured time, to cover launch-, memory- and compute-bound kernels."""
 
 GROUP_BY = ("gpu", "dtype", "phase", "op", "kernel")
 KEYS = ("table", *GROUP_BY)
 FIGURES = ("mape", "bias", "coverage_80", "kendall_tau")
 WORSE = 0.0005
-"""What a group's MAPE may grow by: predictions are deterministic, so anything more is a change of them."""
+"""Most by which a group's MAPE may grow: predictions are deterministic, so more means that they have changed."""
 
 
 def marks(found: list[Group]) -> dict[tuple[str, ...], dict[str, float | None]]:
-    """Figures by group."""
+    """Error statistics by group."""
     return {
         tuple(str(each.keys.get(key, "")) for key in KEYS): {f: getattr(each, f) for f in FIGURES} for each in found
     }
 
 
 def groups() -> list[Group]:
-    """What today's predictions reach on the sample."""
+    """Current errors on the sample, by group."""
     return list(validate_operators(SAMPLE, group_by=GROUP_BY, worst=0).groups)
 
 
 def recorded() -> dict[tuple[str, ...], dict[str, float | None]]:
-    """The marks as they stand in the file."""
+    """The recorded errors."""
     with MARKS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return {tuple(row[key] for key in KEYS): {f: float(row[f]) if row[f] else None for f in FIGURES} for row in rows}
 
 
 def losses(found: list[Group]) -> Iterator[str]:
-    """A sentence for every group whose error has grown, or that has come or gone."""
+    """A sentence for every group with a larger error, and for every new or missing group."""
     now, then = marks(found), recorded()
     for key in sorted(now.keys() ^ then.keys()):
         yield f"{' '.join(key).strip()}: {'not in the marks' if key in now else 'no prediction any more'}"
@@ -94,7 +94,7 @@ def write_sample(data: Path) -> None:
 
 
 def _partly_unlabelled(table: Any) -> Any:
-    """A third of the shapes without their kernel, so that what is predicted where none is told has marks too."""
+    """The table with the kernel removed from a third of the shapes, to cover predictions for unknown kernels too."""
     import pyarrow as pa
 
     tokens, hidden, width = (table[name].to_numpy() for name in ("num_tokens", "hidden_size", "inter_size"))
@@ -105,7 +105,7 @@ def _partly_unlabelled(table: Any) -> Any:
 
 
 def _chosen(table: Any, kind: TableKind) -> Any:
-    """Rows of the shapes chosen, in the order of the table: of each framework's, the middle one."""
+    """Rows of the chosen shapes in table order; of each framework's rows for a shape, the median one."""
     group = _codes(table, (*GROUP_BY, "distribution"))
     names = (*kind.texts, *kind.sizes, *kind.amounts, *kind.optional)
     shape = np.unique(_codes(table, names) * (int(group.max()) + 1) + group, return_inverse=True)[1]

@@ -38,7 +38,7 @@ DEVICES = {
     "b200_sxm": "h200_sxm",
     "rtx_pro_6000_server": "h200_sxm",
 }
-"""Device whose generation is taken as unknown -> the one of another at whose coefficients a fit may start."""
+"""Device whose generation is treated as unknown -> device of another generation with the starting coefficients."""
 
 NARROW = (("h200_sxm", "fp8"), ("b200_sxm", "nvfp4"))
 RELATIVES = (
@@ -48,16 +48,16 @@ RELATIVES = (
     ("b300_sxm", "gb300", "nvfp4"),
     ("b300_sxm", "gb300", "fp8_block"),
 )
-"""Device taken as unknown, the relative on its die, dtype."""
+"""Device treated as unknown, a measured device with the same die, dtype."""
 
 COUNTS = (20, 50, 100, 200)
 SEEDS = (0, 1)
 SCORED = 700
-"""Of a fold's products, drawn."""
+"""Random GEMMs of a fold that errors are computed on."""
 
 Pick = Callable[[Products], Any]
 Learn = Callable[[Any, Any], Any]
-"""(positions learned from, positions asked about) -> seconds."""
+"""(training positions, test positions) -> predicted seconds."""
 
 
 def main(shared: Path, png: Path | None) -> None:
@@ -75,7 +75,7 @@ def main(shared: Path, png: Path | None) -> None:
 
 
 def from_start(shared: Path, name: str, dtype: str, donor: str) -> list[dict[str, Any]]:
-    """The curve of coefficients fitted from a start: another device's (``donor``), or the joint fit's."""
+    """The curve of coefficients fitted from a start: another device's coefficients (``donor``) or the joint fit's."""
     gpu, (products, measured_s) = load_gpu(name), records(shared, name, dtype)
     if donor:
         start = starting_point(load_gpu(donor), DType(dtype))
@@ -92,7 +92,7 @@ def from_start(shared: Path, name: str, dtype: str, donor: str) -> list[dict[str
 
 
 def over_package(shared: Path, name: str, lender: str, dtype: str) -> list[dict[str, Any]]:
-    """The curve of a factor over what the package predicts with nothing but a relative's calibration."""
+    """The curve of a factor on the package's prediction with only a related device's calibration."""
     products, measured_s = records(shared, name, dtype)
     with kin_docs.unmeasured(name, lender, 1.3):
         told = packaged_seconds(products)
@@ -115,7 +115,7 @@ def records(shared: Path, name: str, dtype: str) -> tuple[Products, Any]:
 def curve(
     products: Products, measured_s: Any, learn: Learn, name: str, dtype: str, start: str
 ) -> Iterator[dict[str, Any]]:
-    """Mean held-out MAPE at each count, chosen and drawn; as rows, and printed as a line of Markdown."""
+    """Mean held-out MAPE at each number of GEMMs, chosen and random; as rows, and printed as a line of Markdown."""
     fold = regions(products)
     sides = [(np.flatnonzero(fold != f), _some(np.flatnonzero(fold == f))) for f in np.unique(fold)]
 

@@ -4,8 +4,8 @@ Development tool. Run it in an environment of its own that has transformers and 
 
     python lab/class_defaults.py src/sartor/read/class_defaults.json src/sartor/read/published_classes.json
 
-Only facts are written (names and default values of the fields that bear on shape, field aliases, the model type of
-nested configurations); no code of the library is.
+Only facts are written (names and default values of fields that affect the shape, field aliases, model types of nested
+configurations), no code of the library.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CLASS = re.compile(
     r"ContextEncoder|QuestionEncoder|Reader)$"
 )
 AUTO = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
-"""Which class is built of a file that names none: the first of these auto classes that has one, else the bare model."""
+"""For a file that names no class, the first of these auto classes that has one is built, else the bare model."""
 
 
 OF_ANY_MODEL = """
@@ -52,11 +52,11 @@ output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id re
 exponential_decay_length_penalty suppress_tokens begin_suppress_tokens finetuning_task prefix task_specific_params
 sep_token_id decoder_start_token_id gradient_checkpointing ignore_index padding_idx
 """
-"""Fields that every configuration of transformers 4.x could hold; most of them are in generation_config.json now."""
+"""Fields that every configuration of transformers 4.x could have; most have moved to generation_config.json."""
 
 
 def write_classes(target: Path) -> None:
-    """Names of the published model classes, by stem, and the class of each model type where a file names none."""
+    """Write the published model classes by stem, and the class of each model type for files that name none."""
     named = {n for n in dir(transformers) if CLASS.match(n)} | auto_classes()
     stems: dict[str, list[str]] = {}
     for name in sorted(n for n in named if not re.search(r"^(_|AutoModel|TF[A-Z]|Flax|Data[Cc])|PreTrainedModel$", n)):
@@ -79,7 +79,7 @@ def write_classes(target: Path) -> None:
 
 
 def auto_classes() -> set[str]:
-    """Every model class an auto class builds."""
+    """Every model class that an auto class can build."""
     tables = [v for k, v in vars(modeling_auto).items() if k.endswith("_MAPPING_NAMES")]
     values = [x for table in tables for x in table.values()]
     return {name for x in values for name in ((x,) if isinstance(x, str) else x)}
@@ -99,7 +99,7 @@ def main(target: Path) -> None:
 
 
 def field_names() -> list[str]:
-    """Every field that some configuration class has or had: what a file may hold without being misspelt."""
+    """Every field that some configuration class has or had: other fields in a file are misspelled."""
     names = set(OF_ANY_MODEL.split())
     for cls in classes().values():
         names.update(f.name for f in dataclasses.fields(cls))
@@ -108,7 +108,7 @@ def field_names() -> list[str]:
 
 
 def classes() -> dict[str, type[PreTrainedConfig]]:
-    """Configuration classes by model type; where several share one, the one the auto class picks."""
+    """Configuration classes by model type; if several share a type, the one that the auto class picks."""
     found: dict[str, type[PreTrainedConfig]] = {}
     root = importlib.import_module("transformers.models")
     for package in pkgutil.iter_modules(root.__path__):
@@ -156,7 +156,7 @@ def entry(cls: type[PreTrainedConfig]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> bool:
-    """Whether a default is data that JSON can hold."""
+    """Whether a default value can be written as JSON."""
     if isinstance(value, (list, tuple)):
         return all(plain(x) for x in value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Holds sartor's counts against the truth of transformers, config by config, and writes the conformance page.
+"""Compare sartor's counts with the true counts of transformers, config by config, and write the conformance page.
 
 python lab/conformance.py compare /tmp/oracle/out [model_type ...]    # what lab/transformers_truth.py generated
 python lab/conformance.py golden /tmp/oracle/out /tmp/oracle/heads       # tests/golden/conformance.*, verified.json
@@ -22,7 +22,7 @@ from sartor.read.families import readers
 from sartor.read.huggingface import read_model
 
 ESSENTIAL = ("hidden_size", "num_hidden_layers", "vocab_size", "d_model", "n_embd", "n_layer", "num_layers", "dim")
-"""Fields no published file omits; without them the reader refuses on purpose."""
+"""Fields that no published file omits; the reader deliberately refuses files without them."""
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("params", "text_params", "layer_params_runs", "active_params", "linear_flops", "attention_flops")
 TRUTH_NAMES = {"params": "unique_params", "linear_flops": "routed_linear_flops"}
@@ -45,7 +45,7 @@ def counted(config: dict[str, Any], seq_len: int) -> dict[str, Any]:
 
 
 def mismatches(config: dict[str, Any], truth: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Columns where we differ, as (ours, truth); columns without truth are left out."""
+    """Columns that differ, as (ours, truth); columns without a true value are left out."""
     ours = counted(config, int(truth.get("seq_len") or 2048))
     out = {}
     for column in COLUMNS:
@@ -91,9 +91,9 @@ def compare(folder: Path, model_types: list[str]) -> None:
 
 
 def tables(learnt: Path, folder: Path) -> None:
-    """tensor_tables.json from what lab/tensor_tables.py learnt: of each type whose reader alone is not exact.
+    """Write tensor_tables.json from the results of lab/tensor_tables.py, for types whose reader alone is not exact.
 
-    Only what is missing is kept, and only where the polynomials held for the configs they were checked with.
+    Only the missing part is kept, and only if the polynomials were right for all configs they were checked with.
     """
     target = ROOT / "src/sartor/read/tensor_tables.json"
     target.write_text('{"source":"","model_types":{}}')
@@ -160,7 +160,7 @@ SOURCE = "transformers 5.23.0, torch 2.13.0, meta device, made by lab/transforme
 
 
 def golden(folders: list[Path]) -> None:
-    """Rows and configs of everything that agrees; what does not is printed. Several folders are put together."""
+    """Write rows and configs of everything that agrees and print the rest; several folders are merged."""
     rows, configs, left_out = [], [], []
     kept: dict[str, dict[str, Any]] = {}
     for file in sorted((f for folder in folders for f in folder.glob("*/*/truth.json")), key=lambda f: f.parts[-3:]):
@@ -207,25 +207,25 @@ VERIFIED = ROOT / "src/sartor/read/verified.json"
 
 
 def on_purpose(error: Exception) -> bool:
-    """Whether a class's bare defaults are refused because no published file is like that: sizes null, or that clash."""
+    """Whether a class's defaults are refused because no published file has them: sizes that are null or contradict."""
     return isinstance(error, InputError) and (error.value is None or error.must.startswith("must divide"))
 
 
 def class_entry(kept: dict[str, dict[str, Any]], model_type: str, truth: dict[str, Any]) -> dict[str, Any]:
-    """What is known of one class of a model type."""
+    """The entry of one class of a model type."""
     fresh: dict[str, Any] = {"differs": {}, "parts": {}}
     return kept.setdefault(model_type, {}).setdefault(truth["model_class"], fresh)  # type: ignore[no-any-return]
 
 
 def nested_types(config: dict[str, Any]) -> dict[str, None]:
-    """Model types of the configs inside a config."""
+    """Model types of the nested configs of a config."""
     inner = [v for v in config.values() if isinstance(v, dict)]
     own = {v["model_type"]: None for v in inner if isinstance(v.get("model_type"), str) and v["model_type"]}
     return own | {name: None for v in inner for name in nested_types(v)}
 
 
 def write_verified(kept: dict[str, dict[str, Any]]) -> None:
-    """What a reading may be called exact by: types with the classes compared, and types inside exact composites."""
+    """Write the list that lets a reading count as exact: types with the classes compared, and types nested in them."""
     lines = []
     for model_type, classes in sorted(kept.items()):
         ordered = {name: {c: x["differs"][c] for c in COLUMNS if c in x["differs"]} for name, x in classes.items()}
@@ -238,7 +238,7 @@ def write_verified(kept: dict[str, dict[str, Any]]) -> None:
 
 
 def reasons(model_type: str, config: dict[str, Any]) -> dict[str, str]:
-    """Columns that a config of this type does not settle, and why."""
+    """Columns that a config of this type does not determine, and why."""
     known = NOT_SETTLED.get(model_type, {})
     if "*" in known:
         untied = config.get("tie_word_embeddings") is False
@@ -250,7 +250,7 @@ def reasons(model_type: str, config: dict[str, Any]) -> dict[str, str]:
 
 
 def smallest(folder: Path, truth: dict[str, Any]) -> dict[str, Any]:
-    """The fewest fields that say the same: those that are not the class's defaults, and the sizes no file omits."""
+    """The smallest equivalent config: fields that differ from the class's defaults, and sizes that no file omits."""
     full = json.loads((folder / "config.json").read_text())
     sparse = json.loads((folder / "sparse.json").read_text())
     small = {k: v for k, v in full.items() if k in ESSENTIAL or k in ("architectures", "vocab_size")} | sparse
@@ -294,7 +294,7 @@ def write_table(by_type: dict[str, list[dict[str, str]]]) -> None:
 
 
 def page_text(by_type: dict[str, list[dict[str, str]]], published: list[tuple[str, str, str]]) -> str:
-    """The summary, and what is not exact, with the reason."""
+    """The summary, and everything that is not exact, with reasons."""
     notes = {model_type: note_of(group) for model_type, group in sorted(by_type.items())}
     reasons: dict[str, list[str]] = {}
     for model_type, note in notes.items():
@@ -345,7 +345,7 @@ def note_of(group: list[dict[str, str]]) -> str:
 
 
 def verdict_of(group: list[dict[str, str]], column: str) -> str:
-    """Exact where every config has a truth; a dash where none has one; else partly."""
+    """Exact if every config has a true value, a dash if none has, else partly."""
     given = [bool(r[column]) for r in group]
     if all(given):
         return "exact"

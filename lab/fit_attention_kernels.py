@@ -1,10 +1,10 @@
-"""Fit attention's kernels framework by framework, on top of the formula: ``<gpu>.<part>.<framework>`` in
-``cost/correction/data/residual/``, and how far frameworks lie from their median: the interval of an unknown one.
+"""Fit corrections to the attention formula for each framework: ``<gpu>.<part>.<framework>`` in
+``cost/correction/data/residual/``, and the spread of frameworks around their median: the interval of an unknown one.
 
 Development only (pandas, pyarrow, the shared data; no torch): ``python lab/fit_attention_kernels.py SHARED
-[gpu.part.framework ...]``. Rows, features and inference are lab/fit_residual.py's and ``sartor.cost``'s own. Whole head
-shapes (heads, key/value heads, head dimension) are held out, all in turn by quarters: a framework's cliffs belong to
-head shapes. The network written is fitted on all rows. Seeded.
+[gpu.part.framework ...]``. Rows, features and inference are those of lab/fit_residual.py and ``sartor.cost``. Whole
+head shapes (heads, key/value heads, head dimension) are held out, a quarter at a time, because a framework's kernels
+change with the head shape. The network written is fitted on all rows. Seeded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def put(name: str, values: dict[str, Any]) -> None:
 
 
 def in_turn(gpu: str, rows: Rows) -> dict[str, Any]:
-    """The record of a fit: errors on head shapes it has not seen, every one of them once."""
+    """The record of a fit; every row's error is from a fit that did not see its head shape."""
     heads = pd.util.hash_pandas_object(rows.sizes[["heads", "kv_heads", "head_dim"]], index=False) % QUARTERS
     time_s, seen_s = np.empty(len(rows.seconds)), np.zeros(len(rows.seconds))
     for quarter in range(QUARTERS):
@@ -81,8 +81,8 @@ def in_turn(gpu: str, rows: Rows) -> dict[str, Any]:
 
 
 def apart(shared: Path, median: str) -> dict[str, float]:
-    """Standard deviations that put 80% of the frameworks' own times inside the interval around the median network, and
-    beside that what frameworks' networks miss head shapes by that they have not seen."""
+    """Standard deviations for an unknown framework: those that put 80% of all frameworks' times inside the interval
+    around the median network, combined with the frameworks' own held-out deviations."""
     gpu, _, part = median.partition(".")
     table = attention_table(shared)
     there = table[(table.gpu == gpu) & (table.phase == part)].framework.unique()
@@ -104,7 +104,7 @@ def apart(shared: Path, median: str) -> dict[str, float]:
 
 
 def fit(gpu: str, rows: Rows, where: Any) -> Residual:
-    """Least absolute error (rounded off below 2%) of ln(measured / formula)."""
+    """Fit ln(measured / formula) by least absolute error (smooth below 2%)."""
     x, y = rows.features[:, where], np.log(rows.seconds / rows.formula_s)[where]
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = ((x - mean) / scale).astype(np.float32)
@@ -132,8 +132,8 @@ def _half(values: Any) -> Any:
 
 
 def trained(z: Any, goal: Any) -> tuple[list[Any], list[Any]]:
-    """Weights (inputs, outputs) and biases of a network with ``LAYERS`` layers of ramps, by Adam with decaying weights
-    (Loshchilov and Hutter 2019); its output begins small."""
+    """Weights (inputs, outputs) and biases of a ReLU network with ``LAYERS`` layers, trained by AdamW (Loshchilov and
+    Hutter 2019) from a small initial output."""
     random, widths = np.random.default_rng(0), [z.shape[1], *[WIDTH] * LAYERS, 1]
     weights = [(random.uniform(-1, 1, pair) / np.sqrt(pair[0])).astype(np.float32) for pair in pairwise(widths)]
     weights[-1] *= 0.1
@@ -157,12 +157,12 @@ def trained(z: Any, goal: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _rate(done: float) -> float:
-    """Up over the first 15%, then down as a cosine."""
+    """Learning rate: rises over the first 15%, then falls as a cosine."""
     return RATE * (done / 0.15 if done < 0.15 else 0.5 * (1 + np.cos(np.pi * (done - 0.15) / 0.85)))
 
 
 def _slopes(weights: list[Any], biases: list[Any], z: Any, goal: Any) -> list[Any]:
-    """Of the mean absolute error (rounded off below ``ROUNDED``), by weights and then biases."""
+    """Gradients of the mean absolute error (smooth below ``ROUNDED``): of the weights, then of the biases."""
     layers = [z]
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         layers.append(np.maximum(layers[-1] @ weight + bias, 0))

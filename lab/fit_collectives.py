@@ -1,10 +1,10 @@
-"""Fit collectives inside a node and write them into hardware/calibration.
+"""Fit collectives inside a node and write them into ``cost/correction/data``.
 
     python lab/fit_collectives.py ../shared [gpu ...]
 
-NCCL (oneCCL on Arc) first, then the all-reduce kernels of serving frameworks, whose large messages fall back on it.
-Message sizes are held out in contiguous blocks of four doublings in every sixteen, whole, each block once; what ships
-is fitted on all rows, its intervals are what the rows held out needed.
+NCCL (oneCCL on Arc) is fitted first, then the all-reduce kernels of serving frameworks, which use NCCL for large
+messages. Message sizes are held out in contiguous blocks of four doublings in every sixteen, each block once. The
+coefficients that ship are fitted on all rows; their intervals cover 80% of the held-out rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(shared: Path, wanted: list[str]) -> None:
         rows = rows[
             rows.n_gpus <= np.where(rows.gpus_per_node > 0, np.maximum(rows.gpus_per_node, gpu.link_domain), 1e9)
         ]
-        bridged = rows.system.str.contains("pairwise")  # a pair's links are another machine's (clusters/azure-*.toml)
+        bridged = rows.system.str.contains("pairwise")  # pairwise links belong to other clusters (azure-*.toml)
         rows = rows[~(bridged & ((rows.n_gpus > 2) | (gpu.link_bytes_per_s > BRIDGE_BYTES_PER_S)))]
         target = rows.groupby(KEYS, observed=True).latency_us.median().rename("us").reset_index()
         target = pd.concat(
@@ -61,19 +61,19 @@ def main(shared: Path, wanted: list[str]) -> None:
 
 
 BRIDGE_BYTES_PER_S = 1.2e11
-"""Above this a device is a module on a switch, not a card on a bridge (A40: 56 GB/s one way)."""
+"""Link rate above which a device is a module on a switch, not a card on a bridge (A40: 56 GB/s one way)."""
 FOLDS = 4
 
 
 def _few(rows: pd.DataFrame) -> pd.DataFrame:
-    """Some of each collective: vidur's sweeps are dense and would outvote everything else."""
+    """A sample of each collective: vidur's dense sweeps would otherwise dominate the fit."""
     return rows.groupby("op", group_keys=False)[rows.columns.tolist()].apply(
         lambda r: r.sample(min(len(r), 300 if r.op.iloc[0] == "send_recv" else 40), random_state=0)
     )
 
 
 def fit(name: str, gpu: Gpu, target: pd.DataFrame) -> None:
-    """Judge on every block held out once, fit on all, write."""
+    """Compute errors with every block held out once, fit on all rows and write the result."""
     held = np.empty(len(target))
     for fold in range(FOLDS):
         out = (target.fold == fold).to_numpy()
@@ -95,14 +95,14 @@ def fit(name: str, gpu: Gpu, target: pd.DataFrame) -> None:
 
 
 def _fitted_on(target: pd.DataFrame, gpu: Gpu) -> Calibration:
-    """The library's ring first, then the kernels of serving engines."""
+    """Fit the library's ring first, then the kernels of serving engines."""
     known = load_calibration(gpu)
     plain = target[~target.library.str.contains("ustom|TRTLLM")]
     kinds = sorted({_kind(op, gpu).value for op in plain.op.unique()})
     spans = {"pipeline": (0.5, 0.01, 3.0)}
     for kind in kinds:
         spans |= {
-            f"share_{kind}": (0.7, 0.02, 1.0 if kind == "send_recv" else 1.5),  # the sender alone was timed
+            f"share_{kind}": (0.7, 0.02, 1.0 if kind == "send_recv" else 1.5),  # only the sender was timed
             f"launch_{kind}": (5e-6, 5e-7, 6e-5),
             f"hop_{kind}": (1e-6, 5e-8, 2e-5),
         }
@@ -160,7 +160,7 @@ def _name(op: str, library: str, gpu: Gpu) -> str:
 
 
 def _with_sigmas(c: CollectiveCoefficients, names: Any, held: Any, sigma: float) -> CollectiveCoefficients:
-    """Each row's standard deviation, of its kind's rows held out."""
+    """The coefficients with each kind's standard deviation, from its held-out rows."""
 
     def of(name: str) -> float:
         here = names == name
@@ -171,7 +171,7 @@ def _with_sigmas(c: CollectiveCoefficients, names: Any, held: Any, sigma: float)
 
 
 def _needs(ratio: Any) -> float:
-    """Standard deviation that puts four fifths inside an 80% interval."""
+    """Standard deviation with which an 80% interval covers 80% of the rows."""
     return float(np.quantile(np.abs(np.log(ratio)), 0.8) / 1.2816)
 
 

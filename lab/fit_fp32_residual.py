@@ -1,10 +1,10 @@
-"""Fit the residuals of fp32 products on general cores and write ``cost/correction/data/residual/*.fp32.npz``.
+"""Fit the residuals of fp32 GEMMs without tensor cores and write ``cost/correction/data/residual/*.fp32.npz``.
 
 Development only (torch, pandas, pyarrow, the shared data): ``python lab/fit_fp32_residual.py SHARED``.
-One network is fitted on all devices together, which it tells apart by one input each; that input is then folded into
-the first bias, so each device gets a file of its own in the format of lab/fit_residual.py. Four devices have a few
-hundred shapes only: alone L4's and MI100's miss held-out weights by 1.2 and 2 times as much. Rows and the held-out
-fifth of weights (n, k) are lab/fit_gemm.py's.
+One network is fitted on all devices together, with a one-hot input for the device; that input is then folded into the
+first bias, so that each device gets its own file in the format of lab/fit_residual.py. Four devices have only a few
+hundred shapes: fitted alone, L4 and MI100 have 1.2 and 2 times the error on held-out weights. Rows and the held-out
+fifth of the weights (n, k) are those of lab/fit_gemm.py.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ GPUS = (
 )  # fmt: skip
 WIDTH, EPOCHS = 64, 60
 GAIN = 0.75
-"""A network that misses held-out weights by more than this share of the formula's error does not ship: L4's, whose
-clock wanders under 72 W (16.9 to 15.4%)."""
+"""A network ships only if its error on held-out weights is below this share of the formula's error. L4's does not: its
+clock varies under the 72 W limit (16.9 to 15.4%)."""
 TIMES = 3
-"""How often rows of the devices with few of them are shown."""
+"""How often the rows of devices with few rows are repeated."""
 
 
 def main(shared: Path) -> None:
@@ -79,7 +79,7 @@ def rows_of(shared: Path, gpu: str) -> Rows:
 
 
 def fit(rows: Sequence[Rows], chosen: Sequence[Any]) -> list[Residual]:
-    """A network per device, of one fit on all: least absolute error (rounded below 2%) of ln(measured / formula)."""
+    """One network per device, from one fit on all: least absolute error (smooth below 2%) of ln(measured / formula)."""
     torch.manual_seed(0)
     targets = [np.log(each.seconds / each.formula_s)[where] for each, where in zip(rows, chosen, strict=True)]
     spans = [np.quantile(target, [0.001, 0.999]) for target in targets]
@@ -108,7 +108,7 @@ def fit(rows: Sequence[Rows], chosen: Sequence[Any]) -> list[Residual]:
 
 
 def _folded(net: Any, inputs: int, device: int) -> tuple[tuple[Any, Any], ...]:
-    """The layers as one device sees them: its own input is 1 and the others' 0."""
+    """The layers for one device: its own one-hot input is 1, the others are 0."""
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     layers = [(each.weight.detach().numpy(), each.bias.detach().numpy()[:, None]) for each in linear]
     weight, bias = layers[0]
@@ -117,7 +117,7 @@ def _folded(net: Any, inputs: int, device: int) -> tuple[tuple[Any, Any], ...]:
 
 
 def _residual(gpu: str, seen: Any, layers: tuple[tuple[Any, Any], ...]) -> Residual:
-    """Without what is the same of all devices, and without the widths, which ``record_of`` measures."""
+    """The residual of one device; interval widths are 0 here and filled in from ``record_of``."""
     none = np.zeros((1, 1), dtype=np.float32)
     low, high = (edge.astype(np.float32) for edge in (seen.min(1, keepdims=True), seen.max(1, keepdims=True)))
     widths = dict.fromkeys(

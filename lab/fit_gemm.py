@@ -1,10 +1,10 @@
 """Fit the GEMM formula to measured tables and write ``cost/correction/data/<gpu>.<dtype>.toml``.
 
 Development only (scipy, pandas, pyarrow, the shared data): ``python lab/fit_gemm.py SHARED [gpu.dtype ...]``.
-What is fitted is the formula itself (``cost.gpu.tiles``), not a copy. Weights of a table (n, k) are dealt into five
-parts by a hash: four are fitted on (a sample of them), the fifth is held out and its errors are written down.
-Sweeps of codesign_measured.csv are cut into ten contiguous blocks each; blocks 2, 3 and 7 are held out. The
-coefficients written are refitted on all rows once the held-out errors are known.
+The formula itself (``cost.gpu.tiles``) is fitted, not a copy. The weights (n, k) of a table are split into five parts
+by a hash: a sample of four parts is fitted, the fifth is held out for the recorded errors. Sweeps of
+codesign_measured.csv are cut into ten contiguous blocks each; blocks 2, 3 and 7 are held out. The coefficients written
+are refitted on all rows after the held-out errors have been computed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TILES_AMPERE_TABLE = (
     (64, 32), (32, 64), (16, 64), (16, 32), (64, 96), (96, 128),
 )  # fmt: skip
 TILES_GENERAL = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
-"""Tiles in the names of sgemm kernels of gemm_fp32_kernels.parquet, and their transposes."""
+"""Tiles that occur in the names of the sgemm kernels in gemm_fp32_kernels.parquet, and their transposes."""
 TILES_AMPERE = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32),
                 (64, 32))  # fmt: skip
 TILES_VOLTA = ((256, 128), (128, 64), (64, 64), (64, 32))
@@ -56,7 +56,7 @@ TILES_CDNA2_TABLE = (
 )  # fmt: skip
 TILES_CDNA2 = ((160, 128), (256, 128), (64, 128), (64, 64), (128, 64), (32, 32))
 
-# name: start, least, greatest. Bounds keep the coefficients physical.
+# name: start, lower bound, upper bound. Bounds keep the coefficients physical.
 SCALARS: dict[str, tuple[float, float, float]] = {
     "feed_bytes_per_clock": (64, 8, 400),
     "step_s": (1e-7, 1e-8, 4e-6),
@@ -77,19 +77,19 @@ QUANTIZE: dict[str, tuple[float, float, float]] = {
     "quantize_bytes": (3, 0.01, 60),
 }
 CACHED: dict[str, tuple[float, float, float]] = {"l2_rate": (0.3, 0.02, 1.0)}
-"""Where short runs find weights in L2."""
+"""Additional coefficient for devices where short runs find the weights in L2."""
 COPIES = {("blackwell_rtx", DType.BF16): 5.0, ("blackwell_rtx", DType.FP8): 5.0}
-"""Of the weights, which the tables' collector turns through (data/measured, README), where L2 is large and fast over
-memory and knowing it helped on unseen weights (nvfp4 and block-scaled fp8: 13.3 and 15.2% against 13.3 and 15.5%)."""
+"""Copies of the weights that the tables' collector rotates over (data/measured, README). Only listed where L2 is large
+and fast and using it helped on unseen weights (nvfp4 and block-scaled fp8: 13.3 and 15.2% against 13.3 and 15.5%)."""
 MEMORY = {"v100": {"write_cost": 0.47}}
-"""Of devices whose sweeps hold no GEMM that its result bounds. V100's kernels over 300 MB stream at 814 GB/s of 900
-where a third is written (add) and at 808 where half is (gelu; memory_bound.parquet): a byte written takes 1.02 of one
-read there, so 0.47 of one as the sweeps' tall and narrow GEMMs read theirs (``hbm_share`` 0.42). Left free, those made
-it 3.6, and unfused scores ran at 115 GB/s."""
+"""Coefficients fixed because the device's sweeps have no GEMM bound by writing its result. V100's kernels over 300 MB
+stream at 814 of 900 GB/s with a third written (add) and at 808 with half written (gelu; memory_bound.parquet): writing
+a byte takes 1.02 times as long as reading it there, so 0.47 times as long as the sweeps' tall and narrow GEMMs take to
+read one (``hbm_share`` 0.42). Fitted freely, it became 3.6, and unfused scores ran at 115 GB/s."""
 EFFICIENCY = ((0.9, 0.3, 1.1), (10, 0.1, 200), (10, 0.1, 200))
-"""Share of peak of a tile: e * m/(m + a) * n/(n + b), times a factor of its own that is pulled towards 1."""
+"""e, a, b of a tile's share of peak, e * m/(m + a) * n/(n + b), which is multiplied by a per-tile factor near 1."""
 PENALTIES = ((1.2, 1e-3, 2), (0.43, 1e-3, 2), (0.06, 1e-4, 1), (0.03, 1e-4, 1), (0.01, 1e-4, 0.5), (0.15, 1e-4, 1))
-"""Input at 2, 4-8, 16, 32, 64 bytes; output below 16 bytes."""
+"""Penalties of inputs aligned to 2, 4-8, 16, 32, 64 bytes, and of outputs below 16 bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +127,8 @@ def main(shared: Path, wanted: list[str]) -> None:
 
 
 def judged(job: Job) -> tuple[GemmCoefficients, Any, Any]:
-    """A fit without what is held out, seconds of every row by a fit that has not seen it, and where those are. Of
-    tuning runs, where one weight may have half of all rows, each fifth of the weights is held out in turn."""
+    """A fit without the held-out rows, its seconds for every row, and the mask of held-out rows. In tuning runs one
+    weight may have half of all rows: there each fifth of the weights is held out in turn, so the mask is all rows."""
     held = job.rows.held_out.to_numpy()
     trial, _ = fit(replace(job, rows=job.rows[~held]), 40)
     time_s = predictor(job, job.rows)(trial)
@@ -140,7 +140,7 @@ def judged(job: Job) -> tuple[GemmCoefficients, Any, Any]:
 
 
 def judged_by_folds(job: Job) -> Iterator[tuple[Any, GemmCoefficients]]:
-    """Each fifth of the weights, and a fit of the others."""
+    """Each fifth of the weights as a mask, with a fit of the other four."""
     for fold in sorted(set(job.rows.fold)):
         out = (job.rows.fold == fold).to_numpy()
         yield out, fit(replace(job, rows=job.rows[~out]), 40)[0]
@@ -155,7 +155,7 @@ def _job(shared: Path, gpu: str, dtype: DType) -> Job:
 
 
 def fp32_job(shared: Path, gpu: str) -> Job:
-    """fp32 kernels on general cores: linear layers (TN) and batched products (NN) of random sizes, eager PyTorch."""
+    """fp32 GEMMs without tensor cores, eager PyTorch: linear layers (TN) and batched GEMMs (NN) of random sizes."""
     name = "gemm_fp32_kernels.parquet"
     table = pd.read_parquet(shared / "data" / "measured" / name)
     table = table[(table.gpu == gpu) & (table.flag == 0)]
@@ -177,7 +177,7 @@ def fp32_job(shared: Path, gpu: str) -> Job:
 
 
 def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
-    """Rows of data/measured: one target per shape, the median over frameworks and versions of rows with flag 0."""
+    """Rows of data/measured with flag 0; the target of a shape is the median over frameworks and versions."""
     name = "gemm_fp16_bf16.parquet" if dtype is DType.BF16 else "gemm_lowbit.parquet"
     columns = ["gpu", "dtype", "m", "n", "k", "latency_us", "flag"]
     table = pd.read_parquet(shared / "data" / "measured" / name, columns=columns)
@@ -208,14 +208,14 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
 
 AMD_TUNED = ("mi300x", "mi308x", "mi325x", "mi355x")
 HIPBLASLT = ("mi210", "mi250")
-"""Fewer than a hundred rows each, of a client that adds 30 to 40 us to every GEMM with a fused epilogue: the launch."""
+"""Fewer than 100 rows each, from a client that adds 30 to 40 us to every GEMM with a fused epilogue: the launch."""
 CLIENT = {"launch_s": (3e-5, 3e-7, 6e-5)}
 
 
 def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
-    """Rows of data/measured_amd with 16-bit output: the fastest kernel of a tuning run for each shape, so a lower
-    envelope of what a framework gets. Median over plain and pre-shuffled weights, as targets are made elsewhere; rows
-    whose time the source copied from another shape carry a flag and are left out."""
+    """Rows of data/measured_amd with 16-bit output: the fastest kernel of a tuning run for each shape, so a lower bound
+    of a framework's time. Targets are medians over plain and pre-shuffled weights; rows with a time that the source
+    copied from another shape are flagged and left out."""
     table = pd.read_parquet(shared / "data" / "measured_amd" / "gemm_amd.parquet")
     label = {DType.BF16: "bfloat16", DType.FP16: "float16"}.get(dtype, dtype.value)
     table = table[(table.gpu == gpu) & (table.dtype == label)]
@@ -242,26 +242,26 @@ def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
 
 
 SWEPT = 100
-"""Rows from which all of one weight count as this many: some have a thousand, most have twenty."""
+"""The rows of one weight count as at most this many: some weights have a thousand rows, most have twenty."""
 
 COPIED = 32
 """Flag of rows with a time that belongs to another shape."""
 
 MOST_K = 65536
-"""Gradients of weights over whole batches of tokens (k up to 800,000), tuned with few splits, are another kernel's."""
+"""Largest k fitted. Weight gradients over whole batches (k up to 800,000), tuned with few splits, use other kernels."""
 
 _CDNA: dict[str, Any] = {"input_penalty": [0.02, 0.02, 0.01, 0.01, 0.0, 0.0, 0.0, 0.0],
                          "output_penalty": [0.01, 0.01, 0.01, 0.01, 0.01, 0.0, 0.0, 0.0],
                          "ragged_log_sigma": 1.0}  # fmt: skip
-"""As the MI250X sweeps say: loads need no alignment beyond an element's. But the fast kernels of aiter take no result
-whose rows are no multiple of 32 bytes: 100 and 200 columns take 4 to 8 times as long as the formula says on MI355X (21
-rows, which need a standard deviation of 1.5), 1.2 times on MI308X (7 rows, 0.2). Two weights are too few for a rule;
-the interval lies between them."""
+"""From the MI250X sweeps: loads need only element alignment. But aiter's fast kernels need results with rows that are
+multiples of 32 bytes: 100 and 200 columns take 4 to 8 times the formula's time on MI355X (21 rows, which need a
+standard deviation of 1.5) and 1.2 times on MI308X (7 rows, 0.2). Two weights are too few for a rule, so the interval is
+between the two."""
 
 
 def sub_block(table: pd.DataFrame, wait: float) -> dict[str, float]:
-    """Rows with n or k of 32 and 64, which one framework runs, and the host bounds: medians and spreads of its kernels,
-    as with an x86 host, over which this one takes ``wait`` times as long."""
+    """Medians and spreads of the GEMMs with n or k of 32 and 64, which one framework runs and which are host-bound.
+    Times are converted to an x86 host, compared with which this host takes ``wait`` times as long."""
     us = table.groupby(["m", "n", "k"], observed=True).latency_us.median().rename("us").reset_index()
     half, few = (us.k >= SCALE_BLOCK) & (us.n >= SCALE_BLOCK / 2), us.m < 32
     found: dict[str, float] = {}
@@ -284,12 +284,12 @@ _PENALTY: dict[str, dict[str, Any]] = {
     "ampere": _AMPERE, "ada": _AMPERE, "blackwell_rtx": _AMPERE, "hopper": _HOPPER, "blackwell": _HOPPER,
     "battlemage": _AMPERE,
 }  # fmt: skip
-"""Ampere: the A100 sweeps' steps. Hopper and Blackwell, assumed: without 16-byte strides the copy engine (TMA) cannot
-be used and older kernels run, which costs more; one published point agrees (10922-wide SwiGLU on H100, 273 TFLOP/s)."""
+"""Ampere: the steps of the A100 sweeps. Hopper and Blackwell are assumed: without 16-byte strides the copy engine (TMA)
+cannot be used and slower, older kernels run; one published point agrees (10922-wide SwiGLU on H100, 273 TFLOP/s)."""
 
 
 def sweep_job(shared: Path, gpu: str) -> Job:
-    """Sweeps of codesign_measured.csv (fp16). The plain sweeps weigh most: they carry the waves and alignment steps."""
+    """Sweeps of codesign_measured.csv (fp16). Plain sweeps weigh most: they show the waves and alignment steps."""
     device = {"a100_sxm": "a100", "v100_sxm": "v100", "mi250x": "mi250x"}[gpu]
     table = pd.read_csv(shared / "reference" / "codesign_measured.csv")
     table = table[(table.device == device) & table.kind.isin(["gemm", "bmm", "layer_op"]) & (table.tflops > 0)].copy()
@@ -321,7 +321,7 @@ def sweep_job(shared: Path, gpu: str) -> Job:
         scale=0.2 if device == "mi250x" else 0.05,
         penalties=True,
         starts=8 if device == "a100" else 16,
-        fixed={"throttle": 0.0, "stream_rows": 1.0} | MEMORY.get(device, {}),  # the sweeps hold none under 32 rows
+        fixed={"throttle": 0.0, "stream_rows": 1.0} | MEMORY.get(device, {}),  # the sweeps have no GEMMs under 32 rows
         source=f"reference/codesign_measured.csv, device {device} (authors' raw logs of arXiv 2401.14489, 2023)",
         note="Eager PyTorch, so launches are long and clocks sustained; plain and batched products NN, layers TN.",
     )
@@ -349,7 +349,7 @@ def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[Gem
         return np.concatenate([error, job.pull * x[count : count + len(tiles)]])
 
     starts = [first]
-    if job.penalties and start is None:  # few rows, many valleys: start from several places
+    if job.penalties and start is None:  # few rows and many local minima: start from several points
         widths = np.where(np.arange(len(first)) < len(_scalars(job)), 0.7, 0.15)
         shifts = np.random.default_rng(0).normal(0, 1, (job.starts - 1, len(first))) * widths
         starts += [np.clip(first + shift, low + 1e-6, high - 1e-6) for shift in shifts]
@@ -384,7 +384,7 @@ def _spans(job: Job, tiles: int) -> list[tuple[float, float, float]]:
 
 
 def _vector(job: Job, start: GemmCoefficients, tiles: list[Any]) -> Any:
-    """The fitted vector of ``start`` with the factors of pruned tiles left out."""
+    """The vector of ``start`` without the factors of pruned tiles."""
     x, before = _MEMORY[id(start)]
     head = len(_scalars(job)) + 3
     factors = [x[head + before.index(tile)] for tile in tiles]
@@ -403,16 +403,16 @@ def _coefficients(job: Job, x: Any, tiles: list[Any]) -> GemmCoefficients:
     known: dict[str, Any] = dict(zip(names, map(float, values[:head]), strict=True)) | job.fixed
     if job.penalties:
         p = values[head + 3 + len(tiles) :]
-        odd = p[0] if job.gpu.generation == "ampere" else 1.5 * p[1]  # the other sweeps hold no odd lengths: assumed
+        odd = p[0] if job.gpu.generation == "ampere" else 1.5 * p[1]  # other sweeps have no odd lengths: assumed
         steps = np.array([odd, odd, p[1], p[1], p[2], p[3], p[4], 0.0])
         known["input_penalty"] = tuple(float(v) for v in np.maximum.accumulate(steps[::-1])[::-1])
-        written = float(p[5])  # odd outputs were not swept: as much worse than even ones as inputs are
+        written = float(p[5])  # odd outputs were not swept: assumed as much worse than even ones as odd inputs are
         known["output_penalty"] = (*[written * float(odd / p[1])] * 2, written, written, written / 12, 0.0, 0.0, 0.0)
     return GemmCoefficients(tiles=menu, **known)
 
 
 def _prune(job: Job, rows: pd.DataFrame, c: GemmCoefficients) -> GemmCoefficients:
-    """Without the tiles that fewer than one product in 150 takes."""
+    """The coefficients without tiles that fewer than one GEMM in 150 uses."""
     used = predictor(job, rows, details=True)(c)
     taken = pd.Series(list(zip(used["tile_m"], used["tile_n"], strict=True))).value_counts(normalize=True)
     kept = tuple(t for t in c.tiles if taken.get((t[0], t[1]), 0.0) >= 1 / 150)
@@ -450,7 +450,7 @@ def score(job: Job, time_s: Any, where: Any) -> dict[str, float]:
     large = ((rows.m >= 512) & (rows.n >= 512) & (rows.k >= 512)).to_numpy()
     if large.any():
         out["mape_512"] = error[large].mean()
-    if "fold" in rows:  # whatever the rows a weight has
+    if "fold" in rows:  # independent of how many rows a weight has
         out["mape_by_weight"] = rows.assign(error=error).groupby(["n", "k"]).error.mean().mean()
     if "set" in rows:
         out |= {f"mape_{name}": error[(rows.set == name).to_numpy()].mean() for name in sorted(set(rows.set))}
@@ -458,7 +458,7 @@ def score(job: Job, time_s: Any, where: Any) -> dict[str, float]:
 
 
 def sigmas(job: Job, time_s: Any, where: Any, launch_s: float) -> tuple[float, float]:
-    """Half-widths that cover 80% of held-out rows, long and short against the launch, as standard deviations."""
+    """Standard deviations that cover 80% of held-out rows: of GEMMs much longer than the launch, and of short ones."""
     if "set" in job.rows:
         plain = job.rows.set.isin(["mm_ksweep_high", "mm_ksweep_low", "qkv", "proj", "mlp_up", "mlp_down"])
         where = where & plain.to_numpy()

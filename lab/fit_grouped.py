@@ -1,10 +1,10 @@
-"""Fit grouped products of experts to whole fused MoE layers and write them into hardware/calibration.
+"""Fit the experts' grouped GEMMs to whole fused MoE layers and write them into ``cost/correction/data``.
 
     python lab/fit_grouped.py ../shared [gpu ...]
 
-Each layer (data/measured/moe_bf16.parquet) is two grouped products plus permutation and activation, whose memory-bound
-costs are those of the device. A fit is made on the median over kernel families, and one per family; a quarter of
-the weight shapes (hidden, inter, topk, experts) is held out, whole.
+Each layer (data/measured/moe_bf16.parquet) is two grouped GEMMs plus permutation and activation, which take the
+device's memory-bound costs. One fit is made to the median over kernel families and one per family; a quarter of the
+weight shapes (hidden, inter, topk, experts) is held out, with all their rows.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ STARTS: tuple[dict[str, float], ...] = (
     {},
     {"feed_bytes_per_clock": 30.0, "half_tile": 2.0, "tile_s": 2e-6, "tail": 0.4},
 )
-"""Where fits start. The middle of kernels as unlike as Triton's and TensorRT-LLM's has two valleys (efficiency 0.32 or
-0.54 on devices of one die): it is fitted from both, a family from the first."""
+"""Starting points. The median of kernels as different as Triton's and TensorRT-LLM's has two local minima (efficiency
+0.32 or 0.54 on devices with the same die), so it is fitted from both; a family is fitted from the first."""
 FALLBACKS = ("sglang_cutlass",)
-"""Three to six times slower than the two other kernels of the same layers: no part of the middle of frameworks."""
+"""Three to six times slower than the two other kernels of the same layers: not part of the median of frameworks."""
 TILES = ((64, 64), (128, 128), (256, 128), (256, 256))
-"""(tallest, width) of tiles tried."""
+"""(tallest, width) of the tiles tried."""
 GPUS = (
     "a100_sxm",
     "h100_sxm",
@@ -72,7 +72,7 @@ GPUS = (
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers with what does not depend on the coefficients: two products each, seconds of the rest, the target."""
+    """Layers and everything that does not depend on the coefficients: two GEMMs, seconds of the rest, the target."""
 
     gpu: Gpu
     parts: list[tuple[Any, list[GroupedGemm], Any]]
@@ -85,7 +85,7 @@ class Layers:
         return out
 
     def share(self, c: GroupedCoefficients) -> Any:
-        """Share of the two products in a layer's time."""
+        """Share of the two grouped GEMMs in a layer's time."""
         rest = np.empty(self.measured_s.size)
         for where, _, seconds in self.parts:
             rest[where] = seconds
@@ -119,7 +119,7 @@ def main(shared: Path, wanted: list[str]) -> None:
 
 
 def moe_table(shared: Path) -> pd.DataFrame:
-    """Rows no source flags, with whether their experts have a gate: as sartor.records.targets reads it off them."""
+    """Unflagged rows, with whether their experts are gated (as in sartor.records.targets)."""
     table = pd.read_parquet(shared / "data" / "measured" / "moe_bf16.parquet")
     table = table[table.flag == 0].astype({"gpu": str})
     keys = ["gpu", *SHAPE]
@@ -130,19 +130,19 @@ def moe_table(shared: Path) -> pd.DataFrame:
 
 
 def layers_of(rows: pd.DataFrame, families: pd.Series, family: str) -> pd.DataFrame:
-    """Median latency of every layer of a kernel family; empty: of every layer of each family but the fallbacks."""
+    """Median latency of every layer of a kernel family; if empty, of every layer and family except the fallbacks."""
     each = rows.assign(family=families).groupby([*KEYS, "family"], observed=True).latency_us.median()
     found = each.rename("us").reset_index()
     return found[found.family == family] if family else found[~found.family.isin(FALLBACKS)]
 
 
 def middle_of(every: pd.DataFrame) -> pd.DataFrame:
-    """Every layer once: the median over the families that ran it, however many rows a table has of each."""
+    """Every layer once: the median over the families that ran it, each family with equal weight."""
     return every.groupby(KEYS, observed=True).us.median().reset_index()
 
 
 def _remembered(mean: Any, groups: Any, skew: Any, tiles_m: Any) -> Any:
-    """``tiles_down``, whose arguments are the same at every step of a fit."""
+    """``tiles_down`` with a cache: its arguments are the same at every step of a fit."""
     key = tuple(np.asarray(each).tobytes() for each in (mean, groups, skew, tiles_m))
     if key not in _KNOWN:
         if len(_KNOWN) > 500:
@@ -155,8 +155,8 @@ _KNOWN: dict[Any, Any] = {}
 
 
 def fit(name: str, target: pd.DataFrame, every: pd.DataFrame) -> tuple[dict[str, float], dict[str, Any]]:
-    """Coefficients and their record; the held-out error is of weight shapes the fit has not seen, and so is the
-    interval: 80% of the layers of ``every`` family, that is with the doubt which of them runs."""
+    """Coefficients and their record. Held-out error and interval are of weight shapes that the fit has not seen; the
+    interval covers 80% of the layers of ``every`` family, because it is unknown which kernel runs."""
     held = held_out(target)
     train = target[~held] if held.any() else target
     one = len(every) == len(target)
@@ -165,7 +165,7 @@ def fit(name: str, target: pd.DataFrame, every: pd.DataFrame) -> tuple[dict[str,
     known = layers(name, train)
     ratio = test.seconds(first) / test.measured_s
     doubted = layers(name, every[held_out(every)] if held.any() else every)
-    # A layer's interval is narrower than its products': their errors are half correlated, the rest adds little.
+    # A layer's interval is narrower than its GEMMs': their errors are half correlated, the rest adds little.
     missed = np.abs(np.log(doubted.seconds(first) / doubted.measured_s)) / (_LAYER_SIGMA * doubted.share(first))
     small = doubted.shortest(first)
     sigmas = {"log_sigma": _sigma(missed[~small], missed), "log_sigma_small": _sigma(missed[small], missed)}
@@ -181,7 +181,7 @@ def fit(name: str, target: pd.DataFrame, every: pd.DataFrame) -> tuple[dict[str,
 
 def held_out(target: pd.DataFrame) -> Any:
     shapes = target[SHAPE].drop_duplicates().sort_values(SHAPE)
-    if len(shapes) < 6:  # too few for whole shapes: every fourth doubling of the tokens
+    if len(shapes) < 6:  # too few to hold out whole shapes: hold out every fourth doubling of the tokens
         return (np.log2(target.num_tokens).astype(int) % 4 == 1).to_numpy()
     chosen = shapes.iloc[2::4].assign(held=True)
     return target.merge(chosen, on=SHAPE, how="left").held.notna().to_numpy()
@@ -230,7 +230,7 @@ def _fit(train: Layers, starts: Sequence[Mapping[str, float]]) -> GroupedCoeffic
 
 
 _LAYER_SIGMA = 0.87
-"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/intervals.py: RHO)."""
+"""Sigma of the sum of two equal parts relative to each part's, at a correlation of 1/2 (cost/intervals.py: RHO)."""
 
 
 def _sigma(missed: Any, otherwise: Any) -> float:
@@ -249,13 +249,13 @@ def errors(ratio: Any) -> dict[str, float]:
 
 
 def put(path: Path, sections: dict[str, dict[str, Any]], records: dict[str, dict[str, Any]], prefix: str) -> None:
-    """Put sections whose names start with ``prefix``, and their records, in place of those the file has."""
+    """Replace the file's sections whose names start with ``prefix``, and their records."""
     bodies = {key: "\n".join(f"{k} = {_number(v)}" for k, v in values.items()) for key, values in sections.items()}
     put_text(path, bodies, {key: _record(record) for key, record in records.items()}, prefix)
 
 
 def put_text(path: Path, sections: dict[str, str], records: dict[str, str], prefix: str) -> None:
-    """The same of sections and records that are text."""
+    """Like ``put`` for sections and records given as text."""
     head, blocks = _blocks(path.read_text(encoding="utf-8")) if path.exists() else (HEAD, {})
     blocks = {k: v for k, v in blocks.items() if not k.removeprefix("provenance.").startswith(prefix)}
     provenance = {k: v for k, v in blocks.items() if k.startswith("provenance.")}
@@ -279,7 +279,7 @@ def _record(record: dict[str, Any]) -> str:
 
 
 def _blocks(text: str) -> tuple[str, dict[str, str]]:
-    """Lines before the first header, and each header's lines."""
+    """The lines before the first header, and the lines of each header."""
     head: list[str] = []
     blocks: dict[str, list[str]] = {}
     into = head

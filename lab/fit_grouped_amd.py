@@ -1,10 +1,10 @@
 """Fit grouped GEMMs of experts on AMD's accelerators and write them into ``cost/correction/data/<gpu>.toml``.
 
-Development only: ``python lab/fit_grouped_amd.py SHARED``. Rows are data/measured_amd/moe_amd.parquet with flag 0: two
-grouped GEMMs of the fastest kernels of a tuning run, without sorting, routing and the first quantization; experts that
-are hit are those expected of uniform routing. One fit per generation over all types it runs natively, narrow ones at
-the share of peak that the device's plain GEMMs of their type reach (``cost.gpu.grouped``). Whole layers (hidden size,
-width, experts, experts per token) are held out, all in turn by fifths.
+Development only: ``python lab/fit_grouped_amd.py SHARED``. Rows are those of data/measured_amd/moe_amd.parquet with
+flag 0: two grouped GEMMs with the fastest kernels of a tuning run, without sorting, routing and the first quantization;
+the number of active experts is that expected of uniform routing. One fit per generation covers all native types; narrow
+types reach the share of peak of the device's plain GEMMs of that type (``cost.gpu.grouped``). Whole layers (hidden
+size, width, experts, experts per token) are held out, a fifth at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sartor.records.rows import DTYPES
 
 GENERATIONS = (("mi300x", "mi308x", "mi325x"), ("mi355x",))
 NATIVE = ("bfloat16", "fp8", "fp8_block", "int8", "mxfp4", "mxfp8")
-"""Types whose operands are both of that type: mixed ones (bf16 by 4 bits) run other kernels."""
+"""Types with both operands of that type: mixed ones (bf16 by 4 bits) run other kernels."""
 SOURCE = "data/measured_amd/moe_amd.parquet (ROCm/aiter e4048607a5, 2026-08-22, MIT), best of tuning"
 FREE = {key: span for key, span in SPANS.items() if key != "masked"} | {"launch_s": (8e-6, 5e-7, 6e-5)}
 FIFTHS = 5
@@ -46,7 +46,7 @@ class Part:
     where: Any
     gemms: Sequence[GroupedGemm]
     share: float
-    """Of the 16-bit efficiency that the type reaches."""
+    """Share of the 16-bit efficiency that the type reaches."""
 
 
 def main(shared: Path) -> None:
@@ -136,7 +136,7 @@ def of(values: Mapping[str, float]) -> GroupedCoefficients:
 
 
 def sigma(missed: Any, where: Any) -> float:
-    """Standard deviation of one GEMM that puts 80% of these layers inside the interval."""
+    """Standard deviation of one GEMM with which the interval covers 80% of these layers."""
     return float(np.quantile(missed[where] if where.sum() >= 30 else missed, 0.8) / 1.2816 / _LAYER_SIGMA)
 
 

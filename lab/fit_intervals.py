@@ -1,11 +1,11 @@
-"""Write ``cost/correction/data/lent.toml``: how uncertain what one device lends another must be to hold 80%.
+"""Write ``cost/correction/data/lent.toml``: how wide the intervals of a borrowed calibration must be to cover 80%.
 
-``python lab/fit_intervals.py [DATA] [family ...]`` (default: ../shared/data, all). Every measured device borrows from
-another as if it had never been measured (lab/kin_docs.py). Per section and distance (the same die, the same
-generation, another generation, the joint fit) one number is chosen so that 80% of all devices' measurements lie inside:
-a factor on the lender's own standard deviation, or a least one for families whose own is a fitted kernel's. Generations
-count alike. The same is done without each device (of another generation: without its whole generation); what its
-measurements find inside that interval is written down, and those intervals are what docs/kin.md is made with
+``python lab/fit_intervals.py [DATA] [family ...]`` (default: ../shared/data, all). Every measured device borrows the
+calibration of another as if it had never been measured (lab/kin_docs.py). For each section and distance (same die,
+same generation, another generation, joint fit) one number is chosen so that 80% of all devices' measurements are
+inside: a factor on the lender's own standard deviation or, for the sections in ``LEAST``, a minimum standard deviation.
+Generations have equal weight. The fit is repeated without each device (for another generation: without its whole
+generation); the coverage of that device's measurements is recorded, and docs/kin.md uses these intervals
 (lab/lent_held_out.toml).
 """
 
@@ -39,26 +39,25 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "src" / "sartor" / "cost" / "correction" / "data" / "lent.toml"
 HELD_OUT = ROOT / "lab" / "lent_held_out.toml"
 MOST = 1500
-"""Targets of a device and dtype (or phase) that are looked at, drawn with a fixed seed."""
+"""Largest sample of targets per device and dtype (or phase), drawn with a fixed seed."""
 FEWEST = 30
 SHARE = 0.8
 ASKED = (0.7, 0.725, 0.75, 0.775, 0.8, 0.825, 0.85, 0.875, 0.9)
 LEAST = ("memory_bound", "collective")
-"""Sections whose own standard deviations are single kernels' on one device: what another adds is not in proportion."""
+"""Sections with standard deviations of single kernels on one device: borrowing does not widen them in proportion."""
 WORDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "sq": "int8"}
 
 OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb300": "b200_sxm"}
-"""A relative of the same generation on another die, beside those of kin_docs."""
+"""A device of the same generation with another die, in addition to those of kin_docs."""
 ALONE = ("memory_bound", "a100_sxm")
-"""Its kernels were timed alone; its relatives' were not, so that none of what it borrows was measured on them."""
+"""Left out: its kernels were timed alone and those of related devices were not, so nothing comparable is borrowed."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
-"""The relative with the same links and as many devices in a node, whose collectives are nearest
-(cost/correction/borrowing.py)."""
+"""The device with the same links and node size, whose collectives are most similar (cost/correction/borrowing.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lent:
-    """One device's rows of one section as a borrower predicts them."""
+    """One device's rows of one section, predicted with a borrowed calibration."""
 
     gpu: str
     error: Any
@@ -68,7 +67,7 @@ class Lent:
 
 
 Sections = dict[tuple[str, str], list[Lent]]
-"""(distance, section) -> borrowers."""
+"""(distance, section) -> predictions of every borrower."""
 
 
 def main(data: Path, families: Sequence[str]) -> None:
@@ -97,7 +96,7 @@ HEAD = "# Written by lab/fit_intervals.py; docs/concepts/intervals.md says what 
 
 
 def borrowed(family: str, targets: Targets) -> Iterator[tuple[tuple[str, str], Lent]]:
-    """Every device's rows by every lender, under the sections of the calibration whose interval they got."""
+    """Every device's rows predicted with every lender, by distance and by the section that set their interval."""
     column = targets.coded["gpu"]
     names = np.array([kin_docs._known(str(value)) for value in column.values])[column.codes]
     second = {"gemm": "dtype", "attention": "phase"}.get(family)
@@ -127,7 +126,7 @@ def borrowed(family: str, targets: Targets) -> Iterator[tuple[tuple[str, str], L
 
 
 def pairs(family: str, gpu: str) -> list[tuple[str, float]]:
-    """(lender, widening of its distance) of a device; nobody borrows from another maker."""
+    """(lender, widening factor of its distance) pairs of a device; lenders are of the same vendor."""
     far = kin_docs.ELSEWHERE[gpu]
     found = [(far, 3.0)] if load_gpu(far).vendor == load_gpu(gpu).vendor else []
     if family == "collectives":
@@ -139,7 +138,7 @@ def pairs(family: str, gpu: str) -> list[tuple[str, float]]:
 
 
 def section_of(family: str, word: str, near: str) -> str:
-    """The key of ``lent.toml``: a network's on the same die, else the calibration's section."""
+    """The key in ``lent.toml``: the network's for the same die, else the calibration section."""
     word = WORDS.get(word, word)
     if near == "die" and _networks(family):
         return f"residual.{word or 'grouped'}"
@@ -152,7 +151,7 @@ def section_of(family: str, word: str, near: str) -> str:
 
 @cache
 def joint_dtypes() -> frozenset[str]:
-    """What the joint fit was made of; other types that borrow it are lent as from another generation."""
+    """Types that the joint fit was made for; other types that use it count as borrowed from another generation."""
     return frozenset(table_of("joint.toml") or ())
 
 
@@ -162,8 +161,8 @@ def _networks(family: str) -> bool:
 
 @contextmanager
 def borrowing(gpu: str, lender: str, widen: float) -> Iterator[None]:
-    """``kin_docs.unmeasured`` with the lender's interval as it is times ``widen``: no floors but those of products that
-    wait for the host, nothing of an earlier ``lent.toml``, and links lent as well."""
+    """``kin_docs.unmeasured`` with the lender's own interval times ``widen``: without an earlier ``lent.toml`` and
+    without floors (except those of host-bound GEMMs), and with borrowed links as well."""
     read = calibration_tables._read
 
     def plain(name: str) -> Any:
@@ -204,9 +203,9 @@ def _drawn(where: Any) -> Any:
 
 
 def judged(near: str, section: str, lents: Sequence[Lent]) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """The entry fitted on all devices, and per device the one fitted without it (other generations: without its). Few
-    devices know less than all there are: the share asked of those fitted on is the one at which the others find
-    ``SHARE``."""
+    """The entry fitted on all devices, and per device the one fitted without it (without its generation if lenders are
+    of another). A fit on few devices covers too little of unseen ones, so the share to cover when fitting is chosen
+    such that held-out devices reach ``SHARE``."""
     shares = [asked for asked in ASKED if asked >= SHARE or not section.startswith("residual.")]
     tried = [_judged(near, section, lents, asked) for asked in shares]
     return min(tried, key=lambda one: abs(one[0].get("inside", SHARE) - SHARE) + 0.01 * abs(one[0]["asked"] - SHARE))
@@ -229,7 +228,7 @@ def _judged(
 
 
 def needed(section: str, lents: Sequence[Lent], share: float) -> dict[str, float]:
-    """The factor or the least standard deviation that puts ``share`` of the rows inside, each generation alike."""
+    """The factor or minimum standard deviation that covers ``share`` of the rows, generations weighted equally."""
     least = section in LEAST
     if least:
         scores = [np.where(x.error <= Z80 * x.sigma, 0.0, x.error / Z80) for x in lents]
@@ -247,8 +246,8 @@ def needed(section: str, lents: Sequence[Lent], share: float) -> dict[str, float
 
 
 def _for_unseen(section: str, times: float) -> float:
-    """Networks that lend have seen these very weights on their own device, and their ``kin_log_sigma`` is of weights
-    they had not (lab/fit_residual.py). A borrower may ask for either: half way between, where seen ones need less."""
+    """The factor for weights that may be unseen. A lender's network saw these weights on its own device, but its
+    ``kin_log_sigma`` is for unseen ones (lab/fit_residual.py): a factor below 1 is moved half-way (in ln) towards 1."""
     return float(np.sqrt(times)) if section.startswith("residual.") and times < 1 else times
 
 

@@ -1,10 +1,10 @@
 """Fit one set of GEMM coefficients to all generations at once and write ``cost/correction/data/joint.toml``.
 
 Development only (scipy, pandas, pyarrow, the shared data): ``python lab/fit_joint.py SHARED [bf16 | bf16.hopper]``.
-What a device nobody measured borrows. The formula is ``sartor.cost.gpu.tiles``, the rules from device to device
-``cost.correction.scaling``; every generation weighs the same. Each generation is also held out in turn, fit and all:
-those coefficients go to lab/joint_held_out.toml (for lab/kin_docs.py), their errors on the generation they never
-saw into joint.toml, and the interval is as wide as they show it must be.
+Devices that were never measured borrow these coefficients. The formula is ``sartor.cost.gpu.tiles``, scaling between
+devices is ``cost.correction.scaling``; generations have equal weight. The fit is repeated with each generation held
+out: those coefficients go to lab/joint_held_out.toml (for lab/kin_docs.py), their errors on the held-out generation to
+joint.toml, and the interval is wide enough to cover these errors.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sartor.operators import DType
 JOINT = fit_gemm.OUT / "joint.toml"
 HELD_OUT = Path(__file__).resolve().parent / "joint_held_out.toml"
 DEVICES = ("a100_sxm", "h200_sxm", "b200_sxm", "gb200", "b300_sxm", "gb300", "rtx_pro_6000_server")
-"""NVIDIA devices with tensor cores whose tables hold products of a linear layer."""
+"""NVIDIA devices with tensor cores that have measured GEMMs of linear layers."""
 WARP = ("a100_sxm", "rtx_pro_6000_server")
-"""Those whose warps feed their tensor cores from registers (mma.sync), as Ada's and Ampere's smaller dies do."""
+"""Devices with warps that feed the tensor cores from registers (mma.sync), as Ada's and Ampere's smaller dies do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,11 @@ class Fit:
     judged: tuple[str, ...]
     """Devices whose generations are held out in turn."""
     between: str = ""
-    """Entry whose coefficients are met half-way."""
+    """Entry that the fit is averaged with (geometric mean of the coefficients)."""
     out_part: float = 0.0
-    """Of L2, in which results stay: 0.5 takes 16-bit products of generations held out from 11.6 to 10.8%, 1.0 as far
-    with all of them and less far with the two of ``WARP``; narrow products got worse (fp8 13.1 to 14.4% on Blackwell,
-    15.7 to 19.6% on Hopper): what narrows their operands is in their rows (2026-11-25)."""
+    """Share of L2 in which results stay. 0.5 reduces the error of 16-bit GEMMs on held-out generations from 11.6 to
+    10.8%; 1.0 does the same over all devices, less for the two of ``WARP``. Narrow GEMMs got worse (fp8 13.1 to 14.4%
+    on Blackwell, 15.7 to 19.6% on Hopper): their rows include narrowing the operands (2026-11-25)."""
 
 
 FITS = {
@@ -61,12 +61,12 @@ FITS = {
     "bf16_warp": Fit(dtype=DType.BF16, fitted=WARP[1:], judged=WARP, between="bf16", out_part=0.5),
     "fp8_warp": Fit(dtype=DType.FP8, fitted=WARP[1:], judged=()),
 }
-"""``_warp`` is for devices of that kind. Narrow products of the two kinds differ by more than their rates: fitted
-together, both are further off (docs/concepts/gemm.md)."""
+"""``_warp`` entries are for devices like those in ``WARP``. Narrow GEMMs of the two kinds of devices differ by more
+than their rates: fitted together, both get worse (docs/concepts/gemm.md)."""
 ROWS, JUDGED, EVALUATIONS = 900, 6000, 11
-"""Rows of a generation that are fitted on, rows of a device that are judged, and steps of the fit."""
+"""Rows per generation for the fit, rows per device for its errors, and steps of the fit."""
 COPIES = 5.0
-"""Of the weights, which the tables' collector turns through (data/measured, README)."""
+"""Copies of the weights that the tables' collector rotates over (data/measured, README)."""
 SCALARS = {
     **fit_gemm.SCALARS,
     "l2_rate": (0.3, 0.05, 1.0),
@@ -97,7 +97,7 @@ def main(shared: Path, wanted: list[str]) -> None:
 
 
 def finish(shared: Path) -> None:
-    """What joint.toml says of its fits: rows, errors on generations held out, and the interval those need."""
+    """Add to joint.toml the rows of each fit, its errors on held-out generations and the interval these need."""
     table, held = (tomllib.loads(path.read_text(encoding="utf-8")) for path in (JOINT, HELD_OUT))
     for word, entry in table.items():
         dtype, fitted = FITS[word].dtype, FITS[FITS[word].between or word].fitted
@@ -123,7 +123,7 @@ def finish(shared: Path) -> None:
 
 @cache
 def rows_of(shared: Path, gpu: str, dtype: DType) -> pd.DataFrame:
-    """One target per shape; without products narrower than a scale block, which wait for the host."""
+    """One target per shape, without GEMMs narrower than a scale block, which are host-bound."""
     name = "gemm_fp16_bf16.parquet" if dtype is DType.BF16 else "gemm_lowbit.parquet"
     if not len(_table(shared, name, gpu, dtype)):
         return pd.DataFrame()
@@ -138,7 +138,7 @@ def _table(shared: Path, name: str, gpu: str, dtype: DType) -> pd.DataFrame:
 
 
 def half_way(c: GemmCoefficients, other: dict[str, Any]) -> GemmCoefficients:
-    """Each coefficient the geometric mean of two fits'."""
+    """Coefficients as geometric means of two fits."""
     shares = {(m, n): share for m, n, share in other["tiles"]}
     menu = tuple((m, n, round(float((share * shares[m, n]) ** 0.5), 3)) for m, n, share in c.tiles if (m, n) in shares)
     scalars = {name: float(f"{(getattr(c, name) * other[name]) ** 0.5:.4g}") for name in SCALARS | {"throttle": ()}}
@@ -146,7 +146,7 @@ def half_way(c: GemmCoefficients, other: dict[str, Any]) -> GemmCoefficients:
 
 
 def fit(shared: Path, devices: list[str], wanted: Fit) -> GemmCoefficients:
-    """Least squares of ln(predicted / measured) with a robust loss, each generation as many rows."""
+    """Least squares of ln(predicted / measured) with a robust loss and equally many rows per generation."""
     dtype, parts = wanted.dtype, []
     for name in devices:
         peers = sum(load_gpu(each).generation == load_gpu(name).generation for each in devices)
@@ -167,8 +167,8 @@ def fit(shared: Path, devices: list[str], wanted: Fit) -> GemmCoefficients:
 
 
 def _throttle(devices: list[str], dtype: DType) -> float:
-    """Of the reference device: the middle of what the devices' own fits say, over the operations of their joules. Left
-    free it was traded against the tiles' shares, which do not know of power."""
+    """Throttle of the reference device: the median of the devices' own fits, scaled by FLOPs per joule. Fitted freely,
+    it was traded against the tiles' shares of peak, which do not depend on power."""
     per_joule = []
     for name in devices:
         rates = Rates.of(load_gpu(name))
@@ -194,7 +194,7 @@ def errors(shared: Path, gpu: str, dtype: DType, c: GemmCoefficients) -> dict[st
 
 
 def _judge(gpu: str, dtype: DType, rows: pd.DataFrame) -> Any:
-    """ln(predicted / measured) of rows of one device, as a function of the joint coefficients."""
+    """A function from the joint coefficients to ln(predicted / measured) of one device's rows."""
     job = fit_gemm.Job(gpu=load_gpu(gpu), dtype=dtype, rows=rows, tiles=TILES)
     predict, measured = fit_gemm.predictor(job, rows), rows.us.to_numpy() * 1e-6
     return lambda c: np.log(predict(_on(gpu, c)) / measured)
@@ -235,7 +235,7 @@ def _put(table: dict[str, Any], key: str, values: dict[str, Any]) -> None:
 
 
 def _toml(table: dict[str, Any], above: str = "") -> str:
-    """Tables of tables down to values; the last level of errors and rows stays on one line."""
+    """Nested tables as TOML; the innermost tables of errors and rows stay on one line."""
     about = "# Written by lab/fit_joint.py. Coefficients of the reference device of cost/correction/carrying.py."
     lines = [] if above else [about]
     for key, value in table.items():

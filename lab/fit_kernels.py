@@ -1,9 +1,9 @@
 """Fit attention and write its section of ``cost/correction/data/<gpu>.toml``.
 
 Development only (scipy, pandas, pyarrow, the shared data): ``python lab/fit_kernels.py SHARED [gpu ...]``.
-The functions of ``sartor.cost`` themselves are fitted. A fifth of each table is held out (by a hash of the fields
-that make a curve, so whole curves are unseen) and its errors are written down; the coefficients are those fitted
-on the other four fifths.
+The functions of ``sartor.cost`` themselves are fitted. A fifth of each table is held out for the recorded errors (by a
+hash of the fields that identify a curve, so whole curves are unseen); the coefficients are those fitted on the other
+four fifths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Span = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One kernel family: rows with us and held_out, named spans, and seconds from a calibration."""
+    """One kernel family: rows with us and held_out, the spans to fit, and a function for seconds by a calibration."""
 
     section: str
     rows: pd.DataFrame
@@ -161,8 +161,8 @@ def _attention(
     sigma: str,
     tile: str,
 ) -> Part | None:
-    """One target per shape: the median over frameworks and versions of rows with flag 0. The tile tried is the one
-    of 64, 128 (decode 16, 32) that leaves the lesser error."""
+    """One target per shape: the median over frameworks and versions of rows with flag 0. Tiles of 64 and 128 (decode:
+    16 and 32) are tried, and the one with the smaller error is kept."""
     keys = ["phase", "batch", "heads", "kv_heads", "head_dim", "window", "seq_q", "seq_kv"]
     table = pd.read_parquet(
         shared / "data" / "measured" / "attention.parquet", columns=["gpu", *keys, "latency_us", "flag"]
@@ -171,7 +171,7 @@ def _attention(
     if table.empty:
         return None
     rows = table.groupby(keys, observed=True).latency_us.median().rename("us").reset_index()
-    # The kernel that runs head_dim 192 masks a window but walks all keys: fitting it would spoil the full rows.
+    # The kernel for head_dim 192 masks a window but reads all keys: fitting it would distort rows without a window.
     rows = rows[(rows.head_dim != 192) | (rows.window == 0)]
     curve = rows.heads * 7919 + rows.kv_heads * 104729 + rows.head_dim * 31 + rows.batch * 977 + rows.window
     rows = rows.assign(held_out=curve % 5 == 0)

@@ -1,9 +1,9 @@
-"""Fit memory-bound kernels and write them into hardware/calibration.
+"""Fit memory-bound kernels and write them into ``cost/correction/data``.
 
     python lab/fit_memory.py ../shared [gpu ...]
 
-One launch, one L2 and, for every kernel, a share of HBM bandwidth and a start of its own; a kind is what its commonest
-kernel is. Whole curves (a width with all its rows' counts of a seventh) are held out.
+A device has one launch time and one L2; every kernel has its own share of HBM bandwidth and start time. A kind takes
+the values of its most common kernel. A fifth of the sizes is held out, by a hash of width and of rows // 7.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sartor.operators import MemoryBound
 from sartor.records.rows import MEMORY_BOUND
 
 TABLES = {"a100_sxm": ("a100_80gb_unspecified",)}
-"""vidur does not say which A100 80 GB it ran on; its times have 1 us resolution."""
+"""vidur does not state which A100 80 GB it used; its times have a resolution of 1 us."""
 COMMONEST = {
     "norm": ("rmsnorm", "layernorm"),
     "activation": ("silu_and_mul", "gelu", "gelu_new", "relu"),
@@ -76,7 +76,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
             if here and kind not in listed:
                 listed[kind] = (kind, *here[0][1:])
         general = {key: v[key] for key in (launch, "l2_part", "l2_speedup")}
-        plainest = listed.get("residual", next(iter(listed.values())))  # for kinds that were not measured
+        plainest = listed.get("residual", next(iter(listed.values())))  # used for kinds that were not measured
         values = general | {kinds: tuple(listed.values()), "hbm_share": plainest[1]}
         return replace(known, memory_bound=replace(known.memory_bound, **values))  # type: ignore[arg-type]
 
@@ -120,7 +120,7 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
 
 
 def _large(rows: pd.DataFrame, gpu: Gpu, op: str) -> tuple[str, float, float, float]:
-    """A kernel timed with its eager launch: its share from 64 MB and more, the least time (launch) taken off."""
+    """A kernel timed with its eager launch: share of HBM bandwidth from 60 MB on, after subtracting the least time."""
     large = rows[rows.bytes >= 6e7]
     rate = large.bytes / ((large.latency_us - rows.latency_us.min()) * 1e-6)
     share = float(np.exp(np.log(rate).mean())) / gpu.hbm_bytes_per_s
@@ -128,8 +128,8 @@ def _large(rows: pd.DataFrame, gpu: Gpu, op: str) -> tuple[str, float, float, fl
 
 
 def eager_kinds(rows: pd.DataFrame, gpu: Gpu) -> tuple[tuple[str, float, float, float, float, float], ...]:
-    """Kernels timed one by one from the host, 16-bit elements: least time, start and share of HBM's rate each; the
-    interval is of every second size, held out in turn."""
+    """Kernels launched one by one from the host, 16-bit elements: least time, start time and share of HBM bandwidth of
+    each; the interval is from the two halves of the sizes, held out in turn."""
     found = []
     for op, part in rows.groupby("op"):
         part = (
@@ -151,7 +151,7 @@ def eager_kinds(rows: pd.DataFrame, gpu: Gpu) -> tuple[tuple[str, float, float, 
 
 
 def _host_fit(size: Any, time_s: Any) -> tuple[float, float, float]:
-    """Least time, start and seconds per byte."""
+    """Fit least time, start time and seconds per byte."""
     first = np.log([time_s.min(), time_s.min() / 2, (time_s[-1] - time_s.min()) / size[-1]])
     found = least_squares(lambda x: np.log(_host_s(np.exp(x), size) / time_s), first, loss="soft_l1", f_scale=0.05)
     least, start, slope = (float(v) for v in np.exp(found.x))

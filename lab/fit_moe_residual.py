@@ -1,10 +1,10 @@
-"""Fit the residuals of grouped products to whole fused MoE layers and add them to ``cost/correction/data/residual/``.
+"""Fit the residuals of grouped GEMMs to whole fused MoE layers and add them to ``cost/correction/data/residual/``.
 
 Development only (torch, pandas, pyarrow, scipy, the shared data): ``python lab/fit_moe_residual.py SHARED
-[gpu | gpu.family | gpu.]...`` (``gpu.``: the middle of frameworks). One network per device and kernel family, and one
-for the middle of frameworks. A layer is two products and the rest of its kernels; the network moves both products, and
-their sum with the rest is held to the measured layer. Targets are lab/fit_grouped.py's. Judged four times, each time
-on another quarter of the weight shapes, whole; every figure and the interval are over all of those. Seeded.
+[gpu | gpu.family | gpu.]...`` (``gpu.``: the median of frameworks). One network per device and kernel family, and one
+for the median of frameworks. A layer is two grouped GEMMs and other kernels; the network corrects both GEMMs, and their
+sum with the rest is compared with the measured layer. Targets are those of lab/fit_grouped.py. Each quarter of the
+weight shapes is held out in turn; all errors and the interval are over these held-out layers. Seeded.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from sartor.records.rows import kernel_family
 
 WIDTH, LAYERS, BATCH, RATE, DECAY, STEPS = 16, 3, 512, 6e-3, 0.3, 500
 JITTERS = (0.2, 0.0)
-"""Standard deviations of noise on what the network sees while it is fitted (neighbours of a weight shape count too);
-the one that is better on shapes held out is taken."""
+"""Standard deviations of noise on the network's inputs during the fit (so that it also fits nearby weight shapes); the
+better one on held-out shapes is used."""
 FOLDS = 4
 LEAST_SHAPES = 6
-"""Weight shapes: below, networks were worse than the formula on those held out (11 to 30% for 10 to 17%)."""
+"""Fewest weight shapes: with fewer, networks did worse than the formula on held-out ones (11-30%, not 10-17%)."""
 KIN = 2.0
-"""How much wider a borrower's interval is: as the median of 32 products and attention kernels lent on Blackwell."""
+"""How much wider a borrower's interval is: the median of 32 borrowed GEMM and attention kernels on Blackwell."""
 LEAST_GAIN = 0.95
-"""Of the formula's error on shapes held out: what is not below is not worth a network."""
+"""A network is kept only if its error on held-out shapes is below this share of the formula's."""
 _LAYER_SIGMA = 0.87
-"""sigma of the sum of two equal parts over theirs, at a correlation of one half (cost/intervals.py: RHO)."""
+"""Sigma of the sum of two equal parts relative to each part's, at a correlation of 1/2 (cost/intervals.py: RHO)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Layers of one device: of both products the formula's time, least time and features; the rest; the target."""
+    """Layers of one device: formula time, least time and features of both GEMMs; time of the rest; measured time."""
 
     formula_s: Any
     """[2, rows]"""
@@ -60,7 +60,7 @@ class Rows:
     rest_s: Any
     measured_s: Any
     fold: Any
-    """Which quarter of the weight shapes a layer is of."""
+    """Index of the layer's quarter of the weight shapes."""
     short: Any
     coefficients: Any
 
@@ -112,14 +112,14 @@ def rows_of(name: str, family: str, target: pd.DataFrame) -> Rows:
 
 
 def folds(target: pd.DataFrame) -> Any:
-    """Every fourth weight shape is of one fold, in order of size."""
+    """The fold of every row: weight shapes in order of size, every fourth in the same fold."""
     shapes = target[SHAPE].drop_duplicates().sort_values(SHAPE)
     return target.merge(shapes.assign(fold=np.arange(len(shapes)) % FOLDS), on=SHAPE, how="left").fold.to_numpy()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Every family's measurement of every layer: what an interval is to hold 80% of."""
+    """Every family's measurement of every layer; an interval should cover 80% of them."""
 
     layer: Any
     """Index of the layer."""
@@ -132,7 +132,7 @@ class Doubt:
 
 
 def put(name: str, family: str, rows: Rows, doubt: Doubt) -> None:
-    """Fit on three quarters of the shapes and judge on the fourth, four times; fit on all, write both down."""
+    """Compute held-out errors in four folds, fit on all rows, and write the network and its record."""
     key = f"{name}.moe{'.' + family if family else ''}"
     everywhere = np.ones(rows.measured_s.shape, dtype=bool)
     tried = {jitter: unseen_s(name, rows, jitter) for jitter in JITTERS}
@@ -166,13 +166,13 @@ def put(name: str, family: str, rows: Rows, doubt: Doubt) -> None:
         return
     final = fit(name, rows, everywhere, jitter)
     fit_residual.save(key, final)
-    residual_records.__globals__["_table"].cache_clear()  # another fit may have written meanwhile
+    residual_records.__globals__["_table"].cache_clear()  # another fit may have written in the meantime
     fit_residual.write({**{each: dict(value) for each, value in residual_records().items()}, key: record})
     residual_records.__globals__["_table"].cache_clear()
 
 
 def unseen_s(name: str, rows: Rows, jitter: float) -> tuple[Any, dict[str, float]]:
-    """Seconds of every layer by the network that has not seen its weight shape; errors of one on what it has seen."""
+    """Seconds of every layer by the network that has not seen its weight shape; and errors on the rows fitted on."""
     time_s, known = np.empty(rows.measured_s.shape), {}
     for fold in range(FOLDS):
         unseen = rows.fold == fold
@@ -183,7 +183,7 @@ def unseen_s(name: str, rows: Rows, jitter: float) -> tuple[Any, dict[str, float
 
 
 def fit(name: str, rows: Rows, where: Any, jitter: float) -> Residual:
-    """Least absolute error (rounded off below 2%) of ln(predicted layer / measured layer)."""
+    """Fit ln(predicted layer / measured layer) by least absolute error (smooth below 2%)."""
     torch.manual_seed(0)
     both = np.concatenate([rows.features[0][:, where], rows.features[1][:, where]], axis=1)
     mean, scale = both.mean(axis=1, keepdims=True), both.std(axis=1, keepdims=True) + 1e-6
@@ -233,7 +233,7 @@ def fit(name: str, rows: Rows, where: Any, jitter: float) -> Residual:
 
 
 def _target(rows: Rows) -> Any:
-    """ln of what the products' sum would have to be moved by."""
+    """ln of the factor that the GEMMs' total time needs to match the measured layer."""
     products = rows.formula_s.sum(axis=0)
     return np.log(np.maximum(rows.measured_s - rows.rest_s, 0.1 * products) / products)
 
@@ -261,14 +261,14 @@ def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
 
 
 def coverage(time_s: Any, rows: Rows, doubt: Doubt) -> float:
-    """Share of the layers of half the weight shapes inside an 80% interval made of the other half, and the reverse."""
+    """Coverage of an 80% interval fitted on one half of the weight shapes and tested on the other, both ways."""
     missed, odd = np.abs(np.log(time_s[doubt.layer] / doubt.measured_s)), rows.fold[doubt.layer] % 2 == 1
     inside = [(missed[test] <= np.quantile(missed[~test], 0.8)).mean() for test in (odd, ~odd)]
     return round(float(np.mean(inside)), 4)
 
 
 def sigma_pair(time_s: Any, rows: Rows, doubt: Doubt) -> dict[str, float]:
-    """Of a product, from what held-out layers missed by: long ones and short ones."""
+    """Standard deviations of one GEMM from the errors of held-out layers: long and short ones."""
     share, short = (1 - rows.rest_s / time_s)[doubt.layer], rows.short[doubt.layer]
     missed = np.abs(np.log(time_s[doubt.layer] / doubt.measured_s)) / (_LAYER_SIGMA * np.maximum(share, 0.2))
     parts = (~short, short)

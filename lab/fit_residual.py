@@ -3,9 +3,9 @@
 Development only (torch, pandas, pyarrow, the shared data):
 ``python lab/fit_residual.py SHARED [gpu.dtype | gpu.part ...]``, a part being context, generation or encoder;
 ``SHARED coverage`` adds the share inside held-out intervals where it was not recorded.
-Features and inference are ``sartor.cost``'s own. The rows and the held-out fifth of weights (n, k) are
-lab/fit_gemm.py's: a network is fitted on four fifths, its errors on the fifth are written down, and the network
-written is fitted on all rows. Leave-one-out: a device's rows against a relative's coefficients and residual, both
+Features and inference are those of ``sartor.cost``; rows and the held-out fifth of the weights (n, k) are those of
+lab/fit_gemm.py. A network fitted on four fifths gives the recorded errors on the other fifth; the network written is
+fitted on all rows. Borrowing: a device's rows are also predicted with a related device's coefficients and residual,
 fitted without that device. Seeded; two runs on one machine write the same bytes.
 """
 
@@ -54,13 +54,13 @@ OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "corr
 WIDTH, LAYERS, EPOCHS, BATCH, RATE, DECAY = 80, 3, 150, 512, 6e-3, 0.1
 SHORT = 8
 KIN = {"context": (8.0, 3.3)}
-"""How much wider a borrower's interval is where no relative was measured, long and short kernels: the median of 32
-cases on Blackwell is 2.0 for both; of prefill, whose kernels change most between devices, that of its own 12."""
+"""How much wider a borrower's interval is if no related device was measured, for long and short kernels: 2.0 for both,
+the median of 32 cases on Blackwell; prefill kernels differ most between devices and have the median of their 12."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Measured kernels of one device, with the formula's time by someone's coefficients."""
+    """Measured kernels of one device, with the formula's time by its own or a borrowed fit."""
 
     sizes: pd.DataFrame
     seconds: Any
@@ -70,16 +70,16 @@ class Rows:
     features: Any
     """(features, rows)."""
     large: Any
-    """m, n and k of 512 and more; attention: a million query-key pairs and more."""
+    """Whether m, n and k are at least 512; for attention: at least a million query-key pairs."""
     launch_s: float
     coefficients: Any
     source: str
     features_of: Callable[[dict[str, Any]], Any] | None = None
-    """Features of GEMMs of other sizes (m, n, k) on this device."""
+    """Function from other GEMM sizes (m, n, k) to their features on this device."""
     folds: Any = None
-    """Fifth of the weights that a row is of, where all are held out in turn; such tables are small."""
+    """Index of the row's fifth of the weights, for small tables where each fifth is held out in turn."""
     weight: Any = None
-    """How often a row is drawn."""
+    """Sampling weight of a row."""
 
 
 def main(shared: Path, wanted: list[str]) -> None:
@@ -106,7 +106,7 @@ def main(shared: Path, wanted: list[str]) -> None:
 
 
 def unseen(shared: Path, gpu: str, rows: Rows, dtype: DType) -> tuple[Rows, Any]:
-    """Rows with the formula's time, and the time with a network, by fits of both that have not seen a row's weights."""
+    """Rows with the formula's time, and times with a network, both by fits that have not seen the row's weights."""
     formula_s, time_s = np.empty_like(rows.seconds), np.empty_like(rows.seconds)
     for out, c in judged_by_folds(job_of(shared, gpu, dtype)):
         trial = gemm_rows(shared, gpu, dtype, gpu, c)
@@ -116,7 +116,7 @@ def unseen(shared: Path, gpu: str, rows: Rows, dtype: DType) -> tuple[Rows, Any]
 
 
 def cover(shared: Path, wanted: list[str]) -> None:
-    """Coverage alone, of fits that were made before it was recorded: their trial again, which sees the same rows."""
+    """Add the coverage to records of older fits without it, by repeating their held-out fit on the same rows."""
     import torch
 
     torch.set_num_threads(1)
@@ -126,7 +126,7 @@ def cover(shared: Path, wanted: list[str]) -> None:
         rows = rows_of(shared, gpu, what, gpu)
         found = coverage(predict(fit(gpu, rows, ~rows.held_out), rows), rows)
         measured._table.cache_clear()
-        table = {key: dict(value) for key, value in residual_records().items()}  # others may have written meanwhile
+        table = {key: dict(value) for key, value in residual_records().items()}  # may have changed in the meantime
         if table[name]["fingerprint"] == fingerprint(rows.coefficients):
             table[name]["coverage"] = found
             write(table)
@@ -161,7 +161,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
 
 
 def windows_of(sizes: pd.DataFrame) -> Any:
-    """(head_dim, least, most) sliding window per head dimension that has any."""
+    """(head_dim, smallest, largest) sliding window of every head dimension that has windows."""
     spans = (
         sizes.reindex(columns=["head_dim", "window"]).query("window > 0").groupby("head_dim").window.agg(["min", "max"])
     )
@@ -169,7 +169,7 @@ def windows_of(sizes: pd.DataFrame) -> Any:
 
 
 def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
-    """Rows of ``gpu`` seen with the coefficients of ``owner``: its shares and seconds, the gpu's own datasheet."""
+    """Rows of ``gpu`` predicted with the coefficients of ``owner`` and the datasheet of ``gpu``."""
     part, _, framework = what.partition(".")
     if part in PARTS:
         return attention_rows(shared, gpu, part, owner, framework)
@@ -220,8 +220,8 @@ KEYS = ["batch", "heads", "kv_heads", "head_dim", "window", "seq_q", "seq_kv"]
 
 
 def attention_rows(shared: Path, gpu: str, part: str, owner: str, framework: str = "") -> Rows:
-    """One target per shape, the median over versions of rows with flag 0, and over frameworks where none is named.
-    Whole curves (what is left when the sequence is taken out) are held out, by lab/fit_kernels.py's hash."""
+    """One target per shape: the median over versions of rows with flag 0, and over frameworks if none is named.
+    Whole curves (same sizes except the sequence length) are held out, by the hash of lab/fit_kernels.py."""
     table = attention_table(shared)
     table = table[(table.gpu == gpu) & (table.phase == part)]
     table = table[table.framework == framework] if framework else table
@@ -256,8 +256,8 @@ def attention_table(shared: Path) -> pd.DataFrame:
 
 
 def trained(z: Any, goal: Any, width: int, epochs: int, more: Sequence[tuple[Any, Any]] = ()) -> Any:
-    """A network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number a row; its output begins small.
-    Each pass sees one of the sets of ``more`` rows beside those given."""
+    """Train a network of ``LAYERS`` hidden layers from inputs (rows, inputs) to one number per row, from a small
+    initial output. Each epoch adds one of the sets of rows in ``more``."""
     import torch
 
     parts: list[Any] = []
@@ -285,7 +285,7 @@ def trained(z: Any, goal: Any, width: int, epochs: int, more: Sequence[tuple[Any
 
 
 def fit(gpu: str, rows: Rows, where: Any) -> Residual:
-    """Least absolute error (rounded off below 2%) of ln(measured / formula)."""
+    """Fit ln(measured / formula) by least absolute error (smooth below 2%)."""
     import torch
 
     torch.manual_seed(0)
@@ -321,12 +321,12 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
 
 
 SMALL_WIDTH, SMALL_LAYERS, SMALL_BATCH, SMALL_RATE, SMALL_DECAY, NOISE = 32, 2, 256, 4e-3, 0.3, 0.2
-"""Of the networks of tables with some hundred rows. ``NOISE``: standard deviations added to what is seen."""
+"""Settings for tables with a few hundred rows. ``NOISE``: standard deviation of the noise added to the inputs."""
 
 
 def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]]) -> Any:
-    """The same for tables in which one weight may have half of all rows: drawn by ``weight`` (of the rows given and of
-    those of ``more`` behind them), seen through noise."""
+    """Like ``trained`` for tables in which one weight may have half of all rows: rows are sampled by ``weight`` (of the
+    given rows, then of those in ``more``), with noise on the inputs."""
     import torch
 
     parts: list[Any] = []
@@ -356,21 +356,21 @@ def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]]) -> An
 
 
 def epochs_of(rows: int) -> int:
-    """Passes over so many rows."""
+    """Number of epochs for a table of this many rows."""
     return max(EPOCHS, min(400, 3000000 // rows))
 
 
 SETS = 12
-"""Of rows between measured ones; a pass sees one of them."""
+"""Sets of interpolated rows; an epoch sees one of them."""
 
 LEAST_BETWEEN = 17
-"""Below, tables hold every m."""
+"""Smallest m to interpolate from: below it, tables have every m."""
 
 
 def between(rows: Rows, where: Any) -> list[tuple[Any, Any, Any]]:
-    """GEMMs between the values of m that tables share: features, ln(measured / formula) interpolated between the two
-    measured ones of the same weights, and how often each is drawn. Fitted on tables alone, a network fills the gaps
-    with noise."""
+    """GEMMs with m between the measured values: features, ln(measured / formula) interpolated between the two nearest
+    measurements with the same weights, and sampling weights. Without them a network is arbitrary between measured
+    values."""
     import torch
 
     if rows.features_of is None:
@@ -392,7 +392,7 @@ def between(rows: Rows, where: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def _half(values: Any) -> Any:
-    """As they are written: in 16 bits."""
+    """Values rounded to 16 bits, as they are stored."""
     return values.astype(np.float16).astype(np.float32)
 
 
@@ -414,7 +414,7 @@ def errors(time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
 
 
 def sigma_pair(prefix: str, time_s: Any, rows: Rows, where: Any) -> dict[str, float]:
-    """Standard deviations that put 80% of rows inside, long and short against the launch."""
+    """Standard deviations that cover 80% of the rows: of kernels much longer than the launch, and of short ones."""
     error = np.abs(np.log(time_s / rows.seconds))
     small = rows.formula_s < SHORT * rows.launch_s
     parts = [where & part if (where & part).sum() >= 30 else where for part in (~small, small)]
@@ -423,7 +423,7 @@ def sigma_pair(prefix: str, time_s: Any, rows: Rows, where: Any) -> dict[str, fl
 
 
 def coverage(time_s: Any, rows: Rows) -> float:
-    """Share inside the 80% interval of held-out rows whose interval was made from the other half of them."""
+    """Coverage of 80% intervals on held-out rows: intervals fitted on one half, tested on the other, both ways."""
     half = pd.util.hash_pandas_object(rows.sizes.drop(columns=_SWEPT, errors="ignore"), index=False) % 2 == 0
     small = rows.formula_s < SHORT * rows.launch_s
     inside = np.zeros(len(rows.sizes), dtype=bool)
@@ -438,7 +438,7 @@ _SWEPT = ["m", "seq_q", "seq_kv"]
 
 
 def borrowed(shared: Path, name: str, trial: Residual, table: dict[str, Any]) -> dict[str, Any]:
-    """How coefficients and residual of ``name`` do on devices of its generation, on weights it was not fitted on."""
+    """Errors of the coefficients and residual of ``name`` on other devices of its generation, on held-out weights."""
     gpu, what = name.rsplit(".", 1)
     generation = load_gpu(gpu).generation
     found: dict[str, Any] = {}
@@ -469,7 +469,7 @@ def save(name: str, residual: Residual) -> None:
 
 
 def write(table: dict[str, dict[str, Any]]) -> None:
-    """A line per fit, so that a new one shows as one line of a diff."""
+    """Write the records, one line per fit, so that a new fit changes one line of the diff."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table))
     (OUT / "residuals.json").write_text("{\n" + lines + "\n}\n", encoding="utf-8")
 

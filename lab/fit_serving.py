@@ -1,9 +1,9 @@
-"""Constants of serving engines, fitted on published rows and judged on models that the fit never saw.
+"""Fit the constants of serving engines on published rows and compute errors on models that the fit has not seen.
 
-``make lab FIT=fit_serving`` reads end_to_end/serving.csv: aggregated rows of confidence B whose sequences
-all fit in memory. Three numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the
-steps and delay of a first token (``step/served.py``, ``step/batching.py``). Printed: what ships, then for each
-model left out what the others would have given, its errors, and how many of its rows lie inside the 80% interval.
+``make lab FIT=fit_serving`` reads end_to_end/serving.csv: aggregated rows of confidence B with all sequences in memory.
+Three numbers are fitted: the share of launches that TensorRT-LLM's replayed steps hide, and the steps and delay of a
+first token (``step/served.py``, ``step/batching.py``). Printed: the constants that ship, then for each model left out
+the constants fitted on the others, its errors, and the share of its rows inside the 80% interval.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Published times, and what they are predicted from."""
+    """Published times, and the inputs of their predictions."""
 
     model: NDArray[np.str_]
     engine: NDArray[np.str_]
     tpot_s: Array
     ttft_s: Array
     fixed_s: Array
-    """Time per token with every launch."""
+    """Time per token with all launches."""
     hidden_s: Array
-    """What all launches of small kernels take of it."""
+    """Part of it that launches of small kernels take."""
     waited_s: Array
-    """Passes over prompts that a first token waits for, and steps until the engine looks for it."""
+    """Time until a first token: prompt passes that it waits for, and steps until the engine schedules it."""
     gap_s: Array
-    """Between two tokens."""
+    """Time between two tokens."""
     tpot_sigma: Array
     ttft_sigma: Array
 
@@ -83,7 +83,7 @@ def words(constants: Array) -> str:
 
 
 def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
-    """Least absolute deviations of the logarithms, softened below 10%."""
+    """Constants by least absolute deviation of the logarithms, smooth below 10%."""
 
     def off(constants: Array) -> Array:
         tpot, ttft = rows.predicted(constants)
@@ -96,7 +96,7 @@ def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
 
 
 def collected(data: Path) -> Rows:
-    """Every usable row, those of one server priced together."""
+    """Every usable row; rows of one server are priced together."""
     _, rows = read_rows(data, "serving.csv", REQUIRED, ())
     found = [columns for group in _servers(rows) for columns in _of_server(group)]
     names, *numbers = zip(*found, strict=True)

@@ -1,10 +1,10 @@
 """Fit the few free constants of a training step on published runs: ``python lab/fit_training.py [DATA] [--write]``.
 
 DATA is a folder with ``training.csv`` (default: ../shared/data/end_to_end). Robust least squares of ln(predicted /
-measured), each source weighing by the root of its runs, repeats of a configuration sharing one weight, with a ridge to
-the starting values that makes a source count about as one run. Constants depend on what an unseen source also states:
-kind of trainer, generation, precision, whether there are experts. Figures are of rows held out by source, device,
-model, trainer, year, generation and scale: every fold is fitted again without them.
+measured): a source weighs the square root of its number of runs, repeats of a configuration share one weight, and a
+ridge to the starting values makes a source count about as one run. Constants depend only on facts that an unseen source
+also states: kind of trainer, generation, precision, whether there are experts. Reported errors are of rows held out by
+source, device, model, trainer, year, generation and scale, each fold fitted without them.
 ``--write`` writes src/sartor/cost/correction/data/training.toml. Docs: docs/concepts/training-accuracy.md.
 """
 
@@ -37,18 +37,18 @@ DATA = ROOT.parent / "shared" / "data" / "end_to_end"
 OUT = ROOT / "src" / "sartor" / "cost" / "correction" / "data" / "training.toml"
 
 SDPA = ("framework.torchtitan", "framework.fsdp", "framework.pytorch")
-"""Trainers on PyTorch's own attention: FlashAttention-2."""
+"""Trainers that use PyTorch's own attention (FlashAttention-2)."""
 TORCH = ("framework.llm-foundry", *SDPA)
-"""Trainers on PyTorch's own kernels. LLM Foundry's attention of 2023 is Triton's (attn_impl: triton in its MPT recipes;
-recalled), a generation older."""
+"""Trainers that use PyTorch's own kernels. LLM Foundry's attention of 2023 is a Triton kernel (attn_impl: triton in its
+MPT recipes; recalled), a generation older."""
 MEGATRON = ("framework.megatron", "framework.megatron-v2", "framework.nemo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """One constant to fit: where it stands in the table (several places take the same value), start and ridge.
+    """One constant to fit: its sections in the table (all get the same value), starting value and spread.
 
-    ``spread`` is how far it may go from the start without paying much: of ln(value), or of the value of a share.
+    ``spread`` scales the ridge: a change by this much of ln(value), or of the value of a share, costs little.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Free:
         return self.name.endswith("_share")
 
     def value(self, x: float) -> float:
-        """The constant at ``x`` spreads from its start."""
+        """The constant ``x`` spreads away from its start."""
         if self.is_share:
             return float(np.clip(self.start + self.spread * x, 0.0, 1.0))
         return float(self.start * np.exp(self.spread * x))
@@ -104,7 +104,7 @@ FREE: tuple[Free, ...] = (
 
 
 def table_of(x: np.ndarray) -> dict[str, Any]:
-    """The table of constants at ``x``; a section named by several constants of one name is not allowed."""
+    """The table of constants at ``x``; two constants of the same name must not share a section."""
     table: dict[str, Any] = {}
     for free, at in zip(FREE, x, strict=True):
         for section in free.sections:
@@ -119,7 +119,7 @@ def table_of(x: np.ndarray) -> dict[str, Any]:
 
 
 class Runs:
-    """Cases whose block times are computed once: in a run they are linear in both constants that touch kernels."""
+    """Training cases with block times computed once: a step is linear in both constants that scale kernels."""
 
     def __init__(self, cases: Sequence[TrainingCase]) -> None:
         self.cases = list(cases)
@@ -171,12 +171,12 @@ def _no_footprint(*_: Any) -> Footprint:
 
 
 SCALE = 0.10
-"""Errors beyond this weigh by their root (soft L1)."""
+"""Residuals beyond this count less (soft L1 loss)."""
 
 
 def weights_of(cases: Sequence[TrainingCase]) -> np.ndarray:
-    """Root of one over (runs of a source) ** 0.5 times repeats; doubtful rows a quarter of that. Rows whose time is a
-    matter of what their source counted say nothing of time: none."""
+    """Square roots of the weights 1 / (runs of the source ** 0.5 * repeats of the configuration). Rows of confidence C
+    have a quarter of the weight, rows of an ambiguous rate (``unsure_rate``) none."""
     sources = [case.words["source"] for case in cases]
     configurations = [case.words["config_hash"] for case in cases]
     doubt = [0.0 if unsure_rate(case) else 0.25 if case.words.get("confidence") == "C" else 1.0 for case in cases]
@@ -188,8 +188,8 @@ def weights_of(cases: Sequence[TrainingCase]) -> np.ndarray:
 
 
 def unsure_rate(case: TrainingCase) -> bool:
-    """A time derived from a rate of FLOPs that nothing in the row checks, where it matters whether attention was
-    counted in full or by its causal half."""
+    """Whether the time is derived from an unchecked FLOP rate, and depends on whether the source counted attention in
+    full or only its causal half."""
     words = case.words
     if "tokens_per_s_per_gpu" not in words.get("derived_fields", "") or words.get("check_flag") != "nothing_to_check":
         return False
@@ -198,7 +198,7 @@ def unsure_rate(case: TrainingCase) -> bool:
 
 
 def linearised(runs: Runs, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Residuals at ``x`` and their derivatives; only rows whose constants change are predicted again."""
+    """Residuals at ``x`` and their derivatives; only rows with changed constants are predicted again."""
     base, table = residuals(runs, x), table_of(x)
     slope = np.zeros((base.size, x.size))
     for i in range(x.size):
@@ -222,17 +222,17 @@ def residuals(runs: Runs, x: np.ndarray) -> np.ndarray:
 
 
 def ridge_of(cases: Sequence[TrainingCase]) -> float:
-    """Runs for each source: what runs of one source are off by, they share (system, software, what it counted), so
-    all of them together say about as much of a constant as one run of a source of its own.
+    """Mean number of runs per source. Runs of one source share their error (system, software, what was counted), so all
+    of them together determine a constant about as well as one run of an independent source.
 
-    Of 0.3 to 300, 30 to 100 has the least error on sources, devices, trainers and scales held out (2026-11-23: by
-    source 10.6 to 10.9%, at 1, as until then, 12.8%).
+    Of values from 0.3 to 300, 30 to 100 gave the least error on held-out sources, devices, trainers and scales
+    (2026-11-23: by source 10.6 to 10.9%, against 12.8% at 1, used until then).
     """
     return len(cases) / len({case.words["source"] for case in cases})
 
 
 def solve(base: np.ndarray, slope: np.ndarray, x: np.ndarray, weight: np.ndarray, ridge: float) -> np.ndarray:
-    """The least of weighted robust squares of the linearised residuals plus squares of spreads from the start."""
+    """Minimize the weighted robust squares of the linearised residuals plus the ridge (squares of ``x``)."""
     found = x.copy()
     for _ in range(30):
         left = base + slope @ (found - x)
@@ -245,8 +245,8 @@ def solve(base: np.ndarray, slope: np.ndarray, x: np.ndarray, weight: np.ndarray
 
 
 def fit(runs: Runs, rounds: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Constants in spreads from their starts, with the residuals and derivatives there: a third round moves the mean by
-    a ten-thousandth."""
+    """Constants in spreads from their starts, with residuals and derivatives there. Two rounds suffice: a third changes
+    the mean by a ten-thousandth."""
     x, weight, ridge = np.zeros(len(FREE)), weights_of(runs.cases), ridge_of(runs.cases)
     for i in range(rounds):
         base, slope = linearised(runs, x)
@@ -257,7 +257,7 @@ def fit(runs: Runs, rounds: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def held_out(runs: Runs, x: np.ndarray, base: np.ndarray, slope: np.ndarray, keys: Sequence[str]) -> np.ndarray:
-    """Residuals of every row by constants that have not seen its group (a step of the linearised problem away)."""
+    """Residuals of every row with constants fitted without its group (one step of the linearised problem)."""
     weight, ridge, out = weights_of(runs.cases), ridge_of(runs.cases), base.copy()
     named = np.array(keys)
     for key in dict.fromkeys(keys):
@@ -276,7 +276,7 @@ def residuals_of(runs: Runs, x: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 
 def classes(runs: Runs) -> dict[str, np.ndarray]:
-    """The classes of rows that figures are told of."""
+    """Masks of the classes of rows that errors are reported for."""
     vendor = np.array([case.cluster.gpu.vendor.lower() for case in runs.cases])  # type: ignore[union-attr]
     precision = np.array([case.precision for case in runs.cases])
     experts = np.array([case.experts for case in runs.cases])
@@ -319,7 +319,7 @@ def show(title: str, runs: Runs, residual: np.ndarray, sigma: np.ndarray) -> dic
 
 
 def show_each(title: str, runs: Runs, residual: np.ndarray, sigma: np.ndarray) -> dict[str, dict[str, float]]:
-    """Figures source by source."""
+    """Print and return the errors by source."""
     print(f"\n{title}")
     of = np.array([case.words["source"] for case in runs.cases])
     out = {name: figures(residual[of == name], sigma[of == name]) for name in sorted(set(of))}
@@ -337,12 +337,12 @@ SIGMA = {
     "precision.fp4": ("fp8 and fp4, dense", EVERY_WAY),
     "experts": ("experts", ("source",)),
 }
-"""Section -> class of rows whose held-out errors its ``step_sigma`` is chosen by, and what was held out of them. Of
-experts nearly all rows are one source's: others would say how little its models and devices differ."""
+"""Section -> class of rows that determine its ``step_sigma``, and the ways of holding them out. Nearly all expert rows
+are from one source, so holding out its models or devices would only show how little these differ."""
 
 
 def step_sigma(residual: np.ndarray, sigma: np.ndarray) -> float:
-    """The common deviation at which four fifths of held-out runs lie inside their intervals."""
+    """The common standard deviation with which 80% of held-out runs are inside their intervals."""
     kernels = np.sqrt(np.maximum(sigma**2 - TrainingCoefficients().step_sigma ** 2, 0.0))
     low, high = 0.0, 0.6
     for _ in range(30):
@@ -353,7 +353,7 @@ def step_sigma(residual: np.ndarray, sigma: np.ndarray) -> float:
 
 
 def pairs_of(found: Sequence[TrainingOutcome], residual: np.ndarray) -> dict[str, float]:
-    """How many pairs of plans of one job are in the measured order, if the predictions are off by ``residual``."""
+    """How many pairs of plans of one job are ranked as measured, with predictions off by ``residual``."""
     guessed = [
         replace(each, predicted_s=each.case.measured_s * float(np.exp(off)))
         for each, off in zip(found, residual, strict=True)
@@ -415,18 +415,17 @@ def main() -> None:
 
 
 ENOUGH = 10
-"""Runs that use matrix units, from which a generation counts as seen."""
+"""A generation counts as known from this many runs on matrix units."""
 
 
 def _known(cases: Sequence[TrainingCase]) -> list[str]:
-    """Generations that enough runs were of."""
+    """Generations with enough runs."""
     of = [case.cluster.gpu.generation for case in cases if case.cluster and case.precision != "32-bit"]
     return sorted({name for name in of if of.count(name) >= ENOUGH})
 
 
 def _with_widths(runs: Runs, table: dict[str, Any], held: dict[str, np.ndarray], sigma: np.ndarray) -> dict[str, Any]:
-    """The table with a ``step_sigma`` per class: four fifths of runs that were not seen lie inside, each way of holding
-    out counting alike."""
+    """The table with a ``step_sigma`` per class that covers 80% of held-out runs; ways of holding out weigh equally."""
     for section, (name, ways) in SIGMA.items():
         where = classes(runs)[name]
         place = table
@@ -438,7 +437,7 @@ def _with_widths(runs: Runs, table: dict[str, Any], held: dict[str, np.ndarray],
 
 
 def _rows(found: Sequence[TrainingOutcome], unseen: np.ndarray) -> None:
-    """Every row with its parts, to look for what the residuals have in common."""
+    """Print every row with its parts, to look for patterns in the residuals."""
     for each, other in zip(found, unseen, strict=True):
         w = each.case.words
         what = " ".join(w[k] for k in ("id", "model", "gpu", "n_gpu", "seq", "dtype"))

@@ -1,9 +1,9 @@
-"""Write the tables of lab/notebook/intervals.md: how often held-out devices lay inside borrowed intervals.
+"""Write the tables of lab/notebook/intervals.md: how often held-out devices are inside borrowed intervals.
 
-``python lab/interval_docs.py [DATA]`` (default: ../shared/data), after lab/fit_intervals.py. Coverage is as that
-tool recorded it. Comparisons and totals are made anew: every measured device borrows as if it had never been measured,
-with intervals that the other devices needed; pairs and sums of its measured operators are then told by
-``sartor.cost.price`` itself, and by the measurements.
+``python lab/interval_docs.py [DATA]`` (default: ../shared/data), after lab/fit_intervals.py, which records coverage.
+Comparisons and totals are computed here: every measured device borrows as if it had never been measured, with intervals
+fitted on the other devices; pairs and sums of its operators, as predicted by ``sartor.cost.price``, are compared with
+the measurements.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ MARK = "<!-- Below: written by lab/interval_docs.py. -->\n"
 NEAR = {"die": "same die", "generation": "same generation", "joint": "another generation, joint fit",
         "other": "another generation"}  # fmt: skip
 PAIRS, SUMS, PARTS = 2000, 500, 8
-"""Pairs and sums drawn of a device and family, and operators of a sum; fixed seed."""
+"""Random pairs and sums per device and family, and operators per sum; fixed seed."""
 NEAR_TIME = 1.5
-"""Pairs whose predicted times differ by more decide themselves."""
+"""Pairs with predicted times that differ by a larger factor are left out: their order is obvious."""
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """One device and family as borrowed: pairs with what was told and what came, sums, and how errors go together."""
+    """Borrowed predictions of one device and family: pairs with probability and outcome, sums, correlated errors."""
 
     family: str
     near: str
     probability: Any
-    """Of the one that is predicted the faster."""
+    """Predicted probability that the one predicted to be faster is faster."""
     won: Any
     inside: Any
-    """Of sums: whether the measured total lies in the interval."""
+    """Whether the measured total of each sum is inside the interval."""
     common: float
-    """Square of the median of ln(measured / predicted) over sigma; ``own``: mean square of what each row adds."""
+    """Squared median of ln(measured / predicted) / sigma; ``own``: mean square of the deviations from that median."""
     own: float
 
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def coverage() -> Iterator[str]:
-    """What lab/fit_intervals.py recorded."""
+    """The table of coverage that lab/fit_intervals.py recorded."""
     yield "\n## Borrowed, held out by device\n"
     yield "| distance | section | devices | σ over the measured GPU's | at least | held-out devices, in 80% |"
     yield "|---|---|---|---|---|---|"
@@ -130,7 +130,7 @@ def _told(family: str, near: str, gpu: str, time_s: Any, sigma: Any, measured_s:
 
 
 def _estimate(gpu: str, time_s: Any, sigma: Any) -> Estimate:
-    """Operators of one family with these times and deviations, (operators, alternatives)."""
+    """An estimate of operators of one family with these times and deviations [operators, alternatives]."""
     names = [f"operator {i}" for i in range(len(time_s))]
     operators = tuple(Gemm(name=name, m=1, n=1, k=1, dtype=DType.BF16) for name in names)
     costs = tuple(Cost(time_s=t, log_sigma=s) for t, s in zip(time_s, sigma, strict=True))

@@ -1,7 +1,7 @@
-"""How often intervals of the ratio of two expert layers hold: ``python lab/mix_intervals.py SHARED``.
+"""Coverage of the intervals for the ratio of two expert layers: ``python lab/mix_intervals.py SHARED``.
 
-Pairs of measured layers of one device, kernel, hidden size and number of tokens, within a factor of 2.2 of each other
-in experts, experts per token and width, as `advise` compares mixtures; the kernel is not told, as `advise` has it.
+Pairs of measured layers with the same device, kernel, hidden size and tokens, within a factor of 2.2 of each other in
+experts, experts per token and width, as `advise` compares mixtures; they are priced without knowing the kernel, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(shared: str) -> None:
 
 
 def _pairs(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
-    """Positions of layers that differ in experts and are near each other."""
+    """Positions of layers that differ in the number of experts and are otherwise near each other."""
     sizes = rows.assign(width=rows.inter_size / rows.moe_tp_size)[["num_experts", "topk", "width"]].to_numpy()
     for _, group in rows.groupby(["kernel", "framework", "num_tokens", "hidden_size"]):
         for i, j in combinations(group.index, 2):
@@ -55,7 +55,7 @@ def _pairs(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
 
 
 def _estimate(rows: pd.DataFrame, gpu: str) -> Estimate:
-    """The layers of all rows, priced without their kernel."""
+    """The estimate of all layers with the kernel unknown."""
     sizes: dict[str, Any] = {name: rows[name].to_numpy() for name in SIZES}
     device = load_gpu(gpu)
     work = work_of("moe", {"dtype": "bfloat16", "distribution": "balanced", "kernels": ""}, sizes, device)

@@ -1,8 +1,8 @@
-"""Other predictors of a training step, asked about the same runs: what each can express of a run, in its own words.
+"""Other predictors of a training step, run on the same training runs as far as each can express them.
 
 ``llm-analysis`` (https://github.com/cli99/llm-analysis, Apache-2.0) comes from the package index; Calculon
 (https://github.com/calculon-ai/calculon, Apache-2.0) and SimuMax (https://github.com/MooreThreads/SimuMax, Apache-2.0)
-from a checkout. Nothing of them is copied here. A device they lack is described to them by our datasheet.
+from a checkout. None of their code is copied here. Devices they lack are described to them by our datasheets.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from sartor.validate.training_rows import TrainingCase
 
 
 class Refused(Exception):
-    """The peer has no words for this run."""
+    """The predictor cannot express this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     name: str
     note: str
-    """What it was asked, and with which constants."""
+    """How it was run, and with which constants."""
     step_s: Callable[[TrainingCase], float]
     """Seconds of a step. Raises ``Refused``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A training run in plain numbers, for programs that know no more."""
+    """A training run in plain numbers, the input of the other predictors."""
 
     layers: int
     hidden: int
@@ -74,7 +74,7 @@ RECOMPUTE = {Recompute.NONE: "none", Recompute.SELECTIVE: "selective", Recompute
 
 
 def plain_run(case: TrainingCase) -> Run:
-    """A run with dense or routed layers of one kind. Raises ``Refused``."""
+    """The plain numbers of a run whose layers are all dense or all routed. Raises ``Refused``."""
     assert case.job is not None
     assert case.plan is not None
     job, plan, dims = case.job, case.plan, case.plan.dims
@@ -118,7 +118,7 @@ def plain_run(case: TrainingCase) -> Run:
 
 
 def peers(calculon: str = "", simumax: str = "", simumax_system: str = "") -> tuple[list[Peer], dict[str, str]]:
-    """Those that can be had, and why the others cannot."""
+    """The available predictors, and the reasons why others are not."""
     found: list[Peer] = []
     missing: dict[str, str] = {}
     wanted: dict[str, tuple[str, Callable[[], list[Peer]]]] = {
@@ -214,7 +214,7 @@ def _gpu_config(package: Any, gpu: Gpu) -> Any:
 # -- Calculon --------------------------------------------------------------------------------------------------------
 
 SYSTEMS = {"a100_sxm": "a100_80g", "h100_sxm": "h100_80g_nvl8"}
-"""Catalogue name -> the systems that its checkout describes (systems/*.json)."""
+"""Catalogue name -> system file in Calculon's checkout (systems/*.json)."""
 
 
 @contextlib.contextmanager
@@ -310,7 +310,7 @@ def _execution(run: Run) -> dict[str, object]:
 
 
 def _simumax(checkout: Path, system: str) -> Peer:
-    """``system`` is a file of its measured efficiencies, without which it predicts nothing."""
+    """SimuMax; ``system`` is the file of measured efficiencies that it needs for a prediction."""
     if not system or not Path(system).is_file():
         raise FileNotFoundError("no system file given (--simumax-system FILE, one of its configs/system)")
     with _importing(checkout):
@@ -380,6 +380,6 @@ def _strategy(run: Run) -> dict[str, object]:
 
 
 def _seconds(words: str) -> float:
-    """``12.3 ms`` as it prints times."""
+    """Seconds from a printed time like ``12.3 ms``."""
     value, _, unit = words.strip().partition(" ")
     return float(value) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}[unit or "ms"]

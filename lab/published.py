@@ -1,4 +1,4 @@
-"""Predictions beside published figures: rates of GEMMs, and any record of cases as a plain-text table."""
+"""Compare predictions with published figures: rates of GEMMs, and any record of cases as a plain-text table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sartor.report.points import Published, published_points
 from sartor.units import TERA, Floats
 
 Case = tuple[str, Gemm, float | None]
-"""What it is called, the product, and the published rate in TFLOP/s (None: not published)."""
+"""Name, GEMM, and published rate in TFLOP/s (None: not published)."""
 
 
 def product_rates(title: str, gpu: Gpu, cases: Sequence[Case], *, clock: Clock = Clock.BOOST) -> Published:
     """Predicted rates of GEMMs on a device, in TFLOP/s with 80% intervals, beside the published ones.
 
-    Short runs at boost clock unless told otherwise: that is how tables of GEMMs are measured.
+    The default is short runs at boost clock, as GEMM tables are usually measured.
     """
     products = [gemm for _, gemm, _ in cases]
     known = load_calibration(gpu, products[0].dtype)
@@ -33,12 +33,12 @@ def product_rates(title: str, gpu: Gpu, cases: Sequence[Case], *, clock: Clock =
 
 
 def _tflops(gemm: Gemm, time_s: Floats) -> float:
-    """Rate of one product in TFLOP/s."""
+    """Rate of one GEMM in TFLOP/s."""
     return float(gemm.flops / time_s) / TERA
 
 
 def published_text(points: Published, *, digits: int = 4) -> str:
-    """A fixed-width table: case, predicted, 80% interval, published, error; then how many intervals hold."""
+    """A fixed-width table: case, predicted, 80% interval, published, error; then the share of intervals that hold."""
     width = max(len("case"), *(len(case) for case in points.cases))
     lines = [f"{'case':<{width}}  {'predicted':>9}  {'80% interval':>17}  {'published':>9}  {'error':>7}"]
     for case, p, low, high, known in zip(

@@ -1,7 +1,7 @@
 """Run one script of the lab on the shared data, or check that all of them load: ``python lab/run.py [NAME [ARGS...]]``.
 
-``make lab`` checks; ``make lab FIT=fit_gemm ARGS=h200_sxm.fp8`` fits one calibration of ../shared/data. A fit writes
-its result into src/sartor, where ``git diff`` shows what moved.
+``make lab`` checks; ``make lab FIT=fit_gemm ARGS=h200_sxm.fp8`` fits one calibration on ../shared/data. A fit writes
+its result into src/sartor, where ``git diff`` shows the changes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "transformers_truth": ("check", SHARED / "data" / "configs"),
     "conformance": ("page",),
 }
-"""What each is given where nothing is said, in the order of a whole refit; the last four are about config.json."""
+"""Default arguments of each script, in the order of a whole refit; the last four are about config.json."""
 
 
 def main(words: list[str]) -> int:
-    """Run what is named with its words, or its default ones; check all where nothing is named."""
+    """Run the named script with the given or its default arguments; without a name, check all scripts."""
     if not words:
         return check()
     name, *given = words
@@ -58,7 +58,7 @@ def main(words: list[str]) -> int:
 
 
 def check() -> int:
-    """Load every script without running it, and say what it is for and whether it could run here."""
+    """Load every script without running it, and print its purpose and whether it could run here."""
     missing = {path.stem for path in LAB.glob("*.py")} - {*SCRIPTS, "run", "peers"}
     assert not missing, f"lab/run.py does not know {sorted(missing)}"
     sys.path.insert(0, str(LAB))

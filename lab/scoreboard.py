@@ -32,19 +32,19 @@ from sartor.validate.training_rows import TrainingCase, read_training
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "scoreboard.md"
 LEAST = 5
-"""Runs that a source must have for its mean to be compared."""
+"""Fewest runs of a source for its mean error to be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One predictor's answers, aligned with the runs; NaN where it refused."""
+    """One predictor's step times, aligned with the runs; NaN for runs it refused."""
 
     name: str
     note: str
     step_s: NDArray[np.float64]
     refused: Counter[str]
     seconds: float
-    """Of asking about every run."""
+    """Seconds to predict all runs."""
     log_sigma: NDArray[np.float64] | None = None
 
     @property
@@ -208,7 +208,7 @@ def _figures(
 def _lost(
     sources: NDArray[np.str_], measured_s: NDArray[np.float64], ours: Entry, entries: Sequence[Entry]
 ) -> Iterator[str]:
-    """Sources on which another predictor's mean error is smaller than ours, the source left out of the fit."""
+    """Sources on which another predictor's mean error is smaller than ours (fitted without the source)."""
     found, left_out = [], packaged_training_table()["provenance"]["each_source_held_out"]
     for entry in entries:
         for name in np.unique(sources):
@@ -241,12 +241,12 @@ def _refusals(entries: Sequence[Entry], runs: int) -> Iterator[str]:
 
 
 EVERY = 150
-"""Of so many rows of a GEMM table one is looked at."""
+"""Every so many rows of a GEMM table are sampled."""
 
 
 def _gemms(data: Path) -> Iterator[str]:
-    """nvidia-matmul-heuristics beside sartor on a sample of 16-bit GEMMs; sartor's fit has seen most of them, so its
-    error on shapes held out of the fit stands beside."""
+    """nvidia-matmul-heuristics and sartor on a sample of 16-bit GEMMs; sartor's fit has seen most of them, so its error
+    on held-out shapes is shown as well."""
     yield "## GEMMs"
     yield ""
     try:

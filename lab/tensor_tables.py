@@ -1,9 +1,9 @@
-"""Learns how many parameters published classes hold outside their text layers, as polynomials of config fields.
+"""Learn how many parameters published classes have outside their text layers, as polynomials of config fields.
 
-Development tool, in the environment of lab/transformers_truth.py. A class is built on the meta device with one
-field changed at a time; from how each tensor's sides and each tensor's copies follow, every side is written as a sum
-of products of fields. The polynomials are then held against configs with many fields changed at once. Fields that
-change the structure, or sizes in a way that is no such product, are guards: the table holds for their value only.
+Development tool, in the environment of lab/transformers_truth.py. A class is built on the meta device with one field
+changed at a time; from the changes, every side and the number of copies of each tensor is written as a sum of products
+of fields. The polynomials are then checked on configs with many fields changed at once. Fields that change the
+structure, or sizes in another way, are guards: the table is valid only for their current value.
 
     python lab/tensor_tables.py learn /tmp/oracle/tables model_type ...     # one JSON per type
     python lab/tensor_tables.py write /tmp/oracle/tables src/sartor/read/tensor_tables.json
@@ -27,7 +27,7 @@ from transformers import AutoConfig
 import transformers_truth as truth
 
 Sizes = dict[str, tuple[int, tuple[int, ...]]]
-"""Copies and shape by tensor; digits of equal tensors folded."""
+"""Copies and shape by tensor name; layer numbers of equal tensors are replaced by a wildcard."""
 Poly = dict[tuple[tuple[str, int], ...], Fraction]
 SKIP = re.compile(
     r"token_id|_id$|_ids$|dropout|_eps|theta|seed|transformers_version|_prob|chunk_size|num_beams|max_length|min_length|top_k$|"
@@ -80,13 +80,13 @@ def learn(model_type: str) -> dict[str, Any]:
 
 
 class Guards(dict[str, tuple[Any, set[str]]]):
-    """Values of fields that the polynomials hold for, and for which of the two."""
+    """Field values that the polynomials require, and which of the two (tower, text) requires them."""
 
     def add(self, path: str, value: Any, *kinds: str) -> None:
         self.setdefault(path, (value, set()))[1].update(kinds)
 
     def by_structure(self, path: str, value: Any, sizes: Sizes, seen: Sizes, sides: dict[str, str]) -> bool:
-        """Whether a field adds or removes tensors; it is then a guard of their side, and left out of that side."""
+        """Make a field a guard of the side (tower or text) on which its change adds or removes tensors; False."""
         lost = {sides[k] for k in sizes if k not in seen or len(seen[k][1]) != len(sizes[k][1])}
         new = {"tower" if truth.TOWER.search(k) else "text" for k in seen.keys() - sizes.keys()}
         if lost | new:
@@ -106,7 +106,7 @@ def flip(base: dict[str, Any], path: str, value: bool, sizes: Sizes, sides: dict
 
 
 def moved(base: dict[str, Any], path: str, value: int, guards: Guards) -> tuple[int, Sizes] | None:
-    """The sizes with one field changed, by the first change the class accepts."""
+    """The first change of the field that the class accepts: its new value and the sizes with it; else a guard."""
     for new in (2 * value, 3 * value, value + 1, value // 2):
         if new >= 1 and new != value:
             try:
@@ -118,7 +118,7 @@ def moved(base: dict[str, Any], path: str, value: int, guards: Guards) -> tuple[
 
 
 def measure(fields: dict[str, Any]) -> tuple[Sizes, dict[str, str]]:
-    """Every distinct parameter outside the main stack's layers, and whether it is tower or text."""
+    """Every distinct parameter outside the main stack's layers, and whether it belongs to a tower or to the text."""
     config = truth.load_config(fields)
     model = truth.build_model(config, fields.get("architectures"))
     path = truth.stacks(model, config)[0]
@@ -149,7 +149,7 @@ def side(
     guards: Guards,
     kind: str,
 ) -> Poly:
-    """One side (or number of copies) as a sum of products of fields; what cannot be told becomes a guard."""
+    """One side (or number of copies) as a sum of products of fields; fields that do not fit in become guards."""
     powers: dict[str, int] = {}
     offsets: dict[str, Fraction] = {}
     linear: dict[str, tuple[Fraction, Fraction]] = {}
@@ -212,7 +212,7 @@ def product_key(plain: dict[str, int], name: str) -> tuple[tuple[str, int], ...]
 
 
 def grid_fields(paths: dict[str, int]) -> dict[str, tuple[str, str]]:
-    """Fields that count patches together: the image's size and the patch's, by each of the two."""
+    """Pairs of image and patch size that determine the number of patches, by each of the two fields."""
     out = {}
     for path in paths:
         folder, _, name = path.rpartition(".")
@@ -255,7 +255,7 @@ def evaluate(terms: list[Any], values: dict[str, int]) -> Fraction:
 
 
 def check(base: dict[str, Any], result: dict[str, Any]) -> list[str]:
-    """Holds the polynomials against configs with many fields changed at once: what came out, config by config."""
+    """Check the polynomials on configs with many fields changed at once; a verdict per config and side."""
     rng, out = random.Random(1), []
     guarded = result["guards"]["tower"].keys() | result["guards"]["text"].keys()
     free = [p for p in result["defaults"] if p not in guarded]
@@ -279,7 +279,7 @@ def check(base: dict[str, Any], result: dict[str, Any]) -> list[str]:
 
 
 def repaired(base: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The result with one more field guarded, where that leaves only configs that agree; else as it was."""
+    """The result with one more guard, if then all checked configs agree; else unchanged."""
     for path in result["defaults"]:
         guards = {kind: {**result["guards"][kind], path: result["defaults"][path]} for kind in ("tower", "text")}
         trial = {**result, "guards": guards}

@@ -1,8 +1,8 @@
-"""Ground truth from transformers itself: parameters and products of a model built on the meta device.
+"""Ground truth from transformers itself: parameters and matrix multiplications of models built on the meta device.
 
-A development tool, not part of the package: it needs torch and transformers, sartor needs neither. Columns are
-those of ``shared/data/configs/truth.csv``: eager attention, experts as grouped products, no weights, FLOPs of the
-full S x S square.
+A development tool, not part of the package: it needs torch and transformers, sartor needs neither. Columns are those of
+``shared/data/configs/truth.csv``: eager attention, experts as grouped GEMMs, no weights, attention FLOPs of the full
+S x S matrix.
 
     python lab/transformers_truth.py check ../shared/data/configs          # reproduces truth.csv
     python lab/transformers_truth.py one path/to/config.json               # one config, as JSON
@@ -95,7 +95,7 @@ def build_model(config: Any, architectures: list[str] | None) -> Any:
 
 
 def set_eager(config: Any) -> None:
-    """Eager attention everywhere, and the token ids that a published file always has."""
+    """Set eager attention everywhere, and the token ids that every published file has."""
     for c in [config, *[v for v in vars(config).values() if hasattr(v, "to_diff_dict")]]:
         if not hasattr(c, "pad_token_id"):
             c.pad_token_id = None
@@ -231,7 +231,7 @@ def first(config: Any, *names: str) -> Any:
 
 
 class Products(TorchDispatchMode):
-    """Counts every product that is dispatched, by the module it runs in."""
+    """Counts every dispatched matrix multiplication, by the module it runs in."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -339,7 +339,7 @@ def flop_columns(model: Any, config: Any, parameters: dict[str, Any]) -> dict[st
 
 @contextlib.contextmanager
 def values_of_meta_tensors() -> Any:
-    """Lets a forward pass ask a meta tensor for a value: masks are all ones, scales are one."""
+    """Let a forward pass read values of meta tensors: masks are all ones, scales are one."""
     kept = {name: getattr(torch.Tensor, name) for name in ("item", "__bool__", "__int__", "__float__", "tolist")}
 
     def answer(name: str, value: Any) -> Any:
@@ -459,7 +459,7 @@ HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attn_num_atte
 
 
 def perturb(fields: dict[str, Any], rng: random.Random, groups: set[str]) -> dict[str, Any]:
-    """The same config with other sizes; ``groups`` says which kinds of field may change."""
+    """The config with other sizes; ``groups`` are the kinds of field that may change."""
     out = {k: perturb(v, rng, groups) if isinstance(v, dict) and "model_type" in v else v for k, v in fields.items()}
     out.pop("hybrid_layer_ids", None)
     for key, value in list(out.items()):
@@ -552,7 +552,7 @@ def generate_type(out: Path, model_type: str, variants: int = 2) -> str:
 
 
 def natural_class(model_type: str) -> dict[str, Any]:
-    """The class a published file of this type would name: sequence to sequence or masked before causal."""
+    """The class that a published file of this type would name: sequence-to-sequence or masked before causal."""
     for mapping in (AUTO[2], AUTO[4], AUTO[3], AUTO[1], AUTO[0], AUTO[5]):
         if found := mapping.get(model_type):
             return {"architectures": [found if isinstance(found, str) else found[0]]}

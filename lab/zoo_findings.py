@@ -20,11 +20,11 @@ from sartor.rules.rule import Context
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "golden" / "zoo_findings.json"
 QUESTIONS = (("a100_sxm", 1), ("h100_sxm", 8), ("mi300x", 1))
-"""Training on 4 x 2048 tokens: GPU and tensor-parallel devices."""
+"""Training on 4 x 2048 tokens: GPU and tensor-parallel degree."""
 
 
 def findings() -> dict[str, list[str]]:
-    """``"model on gpu tp=n"`` to one line per finding."""
+    """``"model on gpu tp=n"`` -> one line per finding."""
     return {
         f"{model} on {gpu} tp={tp}": [_line(f.to_dict()) for f in run_rules(_context(model, gpu, tp))]
         for gpu, tp in QUESTIONS

@@ -37,7 +37,7 @@ FAMILIES = {
     "whole models": ("layer_and_model", "", "", ""),
     "sustained peak rate": ("max_matmul", "", "", ""),
 }
-"""Line of the page -> table and split of accuracy_operators.csv, family and variant of the held-out errors."""
+"""Line of the page -> table and split in accuracy_operators.csv, family and variant of the held-out errors."""
 
 MODES = {
     "serving_agg_tpot_B": "serving, time per token",
@@ -60,7 +60,7 @@ TRAINING = {
 }
 """Name in training.toml -> name on the page."""
 HELD = ("source", "trainer", "year", "device", "generation", "model", "scale")
-"""What was left out of a fit and predicted by it."""
+"""Groupings by which runs were held out of a fit and predicted."""
 
 PAGE_TEXT = """# Accuracy
 
@@ -171,7 +171,7 @@ _SECTIONS = {
     "grouped": "MoE layers",
     "collective": "collectives",
 }
-"""Section of lent.toml -> line of the page; networks on the same die count as the kernels they move."""
+"""Section of lent.toml -> line of the page; networks on the same die count with the kernels they correct."""
 _MOVED = {"residual.context": "attention", "residual.generation": "attention.decode", "residual.grouped": "grouped"}
 
 
@@ -191,7 +191,7 @@ _BORROWED = ("operator", "GPU", "shapes", "mean", "median", "in 80%", "borrowed 
 
 
 def _borrowed_part(rows: Sequence[Row]) -> str:
-    """Nothing where every measured GPU has fits of its own."""
+    """The part on borrowed calibrations; empty if every measured GPU has its own fits."""
     found = list(_borrowed(rows))
     head = "GPUs that are measured but in no fit, predicted with a borrowed calibration:"
     return f"{head}\n\n{_table(_BORROWED, found)}\n" if found else ""
@@ -207,7 +207,7 @@ def _borrowed(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
 
 
 def _operator(row: Row) -> str:
-    """The line of the operators' table this belongs to, or the collective's or distribution's own name."""
+    """The line of the operator table that a row belongs to, or the name of its collective or distribution."""
     names = [name for name, (table, split, *_) in FAMILIES.items() if (table, split) == (row["table"], row["split"])]
     return names[0] if names else f"{row['table'].replace('_', '-')}, {row['split'].replace('_', ' ')}"
 
@@ -258,7 +258,7 @@ def _pairs(how: str) -> str:
 
 
 def new_sources(tables: Path = TABLES) -> list[dict[str, str]]:
-    """Sources of training runs that nothing was fitted to."""
+    """Sources of training runs that were not used in any fit."""
     return _of_sources(_read(tables / "accuracy_training.csv"), fitted=False)
 
 

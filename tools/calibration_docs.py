@@ -1,6 +1,6 @@
 """Write docs/calibrations.md (what was measured on which GPU) and lab/tables/calibrations.md (every fit, its source).
 
-``python tools/calibration_docs.py`` after a fit; ``--check`` only compares. Reads the package's files, nothing else.
+``python tools/calibration_docs.py`` after a fit; ``--check`` only compares. Reads only the package's files.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ MODELS = {
     "mixtral-8x7b": 4096,
     "deepseek-v3": 4096,
 }
-"""Zoo name -> tokens per sequence: the paper's where it has the model (reference/phaze.md sec. 2)."""
+"""Zoo name -> tokens per sequence: the paper's if it has the model (reference/phaze.md sec. 2)."""
 TOGETHER = {"the paper's 7 models": list(MODELS)[:7], "all 10 models": list(MODELS)}
 COMMON = ("--num-devices", "1024", "--global-batch-size", "4096", "--time-limit", "900", "--json")
 
@@ -50,7 +50,7 @@ RIVALS = {
     "A100-like, searched placement": "A100-like",
     "H100-like, searched placement": "H100-like",
 }
-"""Way to choose -> its column on the page."""
+"""Baseline -> its column on the page."""
 
 PAGE_TEXT = """# Designs on the published grid
 
@@ -151,7 +151,7 @@ def _shared_cells(rows: Sequence[Row], chips: Sequence[Row]) -> Iterator[Sequenc
 
 
 def run_all(runs: Path, *, together: bool) -> None:
-    """Runs what ``runs`` does not hold and writes the tables."""
+    """Run what the folder ``runs`` does not have yet, and write the tables."""
     runs.mkdir(exist_ok=True)
     answers = {name: answer(runs, name, [name]) for name in MODELS}
     _write("design_chips.csv", CHIPS, (chip_row(name, found) for name, found in answers.items()))
@@ -163,7 +163,7 @@ def run_all(runs: Path, *, together: bool) -> None:
 
 
 def answer(runs: Path, name: str, models: list[str], *more: str) -> dict[str, Any]:
-    """The kept answer, or that of a run now, with its CPU seconds."""
+    """The stored result or, if there is none, that of a run now, with its CPU seconds."""
     file = runs / f"{name}.json"
     if not file.is_file():
         words = [word for model in models for word in ("--model", model)]
@@ -225,7 +225,7 @@ def plan_words(plan: Row) -> str:
 
 
 def gap_words(found: Row) -> str:
-    """How much better any point could be; bounds are rounded, so a proved optimum may show a gap of a millionth."""
+    """The gap in words; bounds are rounded, so a proved optimum may have a gap of a millionth."""
     return "below 0.001%" if 0 < found["gap"] < 1e-5 else f"{100 * found['gap']:.1f}%"
 
 

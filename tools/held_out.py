@@ -1,7 +1,7 @@
-"""Held-out errors of the predictions that ship, by GPU and operator family. README and docs pages show them.
+"""Held-out errors of the shipped predictions, by GPU and operator family, for README and docs pages.
 
-An error is that of the formula with its learned correction where there is one, and of the formula alone elsewhere. Read
-from the calibration files, so no measurements are needed.
+Errors are of the formula with its learned correction, or of the formula alone if there is none. They are read from the
+calibration files, so no measurements are needed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sartor.cost.correction.network import residual_records
 from sartor.cost.correction.tables import calibration_files
 
 ATTENTION = {"context": "prefill", "generation": "decode", "encoder": "encoder"}
-"""Phase of the learned correction -> phase as people say it; the formula has no fit for encoders of their own."""
+"""Phase of the learned correction -> usual name of the phase; the formula has no separate fit for encoders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Error of one operator family on one GPU, on shapes the fit has not seen."""
+    """Error of one operator family on one GPU, on shapes that the fit has not seen."""
 
     gpu: str
     family: str
@@ -27,7 +27,7 @@ class HeldOut:
     mape: float
     median: float
     coverage: float | None = None
-    """Share of them inside the 80% interval, where a learned correction was held to one."""
+    """Share of these shapes inside the 80% interval, for learned corrections that recorded it."""
 
 
 def held_out_errors() -> list[HeldOut]:
@@ -86,7 +86,7 @@ def error_range(errors: list[HeldOut]) -> str:
 
 
 def coverage_range(errors: list[HeldOut]) -> str:
-    """``78 to 81%``: the least and the greatest share inside the interval; empty where none is on file."""
+    """``78 to 81%``: the smallest and the largest share inside the interval; empty if none was recorded."""
     known = [each.coverage for each in errors if each.coverage is not None]
     return _range(known, 0) if known else ""
 

@@ -1,4 +1,4 @@
-"""Writes docs/launch-fields.md: which argument of a trainer says which field of a model."""
+"""Write docs/launch-fields.md: which argument of a trainer sets which field of a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ is refused here. Names: wheels of megatron-bridge 0.3.1 and megatron-core 0.16.1
 
 
 def bridge() -> str:
-    """Of every argument that says a field of the model, where a recipe has it."""
+    """A table of the arguments that set a field of the model, and where a recipe has each."""
     arguments = dict.fromkeys(row.argument for row in field_rows(LaunchKind.MEGATRON) if row.argument)
     lines = [
         f"| `{each}` | `{path_of(each)}` | as given |" for each in arguments if each not in (*ACTIVATIONS, *NOT_SAID)

@@ -1,4 +1,4 @@
-"""Photograph the page of `sartor serve` for docs/howto/serve.md with playwright: ``python tools/page_docs.py``."""
+"""Take a screenshot of `sartor serve` for docs/howto/serve.md with playwright: ``python tools/page_docs.py``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from run_docs import write_figure
 
 NAME = "serve-shape"
 QUESTION = {"model": "llama-3.1-8b", "gpu": "h100_sxm"}
-"""What the page asks when it is opened."""
+"""The page's question when it is opened."""
 SIZE = {"width": 1280, "height": 900}
 
 
 def shown() -> Any:
-    """What the picture shows: totals, operators and sweeps of the question."""
+    """The data in the screenshot: totals, operators and sweeps of the question."""
     from sartor.web.work import Answerer
 
     answer = json.loads(Answerer().fresh("shape", {}, json.dumps(QUESTION).encode()).body)

@@ -1,6 +1,6 @@
-"""Refresh what README.md takes from the program: the accuracy table, what the demo prints, and the picture.
+"""Refresh the generated parts of README.md: the accuracy table, the demo's output, and the picture.
 
-``--check`` compares the texts only. No measurements are needed: held-out errors stand in the calibration files.
+``--check`` only compares the texts. No measurements are needed: held-out errors are in the calibration files.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DEMO = ("advise", "examples/pythia-2.8b/config.json", "--gpu", "a100")
 DEMO_PARTS = 4
-"""The README shows the verdict, where the time goes, the totals and the findings; the table of shapes is longer."""
+"""The README shows the verdict, the time breakdown, the totals and the findings, but not the long table of shapes."""
 
 SIXTEEN_BITS, GENERAL_CORES = ("bf16", "fp16"), ("fp32",)
 
 
 def accuracy_table() -> str:
-    """Held-out mean error per operator family, from the best to the worst GPU; of training steps, over sources."""
+    """Held-out mean error per operator family, from the best to the worst GPU, and of training steps over sources."""
     lines = ["Mean error on data the fit has not seen: unseen shapes for operators, unseen sources for training.", ""]
     lines += ["| prediction | tested on | mean error |", "|---|---|---|"]
     lines += [f"| {' | '.join(cells)} |" for cells in (*operator_lines(), *training_lines())]
@@ -49,7 +49,7 @@ def _line(name: str, errors: list[HeldOut]) -> tuple[str, str, str]:
 
 
 def training_lines() -> Iterator[tuple[str, str, str]]:
-    """Constants fitted without any run of the source, or of the scale, that they are tested on."""
+    """Table lines for training steps: errors with the tested source, or the tested scale, held out of the fit."""
     provenance = packaged_training_table()["provenance"]
     sources = len(provenance["sources"])
     each = [found["mape"] for found in provenance["each_source_held_out"].values()]
@@ -64,7 +64,7 @@ def _left_out(name: str, errors: Mapping[str, float]) -> tuple[str, str, str]:
 
 
 def demo_output() -> str:
-    """The first parts of what ``make demo`` prints."""
+    """The first parts of the output of ``make demo``."""
     command = [sys.executable, "-m", "sartor", *DEMO]
     ran = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True, check=True
@@ -74,7 +74,7 @@ def demo_output() -> str:
 
 
 def refreshed(text: str) -> str:
-    """The README with both blocks as they are now."""
+    """The README with both blocks up to date."""
     return _replaced(_replaced(text, "accuracy", accuracy_table()), "demo", demo_output())
 
 
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def draw_picture() -> None:
-    """Time by operator of the demo, as docs/figures/readme.png."""
+    """Draw the demo's time by operator to docs/figures/readme.png."""
     import sartor
     from run_docs import write_figure
     from sartor.report.charts import draw, to_png

@@ -1,9 +1,9 @@
 """Write lab/notebook/measured.md from the records in src/sartor/bench/records: ``python tools/records_docs.py``.
 
-One folder a device: CSV or Parquet files of ``sartor measure``, ``study-NAME.json`` and ``parity.json`` as the commands
-print them, and ``NAME.gpu.toml`` where the catalogue lacks the device; ``conditions.txt`` says what else ran. Operators
-are predicted as the model is now, studies as it was when they were recorded. ``--check`` writes nothing and says
-whether the page has the headings and tables that this script writes.
+One folder per device: CSV or Parquet files of ``sartor measure``, ``study-NAME.json`` and ``parity.json`` as printed by
+the commands, and ``NAME.gpu.toml`` if the catalogue lacks the device; ``conditions.txt`` describes what else ran.
+Operators are predicted with the current model, studies keep the predictions from when they were recorded. ``--check``
+writes nothing and tells whether the page has the headings and tables that this script writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STUDY_COLUMNS = "| study | question | arms | median apart | most apart | within 
 
 
 def page(draw: bool) -> str:
-    """The whole page; with ``draw`` its figures are written."""
+    """The whole page; with ``draw``, its figures are written too."""
     folders = sorted(folder for folder in RECORDS.iterdir() if folder.is_dir()) if RECORDS.is_dir() else []
     devices = [(folder, rows) for folder in folders if (rows := _all_rows(folder))]
     accelerated = any(rows[0]["backend"] in ("cuda", "rocm") for _, rows in devices)
@@ -92,7 +92,7 @@ def _device(folder: Path, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _products(folder: Path) -> str:
-    """Errors of products before and after a calibration on these records."""
+    """Errors of GEMMs before and after a calibration on these records."""
     lines = ["", "", "### GEMM", "", COLUMNS, "|---" * COLUMNS.count(" | ") + "|---|"]
     for path in sorted(folder.glob("*.csv")) + sorted(folder.glob("*.parquet")):
         if path.name.startswith("study-"):
@@ -105,7 +105,7 @@ def _products(folder: Path) -> str:
 
 
 def _noise(folder: Path) -> list[str]:
-    """How far the same GEMM timed in two files of a folder differs: what no prediction can be better than."""
+    """How much the times of the same GEMM in two files differ: no prediction can be more accurate than this."""
     seen: dict[tuple[str, ...], dict[str, float]] = {}
     for path in sorted(folder.glob("quick*.csv")):
         for row in read_rows(path):
@@ -137,7 +137,7 @@ def _product_line(folder: Path, path: Path, gpu: str, kind: str) -> str | None:
 
 
 def _studies(folder: Path, draw: bool) -> str:
-    """A line per study, then its figures; times of single arms stay in the records."""
+    """A line per study, then its figures; times of single arms are only in the records."""
     rows, figures = [], []
     for path in sorted(folder.glob("study-*.json")):
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def _or_dash(value: Any, form: Any) -> str:
 
 
 def skeleton(text: str) -> list[str]:
-    """Headings and table heads: what a page must have, whatever its numbers."""
+    """Headings and table heads of a page, which do not depend on its numbers."""
     return [line for line in text.splitlines() if re.match(r"#|\| (dtype|study) ", line)]
 
 

@@ -1,8 +1,8 @@
 """Write the tables of docs/concepts/residual.md (a line per kind of operator) and of lab/notebook/residual.md (a line
-per network) from what lab/fit_residual.py recorded.
+per network) from the records of lab/fit_residual.py.
 
-``python tools/residual_docs.py`` after a fit; ``--check`` only compares. Reads the package's files, nothing else. What
-a person wrote stays: above the first mark, and below the second where a page has one.
+``python tools/residual_docs.py`` after a fit; ``--check`` only compares. Reads only the package's files. Handwritten
+text is kept: above the first mark, and below the second if a page has one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Run the Python in docs pages and keep what they print and draw up to date. ``--check`` only compares;
 ``--insert`` adds output blocks where there are none.
 
-A page's ```` ```python ```` blocks share one namespace and run in the repository's root. What a block prints stands in
+A page's ```` ```python ```` blocks share one namespace and run in the repository's root. The output of a block is in
 the ```` ```text ```` block right after it; ``save(points, "name")`` draws a record to ``docs/figures/name.png``. A
-block after ``<!-- not run -->`` is left alone. ``docs/figures/numbers.json`` says by a digest which numbers each figure
-shows; a figure of other numbers is stale, as a page is. Run after changing a page or the model:
+block after ``<!-- not run -->`` is skipped. ``docs/figures/numbers.json`` has a digest of the numbers that each figure
+shows; with other numbers the figure is stale, like a page. Run after changing a page or the model:
 ``python tools/run_docs.py``.
 """
 
@@ -22,24 +22,24 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "lab"))  # pages of the notebook import its modules
+sys.path.append(str(ROOT / "lab"))  # notebook pages import its modules
 FIGURES = ROOT / "docs" / "figures"
 NUMBERS = FIGURES / "numbers.json"
 DIGITS = 4
-"""Significant digits of a figure's numbers that a reader could tell apart."""
+"""Significant digits of a figure's numbers that count for its digest."""
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<output>\n```text\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
 NOT_RUN = "<!-- not run -->\n"
 
 
 def pages() -> Iterator[Path]:
-    """Every page of docs and of the notebook that holds Python."""
+    """Every page of docs and of the notebook with Python blocks."""
     for path in sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").rglob("*.md")]):
         if "```python" in path.read_text(encoding="utf-8"):
             yield path
 
 
 def refreshed(page: Path, *, draw: bool = True, insert: bool = False) -> str:
-    """The page's text with every output as it is now; with ``draw`` its figures are written.
+    """The page's text with all outputs up to date; with ``draw``, its figures are written too.
 
     A block that has no output block gets one only with ``insert``.
     """
@@ -59,7 +59,7 @@ def refreshed(page: Path, *, draw: bool = True, insert: bool = False) -> str:
 
 
 def _run(code: str, namespace: dict[str, Any], where: str) -> str:
-    """What a block prints, without trailing blanks."""
+    """The output of a block, without trailing blanks."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(code, where, "exec"), namespace)
@@ -69,7 +69,7 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> str:
 
 def _saver(draw: bool) -> Callable[[Any, str], None]:
     def save(points: Any, name: str) -> None:
-        """Draw a record of sartor.report.points to docs/figures/NAME.png; without ``draw`` see that it shows this."""
+        """Draw a record of sartor.report.points to docs/figures/NAME.png; without ``draw``, check that it is fresh."""
         if not draw:
             assert numbers().get(name) == digest(points), f"docs/figures/{name}.png shows other numbers than the model"
             return
@@ -91,13 +91,13 @@ def write_figure(name: str, png: bytes, points: Any) -> None:
 
 
 def numbers() -> dict[str, str]:
-    """The digest of each figure's numbers, as they were when it was drawn."""
+    """The digest of each figure's numbers when it was drawn."""
     found: dict[str, str] = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.exists() else {}
     return found
 
 
 def digest(points: Any) -> str:
-    """Of a record's words and numbers, these to ``DIGITS``."""
+    """Digest of a record's words and of its numbers, rounded to ``DIGITS`` digits."""
     from sartor.report.contract import plain
 
     return hashlib.sha256(json.dumps(_rounded(plain(points)), sort_keys=True).encode()).hexdigest()[:16]

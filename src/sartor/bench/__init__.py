@@ -1,5 +1,5 @@
 """Run operators on the user's own device and time them: ``sartor measure``. docs/howto/measure-my-machine.md.
 
-``cases`` says what is run, ``suites`` which cases, ``device`` what a device must be able to do, ``timing`` how long to
-look, ``run`` keeps budget and records. Only the ``torch_*`` modules know PyTorch, and import it inside functions.
+``cases`` describes what is timed, ``suites`` selects cases, ``device`` is the device protocol, ``timing`` decides how
+long to sample, ``run`` keeps budget and records. Only ``torch_*`` modules use PyTorch, imported inside functions.
 """

@@ -1,4 +1,4 @@
-"""A case: one operator, or one layer or model, to be run and timed; and the columns that say which it was."""
+"""A case: one operator, layer or model to time, and the columns that identify it in a records file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sartor.operators import (
 
 
 class ClockMode(StrEnum):
-    """``BURST``: a few milliseconds at boost clock, as published tables. ``SUSTAINED``: after a second and more of the
-    same work, at the clock the power limit leaves."""
+    """``BURST``: a few milliseconds at boost clock, as in published tables. ``SUSTAINED``: after more than a second of
+    the same work, at the clock that the power limit allows."""
 
     BURST = "burst"
     SUSTAINED = "sustained"
 
 
 class StepPart(StrEnum):
-    """What of a stack is run: its forward, forward and backward, or a step with the optimizer."""
+    """Which part of a stack to run: forward, forward and backward, or a step with the optimizer."""
 
     FORWARD = "forward"
     TRAIN = "train_step"
@@ -38,7 +38,7 @@ class StepPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRun:
-    """A stack of equal pre-norm transformer layers, with token table and head where ``vocab_size`` is not 0."""
+    """A stack of equal pre-norm transformer layers; with embedding and output head if ``vocab_size`` is not 0."""
 
     name: str
     hidden_size: int
@@ -58,14 +58,14 @@ class StackRun:
 
     @property
     def num_params(self) -> int:
-        """Weights of layers (norms aside) and of a tied token table."""
+        """Parameters of the layers (without norms) and of a tied embedding."""
         h, width = self.hidden_size, self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         layer = h * width + (3 if self.gated else 2) * h * self.ffn_hidden_size
         return self.num_layers * layer + self.vocab_size * h
 
     @property
     def flops(self) -> float:
-        """Products of the weights alone, to guess how long it takes."""
+        """FLOPs of the weight GEMMs only: a rough estimate of the run time."""
         tokens = self.batch * (1 if self.part is StepPart.DECODE else self.seq_len)
         passes = 2.0 if self.part in (StepPart.FORWARD, StepPart.DECODE) else 6.0
         return passes * self.num_params * tokens
@@ -76,24 +76,24 @@ Work: TypeAlias = Gemm | GroupedGemm | Attention | MemoryBound | Collective | St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchCase:
-    """What is run. ``kernel`` asks for one of several kernels of the same work (flash, efficient, math, cudnn)."""
+    """One thing to time. ``kernel`` selects one of several kernels for it (flash, efficient, math, cudnn)."""
 
     work: Work
     kernel: str = ""
     mode: ClockMode = ClockMode.BURST
     resident: bool = False
-    """The same buffers every launch, to see caches; else they are rotated beyond the last one."""
+    """Use the same buffers in every launch, to measure caches; otherwise rotate over more than the last cache holds."""
     tags: JsonMap = field(default_factory=dict, compare=False)
-    """What a study calls this case; not part of what it is."""
+    """Labels that a study attaches; not part of the case's identity."""
 
     @property
     def table(self) -> str:
-        """The table of data/measured a record of it belongs to."""
+        """The table of data/measured that its records belong to."""
         return _TABLES[type(self.work)]
 
     @property
     def columns(self) -> JsonDict:
-        """Sizes and words that say which case it is, in the columns of data/measured."""
+        """The columns of data/measured that identify the case."""
         return {"dtype": _LONG_NAMES[dtype_of_work(self.work)], **_COLUMNS[type(self.work)](self.work), **self._own}
 
     @property
@@ -102,22 +102,22 @@ class BenchCase:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The same for a case asked for and for its record read back: table, then column=value in order of names."""
+        """Identity, equal for a case and its record read back: the table, then column=value sorted by name."""
         return key_of(self.table, self.columns)
 
     @property
     def label(self) -> str:
-        """For progress: ``gemm 512x1024x4096 TN bf16``."""
+        """Short description for progress output: ``gemm 512x1024x4096 TN bf16``."""
         return _label(self)
 
 
 def key_of(table: str, columns: JsonMap) -> tuple[str, ...]:
-    """A case's identity from its columns, whether as numbers or as a CSV's words."""
+    """A case's identity from its columns, given as numbers or as CSV text."""
     return (table, *(f"{name}={_word(columns.get(name, ''))}" for name in IDENTITY[table]))
 
 
 def dtype_of_work(work: Work) -> DType:
-    """Element type; of a collective's payload bf16 unless its name says otherwise."""
+    """Element type; bf16 for a collective."""
     return DType.BF16 if isinstance(work, Collective) else work.dtype
 
 
@@ -227,7 +227,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
         "ffn", "gated", "vocab", "causal",
     ),
 }  # fmt: skip
-"""Columns that tell one case of a table from another."""
+"""Columns that identify a case, by table."""
 
 
 def _label(case: BenchCase) -> str:

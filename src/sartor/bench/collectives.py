@@ -1,7 +1,7 @@
-"""Collectives among the devices of one host: a process for each, NCCL (RCCL) on accelerators, gloo on a host.
+"""Collectives among the devices of one host: one process per device, NCCL (RCCL) on accelerators, gloo on CPUs.
 
-Every process runs the same cases in the same order; the first one's times are kept. What is timed is a call after
-which all ranks have the result: events on accelerators, the clock on a host, the slowest rank's time.
+Every process runs the same cases in the same order. A call is timed by the host clock until the device has finished
+it; the slowest rank's time counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAMPLES, LAUNCHES = 7, 10
 
 
 def collective_cases(ranks: int, *, small: bool) -> list[BenchCase]:
-    """Every kind at messages from 4 KiB to 1 GiB (a host: to 4 MiB)."""
+    """Every kind of collective at messages from 4 KiB to 1 GiB (4 MiB on CPUs)."""
     powers = range(12, 23, 2) if small else range(12, 31, 2)
     return [
         BenchCase(work=Collective(name=kind.value, kind=kind, group_size=ranks, message_bytes=float(2**power)))
@@ -46,7 +46,7 @@ def run_collectives(
     suite: str = "collectives",
     threads: int = 1,
 ) -> list[Row]:
-    """Rows of all cases, timed by ``ranks`` processes. A case a library lacks is left out."""
+    """Rows of all cases, timed by ``ranks`` processes; cases that the library does not support are left out."""
     import torch.multiprocessing as processes
 
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def _words(case: BenchCase) -> tuple[str, int]:
 
 
 def _rank(rank: int, job: _Job, cases: Sequence[tuple[str, int]]) -> None:
-    """One process: joins the group, times every case, leaves its times in the folder."""
+    """One process: join the group, time every case and save the times in the job's folder."""
     import torch
     import torch.distributed as group
 

@@ -1,6 +1,6 @@
-"""Predicted beside measured: what the cost model says of cases that were timed.
+"""Compare the cost model's predictions with cases that were timed.
 
-A case of an operator is priced alone, at the clock of its mode; a stack as ``sartor.model.lower`` lowers it.
+An operator is priced alone, at the clock of its mode; a stack is lowered by ``sartor.model.lower`` and priced.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pair:
 
 
 def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibration: Calibration | None) -> list[Pair]:
-    """Cases that were measured, with their predictions; a case timed several times counts by its median."""
+    """Measured cases with their predictions; a case timed several times has the median of its times."""
     measured: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         measured.setdefault(row_key(row), []).append(float(row["latency_us"]) * 1e-6)
@@ -64,7 +64,7 @@ def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibra
 
 
 def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
-    """The estimate of one case; None where the device has no such GEMMs."""
+    """The estimate of one case; None if the device has no GEMMs of this type."""
     clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
     graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(case.work,))
     try:
@@ -74,7 +74,7 @@ def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estim
 
 
 def stack_graph(run: StackRun) -> OperatorGraph:
-    """What plain PyTorch runs of a stack: layers alone where it has no vocabulary, the optimizer where it steps."""
+    """Operators that plain PyTorch runs for a stack; without embedding, head and optimizer if the run has none."""
     phases = {StepPart.FORWARD: Phase.PREFILL, StepPart.DECODE: Phase.DECODE}
     workload = Workload(
         shape=stack_shape(run),
@@ -90,7 +90,7 @@ def stack_graph(run: StackRun) -> OperatorGraph:
 
 
 def stack_shape(run: StackRun) -> TransformerShape:
-    """A stack's model: equal pre-norm layers, a tied table where it has a vocabulary."""
+    """The model of a stack: equal pre-norm layers, with a tied embedding if it has a vocabulary."""
     mixer = AttentionMixer(
         num_heads=run.num_heads, num_kv_heads=run.num_kv_heads, head_dim=run.head_dim, causal=run.causal
     )
@@ -109,7 +109,7 @@ def stack_shape(run: StackRun) -> TransformerShape:
 
 
 def summary(found: Sequence[Pair]) -> JsonDict:
-    """Errors of |predicted / measured - 1|, per table and together."""
+    """Errors |predicted / measured - 1|, per table and overall."""
     tables = ["all", *sorted({pair.case.table for pair in found})]
     return {
         table: _errors([pair.ratio for pair in found if table in ("all", pair.case.table)]) for table in tables if found
@@ -144,5 +144,5 @@ def pair_body(pair: Pair) -> JsonDict:
 
 
 def rows_of(result_rows: Sequence[Row]) -> list[JsonMap]:
-    """Rows just measured, as they would be read back."""
+    """Rows just measured, in the form in which they are read back from a file."""
     return [{name: str(value) for name, value in row.items()} for row in result_rows]

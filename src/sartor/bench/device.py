@@ -1,6 +1,6 @@
-"""What a device must be able to do to be measured, and what is said of it in every record.
+"""The protocol of a device that can be measured, and the facts about it that every record holds.
 
-The runner knows devices by this protocol alone: ``torch_device`` makes real ones, ``fake`` one whose clock is a number.
+The runner uses only this protocol: ``torch_device`` has real devices, ``fake`` one with a simulated clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sartor.bench.cases import BenchCase
 
 
 class OutOfMemoryOnDevice(Exception):
-    """A case does not fit; it is skipped and said, and the rest goes on."""
+    """A case does not fit into memory; it is skipped and reported, and the run continues."""
 
 
 class UnsupportedCase(Exception):
@@ -22,29 +22,29 @@ class UnsupportedCase(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """Who was measured. Sizes in bytes, rates unknown until measured."""
+    """The device and its software. Sizes in bytes."""
 
     gpu: str
-    """The catalogue's name, or a name of its own where the catalogue has none."""
+    """The catalogue's name, or one made from the driver's name if the catalogue lacks the device."""
     device: str
-    """The name the driver gives."""
+    """The driver's name of the device."""
     backend: str
     """cuda, rocm or cpu."""
     driver: str
     torch: str
     library: str
-    """CUDA, ROCm or math library version."""
+    """Version of CUDA, ROCm or the math library."""
     num_sms: int
     memory_bytes: float
     l2_bytes: float
     num_devices: int = 1
     threads: int = 0
-    """Host threads of the kernels; 0 on accelerators."""
+    """CPU threads that run the kernels; 0 on accelerators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """Clocks and power right after work; 0 where the device does not say."""
+    """Clocks and power right after work; 0 if the device does not report them."""
 
     clock_hz: float = 0.0
     memory_clock_hz: float = 0.0
@@ -55,7 +55,7 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A case with its buffers on the device: ``launch(i)`` queues it on the i-th set of buffers."""
+    """A case loaded on the device: ``launch(i)`` queues it on the i-th set of buffers."""
 
     launch: Callable[[int], object]
     sets: int = 1
@@ -75,22 +75,22 @@ class Device(Protocol):
     facts: DeviceFacts
 
     def load(self, case: BenchCase) -> Loaded:
-        """Buffers with random data and a kernel. Raises ``OutOfMemoryOnDevice`` or ``UnsupportedCase``."""
+        """Prepare random buffers and the kernel. Raises ``OutOfMemoryOnDevice`` or ``UnsupportedCase``."""
 
     def launch_s(self, loaded: Loaded, launches: int) -> float:
-        """Seconds of one of ``launches`` back-to-back launches, by the device's own clock."""
+        """Mean seconds of ``launches`` back-to-back launches, by the device's own clock."""
 
     def read(self) -> DeviceState:
         """Clocks and power now."""
 
     def host_s(self) -> float:
-        """The host's clock: what budgets are kept by."""
+        """The host's clock, used for time budgets."""
 
     def waited_s(self) -> float:
         """Seconds that this process's threads have waited for a core so far; 0 where work does not run on them."""
 
     def pause(self, seconds: float) -> None:
-        """Let the device rest, so that clocks stay what they are in short runs."""
+        """Let the device rest, so that it keeps its boost clock in short runs."""
 
     def free(self) -> None:
-        """Give back the buffers of the last case."""
+        """Free the buffers of the last case."""

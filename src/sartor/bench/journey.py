@@ -1,4 +1,4 @@
-"""One ``sartor measure``: a device, a suite, a file of records, and the machine's own datasheet."""
+"""``sartor measure``: run a suite on a device, write its records and, for an unknown device, a datasheet."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from sartor.json_types import JsonDict
 from sartor.operators import OperatorGraph
 
 HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
-"""Samples shorter than a scheduler's turn, so that some are undisturbed on a host that others use."""
+"""Samples shorter than the OS scheduler's time slice, so that some are undisturbed on a shared host."""
 
 GPU_POLICY = Policy(warmup_s=0.01, sample_s=0.004, samples=9, most_s=3.0, rest_s=0.004)
 
 
 LEAST_LOOK_S, SHARE_OF_FIRST = 0.1, 0.7
-"""No case is given up before so long; first visits together take this share of the budget at most, however busy the
-machine is: what scattered is looked at again in the rest."""
+"""Every case may take at least ``LEAST_LOOK_S`` seconds; first visits take at most ``SHARE_OF_FIRST`` of the budget,
+the rest is for repeating noisy cases."""
 
 
 def _policy(usual: Policy, budget_s: float, cases: int) -> Policy:
-    """The usual patience, or less where many cases share the budget."""
+    """The usual policy, with less time per case if many cases share the budget."""
     each = max(LEAST_LOOK_S, SHARE_OF_FIRST * budget_s / max(cases, 1))
     return replace(usual, most_s=min(usual.most_s, each))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was done, and what the file now holds."""
+    """The result of a run, and all rows that the file now holds."""
 
     scale: Scale
     suite: str
@@ -54,17 +54,17 @@ class Measured:
     rows: Sequence[Any]
     cases: Sequence[BenchCase]
     machine: str = ""
-    """The machine's datasheet as TOML; empty where the catalogue has the device or rows do not suffice."""
+    """The machine's datasheet as TOML; empty if the catalogue has the device or the rows do not suffice."""
     no_machine: str = ""
-    """Why there is none, where the catalogue lacks the device."""
+    """Why there is no datasheet, if the catalogue lacks the device."""
 
     def gpu(self) -> Gpu:
-        """The device as the cost model knows it: the catalogue's, or as it was just measured."""
+        """The device for the cost model: the catalogue's, or the datasheet just measured."""
         facts = self.scale.facts
         return load_gpu(facts.gpu) if is_catalogued(facts) else stand_in(self.scale)
 
     def pairs(self, gpu: Gpu, calibration: Calibration | None = None) -> list[Pair]:
-        """Predicted beside measured, case by case."""
+        """Predicted and measured time of every case."""
         return pairs(self.cases, self.rows, gpu, calibration)
 
 
@@ -83,7 +83,7 @@ def measure(
 ) -> Measured:
     """Run a suite on a device and append its rows to ``out``. Raises ``InputError``.
 
-    ``collect`` times collectives, where the suite has them and there are several devices (a host: two processes).
+    ``collect`` times collectives, if the suite has them and there are several devices (on CPUs: two processes).
     ``budget_s`` stops between cases (default: the suite's own); ``rounds`` is how often each case is visited (default:
     twice on a host, once elsewhere).
     """
@@ -124,7 +124,7 @@ def measure_cases(
     progress: Callable[[SuiteProgress], None] = lambda _: None,
     collect: Collect | None = None,
 ) -> Measured:
-    """The same for any cases, made once the device's scale is known; ``name`` is the rows' ``suite``."""
+    """Like ``measure`` for cases that ``make`` builds from the device's scale; ``name`` is the rows' ``suite``."""
     started = device.host_s()
     on_host = device.facts.backend == "cpu"
     with RecordsFile(out, device.facts, resume=resume) as records:
@@ -159,8 +159,8 @@ def measure_cases(
 def _begun(
     scale: Scale, make: Callable[[Scale], Sequence[BenchCase]], records: RecordsFile, name: str
 ) -> tuple[Scale, Sequence[BenchCase]]:
-    """The cases of this scale, or those a file was begun with: a machine that looks a step faster or slower than it did
-    then goes on with the same ones."""
+    """The cases of this scale or, if the file has others, of the neighbouring scale that matches the file best: a
+    resumed run keeps its cases although the machine now seems a step faster or slower."""
     cases = make(scale)
     there = {row_key(row) for row in records.rows if row.get("suite") == name}
     if there <= {case.key for case in cases}:
@@ -174,7 +174,7 @@ def _begun(
 
 
 def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
-    """Collectives that are not in the file yet, all at once."""
+    """Time the collectives that are not in the file yet."""
     facts = session.device.facts
     on_host = facts.backend == "cpu"
     cases = collective_cases(max(2, facts.num_devices), small=on_host)
@@ -192,7 +192,7 @@ def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
 
 
 def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]:
-    """The datasheet, or why there is none."""
+    """The datasheet, and the reason if there is none."""
     if is_catalogued(device.facts):
         return "", ""
     try:

@@ -1,4 +1,4 @@
-"""Cases of attention and of streaming kernels: what suites take from."""
+"""Attention and streaming-kernel cases for the suites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind, Pas
 
 
 def dealt(*groups: Sequence[BenchCase]) -> Iterator[BenchCase]:
-    """All groups at once, each in its order, ending together."""
+    """Interleave groups in proportion to their lengths, each in its own order."""
     places = [((i + 0.5) / len(group), g, i) for g, group in enumerate(groups) for i in range(len(group))]
     return (groups[g][i] for _, g, i in sorted(places))
 
@@ -22,7 +22,7 @@ def dealt(*groups: Sequence[BenchCase]) -> Iterator[BenchCase]:
 
 
 def attention(scale: Scale, *, most_s: float) -> list[BenchCase]:
-    """Training and prefill at head dimensions 32 to 256, GQA, both passes; decode; then kernels one by one."""
+    """Training and prefill at head dimensions 32 to 256, GQA, both passes; decode; then a sample with every kernel."""
     lengths = (128, 256, 512, 1024) if scale.small else (512, 1024, 2048, 4096, 8192, 16384)
     plain = [
         _attention(scale, heads=16, kv_heads=kv, head_dim=d, seq=s, causal=causal, pass_=pass_)
@@ -47,7 +47,7 @@ def attention(scale: Scale, *, most_s: float) -> list[BenchCase]:
 
 
 def _spread(cases: Sequence[BenchCase]) -> list[BenchCase]:
-    """A fixed shuffle: sizes and widths mixed, so that a part of them shows all."""
+    """A fixed shuffle, so that any first part covers all sizes and widths."""
     order = np.random.default_rng(7).permutation(len(cases))
     return [cases[int(i)] for i in order]
 
@@ -96,8 +96,8 @@ TRAFFIC = {
 
 
 def streams(scale: Scale) -> list[BenchCase]:
-    """Every streaming kernel at a few widths (on a host from one row on: what a call costs), then their backwards, then
-    optimizer steps."""
+    """Streaming kernels at a few widths (on a host from one row on, which shows the cost of a call), their backward
+    passes and optimizer steps, interleaved."""
     dtype = scale.dtype
     small, large = ((1, 1024), (256, 1024), (2048, 1024), (512, 4096)), ((4096, 4096), (16384, 2048), (8192, 8192))
     sizes = small if scale.small else large
@@ -133,8 +133,8 @@ def adam(params: int) -> MemoryBound:
 
 
 def memory_sizes(scale: Scale) -> list[BenchCase]:
-    """A sum of two tensors far beyond caches (no datasheet without it), then from the smallest up on the same buffers:
-    where the bandwidth steps."""
+    """A sum of two tensors far larger than the caches (a datasheet needs it), then sums of growing size on resident
+    buffers, which show where the bandwidth drops."""
     most = 28 if scale.small else 31
     sizes = [2**power for power in range(14, most, 1 if scale.small else 2)]
     resident = [BenchCase(work=streamed("add", size // 4096, 1024, 3.0, DType.FP32), resident=True) for size in sizes]

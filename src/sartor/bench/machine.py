@@ -1,7 +1,7 @@
-"""My machine as a datasheet: what ``--gpu FILE`` takes, with peaks, bandwidth and cache as they were measured.
+"""A measured machine as a datasheet for ``--gpu FILE``: peak rates, bandwidth and cache.
 
-A device of the catalogue needs none. For any other, the dense peak of a type is the best rate any product reached, the
-bandwidth the best any stream reached on rotated buffers, the cache where the rate of resident buffers steps down.
+A device of the catalogue needs none. For others, the dense peak of a type is the best rate of any GEMM, the bandwidth
+the best rate of any stream on rotated buffers, and the cache size is where the rate on resident buffers drops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = JsonMap
 
 ASSUMED_CLOCK_HZ = 3.0e9
 ASSUMED_POWER_W = 100.0
-"""Where the machine states none: nothing that is predicted depends on them for a host, and the file says so."""
+"""Used if the machine reports none. No prediction for a host depends on it, and the file says so."""
 
 _VENDORS = {"cuda": "NVIDIA", "rocm": "AMD", "cpu": "host"}
 
@@ -39,7 +39,7 @@ def is_catalogued(facts: DeviceFacts) -> bool:
 
 
 def stand_in(scale: Scale) -> Gpu:
-    """A device of roughly this scale, to choose GEMMs by."""
+    """A placeholder device of roughly this speed, for choosing GEMMs."""
     return Gpu(
         name=scale.facts.gpu,
         vendor="other",
@@ -55,7 +55,7 @@ def stand_in(scale: Scale) -> Gpu:
 
 
 def machine_toml(rows: Sequence[Row], facts: DeviceFacts, date: str) -> str:
-    """The datasheet as TOML text. Raises ``InputError`` where the rows hold no product or no stream."""
+    """The datasheet as TOML text. Raises ``InputError`` if the rows have no GEMM or no stream."""
     peaks, bandwidth = best_rates(rows), best_bandwidth(rows)
     if not peaks or not bandwidth:
         raise InputError("records", "as measured", "must hold a product and a large streaming kernel")
@@ -69,8 +69,8 @@ def machine_toml(rows: Sequence[Row], facts: DeviceFacts, date: str) -> str:
 
 
 def best_rates(rows: Sequence[Row]) -> dict[DType, float]:
-    """FLOP/s of the fastest single product of each type the device has units for: a narrower type slower than fp32 is
-    converted on the way (fp16 on hosts without it), and no peak of the device."""
+    """FLOP/s of the fastest GEMM of each type. Types narrower than fp32 but slower are left out: the device has no
+    units for them and converts (fp16 on some hosts)."""
     best: dict[DType, float] = {}
     for row in rows:
         if row.get("table") != "gemm" or not float(row.get("latency_us") or 0):
@@ -86,7 +86,7 @@ def best_rates(rows: Sequence[Row]) -> dict[DType, float]:
 
 
 def best_bandwidth(rows: Sequence[Row]) -> float:
-    """Bytes per second of the fastest stream on rotated buffers: a kernel of its own, or a product with few rows."""
+    """Bytes/s of the fastest stream on rotated buffers: a streaming kernel, or a GEMM with few rows."""
     rates = [0.0]
     for row in rows:
         seconds = float(row.get("latency_us") or 0) * 1e-6
@@ -100,8 +100,8 @@ def best_bandwidth(rows: Sequence[Row]) -> float:
 
 
 def cache_bytes(rows: Sequence[Row]) -> float:
-    """The largest working set whose rate on resident buffers is nearer to the best than to memory's; 0 where the rate
-    does not step (by half at least)."""
+    """Bytes of the largest resident working set that runs closer to the best rate than to memory's; 0 if the best rate
+    is less than 1.5 times memory's."""
     found = {
         float(row["bytes"]): float(row["bytes"]) / float(row["latency_us"])
         for row in rows

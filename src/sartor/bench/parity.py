@@ -1,9 +1,9 @@
-"""Does a faster shape learn as well? Two small proxies trained on the same tokens with several seeds each.
+"""Does a faster shape learn as well? Two small proxy models are trained on the same tokens with several seeds each.
 
-Shapes are held to the same parameters (within ``TOLERANCE``), batches are the same for both at every step of a seed,
-and what is compared is the loss on text neither has seen. The difference has a t interval over seeds (paired: a seed
-gives both the same data and the same random stream). Equal time: the faster shape gets more steps; what they are worth
-is read off the slope of its own loss curve.
+Both have the same number of parameters (within ``TOLERANCE``) and see the same batches at every step of a seed. The
+loss on held-out text is compared, with a t interval over seeds (paired: a seed gives both the same data and the same
+random stream). For equal training time the faster shape gets more steps; the slope of its own loss curve tells how much
+they lower the loss.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from sartor.json_types import JsonDict
 from sartor.units import FloatArray
 
 TOLERANCE = 0.02
-"""Most by which parameters of the two may differ."""
+"""Largest relative difference of the two parameter counts."""
 
 VOCAB = 256
-"""Bytes are the tokens: no tokenizer, any text."""
+"""Tokens are bytes, so any text works without a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One training run: loss on held-out text in nats a byte at ``steps``, and seconds a step."""
+    """One training run: loss on held-out text in nats per byte at ``steps``, and seconds per step."""
 
     steps: tuple[int, ...]
     losses: tuple[float, ...]
@@ -40,12 +40,12 @@ class Curve:
 
 
 Train = Callable[[StackRun, int], Curve]
-"""Trains a shape with a seed."""
+"""A function that trains a shape with a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """Two shapes, their runs by seed, and the difference of their losses (second less first)."""
+    """Two shapes, their runs by seed, and the difference of their losses (second minus first)."""
 
     first: StackRun
     second: StackRun
@@ -55,7 +55,7 @@ class Parity:
 
     @property
     def differences(self) -> FloatArray:
-        """Of the final losses, seed by seed."""
+        """Differences of the final losses, by seed."""
         pairs = zip(self.first_curves, self.second_curves, strict=True)
         return np.asarray([b.final - a.final for a, b in pairs])
 
@@ -64,7 +64,7 @@ class Parity:
         return float(self.differences.mean())
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Of the mean difference, over seeds. Infinite with a single seed."""
+        """Confidence interval of the mean difference over seeds; infinite with a single seed."""
         found = self.differences
         if found.size < 2:
             return -math.inf, math.inf
@@ -73,13 +73,13 @@ class Parity:
 
     @property
     def speedup(self) -> float:
-        """Of a step: the first's median time over the second's."""
+        """Median step time of the first shape over that of the second."""
         first, second = (np.median([c.step_s for c in curves]) for curves in (self.first_curves, self.second_curves))
         return float(first / second)
 
     @property
     def loss_per_doubling(self) -> float:
-        """How much the second's loss falls when its steps double, from the last half of its mean curve."""
+        """How much the second shape's loss falls when its steps double, from the end of its mean loss curve."""
         steps = np.asarray(self.second_curves[0].steps, dtype=np.float64)
         losses = np.mean([curve.losses for curve in self.second_curves], axis=0)
         late = steps >= steps[-1] / 4
@@ -87,12 +87,12 @@ class Parity:
 
     @property
     def equal_time_difference(self) -> float:
-        """Difference of losses when both train as long as the first: the second takes ``speedup`` times the steps."""
+        """Difference of losses at equal training time: the second shape takes ``speedup`` times the steps."""
         return self.difference - self.loss_per_doubling * math.log2(max(self.speedup, 1e-9))
 
 
 def compare_shapes(first: StackRun, second: StackRun, seeds: Sequence[int], train: Train) -> Parity:
-    """Train both with every seed, in turn. Raises ``InputError`` where parameters are not the same or seeds too few."""
+    """Train both with every seed, in turn. Raises ``InputError`` if sizes differ or there are fewer than two seeds."""
     apart = second.num_params / first.num_params - 1
     if abs(apart) > TOLERANCE:
         must = f"has {apart:+.1%} parameters against the first; at most {TOLERANCE:.0%} apart"
@@ -145,7 +145,7 @@ def proxies(
 
 
 def made_text(size: int, seed: int = 0) -> bytes:
-    """English-like text from a second-order process over a small vocabulary of words: something to learn, no licence.
+    """English-like text from a second-order process over a small vocabulary: learnable, and free of licences.
 
     Word frequencies follow Zipf's law and each word prefers a few successors, so that a model gains from context.
     """
@@ -202,7 +202,7 @@ def parity_body(found: Parity, tokens: int, device: str) -> JsonDict:
 
 
 def t_quantile(p: float, degrees: int) -> float:
-    """Quantile of Student's t, by bisection of its distribution function (exact sums for whole degrees)."""
+    """Quantile of Student's t, by bisection of its distribution function (exact sums for integer degrees)."""
     low, high = 0.0, 700.0
     for _ in range(200):
         middle = 0.5 * (low + high)

@@ -1,6 +1,6 @@
-"""What a machine says of itself outside PyTorch: nvidia-smi or NVML, rocm-smi, /proc and /sys.
+"""Read a machine's state outside PyTorch: nvidia-smi or NVML, rocm-smi, /proc and /sys.
 
-Parsers take text, so that they are tested without the machines; what a machine does not say is 0 or empty.
+Parsers take text, so that they can be tested without the machines; missing values are 0 or empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NVIDIA_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 
 
 def read_nvidia(index: int = 0) -> DeviceState:
-    """Clocks, power and temperature of an NVIDIA device through NVML where its package is there, else nvidia-smi."""
+    """Clocks, power and temperature of an NVIDIA device through NVML if its package is installed, else nvidia-smi."""
     if found := _nvml(index):
         return found
     words = (f"--query-gpu={NVIDIA_QUERY}", "--format=csv,noheader,nounits", "-i", str(index))
@@ -27,7 +27,7 @@ def read_nvidia(index: int = 0) -> DeviceState:
 
 
 def nvidia_driver() -> str:
-    """The driver's version; empty where nvidia-smi does not answer."""
+    """The driver's version; empty if nvidia-smi does not answer."""
     lines = _ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     return lines[0].strip() if lines else ""
 
@@ -42,7 +42,7 @@ def parse_nvidia(line: str) -> DeviceState:
 
 
 def read_amd(index: int = 0) -> DeviceState:
-    """The same of an AMD device through rocm-smi."""
+    """Clocks, power and temperature of an AMD device through rocm-smi."""
     return parse_amd(_ask("rocm-smi", "-d", str(index), "--showclocks", "--showpower", "--showtemp", "--json"))
 
 
@@ -66,7 +66,7 @@ def parse_amd(text: str) -> DeviceState:
 
 
 class CpuProbe:
-    """Clock, package power (RAPL, between two readings) and time spent waiting for a core of this process."""
+    """The host's clock, package power (RAPL, between two readings) and this process's time waiting for a core."""
 
     ENERGY = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
 
@@ -99,13 +99,13 @@ def cpu_name(cpuinfo: str) -> str:
 
 
 def cpu_clock_hz(cpuinfo: str) -> float:
-    """Mean clock over processors as /proc/cpuinfo states it; 0 where it does not."""
+    """Mean clock over processors from /proc/cpuinfo; 0 if it has none."""
     mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", cpuinfo, re.MULTILINE)]
     return sum(mhz) / len(mhz) * MEGA if mhz else 0.0
 
 
 def last_cache_bytes(folder: str | Path = "/sys/devices/system/cpu/cpu0/cache") -> float:
-    """Size of the last cache as the kernel states it; 0 where it does not."""
+    """Size of the last-level cache from /sys; 0 if unknown."""
     sizes = [_cache_size(_text(path)) for path in sorted(Path(folder).glob("index*/size"))]
     return max(sizes, default=0.0)
 
@@ -133,7 +133,7 @@ def _nvml(index: int) -> DeviceState | None:
 
 
 def _ask(*command: str) -> str:
-    """What a program prints; empty where it is not there, fails or hangs."""
+    """What a program prints; empty if it is missing, fails or hangs."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
     except (OSError, subprocess.SubprocessError):

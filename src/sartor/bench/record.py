@@ -1,7 +1,7 @@
-"""A timing as a row: the columns of data/measured, plus the device, its software, clocks, power and date.
+"""A timing as a row: the columns of data/measured, plus device, software, clocks, power and date.
 
-Rows of all tables share one file; ``table`` says which a row belongs to (``sartor.records.tables`` takes them apart).
-``flag`` keeps rows that are no target of a prediction out of fits: a bit sum, 0 where there is nothing to say.
+Rows of all tables share one file; the column ``table`` separates them (``sartor.records.tables``). Rows with a nonzero
+``flag`` (a sum of bits) are not used in fits.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sartor.bench.timing import Timing
 from sartor.json_types import JsonDict
 
 SUSTAINED, NOISY, RESIDENT, CHOSEN_KERNEL = 32, 64, 128, 256
-"""Bits of ``flag`` (1 to 16 are those of data/measured/README.md): timed after a second and more of work; spread above
-``NOISY_SPREAD`` or others took the cores; the same buffers each launch; a kernel asked for, not the library's own."""
+"""Bits of ``flag`` (1 to 16: data/measured/README.md): timed after a second of work; spread above ``NOISY_SPREAD`` or
+disturbed by other processes; same buffers in every launch; a requested kernel instead of the library's choice."""
 
 NOISY_SPREAD = 0.15
-"""(median - 10th percentile) / median above which a row is flagged and looked at again if time is left."""
+"""(median - 10th percentile) / median above which a row is flagged and timed again if time is left."""
 
 IDENTITY_COLUMNS = ("table", "gpu", "dtype")
 SIZE_COLUMNS = (
@@ -39,7 +39,7 @@ COLUMNS = (*IDENTITY_COLUMNS, *SIZE_COLUMNS, *TIME_COLUMNS, *DEVICE_COLUMNS)
 
 
 def row_of(case: BenchCase, timing: Timing, facts: DeviceFacts, *, sets: int, timer: str, suite: str, date: str) -> Row:
-    """One row, every value as it is to be written; columns that do not apply are left out."""
+    """One row with values as written to the file; columns that do not apply are left out."""
     read = timing.reading
     return {
         **case.columns,
@@ -61,7 +61,7 @@ def row_of(case: BenchCase, timing: Timing, facts: DeviceFacts, *, sets: int, ti
         "power_limit_w": _known(read.power_limit_w),
         "temperature_c": _known(read.temperature_c),
         **device_columns(facts),
-        # "torch" alone means launches from the host one by one, as data/measured uses the word
+        # "torch" alone means launched one by one from the host, as in data/measured
         "framework": "torch_cpu" if facts.backend == "cpu" else {"graph": "torch_graph"}.get(timer, "torch"),
         "suite": suite,
         "date": date,
@@ -73,7 +73,7 @@ Row = JsonDict
 
 
 def device_columns(facts: DeviceFacts) -> JsonDict:
-    """Columns that every row of one file has alike."""
+    """Columns with the same value in every row of one file."""
     return {
         "gpu": facts.gpu,
         "device": facts.device,

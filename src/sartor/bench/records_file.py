@@ -1,7 +1,7 @@
-"""The file that records are appended to, one whole row at a time, so that an interrupted run can go on.
+"""The file that records are appended to, one whole row at a time, so that an interrupted run can be resumed.
 
-CSV is written as it comes. Parquet is written at the end from a CSV beside it (``NAME.parquet.part.csv``), which is
-also what an interrupted run leaves and the next one goes on with.
+CSV is written row by row. Parquet is written at the end from a CSV beside it (``NAME.parquet.part.csv``); an
+interrupted run leaves this CSV and the next run continues it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sartor.files import check_writable, write_atomic
 from sartor.json_types import JsonMap
 
 AGREE = 0.15
-"""Two visits to a case that differ by more are worth a third."""
+"""If two timings of a case differ by more, it is timed again."""
 
 SAME = ("gpu", "device", "driver", "framework_version", "threads")
 """Columns that all rows of one file must share."""
@@ -33,8 +33,8 @@ SAME = ("gpu", "device", "driver", "framework_version", "threads")
 class RecordsFile:
     """Rows of one device in one file.
 
-    Raises ``InputError`` where the file exists and ``resume`` is not asked for, is no records file, or holds rows of
-    another device or software.
+    Raises ``InputError`` if the file exists and ``resume`` is false, is not a records file, or has rows of another
+    device or software.
     """
 
     def __init__(self, path: str | Path, facts: DeviceFacts, *, resume: bool = False) -> None:
@@ -54,7 +54,7 @@ class RecordsFile:
             self._count(row)
 
     def append(self, row: JsonMap) -> None:
-        """Write one row: all of it reaches the file, or none."""
+        """Write one row, completely or not at all."""
         text = _line([row.get(name, "") for name in COLUMNS])
         with self._journal.open("ab") as file:
             file.write(text)
@@ -69,7 +69,7 @@ class RecordsFile:
         return len(self._visits.get(case.key, ()))
 
     def is_settled(self, case: BenchCase) -> bool:
-        """Whether a case was timed without noise, once or the same within ``AGREE`` twice."""
+        """Whether the case was timed without noise: once, or twice with times that agree within ``AGREE``."""
         clean = sorted(self._clean.get(case.key, []))
         return len(clean) == 1 or any(after <= (1 + AGREE) * before for before, after in pairwise(clean))
 
@@ -80,7 +80,7 @@ class RecordsFile:
             self._clean.setdefault(key, []).append(latency)
 
     def close(self) -> None:
-        """Make the Parquet file, where one was asked for."""
+        """Write the Parquet file, if one was requested."""
         if self._parquet and self.rows:
             write_parquet(self._journal, self.path)
             self._journal.unlink()
@@ -112,12 +112,12 @@ class RecordsFile:
 
 
 def row_key(row: JsonMap) -> tuple[str, ...]:
-    """The case a row is of."""
+    """The identity of the row's case."""
     return key_of(row["table"], row) if row.get("table") in IDENTITY else ()
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """Rows of a records file as words. Raises ``InputError`` where it is none."""
+    """Rows of a records file as text. Raises ``InputError`` if it is not a records file."""
     path = Path(path)
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path)
@@ -125,7 +125,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def write_parquet(source: Path, target: Path) -> None:
-    """A records CSV as Parquet, numbers as numbers."""
+    """Convert a records CSV to Parquet, with numeric columns."""
     _, pq = _pyarrow()
     import pyarrow.csv as pc
 
@@ -154,7 +154,7 @@ def _check_same(rows: Sequence[Mapping[str, str]], facts: DeviceFacts, path: Pat
 
 
 def _drop_part_line(path: Path) -> None:
-    """Cut what an interrupted write may have left after the last whole row."""
+    """Cut off an incomplete last row, left by an interrupted write."""
     data = path.read_bytes()
     if not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)

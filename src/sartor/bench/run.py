@@ -1,6 +1,6 @@
-"""Run cases on a device within a time budget: every timing is written at once, what cannot run is said.
+"""Run cases on a device within a time budget: every timing is written at once, cases that cannot run are reported.
 
-A case already in the file is not run again. Cases whose samples scattered, or whose visits differ, are looked at again
+A case already in the file is not run again. Cases with noisy samples, or with visits that disagree, are timed again
 while time is left.
 """
 
@@ -28,7 +28,7 @@ class Stopped(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteProgress:
-    """Where a run is."""
+    """Progress of a run."""
 
     at: int
     of: int
@@ -38,31 +38,31 @@ class SuiteProgress:
 
 @dataclass(slots=True, kw_only=True)
 class RunResult:
-    """What a run did."""
+    """Counts and rows of a run."""
 
     cases: int
     measured: int = 0
     kept: int = 0
     """Already in the file."""
     again: int = 0
-    """Further visits to cases timed before."""
+    """Repeated timings of cases timed before."""
     skipped: dict[str, list[str]] = field(default_factory=dict)
-    """Reason -> the cases it kept from running."""
+    """Reason -> cases that could not run."""
     cannot: set[tuple[str, ...]] = field(default_factory=set)
-    """Keys of those."""
+    """Keys of the skipped cases."""
     stopped: Stopped = Stopped.FINISHED
     spent_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
 
     @property
     def left(self) -> int:
-        """Cases not come to."""
+        """Cases not reached."""
         return self.cases - self.measured - self.kept - sum(len(labels) for labels in self.skipped.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What all cases of one run share."""
+    """Device, file and policy that all cases of one run share."""
 
     device: Device
     records: RecordsFile
@@ -71,7 +71,7 @@ class Session:
     policy: Policy = field(default_factory=Policy)
     budget_s: float = float("inf")
     rounds: int = 1
-    """Visits to every case, minutes apart: a host's cores are shared with others."""
+    """Timings of every case, minutes apart because other processes may disturb a host."""
     progress: Callable[[SuiteProgress], None] = lambda _: None
 
 
@@ -95,11 +95,11 @@ def run(cases: Iterable[BenchCase], session: Session) -> RunResult:
 
 
 MOST_LOOKS = 2
-"""Further visits to cases whose samples scattered or whose visits differ, while time is left."""
+"""Repeated timings of a noisy case, while time is left."""
 
 
 def _pass(due: Sequence[BenchCase], session: Session, result: RunResult, started: float) -> None:
-    """Visit cases in turn until the budget is spent; those that cannot run are skipped for good."""
+    """Time cases in turn until the budget is spent; those that cannot run are not tried again."""
     for i, case in enumerate(due):
         spent = session.device.host_s() - started
         if spent > session.budget_s:
@@ -118,7 +118,7 @@ def _pass(due: Sequence[BenchCase], session: Session, result: RunResult, started
 
 
 def _one(case: BenchCase, session: Session, result: RunResult) -> bool:
-    """Whether a case was timed and written."""
+    """Time one case and write its row; False if it cannot run."""
     device = session.device
     try:
         loaded = device.load(case)

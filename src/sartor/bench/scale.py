@@ -1,4 +1,4 @@
-"""How fast a device is, roughly: what suites size cases by, so that a laptop and an H200 take the same minutes."""
+"""Rough speed of a device, by which suites size their cases, so that a laptop and an H200 take similar time."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Rates found in a second of trying. Powers of two, so that an interrupted run finds the same cases again."""
+    """Rates from a one-second trial, rounded to powers of two so that a resumed run gets the same cases."""
 
     facts: DeviceFacts
     flops_per_s: Mapping[DType, float]
-    """Of types that have GEMMs of their own here: one that is not faster than fp32 on a host is left out."""
+    """Only types with native GEMMs; on a host, types that are not faster than fp32 are left out."""
     bytes_per_s: float
 
     @property
     def dtype(self) -> DType:
-        """The type most models run in here: bf16, else fp16, else fp32."""
+        """The type that most models use on this device: bf16, else fp16, else fp32."""
         return next(d for d in (DType.BF16, DType.FP16, DType.FP32, *self.flops_per_s) if d in self.flops_per_s)
 
     @property
     def small(self) -> bool:
-        """Whether the device is a host or as slow as one: suites then take small sizes."""
+        """Whether the device is as slow as a host CPU; suites then use small sizes."""
         return self.flops_per_s[self.dtype] < 2e13
 
     def seconds(self, work: Work) -> float:
-        """About how long one launch takes: half of the rate, and memory besides."""
+        """Rough seconds of one launch: compute at half of the rate, plus memory traffic."""
         dtype = getattr(work, "dtype", self.dtype)
         rate = self.flops_per_s.get(dtype, min(self.flops_per_s.values()))
         return float(work.flops) / (0.5 * rate) + float(getattr(work, "bytes_moved", 0.0)) / self.bytes_per_s
 
     def fits(self, work: Work, most_s: float) -> bool:
-        """Whether a launch stays under ``most_s`` and its operands under a quarter of memory."""
+        """Whether a launch takes at most ``most_s`` and its operands at most a quarter of memory."""
         held = float(getattr(work, "bytes_moved", 0.0))
         return self.seconds(work) <= most_s and held <= 0.25 * self.facts.memory_bytes
 
 
 def neighbours(scale: Scale) -> list[Scale]:
-    """This scale first, then those a step (a factor of two) off: memory's rate, with all types' or with one type's."""
+    """This scale first, then those with the memory rate, and the rates of all types or of one, off by a factor of 2."""
     steps = (1.0, 0.5, 2.0)
     every = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
     single = [{name: step} for name in scale.flops_per_s for step in steps[1:]]
@@ -61,14 +61,14 @@ def neighbours(scale: Scale) -> list[Scale]:
 
 TRIED = (DType.FP32, DType.BF16, DType.FP16, DType.TF32, DType.FP8)
 TRIED_ON_HOSTS = (DType.FP32, DType.BF16, DType.FP16)
-"""Without units for it, an fp8 product on a host takes seconds."""
+"""An fp8 GEMM on a host without fp8 units takes seconds."""
 
 WORTH = 1.1
-"""A narrow type must beat fp32 by this much on a host to count as one of its own."""
+"""On a host, a narrow type counts as native if it is faster than fp32 by this factor."""
 
 
 def look(device: Device) -> Scale:
-    """Try one product of each type and one copy. Raises ``UnsupportedCase`` where not even fp32 runs."""
+    """Time one GEMM of each type and one add. Raises ``UnsupportedCase`` if not even fp32 runs."""
     quick = Policy(warmup_s=0.02, sample_s=0.005, samples=5, most_s=1.0)
     side = 768 if device.facts.backend == "cpu" else 4096
     rates = {}
@@ -92,7 +92,7 @@ def look(device: Device) -> Scale:
 
 
 def streamed(op: str, rows: int, cols: int, elements: float, dtype: DType) -> MemoryBound:
-    """A streaming kernel of the tables that moves ``elements`` per element of rows x cols."""
+    """A streaming kernel that moves ``elements`` per element of rows x cols; ``op`` is its name in the tables."""
     kinds = {"add": "residual", "rmsnorm": "norm", "layernorm": "norm", "gelu": "activation", "rope": "rotary"}
     kind = MemoryBoundKind(kinds.get(op, "activation" if op == "silu_and_mul" else op))
     moved = elements * rows * cols * dtype.bytes

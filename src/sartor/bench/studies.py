@@ -1,7 +1,7 @@
-"""Case studies of arXiv 2401.14489 and its successors, to be measured: what is compared in each, and the sizes.
+"""Case studies of arXiv 2401.14489 and its successors, to be measured.
 
-A study has arms; an arm is cases with counts, and its time their sum. One arm is the baseline. ``Size.TOY`` keeps head
-dimensions and the alignment of every size, and shrinks the rest, so that a host takes minutes.
+A study has arms, one of them the baseline; an arm is a list of cases with counts, and its time is their sum.
+``Size.TOY`` keeps head dimensions and the alignment of every size and shrinks the rest, so that a host takes minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sartor.model.zoo import load_model
 from sartor.operators import Attention, DType, Gemm, Layout, Pass
 
 Propose = Callable[[str], TransformerShape | None]
-"""The same-size shape the search proposes for a model of the zoo; None where it finds nothing faster."""
+"""Returns the same-size shape that the search proposes for a zoo model; None if it finds nothing faster."""
 
 
 class Size(StrEnum):
@@ -31,22 +31,22 @@ class Size(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One thing compared with the others."""
+    """One of the alternatives that a study compares."""
 
     name: str
     x: float
-    """Where it lies on the figure's axis."""
+    """Position on the figure's axis."""
     parts: tuple[tuple[BenchCase, int], ...]
     work: float = 1.0
-    """What a speedup is per: 1 compares times, an arm's size compares rates."""
+    """Amount of work that speedups are normalized by; 1 compares times."""
     group: str = ""
-    """Arms are compared within a group, with the baseline of that group."""
+    """Arms are compared with the baseline of their group."""
     is_baseline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is compared, and why."""
+    """A question and the arms that answer it."""
 
     name: str
     question: str
@@ -55,12 +55,12 @@ class Study:
 
     @property
     def cases(self) -> list[BenchCase]:
-        """Every case once."""
+        """All distinct cases."""
         return list({case.key: case for arm in self.arms for case, _ in arm.parts}.values())
 
 
 def study(name: str, scale: Scale, size: Size, propose: Propose) -> Study:
-    """A study by its name or letter. Raises ``InputError`` naming those there are."""
+    """A study by its name or letter. Raises ``InputError`` for an unknown one."""
     letters = dict(zip("abcdefg", STUDIES, strict=True))
     word = letters.get(name, name)
     if word not in STUDIES:
@@ -70,7 +70,7 @@ def study(name: str, scale: Scale, size: Size, propose: Propose) -> Study:
 
 
 def stack_of(shape: TransformerShape, *, name: str = "", **changes: object) -> StackRun:
-    """A decoder of one kind of dense layer as a run. Raises ``InputError`` for any other model."""
+    """A stack for a decoder with one kind of dense layer. Raises ``InputError`` for any other model."""
     mixer, ffn = shape.attention, shape.dense_ffn
     if mixer is None or ffn is None or not hasattr(mixer, "num_kv_heads") or shape.moe_ffn is not None:
         raise InputError("model", shape.name, "must have attention and dense feed-forward layers alone")
@@ -89,7 +89,7 @@ def stack_of(shape: TransformerShape, *, name: str = "", **changes: object) -> S
 
 
 def heads(scale: Scale, size: Size, propose: Propose) -> Study:
-    """(a) GPT-3 2.7B: a layer and a training step at other head counts and at the shape the search proposes."""
+    """(a) GPT-3 2.7B: a layer and a training step with other head counts, and with the shape the search proposes."""
     toy = size is Size.TOY
     base = stack_of(load_model("gpt3-2.7b"), name="gpt3-2.7b", dtype=scale.dtype)
     if toy:
@@ -144,7 +144,7 @@ def linear(dtype: DType, tokens: int, d_out: int, d_in: int) -> list[Gemm]:
 
 
 def vocabulary(scale: Scale, size: Size, propose: Propose) -> Study:
-    """(c) The vocabulary 50257 against its neighbours: logits forward, dgrad and wgrad, each a group, and all three."""
+    """(c) Vocabulary 50257 against nearby sizes: the logits' forward, dgrad and wgrad, separately and together."""
     toy = size is Size.TOY
     h, tokens = (256, 256) if toy else (2560, 8192)
     values = (8185, 8188, 8191, 8192, 8200, 8224, 8256) if toy else (50257, 50264, 50272, 50288, 50304, 50432, 51200)
@@ -196,7 +196,7 @@ def waves(scale: Scale, size: Size, propose: Propose) -> Study:
 
 
 def decode(scale: Scale, size: Size, propose: Propose) -> Study:
-    """(f) Pythia 410M against 1B when decoding: depth costs launches and small GEMMs, width bytes."""
+    """(f) Pythia 410M against 1B in decoding: depth costs launches and small GEMMs, width costs bytes."""
     toy = size is Size.TOY
     names = ("pythia-70m", "pythia-160m", "pythia-410m", "pythia-1b", "pythia-1.4b")
     arms = []
@@ -236,7 +236,7 @@ TOY_MODELS: Sequence[str] = ("pythia-70m", "opt-125m", "smollm2-135m", "qwen2.5-
 
 
 def _model_parts(run: StackRun, scale: Scale) -> tuple[tuple[BenchCase, int], ...]:
-    """Layers one by one and the logits' three GEMMs: what a step is made of, without the memory of all of it."""
+    """A layer (counted for every layer) and the logits' three GEMMs: a step without the memory of the whole model."""
     layer = BenchCase(work=replace(run, num_layers=1, vocab_size=0))
     logits = linear(scale.dtype, run.batch * run.seq_len, run.vocab_size, run.hidden_size)
     return ((layer, run.num_layers), *((BenchCase(work=op), 1) for op in logits))
@@ -251,4 +251,4 @@ STUDIES: Mapping[str, Callable[[Scale, Size, Propose], Study]] = {
     "decode": decode,
     "models": models,
 }
-"""By name, in the order of their letters (a) to (g)."""
+"""Studies by name, in the order of their letters (a) to (g)."""

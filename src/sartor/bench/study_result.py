@@ -1,4 +1,4 @@
-"""A study measured: every arm predicted and timed, and its speedup over the baseline of its group by both.
+"""The result of a study: predicted and measured time and speedup of every arm over its group's baseline.
 
 Arms that do different amounts of work are compared by rate (``Arm.work``), others by time.
 """
@@ -19,7 +19,7 @@ from sartor.json_types import JsonDict, JsonMap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """One arm. Times are of all its parts; NaN where one of them was not timed."""
+    """One arm. Times are sums over its parts, NaN if a part was not timed."""
 
     arm: Arm
     predicted_s: float
@@ -32,7 +32,7 @@ class ArmResult:
 
     @property
     def points(self) -> float:
-        """Predicted less measured speedup, in percentage points."""
+        """Predicted minus measured speedup, in percentage points."""
         return 100 * (self.predicted_speedup - self.measured_speedup)
 
 
@@ -77,7 +77,7 @@ def _against(each: ArmResult, base: ArmResult | None) -> ArmResult:
 
 
 def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> JsonDict:
-    """The ``study`` object of the JSON: arms side by side, and how far apart speedups are."""
+    """The ``study`` object of the JSON: all arms, and how far predicted and measured speedups differ."""
     apart = np.asarray([abs(each.points) for each in results if not each.arm.is_baseline])
     apart = apart[np.isfinite(apart)]
     return {
@@ -96,7 +96,7 @@ def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> JsonDic
 
 
 def _same_direction(results: Sequence[ArmResult]) -> float | None:
-    """Share of arms that both say are faster, or both slower, than the baseline, of those 2% apart by measurement."""
+    """Share of arms measured more than 2% off the baseline for which the prediction has the same direction."""
     told = [
         (each.predicted_speedup, each.measured_speedup)
         for each in results

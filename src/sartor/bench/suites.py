@@ -1,7 +1,7 @@
-"""Suites: which cases tell most about a device, in the time there is.
+"""Suites: the cases that show most about a device within a time budget.
 
-Groups of a suite are dealt in turn, each from its most telling case on, so that a run cut short by its budget has seen
-a part of everything. Sizes follow ``Scale``: a launch of any case takes milliseconds.
+The groups of a suite are interleaved, each with its most informative cases first, so that a run cut short by its budget
+has covered a part of everything. Sizes follow ``Scale``: a launch of any case takes milliseconds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BUDGET_S = {
     "layer": 300.0,
     "collectives": 300.0,
 }
-"""When nobody says: quick ends under two minutes with the start of PyTorch, the others under ten."""
+"""Default budgets: quick takes less than two minutes including the start of PyTorch, the others less than ten."""
 
 
 def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[BenchCase]:
-    """The cases of a suite in the order they are run. ``model`` needs the graph of ``sartor estimate``; collectives
-    are no single device's and have cases of their own (``bench.collectives``)."""
+    """The cases of a suite in the order they are run. ``model`` needs the graph of ``sartor estimate``. Collectives
+    need several devices and come from ``bench.collectives``, so that suite is empty here."""
     if name == "model":
         if graph is None:
             raise InputError("suite", name, "must name a model", "--suite model pythia-70m")
@@ -50,7 +50,7 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[B
 
 
 def quick(scale: Scale) -> Iterator[BenchCase]:
-    """GEMMs of the device's main type, and a few of everything else; first what a datasheet needs."""
+    """GEMMs of the device's main type and a few of everything else; cases that a datasheet needs come first."""
     count, more = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
     first, *sizes = memory_sizes(scale)
@@ -85,7 +85,7 @@ def full(scale: Scale) -> Iterator[BenchCase]:
 
 
 def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[BenchCase]:
-    """``count`` GEMMs that stand for all of the pool, those of a linear layer's forward, dgrad and wgrad."""
+    """``count`` GEMMs that represent the whole pool, in the layouts of a linear layer's forward, dgrad and wgrad."""
     pool = _pool(scale, dtype, most_s)
     chosen = pool.part(choose(pool, count))
     sizes = [(int(m), int(n), int(k)) for m, n, k in zip(chosen.m, chosen.n, chosen.k, strict=True)]
@@ -96,20 +96,20 @@ def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[B
 
 
 def _layout(i: int, m: int, dtype: DType) -> Layout:
-    """Three of five a forward; backward's only with rows that a training step has."""
+    """Three of five are forward; backward layouts need at least 64 rows, as in training."""
     if dtype is DType.FP8 or m < 64:
         return Layout.TN
     return (Layout.TN, Layout.TN, Layout.TN, Layout.NN, Layout.NT)[i % 5]
 
 
 LEAST_FLOPS = 1e6
-"""Smaller GEMMs are no part of any model, and libraries take other ways for them."""
+"""Smaller GEMMs do not occur in models, and libraries treat them differently."""
 
 ODD = (1365, 2730, 5460)
-"""Lengths off 8 bytes (8h/3 of 512, 1024 and 2048), so that a calibration learns what misalignment costs here."""
+"""Lengths misaligned to 8 bytes (8h/3 of 512, 1024 and 2048), so that a calibration sees the cost of misalignment."""
 
 HOST_BYTES = 64e6
-"""Operands of a product on a host: more could not be rotated, and allocators hand out fresh pages for their copies."""
+"""Most bytes of a GEMM's operands on a host: larger ones can't be rotated, and their copies get fresh pages."""
 
 
 def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
@@ -128,7 +128,7 @@ def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
 
 
 def batched(scale: Scale) -> list[BenchCase]:
-    """GEMMs of unfused attention: score and over-value of a few heads."""
+    """GEMMs of unfused attention: scores and attention-over-values of a few heads."""
     found = []
     for batch in (8, 32, 64):
         for s in (128, 512, 1024, 2048):
@@ -140,13 +140,13 @@ def batched(scale: Scale) -> list[BenchCase]:
 
 
 def sustained(scale: Scale, chosen: Sequence[BenchCase], count: int = 6) -> list[BenchCase]:
-    """The heaviest of the chosen GEMMs again, after a second and more of the same."""
+    """Some of the largest chosen GEMMs again, timed after more than a second of the same work."""
     heavy = sorted(chosen, key=lambda case: -float(case.work.flops))[: 4 * count : 4]
     return [replace(case, mode=ClockMode.SUSTAINED) for case in heavy]
 
 
 def alignment(scale: Scale) -> Iterator[BenchCase]:
-    """m, n and k each from odd to a multiple of 128, in every layout, the other two well aligned."""
+    """Each of m, n and k from odd to a multiple of 128, the other two well aligned, in every layout."""
     base = 512 if scale.small else 4096
     lengths = sorted({base + step for step in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 127, 120)})
     groups = []
@@ -161,7 +161,7 @@ def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> BenchCa
 
 
 def waves(scale: Scale) -> Iterator[BenchCase]:
-    """Staircases: columns in steps of 64 at fixed rows, so that tiles fill one wave and start another."""
+    """Columns in steps of 64 at fixed rows, so that tiles fill one wave and start the next."""
     if scale.small:
         heights, steps, k = (64, 128, 256), range(16, 1025, 16), 512
     else:
@@ -173,7 +173,7 @@ def waves(scale: Scale) -> Iterator[BenchCase]:
 
 
 def layer(scale: Scale) -> Iterator[BenchCase]:
-    """Whole layers at several widths, forward and training, and whole steps of a small stack with its head."""
+    """Whole layers at several widths, forward and training, and training steps of a small stack with its head."""
     widths = ((256, 4), (512, 8), (768, 12)) if scale.small else ((1024, 16), (2048, 16), (4096, 32), (8192, 64))
     batch, seq = (1, 256) if scale.small else (4, 2048)
     runs = [
@@ -201,7 +201,7 @@ def layer(scale: Scale) -> Iterator[BenchCase]:
 
 
 def model_cases(graph: OperatorGraph) -> list[BenchCase]:
-    """Every operator that ``sartor estimate`` prices, once; collectives aside (they need several devices)."""
+    """Every distinct operator that ``sartor estimate`` prices, without collectives (they need several devices)."""
     singles: Iterable[BenchCase] = (
         BenchCase(work=replace(op, name="model", count=1), tags={"name": op.name})
         for op in graph.operators

@@ -1,7 +1,7 @@
-"""How a case is timed: warmed up, in samples of several launches on rotated buffers, median with spread.
+"""Time a case: warm up, then take samples of several launches on rotated buffers; report median and spread.
 
-A short run (burst) rests between samples, so that clocks stay at boost; a sustained one works for a second and more
-before the first. On a host that others use, samples during which our threads waited for a core are set aside.
+A burst run rests between samples, so that clocks stay at boost; a sustained run works for more than a second before the
+first sample. On a shared host, samples during which our threads waited for a core are set aside.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from sartor.bench.device import Device, DeviceState, Loaded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long to look at one case."""
+    """Durations and number of samples for timing one case."""
 
     warmup_s: float = 0.02
     sample_s: float = 0.01
-    """A sample is as many launches as fill this, at least one."""
+    """Duration of a sample, which is at least one launch."""
     samples: int = 7
     most_s: float = 4.0
-    """No case takes longer than this and its least three samples."""
+    """Stop sampling after this time, but not before three samples."""
     sustain_s: float = 1.5
     rest_s: float = 0.0
-    """Pause before each sample of a short run."""
+    """Pause before each sample of a burst run."""
     quiet_share: float = 0.02
-    """A sample in which threads waited for a core for a greater share of it is set aside."""
+    """A sample is set aside if threads waited for a core for more than this share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +41,16 @@ class Timing:
     p90_s: float
     samples: int
     launches: int
-    """In each sample."""
+    """Launches per sample."""
     set_aside: int
-    """Samples in which others took the cores."""
+    """Samples disturbed by other processes."""
     quiet: bool
-    """Whether enough undisturbed samples were had; if not, the disturbed ones count too."""
+    """Whether there were enough undisturbed samples; if not, the disturbed ones are used too."""
     reading: DeviceState
 
     @property
     def spread(self) -> float:
-        """(median - 10th percentile) / median: what others take only adds, so the upper half says little."""
+        """(median - 10th percentile) / median; disturbances only add time, so the upper half says little."""
         return (self.median_s - self.p10_s) / self.median_s
 
 
@@ -79,7 +79,7 @@ def time_case(device: Device, loaded: Loaded, mode: ClockMode, policy: Policy) -
 
 
 def _warm(device: Device, loaded: Loaded, seconds: float) -> float:
-    """Launch until ``seconds`` have passed, at least twice (the first may compile); seconds of one launch."""
+    """Launch for ``seconds``, at least twice (the first launch may compile); returns seconds of one launch."""
     started = device.host_s()
     device.launch_s(loaded, 1)
     launches, one_s = 1, device.launch_s(loaded, 1)

@@ -1,4 +1,4 @@
-"""Scaled-dot-product attention: the library's choice, or flash, efficient, cudnn, math; forward, backward, decode."""
+"""Scaled-dot-product attention, forward, backward and decode, with PyTorch's choice of kernel or a requested one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKENDS = {
     "cudnn": "CUDNN_ATTENTION",
     "math": "MATH",
 }
-"""Our word -> ``torch.nn.attention.SDPBackend``."""
+"""``BenchCase.kernel`` -> ``torch.nn.attention.SDPBackend``."""
 
 
 def attention_kernel(op: Attention, kernel: str, buffers: Buffers, resident: bool = False) -> Kernel:
@@ -55,7 +55,7 @@ def _check(op: Attention) -> None:
 def _attend(
     torch: ModuleType, kernel: str, *, causal: bool, grouped: bool
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """The call; with a kernel asked for, PyTorch refuses (and we say so) where it has none for these sizes."""
+    """The attention call; if a kernel is requested that cannot run these sizes, PyTorch raises."""
     call = torch.nn.functional.scaled_dot_product_attention
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Buffers with random data, rotated: views into one pool of normal values, so that no case waits for a generator.
+"""Rotated random buffers: views into one pool of normal values, so that no case waits for a random generator.
 
-A launch on set ``i`` touches other bytes than one on set ``i - 1``, and all sets together are larger than the last
-cache, so that operands come from memory as they do in a model.
+Consecutive launches use different sets of buffers, and all sets together exceed the last cache, so that operands come
+from memory as they do in a model.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 MOST_SETS = 256
 ALIGN_BYTES = 256
-"""What an allocator aligns tensors to."""
+"""Alignment of tensors, as by an allocator."""
 
 CHUNK = (1 << 22) + 4099
 """Distinct random values; the pool repeats them at an odd period."""
 
 
 def torch_dtype(torch: ModuleType, dtype: DType) -> TorchType:
-    """The element type of PyTorch; ``KeyError`` where it has none."""
+    """PyTorch's element type. Raises ``KeyError`` if there is none."""
     names = {
         DType.FP64: "float64",
         DType.FP32: "float32",
@@ -40,7 +40,7 @@ def torch_dtype(torch: ModuleType, dtype: DType) -> TorchType:
 
 
 class Buffers:
-    """Random operands on one device. ``rotate_bytes`` is what all sets of a case are to exceed together."""
+    """Random operands on one device. All sets of a case together exceed ``rotate_bytes``."""
 
     def __init__(self, torch: ModuleType, device: str, rotate_bytes: float, memory_bytes: float) -> None:
         self.torch, self.device = torch, device
@@ -49,19 +49,19 @@ class Buffers:
         self._cursor: dict[object, int] = {}
 
     def sets(self, set_bytes: float, resident: bool = False) -> int:
-        """How many sets of ``set_bytes`` a case rotates over."""
+        """Number of buffer sets of ``set_bytes`` each that a case rotates over."""
         if resident:
             return 1
         fits = int(0.5 * self._memory_bytes / max(set_bytes, 1.0))
         return max(1, min(MOST_SETS, int(ceil_div(self.rotate_bytes, max(set_bytes, 1.0))) + 1, fits))
 
     def begin(self) -> None:
-        """A new case starts at the pool's start."""
+        """Start a new case at the beginning of the pool."""
         self._cursor.clear()
 
     def random(self, shape: tuple[int, ...], dtype: object, count: int = 1) -> list[Tensor]:
-        """``count`` tensors of normal values, contiguous, each starting on 256 bytes. Read-only: they overlap with
-        those of the next case."""
+        """``count`` contiguous tensors of normal values, aligned to 256 bytes. Read-only: the next case's tensors
+        overlap with them."""
         element = self.torch.empty((), dtype=dtype).element_size()
         size = 1
         for length in shape:
@@ -73,11 +73,11 @@ class Buffers:
         return [pool[start + i * step : start + i * step + size].view(shape) for i in range(count)]
 
     def empty(self, shape: tuple[int, ...], dtype: object) -> Tensor:
-        """A tensor for results."""
+        """An uninitialized tensor for results."""
         return self.torch.empty(shape, dtype=dtype, device=self.device)
 
     def trim(self) -> None:
-        """Give back pools that one large case made grow."""
+        """Free pools that a large case made grow."""
         limit = 4 * self.rotate_bytes + 64 * MIB
         for dtype in [d for d, pool in self._pools.items() if pool.numel() * pool.element_size() > limit]:
             del self._pools[dtype]

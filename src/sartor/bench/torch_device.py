@@ -1,8 +1,8 @@
 """Real devices through PyTorch: CUDA, ROCm (the same calls) and the host's own cores.
 
-Accelerators are timed by events around replays of a CUDA graph that holds launches on every set of buffers, or around
-the launches themselves where a graph can't hold them (autograd); the host by its clock around calls that return when
-the work is done.
+Accelerators are timed by events around replays of a CUDA graph with launches on every set of buffers, or around the
+launches themselves if a graph can't hold them (autograd). The host is timed by its clock: calls return when the work is
+done.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sartor.units import MIB
 DEVICES = ("cuda", "rocm", "cpu")
 
 HOST_ROTATE_BYTES = 96 * MIB
-"""What sets of operands exceed together on a host: beyond any core's own cache. A server's shared last cache (up to a
-gigabyte) is not rotated out: as much of it as the machine has left serves a model too."""
+"""Size that all operand sets together exceed on a host: more than any core's own cache. A server's shared last cache
+(up to a gigabyte) is not exceeded, since a model would use it too."""
 
 GRAPH_S, MOST_GRAPHED = 2e-3, 256
-"""A graph holds launches for about this long, and at most so many."""
+"""A graph holds launches of about ``GRAPH_S`` seconds in total, at most ``MOST_GRAPHED``."""
 
 
 def import_torch() -> ModuleType:
@@ -47,10 +47,10 @@ def import_torch() -> ModuleType:
 
 
 def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> TorchDevice:
-    """The device of a word: cuda, rocm, cpu, or cuda:1 for the second; empty for an accelerator if there is one.
+    """Open cuda, rocm, cpu or, for a second device, cuda:1; empty takes an accelerator if there is one.
 
-    ``gpu`` is what to call it in the records; by default the catalogue's name, or one made of its own. Raises
-    ``InputError`` for a device that is not there, ``MissingExtraError`` without PyTorch.
+    ``gpu`` is its name in the records; by default the catalogue's name, or one made from the driver's. Raises
+    ``InputError`` for a missing device, ``MissingExtraError`` without PyTorch.
     """
     torch = import_torch()
     kind, _, number = word.partition(":")
@@ -81,7 +81,7 @@ def _check_there(torch: ModuleType, word: str, kind: str, index: int) -> None:
 
 
 class TorchDevice:
-    """A ``Device`` that PyTorch drives."""
+    """A ``Device`` driven by PyTorch."""
 
     def __init__(self, torch: ModuleType, name: str, facts: DeviceFacts) -> None:
         self.torch, self.name, self.facts = torch, name, facts
@@ -89,13 +89,13 @@ class TorchDevice:
         self._probe = probe.CpuProbe() if self.on_host else None
         rotate = HOST_ROTATE_BYTES if self.on_host else 2.0 * facts.l2_bytes + 16 * MIB
         self.buffers = Buffers(torch, name, rotate, facts.memory_bytes)
-        # One thread is timed by the time it ran, so others on its core do not count; several wait for each other.
+        # A single thread is timed by its CPU time, which excludes other processes on its core; several by wall time.
         self._clock = time.thread_time if facts.threads == 1 else time.perf_counter
         self.waited_s = self._probe.waited_s if self._probe and facts.threads > 1 else _none_s
-        gc.freeze()  # what is loaded by now stays: collecting after each case looks at the case's own objects
+        gc.freeze()  # garbage collection after each case then only looks at the case's own objects
 
     def load(self, case: BenchCase) -> Loaded:
-        """Buffers and kernel of a case, checked by one launch."""
+        """Prepare buffers and kernel of a case, and check them with one launch."""
         self.buffers.begin()
         if not self.on_host:
             self.torch.cuda.set_device(self.name)
@@ -149,7 +149,7 @@ class TorchDevice:
         return Loaded(launch=kernel.launch, sets=kernel.sets, set_bytes=kernel.set_bytes, timer=timer)
 
     def _graphed(self, kernel: Kernel) -> Loaded:
-        """The kernel in a graph of whole rounds over its sets; launch by launch where capture is refused."""
+        """Capture the kernel in a graph of whole rounds over its sets; launch one by one if capture fails."""
         torch = self.torch
         one_s = self._events_s(lambda: _call(kernel.launch, 2)) / 2
         rounds = max(1, min(MOST_GRAPHED, math.ceil(GRAPH_S / max(one_s, 1e-7))) // kernel.sets)
@@ -191,7 +191,7 @@ class TorchDevice:
             self.torch.cuda.synchronize()
 
     def _said(self, error: Exception) -> Exception:
-        """An error of PyTorch as what the runner knows."""
+        """Translate an error of PyTorch into one that the runner handles."""
         if isinstance(error, (UnsupportedCase, OutOfMemoryOnDevice)):
             return error
         text = " ".join(str(error).split())
@@ -283,7 +283,7 @@ _PARTS = re.compile(r"\b(NVIDIA|AMD|Instinct|Tesla|GeForce|Quadro|Radeon|\d+ ?GB
 
 
 def catalogue_name(device: str) -> str:
-    """The catalogue's name of what a driver calls a device; a name of its own where the catalogue has none.
+    """The catalogue's name for a driver's device name, or a slug of it if the catalogue has none.
 
     >>> catalogue_name("NVIDIA H100 80GB HBM3"), catalogue_name("NVIDIA A100-SXM4-40GB")
     ('h100_sxm', 'a100_sxm_40gb')
@@ -301,6 +301,6 @@ def catalogue_name(device: str) -> str:
 
 
 def slug(name: str) -> str:
-    """A name as one lower-case word."""
+    """A name as one lower-case identifier."""
     plain = re.sub(r"\((r|tm|c)\)", "", name.lower())
     return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:48] or "device"

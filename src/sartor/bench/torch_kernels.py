@@ -1,6 +1,6 @@
 """Operators as PyTorch runs them: GEMMs in every layout, batched, grouped and narrow, and streaming kernels.
 
-Each function gets the operator and ``Buffers`` and returns ``Kernel``: what to launch on the i-th set of operands.
+Each function takes an operator and ``Buffers`` and returns a ``Kernel``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 Inputs: TypeAlias = "tuple[list[tuple[Tensor, ...]], Callable[..., Tensor]]"
-"""What a kernel is given, one entry per set of buffers, and the function to call."""
+"""A kernel's arguments, one entry per set of buffers, and the function to call."""
 Builder: TypeAlias = Callable[["Buffers", int, int, object, int], Inputs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """``launch(i)`` runs it on set ``i``; ``capturable`` where a CUDA graph can hold it."""
+    """``launch(i)`` runs it on buffer set ``i``; ``capturable`` tells whether a CUDA graph can hold it."""
 
     launch: Callable[[int], object]
     sets: int
@@ -36,7 +36,7 @@ class Kernel:
 
 
 def gemm_kernel(op: Gemm, buffers: Buffers, resident: bool = False) -> Kernel:
-    """C[m,n] = A[m,k] B[k,n] with operands stored as the layout says; ``batch`` of them in one call."""
+    """C[m,n] = A[m,k] B[k,n], operands stored in the GEMM's layout; ``batch`` of them in one call."""
     torch, (batch, m, n, k) = buffers.torch, (int(x) for x in (op.batch, op.m, op.n, op.k))
     if op.dtype is DType.FP8:
         return _fp8(op, buffers, resident)
@@ -60,7 +60,7 @@ def _turned(x: Tensor, turned: bool) -> Tensor:
 
 
 def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
-    """Per-tensor scaled fp8 through ``torch._scaled_mm``: TN alone, as the hardware has it."""
+    """Per-tensor scaled fp8 through ``torch._scaled_mm``; TN only, like the hardware."""
     torch, m, n, k = buffers.torch, int(op.m), int(op.n), int(op.k)
     if not hasattr(torch, "_scaled_mm") or int(op.batch) > 1 or op.layout is not Layout.TN:
         raise UnsupportedCase("fp8: torch._scaled_mm has single TN products only")
@@ -77,7 +77,7 @@ def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
 
 
 def grouped_kernel(op: GroupedGemm, buffers: Buffers) -> Kernel:
-    """Experts' GEMMs: one ``torch._grouped_mm`` where there is one, else one product per expert."""
+    """Experts' GEMMs: one ``torch._grouped_mm`` if available, else one GEMM per expert."""
     torch, groups, n, k = buffers.torch, int(op.groups), int(op.n), int(op.k)
     if op.pass_ is Pass.WGRAD:
         raise UnsupportedCase("grouped weight gradients: no single kernel in PyTorch")
@@ -103,9 +103,9 @@ def grouped_kernel(op: GroupedGemm, buffers: Buffers) -> Kernel:
 
 
 def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = False) -> Kernel:
-    """The kernel that stands for a streaming operator: one call of PyTorch's own, forward or its autograd backward.
+    """The kernel of a streaming operator: one PyTorch call, forward or its autograd backward.
 
-    An operator's name in the tables (``op``) chooses it, else its kind.
+    Chosen by the operator's name in the tables (``op``), else by its kind.
     """
     word = op.kernel or op.kind.value
     build = _STREAMS.get(word) or _STREAMS.get(op.kind.value)
@@ -125,7 +125,7 @@ def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = Fals
 def _backward(
     torch: ModuleType, inputs: list[tuple[Tensor, ...]], function: Callable[..., Tensor], sets: int, moved: float
 ) -> Kernel:
-    """Autograd's backward alone: graphs are kept, gradients are not accumulated."""
+    """Only autograd's backward: graphs are kept, gradients are not accumulated."""
     graphs = []
     for arguments in inputs:
         leaves = tuple(x.detach().requires_grad_() if _differentiable(x) else x for x in arguments)
@@ -171,7 +171,7 @@ def _norm(name: str) -> Builder:
 
 
 def _rotary(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
-    """Halves of every row turned against each other by its angles."""
+    """Rotary position embedding: the two halves of every row are rotated by the row's angles."""
     torch, half = buffers.torch, max(1, cols // 2)
     turn = torch.randn(rows, 1, device=buffers.device)
     cos, sin = torch.cos(turn).to(dtype), torch.sin(turn).to(dtype)

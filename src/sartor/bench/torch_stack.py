@@ -1,7 +1,7 @@
 """A stack of equal pre-norm transformer layers in plain PyTorch: forward, training step, step with optimizer, decode.
 
-What ``sartor.model.lower`` describes, as people write it: fused QKV, scaled-dot-product attention, GELU or SwiGLU, RMS
-norm, a tied head with cross-entropy. Decoding attends to a cache that is there already.
+The model that ``sartor.model.lower`` describes, in usual PyTorch code: fused QKV, scaled-dot-product attention, GELU or
+SwiGLU, RMS norm, a tied head with cross-entropy. Decoding attends to an existing cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def stack_kernel(run: StackRun, buffers: Buffers) -> Kernel:
-    """One pass of a stack. The model is as large as it is: buffers are not rotated, weights exceed caches or don't."""
+    """One pass of a stack. Buffers are not rotated; whether the weights fit in a cache depends on the model."""
     torch, device = buffers.torch, buffers.device
     dtype = torch_dtype(torch, run.dtype)
     model = build_stack(torch, run).to(device=device, dtype=dtype)
@@ -68,7 +68,7 @@ def _train(torch: ModuleType, model: Module, x: Tensor, run: StackRun) -> Callab
 
 
 def build_stack(torch: ModuleType, run: StackRun) -> Module:
-    """The module; weights are those of PyTorch's initialisation."""
+    """The module, with PyTorch's default initialization."""
     nn, functional = torch.nn, torch.nn.functional
     h, a, g, d, f = run.hidden_size, run.num_heads, run.num_kv_heads, run.head_dim, run.ffn_hidden_size
 
@@ -91,7 +91,7 @@ def build_stack(torch: ModuleType, run: StackRun) -> Module:
             q, k, v = qkv.split((a * d, g * d, g * d), dim=-1)
             q, k, v = (x.view(b, s, n, d).transpose(1, 2) for x, n in ((q, a), (k, g), (v, g)))
             if self.cache is not None:
-                # The new token's key and value take the last place: no copy of the cache, as servers do.
+                # The new token's key and value overwrite the last position: no copy of the cache, as in servers.
                 self.cache[0][:, :, -1:], self.cache[1][:, :, -1:] = k, v
                 k, v = self.cache
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=run.causal and s > 1, enable_gqa=a != g)

@@ -1,4 +1,4 @@
-"""Train a proxy on bytes: AdamW with a warm-up and a cosine, the same batches for every shape of a seed."""
+"""Train a proxy model on bytes: AdamW with warm-up and cosine decay, same batches for every shape of a seed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 HELD_OUT = 0.1
-"""Share of the text, at its end, that is not trained on."""
+"""Share of the text, at its end, held out from training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRun:
-    """How both shapes are trained."""
+    """The training recipe, the same for both shapes."""
 
     steps: int
     learning_rate: float = 1e-3
     warmup: float = 0.1
     points: int = 8
-    """Losses taken along the way, at steps that double."""
+    """Number of loss evaluations, at steps that double."""
     eval_batches: int = 8
 
 
@@ -44,7 +44,7 @@ def trainer(
     recipe: TrainRun,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Train:
-    """A function that trains one shape with one seed. Raises ``InputError`` where the text is too short."""
+    """A function that trains one shape with one seed. Raises ``InputError`` if the text is too short."""
     data = torch.from_numpy(np.frombuffer(text, dtype=np.uint8).astype(np.int64))
     split = int(len(text) * (1 - HELD_OUT))
 
@@ -74,7 +74,7 @@ def trainer(
 
 
 def _start_small(torch: ModuleType, model: Module) -> None:
-    """Weights normal with deviation 0.02, as GPT-2's: a tied table must not start with large logits."""
+    """Initialize weights with standard deviation 0.02, as GPT-2: a tied embedding must not start with large logits."""
     for weight in model.parameters():
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.02)
@@ -114,7 +114,7 @@ def _step(torch: ModuleType, model: Module, optimizer: Optimizer, batch: Tensor)
 
 
 def _held_out(torch: ModuleType, model: Module, data: object, run: StackRun, recipe: TrainRun, device: str) -> float:
-    """Mean loss over fixed batches of text not trained on: the same for every shape and seed."""
+    """Mean loss over fixed batches of held-out text, the same for every shape and seed."""
     model.eval()
     rng = np.random.default_rng(0)
     with torch.no_grad():

@@ -1,1 +1,1 @@
-"""Prediction: seconds of every operator on a GPU or an accelerator, through one door."""
+"""Prediction of the seconds of every operator on a GPU or an accelerator; ``price`` is the entry point."""

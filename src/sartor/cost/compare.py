@@ -1,4 +1,4 @@
-"""Two estimates side by side: how much faster one is, and how surely, when most of their errors are shared."""
+"""Comparison of two estimates: speedup and its probability, given that most of their errors are shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sartor.units import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How much faster ``after`` is than ``before``: factor, its 80% interval, and the probability that it is faster."""
+    """Speedup of ``after`` over ``before``: factor, its 80% interval, and the probability that ``after`` is faster."""
 
     speedup: Floats
     low: Floats
@@ -25,10 +25,10 @@ class Comparison:
 
 
 def work_kept(*ratios: Floats) -> Floats:
-    """Share of the baseline's work that a change still does: the least ratio of parameters and FLOPs, at most 1.
+    """Share of the baseline's work that a change still does: the smallest ratio of parameters and FLOPs, at most 1.
 
-    A speedup times this is the gain at equal work: what computes or holds less earns nothing by that, and what computes
-    more pays for it with its time.
+    A speedup times this is the gain at equal work: computing or holding less earns nothing, and computing more is
+    charged through its time.
     """
     kept: Floats = 1.0
     for ratio in ratios:
@@ -37,11 +37,11 @@ def work_kept(*ratios: Floats) -> Floats:
 
 
 def compare(before: Estimate, after: Estimate, work: Floats = 1.0) -> Comparison:
-    """Speedup of ``after`` over ``before`` on one device, errors shared; at equal work where ``after`` does the share
+    """Speedup of ``after`` over ``before`` on one device with shared errors, at equal work if ``after`` does the share
     ``work`` of it (``work_kept``).
 
-    A family's common error moves both totals alike, so only the change of its share counts; operators that stay as
-    they are cancel; what changed carries its own error on both sides.
+    A family's common error moves both totals alike, so only the change of its share counts; unchanged operators cancel;
+    changed operators carry their own error on both sides.
     """
     speedup = before.time_s / after.time_s * work
     sigma = np.sqrt(_ratio_variance(before, after))
@@ -63,8 +63,8 @@ def _ratio_variance(before: Estimate, after: Estimate) -> Floats:
 
 
 def _shares(of: Estimate) -> dict[tuple[Any, ...], tuple[Any, Any]]:
-    """Per operator: time of one execution, and its share of the total times its sigma. Operators of two models are the
-    same where family, block, role and pass are, the first of them with the first."""
+    """Per operator: time of one execution, and its share of the total times its sigma. Operators of two models match if
+    family, block, role and pass match, in order of appearance."""
     out: dict[tuple[Any, ...], tuple[Any, Any]] = {}
     seen: Counter[tuple[Any, ...]] = Counter()
     for op, cost in zip(of.graph.operators, of.costs, strict=True):

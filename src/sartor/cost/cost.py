@@ -1,4 +1,4 @@
-"""What an operator costs: seconds, the terms they are made of, and how sure we are."""
+"""The cost of an operator: seconds, their terms, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sartor.units import Floats
 
 
 class Source(Enum):
-    """Where a predicted time comes from: a lookup, a model fitted on that device, a datasheet alone, or a judgement
-    that outweighs those (an operand's misalignment or a size of which no measurement speaks)."""
+    """Where a predicted time comes from: a lookup, a model fitted on that device, a datasheet alone, or an assumption
+    that dominates the uncertainty (a misaligned operand or a size without measurements)."""
 
     MEASURED = "measured"
     CALIBRATED = "calibrated"
@@ -31,9 +31,9 @@ class Bound(Enum):
 class Cost:
     """Predicted duration of one execution of one operator. All fields broadcast like the operator's sizes.
 
-    ``time_s`` is what is predicted; ``compute_s``, ``memory_s``, ``network_s`` and ``overhead_s`` are its terms
-    (compute and memory overlap, overhead adds). ``log_sigma`` is the standard deviation of ln(measured/predicted),
-    from the calibration's held-out error; the 80% interval is ``time_s * exp(+-1.2816 log_sigma)``.
+    ``time_s`` is the prediction; ``compute_s``, ``memory_s``, ``network_s`` and ``overhead_s`` are its terms (compute
+    and memory overlap, overhead adds). ``log_sigma`` is the standard deviation of ln(measured/predicted), from the
+    calibration's held-out error; the 80% interval is ``time_s * exp(+-1.2816 log_sigma)``.
     """
 
     time_s: Floats
@@ -44,8 +44,8 @@ class Cost:
     log_sigma: Floats = 0.3
     source: Source = Source.ANALYTIC
     details: JsonDict = field(default_factory=dict)
-    """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment; ``assumed`` where
-    more of the interval is judgement than error of the fit."""
+    """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment; ``assumed`` if more of
+    the interval is assumption than fit error."""
 
     @property
     def low_s(self) -> Floats:
@@ -57,18 +57,18 @@ class Cost:
 
     @property
     def stated_source(self) -> Source:
-        """``source``, or that a judgement outweighs it (of a single cost, not an array)."""
+        """``source``, or ``ASSUMED`` if an assumption dominates (for a single cost, not an array)."""
         return Source.ASSUMED if self.details.get("assumed") else self.source
 
     @property
     def learned(self) -> Floats:
-        """Factor that measurements, the package's and the user's own, moved the formula's time by."""
+        """Factor by which measurements (packaged or the user's) changed the formula's time."""
         factor: Floats = self.details.get("residual", 1.0) * self.details.get("own_rows", 1.0)
         return factor
 
     @property
     def bound_by(self) -> Bound:
-        """The largest term (of a single cost, not an array)."""
+        """The largest term (for a single cost, not an array)."""
         terms = {
             Bound.COMPUTE: float(self.compute_s),
             Bound.MEMORY: float(self.memory_s),

@@ -1,9 +1,9 @@
-"""How wide an interval is: the width of one operator's, and the law by which those of many add up.
+"""Width of prediction intervals: of one operator, and how those of many operators add up.
 
-Errors of operators of one family on one device are correlated (the same coefficients, the same clock): with
-correlation ``RHO`` between any two of a family and none between families, a total's variance is
-``sum over families of rho (sum of t sigma)^2 + (1 - rho) sum of (t sigma)^2``. A pass of a model is more than the
-kernels a graph lists, so its total deviates by ``PASS_LOG_SIGMA`` beyond them. docs/concepts/intervals.md.
+Errors of operators of one family on one device are correlated (same coefficients, same clock). With correlation ``RHO``
+between any two of a family and none between families, a total's variance is ``sum over families of rho (sum of t
+sigma)^2 + (1 - rho) sum of (t sigma)^2``. A model's pass does more than the kernels in its graph, so its total deviates
+by a further ``PASS_LOG_SIGMA``. docs/concepts/intervals.md.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RHO = 0.5
 """Correlation of ln errors between two operators of one family on one device."""
 
 PASS_LOG_SIGMA = 0.07
-"""Standard deviation of ln(measured / predicted) of a model's forward pass beyond its operators': with it 80% of whole
-models lie inside, 78% of each GPU's when chosen without that GPU (data/measured/layer_and_model.parquet, 59 passes of
-nine GPUs, which need 0.065; decoding steps of data/end_to_end need 0.09; 2026-11-21)."""
+"""Standard deviation of ln(measured / predicted) of a model's forward pass beyond its operators': with it the interval
+covers 80% of whole models, 78% per GPU when fitted without that GPU (data/measured/layer_and_model.parquet, 59 passes
+of nine GPUs, which need 0.065; decoding steps of data/end_to_end need 0.09; 2026-11-21)."""
 
 BACKWARD_PASS_LOG_SIGMA = 0.2
-"""The same of forward and backward together, whose kernels no table holds apart (24 steps of six GPUs;
-chosen without one of them it holds 67% of its steps)."""
+"""The same for forward and backward together; no table has their kernels separately (24 steps of six GPUs; fitted
+without one GPU it covers 67% of that GPU's steps)."""
 
 
 def interval_80(time_s: Floats, log_sigma: Floats) -> tuple[Floats, Floats]:
@@ -38,12 +38,12 @@ def interval_80(time_s: Floats, log_sigma: Floats) -> tuple[Floats, Floats]:
 
 
 def family(op: Operator) -> str:
-    """Operators of one family share their errors."""
+    """Name of an operator's family, whose members share their errors."""
     return "gemm" if isinstance(op, (Gemm, GroupedGemm)) else type(op).__name__.lower()
 
 
 def total_deviation(parts: Iterable[tuple[Operator, Floats]]) -> Floats:
-    """Standard deviation of a total [s] of operators that deviate by so many seconds each."""
+    """Standard deviation of a total [s] from the deviations [s] of its operators."""
     families: dict[str, list[Floats]] = {}
     for op, deviation in parts:
         families.setdefault(family(op), []).append(deviation)
@@ -51,8 +51,8 @@ def total_deviation(parts: Iterable[tuple[Operator, Floats]]) -> Floats:
 
 
 def variance_of_each(parts: Sequence[tuple[Operator, Floats]]) -> list[Floats]:
-    """What each operator brings to the square of ``total_deviation``: its own square, and its part of what its family
-    shares. They add up to it."""
+    """Each operator's contribution to the square of ``total_deviation``: its own square, and its part of the family's
+    shared error. They add up to the total."""
     common: dict[str, Floats] = {}
     for op, deviation in parts:
         common[family(op)] = common.get(family(op), 0.0) + deviation
@@ -60,12 +60,12 @@ def variance_of_each(parts: Sequence[tuple[Operator, Floats]]) -> list[Floats]:
 
 
 def correlated(common: list[Floats], own: list[Floats]) -> Floats:
-    """Variance of one family: what its members share of their deviations, and the squares of what each has alone."""
+    """Variance of one family from its members' deviations (``common``) and the squares of their own (``own``)."""
     return RHO * add(common) ** 2 + (1 - RHO) * add(own)
 
 
 def add(parts: list[Floats]) -> Floats:
-    """Sum of arrays of different shapes, smallest first so that few additions are of full size."""
+    """Sum of arrays of different shapes, smallest first, so that few additions are of full size."""
     total: Floats = 0.0
     for part in sorted(parts, key=np.size):
         total = total + part

@@ -1,4 +1,4 @@
-"""What an interval is made of, kind by kind of kernel, and what would narrow it."""
+"""Contributions to an interval by kind of kernel, and what would narrow it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sartor.operators import KIND_NAMES
 
 
 class Narrows(Enum):
-    """What would narrow an interval: whose kernels run, measurements of this device, or nothing that can be asked."""
+    """What would narrow an interval: naming the framework's kernels, measuring this device, or nothing."""
 
     KERNELS = "kernels"
     MEASURE = "measure"
@@ -26,22 +26,22 @@ class Narrows(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPart:
-    """Kernels of one kind in the interval of a total."""
+    """The contribution of one kind of kernel to the interval of a total."""
 
     kind: str
     share: float
-    """Part of the variance of ln time."""
+    """Share of the variance of ln time."""
     source: Source
-    """The weakest of these kernels; assumed where that is most of their part."""
+    """The weakest source of these kernels; assumed if that dominates their share."""
     narrows: Narrows
     kernels: tuple[str, ...] = ()
-    """Frameworks to choose from, where the kernels' is not named."""
+    """Frameworks to choose from, if the kernels' framework is not specified."""
     log_sigma_without: float
-    """Deviation of ln time that would be left if this part were known exactly."""
+    """Standard deviation of ln time that would remain if this part were known exactly."""
 
 
 def interval_parts(found: Estimate, known: Calibration) -> tuple[IntervalPart, ...]:
-    """Kinds of kernels by their part of the interval, the greatest first."""
+    """Kinds of kernels by their contribution to the interval, largest first."""
     kinds: dict[str, list[tuple[float, Cost]]] = {}
     for op, cost, share in zip(found.graph.operators, found.costs, found.variance_shares, strict=True):
         kinds.setdefault(KIND_NAMES.get(type(op), "memory_bound"), []).append((share, cost))
@@ -80,7 +80,7 @@ def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
 
 
 def _frameworks(kind: str, known: Calibration) -> tuple[str, ...]:
-    """Whose kernels could be named where nobody did."""
+    """Frameworks that the user could name if none is specified."""
     if known.kernels != ANY:
         return ()
     families = {"attention": frameworks_of(known), "grouped_gemm": tuple(known.grouped_families)}
@@ -88,4 +88,4 @@ def _frameworks(kind: str, known: Calibration) -> tuple[str, ...]:
 
 
 _MEASURED = ("gemm", "attention", "memory_bound")
-"""Kinds that ``sartor measure`` times and ``sartor calibrate`` fits; a chip of the template is measured by neither."""
+"""Kinds that ``sartor measure`` times and ``sartor calibrate`` fits; neither measures a template chip."""

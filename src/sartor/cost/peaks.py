@@ -19,11 +19,11 @@ STAND_INS = {
     DType.INT8_WO: (DType.BF16, DType.FP16),
     DType.INT4_WO: (DType.BF16, DType.FP16),
 }
-"""Types that a format is widened to or shares its units with, nearest first."""
+"""Types that a format is converted to or shares its units with, nearest first."""
 
 
 def peak_flops_per_s(gpu: Gpu, dtype: DType) -> float:
-    """Dense peak for ``dtype`` [FLOP/s]; a format the device lacks runs at the rate of the one it is widened to."""
+    """Dense peak for ``dtype`` [FLOP/s]; a format the device lacks runs at the rate of the type it is converted to."""
     for each in (dtype, *STAND_INS.get(dtype, ()), DType.FP16, DType.BF16, DType.FP32):
         if each in gpu.peak_flops_per_s:
             return gpu.peak_flops_per_s[each]

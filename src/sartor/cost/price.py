@@ -1,4 +1,4 @@
-"""One door: what every operator of a graph costs on a GPU or on an accelerator, and what they cost together."""
+"""Entry point for prediction: the cost of every operator of a graph on a GPU or an accelerator, and the total."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class Estimate:
 
     graph: OperatorGraph
     device: Gpu
-    """An accelerator is its own datasheet (``datasheet_of``)."""
+    """For an accelerator, its generated datasheet (``datasheet_of``)."""
     costs: tuple[Cost, ...]
     time_s: Floats
     sigma_factor: float = 1.0
-    """How much wider every interval was asked for."""
+    """Factor by which every interval is widened on request."""
 
     @property
     def log_sigma(self) -> Floats:
-        """Standard deviation of ln(measured/predicted) of the total, correlation within families included."""
+        """Standard deviation of ln(measured/predicted) of the total, including correlation within families."""
         parts = zip(self.graph.operators, self.costs, strict=True)
         of_operators = total_deviation((op, cost.time_s * op.count * cost.log_sigma) for op, cost in parts)
         beyond = _beyond_operators(self.graph) * self.sigma_factor
@@ -72,13 +72,13 @@ class Estimate:
 
     @property
     def formula_time_s(self) -> Floats:
-        """The total before residuals and a user's own rows moved it."""
+        """The total without residuals and the user's own measurements."""
         pairs = zip(self.graph.operators, self.costs, strict=True)
         return sum((op.count * cost.time_s / cost.learned for op, cost in pairs), 0.0)
 
     @property
     def variance_shares(self) -> tuple[float, ...]:
-        """Part of the squared ``log_sigma`` that each operator brings; what is left lies beyond operators."""
+        """Each operator's share of the squared ``log_sigma``; the remainder is beyond operators."""
         parts = [
             (op, c.time_s * op.count * c.log_sigma) for op, c in zip(self.graph.operators, self.costs, strict=True)
         ]
@@ -87,8 +87,8 @@ class Estimate:
 
     @property
     def source(self) -> Source:
-        """The weakest source among operators: a total is calibrated only where every part is. Assumed where more of the
-        interval comes from operators whose own is a judgement than from all else."""
+        """The weakest source among operators: a total is calibrated only if every part is. ASSUMED if operators with
+        assumed costs cause more than half of the interval."""
         guessed = [bool(np.any(cost.details.get("assumed", False))) for cost in self.costs]
         if (
             any(guessed)
@@ -112,7 +112,7 @@ class Estimate:
 
     @property
     def mfu(self) -> Floats:
-        """FLOPs of matrix multiplications per second over the dense peak of the dtype most of them are done in."""
+        """FLOPs of matrix multiplications per second over the dense peak of the dtype most of them use."""
         return self.matmul_flops / self.time_s / peak_flops_per_s(self.device, _main_dtype(self.graph))
 
 
@@ -129,14 +129,14 @@ def price(
 ) -> Estimate:
     """Predict every operator of ``graph`` on ``device``.
 
-    Sizes that are arrays give arrays: one call evaluates all candidates. ``sigma_factor`` widens every interval (a
+    Sizes that are arrays give arrays: one call evaluates all candidates. ``sigma_factor`` widens every interval (for a
     configuration read with assumptions). With a ``cluster``, collectives cross the tiers of links that their group and
     stride reach; without one they run on the device's own links.
 
-    Of a GPU alone: ``calibration`` (``load_calibration`` where none is given); ``clock`` BOOST predicts short runs, as
-    benchmark tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster; ``eager``: the host
-    launches memory-bound kernels call by call (``memory_bound_cost``), GEMMs wait in the queue behind them. An
-    accelerator runs at its clock, has no host to wait for, and nothing was measured on it.
+    For GPUs only: ``calibration`` (default ``load_calibration``); ``clock`` BOOST predicts short runs, as benchmark
+    tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster; ``eager``: the host launches
+    memory-bound kernels one call at a time (``memory_bound_cost``), and GEMMs wait in the queue behind them. An
+    accelerator runs at its clock, without host overhead, and has no measurements.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def operator_costs(
     cluster: Cluster | None = None,
     eager: bool = False,
 ) -> tuple[Cost, ...]:
-    """The cost of each operator, each with the shape of its own sizes; words as in ``price``."""
+    """The cost of each operator, in the shape of its own sizes; arguments as in ``price``."""
     known = calibration or load_calibration(gpu)
     if gpu.accelerator is not None:
         costs = [chip_cost(op, gpu, known, cluster) for op in operators]
@@ -235,13 +235,13 @@ def _widen(cost: Cost, factor: float) -> Cost:
 
 
 def total_s(operators: Sequence[Operator], costs: Sequence[Cost]) -> Floats:
-    """Seconds of all operators, each as often as it runs."""
+    """Total seconds of all operators, each times its count."""
     total: Floats = add([cost.time_s * op.count for op, cost in zip(operators, costs, strict=True)])
     return total
 
 
 def _beyond_operators(graph: OperatorGraph) -> float:
-    """Of a model's pass, which has tokens; a bare set of operators is no more than they are."""
+    """Extra standard deviation of a model's pass (a graph with tokens); 0 for a bare set of operators."""
     if not np.any(graph.tokens):
         return 0.0
     forward = all(op.pass_ is Pass.FORWARD for op in graph.operators)

@@ -1,8 +1,8 @@
-"""Several graphs priced in one pass: operators of one kind, whatever graph they are of, are one array-valued operator.
+"""Several graphs priced in one pass: operators of one kind from all graphs become one array-valued operator.
 
-Graphs that differ in one size each (a sweep of every field, the fixes of every rule) share most operators: an operator
-that two of them hold alike is priced once. An entry of an array equals the single call to the last bit, so these times
-are those of ``price``, graph by graph.
+Graphs that differ in one size each (a sweep of every field, the fixes of every rule) share most operators, and a shared
+operator is priced once. An entry of an array equals the scalar call to the last bit, so the times are those of
+``price``, graph by graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def price_all(
 ) -> list[Estimate]:
     """Each graph's estimate: total and, per operator, time [s] and its spread; terms and tiles are left out.
 
-    Sizes may be arrays, of another length in every graph. Words as in ``price``.
+    Sizes may be arrays, with a different length in every graph. Arguments as in ``price``.
     """
     rows = [[_key(op) for op in graph.operators] for graph in graphs]
     distinct = {
@@ -63,7 +63,7 @@ def _priced(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """Fields of an operator that its cost depends on: numbers, which may be arrays, and the rest."""
+    """Fields of an operator that its cost depends on: numbers (possibly arrays), and the rest."""
 
     sizes: tuple[str, ...]
     words: tuple[str, ...]
@@ -83,13 +83,13 @@ def _sizes(op: Operator) -> list[Any]:
 
 
 def _key(op: Operator) -> Key:
-    """The same for operators that cost the same; an array is the same as itself alone."""
+    """A key that is equal for operators of equal cost; arrays are compared by identity."""
     words = (getattr(op, name) for name in _NAMES[type(op)].words)
     return (type(op), *words, *(id(v) if isinstance(v, np.ndarray) else v for v in _sizes(op)))
 
 
 def _joined(operators: Sequence[Operator], shapes: Sequence[tuple[int, ...]]) -> Operator:
-    """Operators that differ in sizes alone as one, its sizes flat arrays (numbers where they are the same in all)."""
+    """Operators that differ only in sizes as one, with flat arrays as sizes (numbers if equal in all)."""
     if len(operators) == 1:
         return operators[0]
     changed: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def _joined(operators: Sequence[Operator], shapes: Sequence[tuple[int, ...]]) ->
 
 
 def _parted(cost: Cost, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, Cost]:
-    """Each operator's own time and spread out of those of the joined one."""
+    """Each operator's own time and spread, split from the joined cost."""
     if len(shapes) == 1:
         return {key: Cost(time_s=cost.time_s, log_sigma=cost.log_sigma, source=cost.source) for key in shapes}
     stops = np.cumsum([int(np.prod(shape)) for shape in shapes.values()]).tolist()

@@ -1,8 +1,8 @@
-"""Catalogue GPUs on the jobs of a design: the same models, devices and batch, by the plan `sartor plan` would choose.
+"""Catalogue GPUs on the jobs of a design: same models, devices and batch, with the plan that `sartor plan` chooses.
 
-A GPU runs as its default trainer does, or serves in 16 bits as the chip does, priced by what measurements say of it;
-the chip runs in lockstep, priced by the template. How much faster the chip must be to win at equal area, power or cost
-follows from both times.
+A GPU runs with its default trainer, or serves in 16 bits like the chip, and is priced with its calibration; the chip
+runs in lockstep and is priced by the template. Both times give how much faster the chip must be to win at equal area,
+power or cost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sartor.units import GIGA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """How many times as fast as it is the chip must be to equal the GPU's throughput per mm2, per watt and per dollar
-    of die and memory; 1 or less: it does. None: the GPU's datasheet does not say."""
+    """Factor by which the chip must become faster to equal the GPU's throughput per mm2, per watt and per dollar of die
+    and memory; at most 1 if it already does. None: not in the GPU's datasheet."""
 
     area: float | None
     power: float | None
@@ -45,7 +45,7 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgainstModel:
-    """One model on the GPU: its best plan (None: none fits), and how it compares with the chip of the design."""
+    """One model on the GPU: its best plan (None: none fits), and the comparison with the chip of the design."""
 
     model: str
     plan: PricedPlan | GpuPass | None
@@ -57,7 +57,7 @@ class AgainstModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPass:
-    """A served model on a GPU as a design serves it: copies of ``tp`` devices, each with a batch pass after pass."""
+    """A served model on a GPU, as in a design: copies of ``tp`` devices, each running one batch after another."""
 
     tp: int
     copies: int
@@ -85,7 +85,7 @@ def against(
 ) -> tuple[tuple[Against, ...], tuple[str, ...]]:
     """Every GPU on every job, and why some cannot be priced; ``best`` is the chip to compare with, if one was found.
 
-    Raises ``InputError`` for a GPU that cannot, where the user ``named`` it.
+    Raises ``InputError`` for such a GPU if the user ``named`` it.
     """
     found, unpriced = list[Against](), list[str]()
     for gpu in gpus:
@@ -119,7 +119,7 @@ def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
 
 
 def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
-    """The catalogue's first cluster of such devices, its maker's own before others; else nodes on 400 Gbit/s each."""
+    """The catalogue's first cluster of such devices, the vendor's own before others; else nodes on 400 Gbit/s each."""
     if gpu.accelerator is not None:
         raise InputError("against", gpu.name, "is an accelerator: name a catalogue GPU", "h100_sxm")
     names = sorted(cluster_names(), key=lambda name: (not name.startswith(("dgx", "gb")), name))
@@ -136,7 +136,7 @@ def _best_plan(question: DesignQuestion, model: DesignModel, cluster: Cluster) -
 
 
 def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> GpuPass | None:
-    """The most sequences per second by any width and batch of the design, within memory and latency."""
+    """The pass with the most sequences per second over the design's widths and batches, within memory and latency."""
     passes = (
         each for tp in model.widths if tp <= question.num_devices for each in _passes(question, model, cluster, tp)
     )
@@ -164,7 +164,7 @@ def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: 
 
 
 def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> Needed:
-    """``slower``: the chip's step over the GPU's."""
+    """The needed factors; ``slower`` is the chip's step time over the GPU's."""
     usd = gpu_usd(question, gpu)
     return Needed(
         area=slower * best.area_mm2 / gpu.die_mm2 if gpu.die_mm2 else None,
@@ -174,7 +174,7 @@ def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> 
 
 
 def gpu_usd(question: DesignQuestion, gpu: Gpu) -> float | None:
-    """What the GPU's die and memory cost to make, counted as the chip's are; None where its die is not published."""
+    """Manufacturing cost of the GPU's die and memory, counted like the chip's; None if its die is not published."""
     if not gpu.die_mm2 or not gpu.process_nm:
         return None
     node = min(NODES_NM, key=lambda known: abs(known - gpu.process_nm))

@@ -1,4 +1,4 @@
-"""From words and numbers to a ``DesignQuestion``: defaults filled in, each of them said."""
+"""From words and numbers to a ``DesignQuestion``: fills in defaults and reports each of them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def design_models(
     tensor_parallel: Sequence[int] = TENSOR_PARALLEL,
     jobs: Jobs | None = None,
 ) -> tuple[tuple[DesignModel, ...], tuple[str, ...]]:
-    """The models with their sequence lengths and weights, once for each of the ``jobs`` (training alone where none are
-    given), and what was assumed.
+    """The models with their sequence lengths and weights, once for each of the ``jobs`` (default: training only), and
+    the assumptions made.
 
     ``seq_len`` is one number for all or one per model. Raises ``InputError``.
     """
@@ -92,7 +92,7 @@ def _said_of(jobs: Jobs) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
-    """What the devices do: shares of phases, and what a pass of serving may last."""
+    """What the devices do: shares of phases, and the latency limits of a serving pass."""
 
     shares: Mapping[Phase, float] = field(default_factory=lambda: {Phase.TRAIN: 1.0})
     context_len: int | None = None
@@ -109,8 +109,8 @@ class Jobs:
 
 
 def objective_of(text: str) -> tuple[dict[Phase, float], Objective]:
-    """``decode-per-watt`` or ``train:0.7,decode:0.3``: shares of phases, and what throughput is divided by; throughput
-    alone is that of training. Raises ``InputError``."""
+    """``decode-per-watt`` or ``train:0.7,decode:0.3``: shares of phases and the objective's divisor; ``throughput``
+    without a phase is that of training. Raises ``InputError``."""
     what, per, divisor = str(text).lower().replace("-", "_").partition("_per_")
     phases = {phase.value: phase for phase in Phase}
     shares = phase_weights(what) if ":" in what else {phases.get(what.strip(), Phase.TRAIN): 1.0}
@@ -181,7 +181,7 @@ def design_question(
 
 
 def word(enum: Any, field: str, text: str) -> Any:
-    """A word as the member it names; ``-`` and ``_`` are one."""
+    """The enum member that a word names; ``-`` and ``_`` are equal."""
     wanted = str(text).lower().replace("-", "_")
     for member in enum:
         if member.value == wanted:
@@ -198,7 +198,7 @@ def _recompute(text: str) -> Recompute:
 
 
 def _each(field: str, given: Any, count: int) -> list[Any]:
-    """One value per model from one for all, one each, or none."""
+    """One value per model, given one for all, one each, or none."""
     if given is None or isinstance(given, int | float):
         return [given] * count
     values = list(given)

@@ -36,7 +36,7 @@ from sartor.model.training import Recompute
 
 
 def compare(question: DesignQuestion, space: AcceleratorSpace, *, keep: Keep = afresh) -> Iterator[Baseline]:
-    """Known chips with the experts' placements and with searched ones. What ``keep`` has of them is not worked out
+    """Known chips with the experts' placements and with searched ones. Results that ``keep`` has are not computed
     again."""
     yield from chip_baselines(question, list(known_chips(question, space)), ScheduleStore(), keep)
 
@@ -47,7 +47,7 @@ def chip_baselines(
     store: ScheduleStore | None = None,
     keep: Keep = afresh,
 ) -> Iterator[Baseline]:
-    """Every chip with the experts' placements and with searched ones; experts place training alone."""
+    """Every chip with the experts' placements (only for training) and with searched ones."""
     trained = not any(model.served for model in question.models)
     models, store = lower_models(question), store or ScheduleStore()
     for chip in chips:
@@ -79,7 +79,7 @@ def searched(
     store: ScheduleStore,
     keep: Keep = afresh,
 ) -> Baseline:
-    """Placement alone: the best plans on a fixed chip, at the memory with which they are fastest."""
+    """Only the placement searched: the best plans on a fixed chip, at the memory with which they are fastest."""
     start, name = time.perf_counter(), f"{chip.name}, searched placement"
 
     def on(memory: float) -> Ranked:
@@ -109,7 +109,7 @@ def _plans(ranked: Ranked) -> str:
 
 
 def plan_words(outcome: ModelOutcome) -> str:
-    """A plan in one word each: widths, stages, copies, experts, sequences at a time, recomputation."""
+    """A plan in short words: width, stages, copies, experts, sequences per microbatch, recomputation."""
     plan, experts = outcome.plan, outcome.plan.expert_parallel
     words = [f"t{plan.tensor_parallel}", f"p{plan.num_stages}", f"d{plan.data_parallel}"]
     words += [f"e{experts}"] if experts > 1 else []
@@ -118,7 +118,7 @@ def plan_words(outcome: ModelOutcome) -> str:
 
 
 def _beyond(question: DesignQuestion, ranked: Ranked | None) -> str:
-    """Which budgets a known chip breaks: it is compared all the same, and said."""
+    """The budgets that a known chip exceeds; it is compared anyway, with a note."""
     if ranked is None:
         return ""
     limits = {"area_mm2": (ranked.area_mm2, "mm2"), "power_w": (ranked.power_w, "W")}

@@ -1,4 +1,4 @@
-"""What a joint search has bounded, and what to bound next: the first bound's order, chunks of it, spared splits."""
+"""Bounds of the joint search: candidates by their first bound, in chunks; second bounds of poor splits come later."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
 from sartor.units import Array
 
 FIRST_CHUNK, CHUNK = 96, 1536
-"""Candidates bounded at a time: a few first, to have something to beat."""
+"""Candidates bounded at a time: a few first, to get an incumbent early."""
 WORK_CHUNK = 8192
-"""Candidates of one task of the first bound: some tenths of a second."""
+"""Candidates per task of the first bound: some tenths of a second."""
 LOOSE = 0.7
-"""Splits whose first bound is under this share of the best one's keep it until the candidate is next in line."""
+"""Splits with a first bound below this share of the best split's get their second bound just before evaluation."""
 MOST_BLUNT = 512
-"""Candidates of a round that have such splits bounded."""
+"""Most candidates per round for which such postponed splits are bounded."""
 MOST_CHUNKS = 8
-"""Of a round, one at first and more with what has been done, so that little is done in vain."""
+"""Most chunks per round: one at first and more later, so that little work is wasted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Candidates to be bounded together: ``rates`` [options, memories, candidates] by the first bound, and tasks for
-    those whose first bound leaves hope, each with the rows and columns it fills."""
+    those that may still beat the incumbent, each with the rows and columns that it fills."""
 
     end: int
     index: Array
@@ -45,7 +45,7 @@ class Chunk:
 
 
 class Sharper(NamedTuple):
-    """A second bound that was spared, and the options whose bounds it gives."""
+    """The task of a postponed second bound, and the options that it bounds."""
 
     rows: slice
     task: PlanTask
@@ -53,7 +53,7 @@ class Sharper(NamedTuple):
 
 @dataclass
 class Bounding:
-    """What is bounded how far, what waits, the best so far; nothing here is computed but the first bound's order."""
+    """State of the bounds: bounded candidates, waiting points, the incumbent. The bounds themselves come from tasks."""
 
     question: DesignQuestion
     space: AcceleratorSpace
@@ -62,25 +62,25 @@ class Bounding:
     start: float
     time_limit_s: float
     floor: float = 0.0
-    """What is reached elsewhere: only more than this is of interest."""
+    """Objective reached elsewhere: only better points matter."""
     best: Ranked | None = None
     ranked: dict[tuple[int, float], Ranked] = field(default_factory=dict)
     heap: list[tuple[float, int, int]] = field(default_factory=list)
     in_flight: dict[tuple[int, int], float] = field(default_factory=dict)
     """Bounds of points that are being evaluated."""
     limits: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Seconds for a schedule of points that had too few before."""
+    """Larger time limits for schedules of points that had too little time before."""
     again: set[tuple[int, int]] = field(default_factory=set)
-    """Points evaluated before that wait, or are in flight, once more."""
+    """Points that were evaluated before and are waiting or in flight again."""
     rates: dict[int, Array] = field(default_factory=dict)
-    """Second bounds [options, memories] of candidates worth a look."""
+    """Second bounds [options, memories] of candidates with waiting points."""
     blunt: dict[int, Array] = field(default_factory=dict)
-    """Which options [options] of such a candidate have their first bound still."""
+    """Mask [options] of such a candidate's options that still have their first bound."""
     schedules: dict[Any, dict[str, Interval]] = field(default_factory=dict)
     given_up: float = 0.0
-    """Largest bound of a point whose schedules nobody proves in time."""
+    """Largest bound of a point with schedules that could not be proved in time."""
     dropped: float = 0.0
-    """Largest bound that was within the tolerance of what was reached, and so never looked at."""
+    """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
     bounded: int = 0
     rounds: int = 0
     trajectory: list[Progress] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Bounding:
         return self.best.objective if self.best else self.floor
 
     def enough(self) -> float:
-        """A bound no larger than this needs no look."""
+        """Points with a bound up to this value need not be evaluated."""
         return self.value() * (1 + max(self.tolerance, EQUAL))
 
     def top(self) -> float:
@@ -115,26 +115,26 @@ class Bounding:
         return float(self.falling[self.bounded]) if self.bounded < len(self.order) else 0.0
 
     def bound(self) -> float:
-        """What no point exceeds; inf before anything is known."""
+        """Upper bound on the objective of all points; inf before anything is known."""
         if not len(self.order):
             return float("inf")
-        rest = self.next_loose() if self.bounded else float(self.loose_joint.max())  # behind the first chunk it falls
+        rest = self.next_loose() if self.bounded else float(self.loose_joint.max())  # sorted after the first chunk
         return max(self.top(), rest, self.given_up, self.dropped, self.value(), *self.in_flight.values())
 
     def hopeless(self) -> bool:
-        """Whether no memory holds some model, whatever the accelerator: asked once, if the first chunk holds none."""
+        """Whether some model fits in no memory on any accelerator; checked once, if nothing in the first chunk fits."""
         if self.rounds != 1 or self.heap or self.floor or self.question.terms is not None:
             return False
         self.infeasible = memory_constraint(self.question, lowered(self.question), self.memory)
         return bool(self.infeasible)
 
     def early(self) -> bool:
-        """Whether the best waiting point is worth a look before the rest is bounded: a good value to beat saves more
-        bounds than the look costs."""
+        """Whether to evaluate the best waiting point before bounding the rest: a good incumbent saves more bounds than
+        the evaluation costs."""
         return self.rounds == 1
 
     def pruned(self) -> int:
-        """Points that were not evaluated and need not be, unless they wait or are not bounded yet."""
+        """Number of points ruled out by bounds: not evaluated, not waiting, and not still to be bounded."""
         if not len(self.order):
             return 0
         memories, points = len(self.candidates.hbm_bytes), int(np.count_nonzero(self.candidates.hbm_bytes))
@@ -147,7 +147,7 @@ class Bounding:
         return len(rest) if not self.bounded else len(rest) - int(np.searchsorted(rest[::-1], enough, side="right"))
 
     def report(self, phase: str) -> None:
-        """Somebody may want to know."""
+        """Report progress; nothing here."""
 
     # The first bound
 
@@ -164,7 +164,7 @@ class Bounding:
         ]
 
     def order_by(self, results: Iterable[Result]) -> None:
-        """Put all candidates in the order of their first bounds."""
+        """Order all candidates by their first bounds."""
         loose = np.concatenate([np.asarray(result) for result in results], axis=1)
         self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.least_divisor
         self.loose, self.order = loose, _order(self.loose_joint)
@@ -174,7 +174,7 @@ class Bounding:
     # The second bound
 
     def next_chunks(self) -> list[Chunk]:
-        """What to bound next, in the order of the first bound."""
+        """The next chunks to bound, in the order of the first bound."""
         count = min(MOST_CHUNKS, max(1, self.rounds // MOST_CHUNKS))
         chunks, at = [], self.bounded
         for _ in range(count):
@@ -203,7 +203,7 @@ class Bounding:
         return Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
 
     def keep(self, chunks: Sequence[Chunk], results: Iterator[Result]) -> None:
-        """Remember which candidates of the chunks are worth a look now that their second bounds are known."""
+        """Store the second bounds of the chunks and queue the points that may beat the incumbent."""
         for chunk in chunks:
             rates, index, hbm = chunk.rates, chunk.index, self.candidates.hbm_bytes[:, chunk.index]
             blunt = np.ones((len(rates), len(index)), dtype=bool)
@@ -221,12 +221,12 @@ class Bounding:
             self.report("bounds")
 
     def _best(self, rates: Array) -> Array:
-        """Of every model [models, ...] from options [options, ...]."""
+        """The best rate of every model [models, ...] from those of options [options, ...]."""
         of_model = np.array([option.model for option in self.options])
         return np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
 
     def _with(self, best: Array, m: int, mine: Array) -> Array:
-        """All models together [...] from the best of each [models, ...], model ``m`` doing ``mine`` instead."""
+        """Rates of all models together [...] from the best of each [models, ...], with ``mine`` for model ``m``."""
         return np.asarray(self.question.together(np.concatenate([best[:m], mine[None], best[m + 1 :]])))
 
     def _joint(self, rates: Array, index: Array) -> Array:
@@ -234,7 +234,7 @@ class Bounding:
         return np.asarray(self.question.together(self._best(rates))) / self.candidates.divisor[:, index]
 
     def next_blunt(self) -> list[Sharper]:
-        """What the best waiting candidates were spared so far: the second bound of splits with poor first ones."""
+        """The postponed second bounds (of splits with poor first ones) of the best waiting candidates."""
         if not self.waiting() or self.heap[0][1] not in self.blunt:
             return []
         first = dict.fromkeys(i for _, i, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if i in self.blunt)
@@ -262,7 +262,7 @@ class Bounding:
         )
 
     def sharpen(self, sharper: Sequence[Sharper], results: Iterable[Result]) -> None:
-        """Waiting points with what their spared splits reach at most."""
+        """Update waiting points with the second bounds of their postponed splits."""
         for each, result in zip(sharper, results, strict=True):
             for k, i in enumerate(each.task.index.tolist()):
                 self.rates[i][each.rows] = np.minimum(self.rates[i][each.rows], np.asarray(result)[:, :, k])
@@ -275,7 +275,7 @@ class Bounding:
         self.report("bounds")
 
     def _drop(self, bounds: Array) -> None:
-        """Of bounds that leave too little hope, keep the largest: the answer is proved no better than that."""
+        """Remember the largest of the bounds up to ``enough``: the proof is only as good as this value."""
         low = bounds[bounds <= self.enough()]
         self.dropped = max(self.dropped, float(low.max(initial=0.0)))
 
@@ -288,8 +288,8 @@ def _options(question: DesignQuestion) -> Iterator[Option]:
 
 
 def _order(loose: Array) -> Array:
-    """Candidates by falling bound, but for a first chunk that is spread over the better half of it: something to beat
-    that does not hang on what the bound overlooks."""
+    """Candidates by falling bound, except for a first chunk spread over those with at least half of the best bound:
+    an incumbent that does not depend on the bound's errors."""
     order = np.lexsort((np.arange(len(loose)), -loose))
     better = max(int((loose >= loose[order[0]] / 2).sum()), 1)
     first = np.unique(np.linspace(0, better - 1, FIRST_CHUNK).astype(np.int64))

@@ -1,8 +1,8 @@
-"""Upper bounds on the throughput of thousands of accelerators in one pass, from cheap and loose to dear and tight.
+"""Upper bounds on the throughput of thousands of accelerators in one pass, from cheap and loose to costly and tight.
 
 `work_rates`: operators' floors over cores by type, no tiles, no schedule, no placement. `plan_rates`: a bound on every
-layer's schedule (`schedule.many`), placed by a bound on every placement (`placement.many`). Neither ever falls below
-what some plan reaches.
+layer's schedule (`schedules.many`), with a bound on every placement (`placement.many`). Neither is ever below the
+throughput of any plan.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from sartor.step.optimizer import chip_update_s_per_param
 from sartor.units import Array, Floats, ceil_div
 
 Seconds = Callable[[ModelPart, OperatorGraph, Accelerator], Array]
-"""Of one pass over a part [candidates]."""
+"""Function for the seconds of one pass over a part [candidates]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredModel:
-    """A model at every split it may use."""
+    """A model lowered at every split it may use."""
 
     model: DesignModel
     parts: Mapping[Split, ModelParts]
 
 
 def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
-    """Every model lowered at every split; those that do not divide it or exceed the devices left out."""
+    """Every model lowered at every split, without splits that do not divide it or exceed the devices."""
     out = []
     for model in question.models:
         found = {split: model_parts(model, split, question.global_batch_size) for split in splits(question, model)}
@@ -49,8 +49,8 @@ def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
 
 
 def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
-    """Splits of a model that the devices and the batch allow: experts are shared among copies, each of which has at
-    least one microbatch. Served copies have as many sequences as they take."""
+    """Splits of a model that the devices and the batch allow. Experts are shared among copies with at least one
+    microbatch each; a served copy has a full batch."""
     most, batch = most_devices(question), question.global_batch_size
     for size in model.batch_sizes if model.served else question.microbatch_sizes:
         for width in model.widths:
@@ -75,15 +75,15 @@ def quickest(question: DesignQuestion) -> float:
 
 
 def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: float = float("inf")) -> Array:
-    """Sequences per second [candidates] if work were split perfectly over cores and stages, of which there must be
-    enough to hold the model in ``hbm_bytes`` each."""
+    """Sequences per second [candidates] if work were split perfectly over cores and over enough stages to hold the
+    model in ``hbm_bytes`` each."""
     if not a.multiplies(parts.split.dtype):
         return np.zeros(a.shape)
     return rates_by_work(question, parts, *seconds_of(parts, a, part_floor), hbm_bytes)
 
 
 def seconds_of(parts: ModelParts, a: Accelerator, seconds: Seconds) -> tuple[Array, Array]:
-    """``seconds`` [parts, candidates] of a pass forward and one backward; a served model has no second."""
+    """``seconds`` [parts, candidates] of the forward and of the backward pass; a served model has no backward."""
     forward = np.stack([seconds(part, part.forward, a) for part in parts.parts])
     if parts.served:
         return forward, np.zeros(forward.shape)
@@ -93,7 +93,7 @@ def seconds_of(parts: ModelParts, a: Accelerator, seconds: Seconds) -> tuple[Arr
 def rates_by_work(
     question: DesignQuestion, parts: ModelParts, forward_s: Array, backward_s: Array, hbm_bytes: float = float("inf")
 ) -> Array:
-    """The same from the seconds [parts, candidates] of each part."""
+    """`work_rates` from the seconds [parts, candidates] of each part."""
     counts = np.array([1, *parts.counts, 1])
     forward, backward = counts @ forward_s, counts @ backward_s
     if parts.served:
@@ -108,7 +108,7 @@ def rates_by_work(
 
 
 def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> list[tuple[float, float]]:
-    """What a batch lasts at least in units of a microbatch's work, by recomputation; none where nothing fits."""
+    """Least time of a batch in units of a microbatch's work, by recomputation; empty if nothing fits."""
     if question.terms is not None or not np.isfinite(hbm_bytes):
         return [(0.0, 0.0)]
     nothing = np.zeros((len(parts.parts), 1))
@@ -118,19 +118,19 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
 
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
-    """Of devices that do nothing but microbatches, ``seconds`` each on ``width`` devices."""
+    """Sequences per second if devices do nothing but microbatches of ``seconds`` each."""
     whole = ceil_div(question.global_batch_size, split.microbatch_size) * seconds * split.width * quickest(question)
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
 def served_copies(question: DesignQuestion, split: Split) -> int:
-    """Copies of a served model: as many as there are devices for, those that share experts all there."""
+    """Number of copies of a served model that the devices hold, in whole groups that share experts."""
     return question.num_devices // split.width // split.expert_parallel * split.expert_parallel
 
 
 def served_rates(question: DesignQuestion, parts: ModelParts, pass_s: Array, hbm_bytes: Array) -> Array:
-    """Sequences per second of all copies, each a batch in ``pass_s``; 0 where a device has no room or a pass lasts
-    longer than it may."""
+    """Sequences per second of all copies, each with a batch per ``pass_s``; 0 if the model does not fit or the latency
+    limit is exceeded."""
     served, size = parts.served, parts.split.microbatch_size
     assert served is not None
     fits = (served.device_bytes <= hbm_bytes) & (pass_s <= served.latency_s * (1 + EQUAL))
@@ -152,7 +152,7 @@ def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
 
 def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_bytes: Array) -> Array:
     """Sequences per second [recomputes, memories, candidates] that no plan of this split exceeds; ``hbm_bytes`` are the
-    memories [memories, candidates] beside each; 0 where none fits. A served model recomputes nothing."""
+    memories [memories, candidates] of each; 0 if no plan fits. A served model recomputes nothing."""
     if not a.multiplies(parts.split.dtype):
         return np.zeros((len(question.recomputes), *hbm_bytes.shape))
     return placed_rates(question, parts, *seconds_of(parts, a, part_seconds), a, hbm_bytes)
@@ -161,7 +161,7 @@ def plan_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
 def placed_rates(
     question: DesignQuestion, parts: ModelParts, forward: Array, backward: Array, a: Accelerator, hbm_bytes: Array
 ) -> Array:
-    """The same from the seconds [parts, candidates] of each part."""
+    """`plan_rates` from the seconds [parts, candidates] of each part."""
     if parts.served:
         rates = np.zeros((len(question.recomputes), *hbm_bytes.shape))
         rates[0] = served_rates(question, parts, np.array([1, *parts.counts, 1]) @ forward, hbm_bytes)
@@ -202,7 +202,7 @@ def update_s_per_byte(question: DesignQuestion, a: Accelerator) -> Array:
 def bare_problem(
     question: DesignQuestion, microbatch_size: int, hbm_bytes: float, recompute: Recompute
 ) -> PlacementProblem:
-    """The placement problem of a candidate but for its layers, bandwidth and update time."""
+    """The placement problem of a candidate without its layers, bandwidth and update time."""
     nothing = PlacedLayer(id=0, param_bytes=0.0, activation_bytes=0.0, forward_s=0.0, backward_s=0.0, is_split=False)
     return PlacementProblem(
         widths=(Width(tensor_parallel=1, layers=(nothing,), edges=()),),

@@ -1,4 +1,4 @@
-"""The candidates of a space within all budgets, flat, and what an evaluated one is worth."""
+"""The candidates of a space within all budgets as flat arrays, and price and objective of an evaluated one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sartor.units import GIGA, MIB, Array, Floats, Ints, format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """All candidates of a space, flat: which group and place each has, and what it costs."""
+    """All candidates of a space as flat arrays: group and place of each, area, power and price."""
 
     groups: tuple[Accelerator, ...]
     group: Array
@@ -35,7 +35,7 @@ class Candidates:
     hbm_bytes: Array
     """[memories, candidates]; 0: no such memory within the budget."""
     divisor: Array
-    """[memories, candidates]: what the objective is per; 1 for throughput itself."""
+    """[memories, candidates]: divisor of the objective (area, power, price); 1 for throughput itself."""
 
     @property
     def least_divisor(self) -> Array:
@@ -43,7 +43,7 @@ class Candidates:
         return np.asarray(self.divisor.min(axis=0))
 
     def usd(self, question: DesignQuestion, index: int, hbm_bytes: float) -> float:
-        """Die and memory."""
+        """Price of die and memory."""
         return float(self.die_usd[index]) + float(memory_usd(question, hbm_bytes))
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Candidates:
         return taken(self.groups[self.group[index]], int(self.place[index]))
 
     def only(self, index: Array) -> Candidates:
-        """Some candidates, numbered afresh."""
+        """Only these candidates, renumbered."""
         groups = tuple(self.of_groups(index))
         group, place = np.zeros((2, len(index)), dtype=np.int64)
         for g, (where, _) in enumerate(groups):
@@ -64,14 +64,14 @@ class Candidates:
         return Candidates(groups=tuple(each for _, each in groups), group=group, place=place, **own)
 
     def of_groups(self, index: Array) -> Iterator[tuple[Array, Accelerator]]:
-        """Positions within ``index`` of each group's candidates, and these."""
+        """For each group, positions within ``index`` of its candidates, and the candidates."""
         for g in np.unique(self.group[index]):
             where = np.flatnonzero(self.group[index] == g)
             yield where, taken(self.groups[g], self.place[index][where])
 
 
 def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Candidates, str]:
-    """The candidates within all budgets; where there are none, the constraint that rules out most by itself."""
+    """The candidates within all budgets, and if there are none, a sentence on the tightest constraint."""
     columns: dict[str, list[Array]] = {}
     for g, group in enumerate(space.groups):
         count = int(np.prod(group.shape, dtype=np.int64))
@@ -126,7 +126,7 @@ def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluat
 
 
 def divisor_of(question: DesignQuestion, area_mm2: object, power_w: object, usd: object, owned_usd: object) -> Any:
-    """What the objective is per."""
+    """The divisor of the objective."""
     per = {
         Objective.PER_MM2: area_mm2,
         Objective.PER_WATT: power_w,
@@ -155,7 +155,7 @@ def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
 
 
 def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str:
-    """Why no one can build any candidate, told by the one that exceeds the limits least; empty where some can be."""
+    """Why no candidate can be built, for the one that exceeds the limits least; empty if some can be built."""
     if (all_["excess"] <= 1).any():
         return ""
     least = int(all_["excess"].argmin())
@@ -176,7 +176,7 @@ def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Ar
 def _tightest(
     masks: list[tuple[str, Array]], question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]
 ) -> str:
-    """The constraint with the fewest candidates of its own, and the point nearest to it."""
+    """The constraint that the fewest candidates meet, and the point nearest to it."""
     name, mask = min(masks, key=lambda each: int(each[1].sum()))
     columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
     limits = {key: getattr(question.budgets, key) or np.inf for key in columns}

@@ -1,4 +1,4 @@
-"""What to mind about the best chip of a space: whether it can be built, and where its axes end."""
+"""Cautions about the best chip of a space: whether it can be built, and whether it is at the end of an axis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AS_PUBLISHED = (
     "; a space whose area is the published closed form is searched as published, which counts cores and buffers "
     'alone (a space file with area_model = "die" leaves such chips out)'
 )
-"""Why a chip that no one can build may win though nobody asked for such."""
+"""Why a chip that cannot be built may win."""
 PLATEAU = 0.01
 """Share within which chips count as equal: less than the errors of the model of chips."""
 
@@ -50,7 +50,7 @@ def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointRes
 
 
 def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
-    """Where other chips that were evaluated are as good as the best but for less than the model's error."""
+    """A note if other evaluated chips are within ``PLATEAU`` of the best."""
     least = best.objective * (1 - PLATEAU)
     near = {timing_fields(each.evaluation.point.accelerator) for each in ranked if each.objective >= least}
     others = len(near - {timing_fields(best.evaluation.point.accelerator)})
@@ -61,7 +61,7 @@ def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
 
 
 def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]:
-    """How many chips of the space are refused because no one can build them."""
+    """How many chips of the space are left out because they cannot be built."""
     if not refuses(question):
         return
     total = sum(int(np.sum(excess(group) > 1)) for group in space.groups)
@@ -71,8 +71,8 @@ def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]
 
 
 def refuses(question: DesignQuestion) -> bool:
-    """Whether chips that no one can build are left out. The published closed form counts no memory interfaces, links
-    or control, so its space is searched as published and its best chip only marked."""
+    """Whether chips that cannot be built are left out. The published closed form counts no memory interfaces, links or
+    control, so its space is searched as published and its best chip is only marked."""
     return question.budgets.plausible and question.costs.area is AreaModel.DIE
 
 
@@ -88,5 +88,5 @@ def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
 
 
 def tied(space: AcceleratorSpace) -> bool:
-    """Lanes are as many as columns everywhere, as published."""
+    """Whether lanes equal columns everywhere, as published."""
     return all(np.array_equal(group.vector_lanes, group.array_cols) for group in space.groups)

@@ -1,4 +1,4 @@
-"""Known chips as points of the template, as they stand in a comparison: at the space's node and with its memories."""
+"""Known chips as points of the template, compared at the space's node and with its memories."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ CHIPS = {
         "the tensor cores of each of 132 SMs drawn as a 64 x 32 array, its lanes as a vector core (whitepaper, 2022)",
     ),
 }
-"""Name in the comparison -> accelerator of the catalogue, which says how it follows from the datasheet."""
+"""Name in the comparison -> catalogue accelerator, with notes on how it follows from the datasheet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedChip:
-    """A known accelerator and the memories it may stand with [bytes]."""
+    """A known accelerator and the memory sizes it may have [bytes]."""
 
     name: str
     accelerator: Accelerator
     hbm_bytes: tuple[float, ...]
     note: str = ""
     for_all_shapes: bool = False
-    """Of the shapes of one size, the best for all together."""
+    """Whether this is the best chip for all shapes together."""
 
 
 def known_chips(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[NamedChip]:
     """`CHIPS` with the space's memory sizes within the budget (else their own).
 
-    Where area is the published closed form, which is at 22 nm whatever the node, power is at the space's node too: they
-    differ by what is on the chip, not by the year it was made in. A whole die is priced at the chip's own node.
+    If area is the published closed form (always at 22 nm), power is also taken at the space's node, so that chips
+    differ by their parts and not by their year. A whole die is priced at the chip's own node.
     """
     limit = question.budgets.hbm_bytes or float("inf")
     for name, (entry, how) in CHIPS.items():

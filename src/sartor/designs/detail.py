@@ -1,4 +1,4 @@
-"""What an evaluated point is made of: where the step of each model goes, its stages, the die and its power by part."""
+"""Details of an evaluated point: the parts of each model's step time, its stages, die area and power by part."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from sartor.schedules.result import ScheduleResult
 from sartor.schedules.solve import solve
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
-"""Standard deviation of ln(measured/predicted) assumed of every time here: that of analytic predictions, as no
+"""Standard deviation of ln(measured/predicted) assumed for every time here: that of analytic predictions, because no
 accelerator of the template has been measured."""
 SOURCE = Source.ANALYTIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Where a step goes [s]; the parts add up to it."""
+    """The parts of a step time [s]; they add up to it."""
 
     microbatches_s: float
-    """The slowest stage at work on its microbatches."""
+    """The slowest stage computes its microbatches."""
     fill_s: float
     """The pipeline fills and drains."""
     resync_s: float
-    """Copies agree on gradients."""
+    """Copies exchange gradients."""
     optimizer_s: float
 
     @property
@@ -55,14 +55,14 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDetail:
-    """One pipeline stage: its layers, devices of one copy, seconds of one microbatch, bytes of a device."""
+    """One pipeline stage: its layers, devices per copy, seconds per microbatch, bytes per device."""
 
     num_layers: int
     holds: tuple[str, ...]
     devices: int
     forward_s: float
     load_s: float
-    """Forward and backward with what is recomputed and waited for."""
+    """Forward and backward, including recomputation and waiting."""
     peak_bytes: float
 
 
@@ -74,7 +74,7 @@ class ModelDetail:
     time: StepTime
     stages: tuple[StageDetail, ...]
     num_microbatches: int
-    """Of one copy."""
+    """Microbatches per copy."""
     mfu: float
     """FLOPs of GEMMs without recomputation over the dense peak of all devices."""
     low_s: float
@@ -93,7 +93,7 @@ def interval_s(seconds: float) -> tuple[float, float]:
 
 
 def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> ModelDetail | None:
-    """How model ``m`` runs on the point; None where it does not."""
+    """How model ``m`` runs on the point; None if it does not."""
     outcome, point = evaluation.outcomes[m], evaluation.point
     if outcome is None:
         return None
@@ -114,7 +114,7 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
 
 
 def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> ModelDetail:
-    """A pass of serving: one stage, nothing but its batch."""
+    """The detail of a serving pass: one stage with one batch."""
     assert parts.served is not None
     low_s, high_s = interval_s(outcome.step_s)
     stage = StageDetail(
@@ -140,8 +140,8 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
 def training_step(
     question: DesignQuestion, evaluation: Evaluation, m: int
 ) -> tuple[TrainingJob, TrainingPlan, Cluster] | None:
-    """The job, plan and cluster by which ``step`` prices model ``m`` as the point does; None where it does not run,
-    or is served."""
+    """The job, plan and cluster with which ``step`` gives model ``m`` the same price as the point; None if the model
+    does not run or is served."""
     outcome, detail = evaluation.outcomes[m], model_detail(question, evaluation, m)
     if outcome is None or detail is None or question.models[m].served:
         return None
@@ -238,7 +238,7 @@ def power_parts(accelerator: Accelerator) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSchedule:
-    """The schedules of the kind of layer a model has most of, forward and backward, in units of ``UNIT_S``."""
+    """The schedules of a model's most frequent kind of layer, forward and backward, in units of ``UNIT_S``."""
 
     name: str
     count: int
@@ -247,7 +247,7 @@ class LayerSchedule:
 
 
 def layer_schedule(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> LayerSchedule:
-    """Solved again for what it looks like: the search keeps its seconds alone."""
+    """Solve the schedules again: the search only keeps their seconds."""
     parts, _ = _problem(question, point, outcome)
     k = 1 + int(np.argmax(parts.counts))
     part: ModelPart = parts.parts[k]

@@ -1,4 +1,4 @@
-"""Placements experts take for known models: the baselines of the published comparison, and published launches."""
+"""Experts' placements of known models: the baselines of the published comparison, and published launches."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ reference/phaze.md sec. 8)."""
 
 
 _LAUNCHED: Mapping[str, ExpertPlan] = {"deepseekv3": ExpertPlan(pp=16, dp=64, tp=1, ep=64)}
-"""Launches by those who trained the model: DeepSeek-V3 on 2,048 H800 with 16 stages and experts over 64 devices
+"""Launches by the models' authors: DeepSeek-V3 on 2,048 H800 with 16 stages and experts over 64 devices
 (DeepSeek-AI 2024, arXiv 2412.19437, sec. 3.2), here with half the copies and without its ZeRO-1."""
 
 
 def expert_plan(name: str, num_devices: int) -> ExpertPlan | None:
-    """The published expert's placement of a model by name on that many devices; None where none is known.
+    """The published expert's placement of a model by name on ``num_devices``; None if none is known.
 
-    Fewer or more devices change the copies: they share what is left by pipeline and width, rounded down.
+    Another number of devices changes the number of copies, rounded down; stages and width stay.
     """
     plan = {**_PUBLISHED, **_LAUNCHED}.get(re.sub(r"[^a-z0-9]+", "", name.lower()))
     if plan is None:

@@ -1,4 +1,4 @@
-"""Models under an expert's placement: a published one, or what Megatron's rule of thumb says; nothing is searched."""
+"""Models under an expert's placement, a published one or that of Megatron's rule of thumb, without a search."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sartor.placement.plan import Plan
 from sartor.placement.problem import FixedStrategy, PlacementProblem
 
 NODE = 8
-"""Devices with fast links between them, as the rule of thumb has it."""
+"""Devices per node with fast links, as in the rule of thumb."""
 
 
 def expert_options(question: DesignQuestion, m: int, hbm_bytes: float) -> Iterator[tuple[Option, ExpertPlan]]:
-    """Every microbatch and recomputation at the expert's width for model ``m``, with the expert's plan; none where
-    no rule of thumb fits."""
+    """Every microbatch and recomputation at the expert's width for model ``m``, with the expert's plan; empty if no
+    plan of the rule of thumb fits."""
     expert = question.models[m].expert or rule_of_thumb(question, m, hbm_bytes)
     if expert is None:
         return
@@ -47,7 +47,7 @@ def rule_of_thumb(question: DesignQuestion, m: int, hbm_bytes: float) -> ExpertP
 
 
 def _stages(question: DesignQuestion, m: int) -> list[int]:
-    """Numbers of stages that divide the layers evenly, or nearly: none is left empty."""
+    """Numbers of stages that divide the layers evenly or nearly, without empty stages."""
     layers = sum(int(run.count) for run in question.models[m].shape.main.runs)
     return [p for p in range(1, min(layers, question.num_devices) + 1) if -(-layers // p) * (p - 1) < layers]
 
@@ -70,8 +70,8 @@ def fixed_outcome(
     expert: ExpertPlan,
     found: tuple[ModelParts, tuple[LayerTime, ...]],
 ) -> ModelOutcome | None:
-    """The expert's plan of one option with these layer times, priced by the placement's checker; None where it does
-    not fit."""
+    """The expert's plan of one option with these layer times, priced by the placement's checker; None if it does not
+    fit."""
     parts, layers = found
     model = question.models[option.model]
     priced, faults = _priced(placement_problem(question, point, option, parts, layers, least=False), parts, expert)

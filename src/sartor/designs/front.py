@@ -1,5 +1,5 @@
-"""Fronts of the objective against area, power, price or memory: over a whole space where that is small, else the best
-point under each of a row (or grid) of budgets, every one proved.
+"""Fronts of the objective against area, power, price or memory: over the whole space if it is small, else the proved
+best points under a series (or grid) of budgets.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from sartor.pareto import is_pareto
 
 BUDGETS = ("area_mm2", "power_w", "hbm_bytes")
 AXES = (*BUDGETS, "usd")
-"""What a front may be over beside the objective; all but the price are budgets too."""
+"""Axes of a front besides the objective; all but the price can also be budgets."""
 WHOLE_POINTS = 400
 """Points (with a memory each) up to which a front covers the whole space exactly."""
 ROUGHLY = 0.05
-"""Share of the objective within which it covers a larger one, where it must."""
+"""Tolerance, as a share of the objective, of a front over a larger space (needed if price is an axis)."""
 STEPS = {1: 8, 2: 4, 3: 3}
-"""Budgets on each axis, by how many axes there are."""
+"""Number of axes -> budgets on each axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvedFront:
-    """Points none of which another beats in the objective and on the axes at once, best first.
+    """Points that no other point beats in the objective and on all axes, best first.
 
-    Among them is the best point under each of ``num_budgets`` combinations of budgets, or one as good (``proved``: that
-    best is optimal), and what else was evaluated on the way and is beaten by none.
-    Without budgets (0) the front is of the whole space: ``proved`` then means that one of its points is as good in
-    everything as any point there is, but for ``tolerance`` of the objective.
+    They include the best point under each of ``num_budgets`` combinations of budgets, or an equal one (``proved``:
+    these are optimal), and other evaluated points that none beats.
+    Without budgets (0) the front covers the whole space: ``proved`` then means that for every point of the space, one
+    of the front is as good on all axes, within ``tolerance`` of the objective.
     """
 
     axes: tuple[str, ...]
@@ -52,7 +52,7 @@ class ProvedFront:
 
 
 class NamedSearch(Protocol):
-    """A search of a question that differs from the one asked; ``name`` says in what, ``floor`` is `search_design`'s."""
+    """A search of a variant of the question, described by ``name``; ``floor`` is as in `search_design`."""
 
     def __call__(
         self, question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0
@@ -60,7 +60,7 @@ class NamedSearch(Protocol):
 
 
 def plain_search(question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
-    """In this process, without a limit."""
+    """Search in this process, without a time limit."""
     return search_design(question, space, floor=floor)
 
 
@@ -73,11 +73,11 @@ def proved_front(
     search: NamedSearch = plain_search,
     keep: Keep = afresh,
 ) -> ProvedFront:
-    """The front over some of ``AXES``: by ``search`` under each budget, or of the whole space within ``time_limit_s``,
-    where ``keep`` may have points. Raises ``InputError``.
+    """The front over some of ``AXES``: by ``search`` under each budget, or over the whole space within
+    ``time_limit_s``, with points that ``keep`` may have. Raises ``InputError``.
 
-    Up to `WHOLE_POINTS` points it is exact over the whole space; with the price among the axes of a larger one it is so
-    but for `ROUGHLY` of the objective; else it is made of the best points under budgets.
+    Up to `WHOLE_POINTS` points it is exact over the whole space; in a larger space with price as an axis it covers the
+    space within `ROUGHLY` of the objective; else it is made of the best points under budgets.
     """
     candidates, why = candidates_of(question, space)
     small = len(candidates) * len(candidates.hbm_bytes) <= WHOLE_POINTS
@@ -121,9 +121,9 @@ def front_over(
     search: NamedSearch = plain_search,
 ) -> tuple[JointResult, ...]:
     """One search per combination of budgets on ``axes``, each evenly spread from the smallest candidate to the largest
-    (memories: sizes there are); infeasible ones are left out.
+    (for memory: the space's sizes); infeasible ones are left out.
 
-    Raises ``InputError`` for an axis that is no budget.
+    Raises ``InputError`` for an axis that is not a budget.
     """
     names = check_axes([axes] if isinstance(axes, str) else axes, BUDGETS)
     candidates, why = candidates_of(question, space)
@@ -142,7 +142,7 @@ def front_over(
 
 
 def check_axes(axes: Sequence[str], known: Sequence[str] = AXES) -> list[str]:
-    """The axes, each once; the objective, which every front has, may be named. Raises ``InputError``."""
+    """The axes without duplicates and without the objective, which every front has. Raises ``InputError``."""
     axes = [axis for axis in axes if axis != "objective"]
     for axis in axes:
         if axis not in known:
@@ -160,7 +160,7 @@ def _budgets(candidates: Candidates, axis: str, steps: int) -> Iterator[float]:
 
 
 def not_dominated(ranked: Sequence[Ranked], axes: tuple[str, ...] = ("area_mm2", "power_w")) -> tuple[Ranked, ...]:
-    """Points no other beats in the objective and on the axes at once, best first; equal ones once."""
+    """Points that no other beats in the objective and on all axes, best first, without duplicates."""
     if not ranked:
         return ()
     rows = np.array([(-each.objective, *(_on(each, axis) for axis in axes)) for each in ranked])

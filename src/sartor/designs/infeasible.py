@@ -1,4 +1,4 @@
-"""Why no point of a space is a plan: which model fits nowhere, and what the nearest would need."""
+"""Why no point of a space has a plan: which model fits nowhere, and what the nearest point would need."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def tightest_constraint(
     hbm_bytes: float,
     quickest_s: Callable[[DesignModel], tuple[float, bool]],
 ) -> str:
-    """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried, ``quickest_s`` how
-    long a pass of a model takes at least on any chip, and whether that is proved."""
+    """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried, ``quickest_s``
+    gives the least seconds of a model's pass on any chip, and whether they are proved."""
     found = memory_constraint(question, models, hbm_bytes)
     if found:
         return found
@@ -51,13 +51,13 @@ def _limit(model: DesignModel) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Three digits, no less than the value."""
+    """The value rounded up to three digits."""
     step = 10.0 ** (floor(log10(value)) - 2)
     return f"{ceil(value / step * (1 - EQUAL)) * step:.3g}"
 
 
 def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], hbm_bytes: float) -> str:
-    """A sentence where some model fits no plan on devices of this memory, or splits at no width; else empty."""
+    """A sentence if some model has no plan on devices with this memory, or cannot be split; else empty."""
     for lowered in models:
         model = lowered.model
         if not lowered.parts:
@@ -73,7 +73,7 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
 
 
 def _why_not(question: DesignQuestion, model: DesignModel) -> str:
-    """What lowering says to the smallest split that is refused: a width, or a traced graph's type or sizes."""
+    """The error of lowering at the smallest refused split: a width, or a traced graph's type or sizes."""
     job = design_job(model, question.global_batch_size)
     for split in splits(question, model):
         dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
@@ -85,7 +85,7 @@ def _why_not(question: DesignQuestion, model: DesignModel) -> str:
 
 
 def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: float) -> float:
-    """Least bytes per device over microbatches, widths and recomputation; inf if devices are too few."""
+    """Least bytes per device over microbatches, widths and recomputation; inf if there are too few devices."""
     least = inf
     for parts in lowered.parts.values():
         if parts.served:
@@ -102,7 +102,7 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
 
 
 def bare_width(parts: ModelParts) -> Width:
-    """The layers with their bytes, none of them taking time."""
+    """The layers with their bytes and zero time."""
     width, experts = parts.split.width, parts.split.expert_parallel
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(

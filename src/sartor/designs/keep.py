@@ -1,5 +1,5 @@
-"""What is worked out beside the search itself (other ways to choose, fronts, pairings of shapes and chips) may be kept
-by whoever asks, piece by piece, so that it is not worked out twice."""
+"""Protocol of a store for results besides the search itself (baselines, fronts, pairings of shapes and chips), so that
+they are not computed twice."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class Keep(Protocol):
-    """The value of ``make()``, or what it was when ``key`` was asked for before.
+    """Returns ``make()``, or the value that was stored under ``key`` before.
 
     Within one question a key has one value: None, a number, a text, one of the records a design answers with
-    (`joint_result`, `joint_point`), or a tuple of these.
+    (`designs.result`, `designs.point`), or a tuple of these.
     """
 
     def __call__(self, key: str, make: Callable[[], T]) -> T: ...
 
 
 def afresh(key: str, make: Callable[[], T]) -> T:
-    """Nothing is kept."""
+    """A `Keep` that stores nothing."""
     point()
     return make()

@@ -1,5 +1,5 @@
-"""How firmly the best chip stands: which values of each axis come within 1% of it, and whether it stays ahead when an
-assumed rate is 30% off."""
+"""Robustness of the best chip: which values of each axis come within 1% of it, and whether it stays ahead if an assumed
+rate is 30% off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
 
 RIVALS = 3
-"""Next best chips that are priced beside the best under a changed assumption."""
+"""Number of next best chips that are also priced under a changed assumption."""
 CHANGES = (-0.3, 0.3)
 SUSTAINED = "sustained matrix rate"
 ASSUMED: dict[str, Callable[[Accelerator], dict[str, float]]] = {
@@ -33,9 +33,9 @@ ASSUMED: dict[str, Callable[[Accelerator], dict[str, float]]] = {
     "link latency": lambda a: {"link_latency_s": float(a.link_latency_s)},
     SUSTAINED: lambda a: {"sustained_share": a.sustained_share},
 }
-"""What is assumed of every chip alike, and the field that holds it."""
+"""Assumptions common to all chips, and the fields that hold them."""
 SWINGS = tuple((name, change) for name in ASSUMED for change in CHANGES if name != SUSTAINED or change < 0)
-"""Assumptions with their changes; of the peak no more than all is sustained."""
+"""Assumptions with their changes; the sustained share of the peak can only be lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,29 +50,29 @@ class Swing:
 
     @property
     def survives(self) -> bool:
-        """No rival is better then."""
+        """Whether the best chip still beats its rivals."""
         return self.objective >= self.most * (1 - EQUAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearby:
-    """``near_best``: by axis, the values around the best chip's, every other axis as it is, that reach 99% of it."""
+    """``near_best``: by axis, values around the best chip's that reach 99% of its objective, other axes unchanged."""
 
     near_best: dict[str, tuple[float, float]]
     swings: tuple[Swing, ...]
 
 
 class Price(Protocol):
-    """A chip under its best plan at the rates of ``rates`` (its own where none are given); below the objective
-    ``floor``, whatever was found first. Area, power and price are the chip's own: an assumption that is off changes
-    what it reaches, not what was drawn."""
+    """Price a chip under its best plan at the rates of ``rates`` (default: its own); for objectives below ``floor`` any
+    plan may be returned. Area, power and price are the chip's own, since a wrong assumption changes the speed but not
+    the chip."""
 
     def __call__(self, chip: Accelerator, floor: float, rates: Accelerator | None = None) -> Ranked: ...
 
 
 def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResult) -> Nearby | None:
-    """The neighbourhood of the best point, each chip under its own best plan, at the best's memory where the space has
-    memory sizes of its own; None without a best."""
+    """The neighbourhood of the best point, each chip under its own best plan and, if the space lists memory sizes, with
+    the best point's memory; None without a best."""
     best = result.best
     if best is None:
         return None
@@ -107,7 +107,7 @@ def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResul
 
 
 def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dict[str, dict[float, Accelerator | None]]:
-    """By axis with several values, the candidates that differ from the best in it alone; None: the best itself."""
+    """By axis with several values, the candidates that differ from the best only on it; None: the best itself."""
     index = best.evaluation.point.index
     mine = np.flatnonzero(candidates.group == candidates.group[index])
     group, place = candidates.groups[candidates.group[index]], candidates.place[mine]
@@ -128,7 +128,7 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
 
 
 def _near(best: Ranked, values: dict[float, Accelerator | None], price: Price) -> dict[float, Ranked]:
-    """From the best's value outwards, the values whose chips reach 99% of it."""
+    """Values with chips that reach 99% of the best, searched outwards from the best's value."""
     here = next(value for value, chip in values.items() if chip is None)
     sides = (sorted(v for v in values if v > here), sorted((v for v in values if v < here), reverse=True))
     found, least = {here: best}, best.objective * (1 - PLATEAU)

@@ -1,4 +1,4 @@
-"""Every way to run every model on some accelerators, each with what it reaches at most."""
+"""Every option to run every model on some accelerators, each with its upper bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sartor.units import Array
 def options_of(
     question: DesignQuestion, models: Sequence[LoweredModel], candidates: Accelerator, hbm_bytes: Array
 ) -> list[tuple[Option, ...]]:
-    """The options of each candidate [candidates] with its memory, those that nothing fits left out; one array pass over
+    """The options of each candidate [candidates] with its memory, without those that do not fit; one array pass over
     splits and candidates."""
     found: list[list[Option]] = [[] for _ in range(len(hbm_bytes))]
     for m, model in enumerate(models):

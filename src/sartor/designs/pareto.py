@@ -1,7 +1,7 @@
-"""Fronts over a whole space: every point of it is covered by one of the front, within a stated share of the objective.
+"""Fronts over a whole space: every point of the space is covered by one of the front, within a tolerance.
 
-Any two or more of objective, area, power, price and memory. All but the objective are known of every candidate at
-once; the objective is bounded first (`joint_bounds`), and a point whose bound is already covered is never evaluated.
+Metrics are two or more of objective, area, power, price and memory. All but the objective are known for every candidate
+at once; the objective is bounded first (`designs.bounds`), and points with a covered bound are never evaluated.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from sartor.pareto import is_pareto
 from sartor.units import Array
 
 METRICS = ("objective", "area_mm2", "power_w", "usd", "hbm_bytes")
-"""The objective (throughput, or throughput per something) is to be large, all others small."""
+"""The objective (throughput, or throughput per something) is maximized, all others are minimized."""
 SCHEDULE_WORK_S = 0.8
-"""Work on the proof of a schedule, in the seconds of `schedule.solve`."""
+"""Work limit for the proof of a schedule, in the seconds of `schedules.solve`."""
 CHUNK = 256
 """Candidates whose second bounds are computed together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """``points``, best objective first. ``complete``: every point of the space is no better in any metric than one of
-    them, but for ``tolerance`` of the objective; else ``open_points`` were not looked at in time."""
+    """``points``, best objective first. ``complete``: for every point of the space, one of these is as good in all
+    metrics, within ``tolerance`` of the objective; else ``open_points`` were not evaluated in time."""
 
     metrics: tuple[str, ...]
     points: tuple[Ranked, ...]
@@ -47,7 +47,7 @@ class Front:
     open_points: int
     seconds: float
     schedule_gap: float = 0.0
-    """Share by which some point of the front might be faster, its schedules not being proved."""
+    """Share by which points of the front might be faster, because their schedules are not proved."""
     why: str = ""
 
     def values(self) -> Array:
@@ -73,9 +73,9 @@ def pareto_front(
 ) -> Front:
     """The front of two or more of `METRICS` over every architecture, memory, plan and microbatch of the space.
 
-    Without the objective nothing needs evaluating but the front itself; what ``keep`` has is not evaluated again.
+    Without the objective only the front itself is evaluated; points that ``keep`` has are not evaluated again.
 
-    Raises ``InputError`` for what is no metric.
+    Raises ``InputError`` for an unknown metric.
     """
     names = checked(metrics)
     start = time.perf_counter()
@@ -122,7 +122,7 @@ def checked(metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Search:
-    """Points wait by falling bound of the objective; those that the points evaluated so far cover are dropped."""
+    """Points wait by falling bound of the objective; those covered by evaluated points are dropped."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Search:
         heapq.heapify(self.heap)
 
     def _entry(self, index: int, h: int) -> tuple[float, int, int]:
-        """Where a point stands in the heap: the fastest first, or the cheapest where the objective does not count."""
+        """A point's heap entry: the fastest first, or the cheapest if the objective is not a metric."""
         first = -self.bounds[h, index] if self.by_rate else np.log(self.costs[h, index]).sum()
         return float(first), index, h
 
@@ -172,14 +172,14 @@ class _Search:
         return np.asarray(self.question.together(out)) / self.candidates.divisor
 
     def covered(self, index: int, h: int) -> bool:
-        """Whether a point evaluated so far is as good in all metrics as this one can be, within the tolerance."""
+        """Whether an evaluated point is as good in all metrics as this one can be, within the tolerance."""
         no_dearer = (self.values <= self.costs[h, index] * (1 + EQUAL)).all(axis=1)
         if self.by_rate:
             no_dearer &= self.reached * (1 + max(self.tolerance, EQUAL)) >= self.bounds[h, index]
         return bool(no_dearer.any())
 
     def step(self) -> Ranked | None:
-        """The next point that nothing covers: bounded with its like if it is not yet, evaluated otherwise."""
+        """Take the next point that is not covered: compute its second bound (with others), or else evaluate it."""
         _, index, h = self.heap[0]
         if self.covered(index, h):
             heapq.heappop(self.heap)
@@ -250,7 +250,7 @@ class _Search:
         return priced(self.question, self.candidates, evaluate_point(self.question, point, self.store))
 
     def front(self) -> tuple[Ranked, ...]:
-        """Evaluated points that no other beats; equal ones once."""
+        """Evaluated points that no other beats, without duplicates."""
         if not self.points:
             return ()
         rows = np.concatenate([-self.reached[:, None], self.values], axis=1) if self.by_rate else self.values

@@ -1,4 +1,4 @@
-"""A model as the joint search sees it at one microbatch and one width: a first part, kinds of layers, a last part."""
+"""A model in the joint search at one microbatch size and one width: a first part, kinds of layers, a last part."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sartor.units import ceil_div
 
 
 class Split(NamedTuple):
-    """How one copy of a model is cut within its layers: sequences at a time, tensor-parallel ``width``, and the copies
-    that share the experts among them (1: each copy holds all); and the operand type of its linear layers."""
+    """How one copy of a model is split within its layers: sequences per microbatch, tensor-parallel ``width``, number
+    of copies that share the experts (1: each copy has all), and the operand type of the linear layers."""
 
     microbatch_size: int
     width: int
@@ -36,14 +36,14 @@ class Split(NamedTuple):
 
     @property
     def key(self) -> str:
-        """``4.2.1``, and the type where it is not 16 bits wide."""
+        """``4.2.1``, and the type if it is not 16 bits wide."""
         words = map(str, (self.microbatch_size, self.width, self.expert_parallel))
         return ".".join([*words, *([] if self.dtype is DType.BF16 else [self.dtype.value])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPart:
-    """One layer of a kind, or what lies before or after the layers; operators of one microbatch on one device.
+    """One kind of layer, or the part before or after the layers: operators of one microbatch on one device.
 
     ``in_turn``: the operators run one after another (no schedule to solve) and ``count`` of each is applied.
     """
@@ -60,8 +60,8 @@ class ModelPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A pass of serving in a training step's place: bytes that each device holds (weights, key/value cache, the
-    operators at work), tokens that a sequence computes, and how long a pass may last."""
+    """A serving pass instead of a training step: bytes that each device holds (weights, key/value cache, working
+    memory), tokens computed per sequence, and the latency limit of a pass."""
 
     device_bytes: float
     new_tokens: int
@@ -90,11 +90,11 @@ RECIPES = {
     DType.MXFP8: Recipe.MXFP8,
     DType.NVFP4: Recipe.NVFP4,
 }
-"""How a model trains in each type that a space may name: linear layers in it, the rest in 16 bits."""
+"""Training recipe for each type that a space may name: linear layers in this type, the rest in 16 bits."""
 
 
 def design_job(model: DesignModel, global_batch_size: int, dtype: DType = DType.BF16) -> TrainingJob:
-    """The training job a design runs: the model as the lockstep trainer has it, with Adam."""
+    """The training job of a design: the model with the lockstep trainer and Adam."""
     return TrainingJob(
         shape=padded_shape(model.shape, LOCKSTEP),
         seq_len=model.seq_len,
@@ -105,9 +105,9 @@ def design_job(model: DesignModel, global_batch_size: int, dtype: DType = DType.
 
 
 def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
-    """The parts of ``model`` on one of ``split.width`` tensor-parallel devices; None where it does not split so.
+    """The parts of ``model`` on one of ``split.width`` tensor-parallel devices; None if it does not split like this.
 
-    Raises ``InputError`` for models of several stacks, whose layers are no chain.
+    Raises ``InputError`` for models of several stacks, since their layers are not a chain.
     """
     job = design_job(model, global_batch_size, split.dtype)
     check_one_stack(job.shape)
@@ -138,7 +138,7 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
 
 
 def _workload(model: DesignModel, job: TrainingJob, split: Split) -> Workload:
-    """What a device computes of one microbatch, or of a pass of serving."""
+    """The workload of a device for one microbatch, or for one serving pass."""
     if not model.served:
         return workload_of(job, split.width, split.microbatch_size)
     return Workload(
@@ -152,7 +152,7 @@ def _workload(model: DesignModel, job: TrainingJob, split: Split) -> Workload:
 
 
 class _Held(TypedDict):
-    """Bytes that a part keeps from step to step, and until its backward."""
+    """Bytes that a part keeps between steps, and until its backward pass."""
 
     param_bytes: float
     expert_param_bytes: float
@@ -163,7 +163,7 @@ _NOTHING = _Held(param_bytes=0.0, expert_param_bytes=0.0, activation_bytes=0.0)
 
 
 def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]) -> tuple[list[_Held], float]:
-    """What training holds of every block, and the bytes that a microbatch passes on between two layers."""
+    """Bytes held in training by every block, and the bytes that a microbatch sends between two layers."""
     rows = rows_of(job, plan)
     logits = rows.tokens * ceil_div(job.shape.vocab_size, plan.dims.tp) if job.shape.lm_head else 0
     held = [
@@ -178,13 +178,13 @@ def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]
 
 
 def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> Served:
-    """What every device of a copy holds to serve, and how long a pass may last."""
+    """Bytes that every device of a copy holds for serving, and the latency limit of a pass."""
     held = served_bytes(workload, dims)
     return Served(device_bytes=held, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
 
 
 def _together(name: str, parts: Sequence[ModelPart]) -> ModelPart:
-    """Parts that stand on the last stage in any case, as one: modules for later tokens go with the head."""
+    """Parts that are always on the last stage, merged: modules for later tokens and the head."""
 
     def joined(graphs: Iterable[OperatorGraph]) -> OperatorGraph:
         each = tuple(graphs)

@@ -1,7 +1,7 @@
 """One point of the joint search evaluated exactly: schedules of its distinct layers, then the placement.
 
-`evaluate_point` is pure and what it takes and gives can be pickled, so any executor may run it; a `ScheduleStore` only
-saves repeated work.
+`evaluate_point` is pure, and its arguments and result can be pickled, so any executor may run it; a `ScheduleStore`
+only saves repeated work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sartor.schedules.solve import ScheduleCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a model may run on a point; ``bound`` is what it reaches at most [sequences/s]."""
+    """How a model may run on a point; ``bound`` is an upper bound on its throughput [sequences/s]."""
 
     model: int
     split: Split
@@ -52,9 +52,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One accelerator with one memory, and the options still worth a look for every model.
+    """One accelerator with one memory, and the options to evaluate for every model.
 
-    ``floor`` [sequences/s, by model]: options that reach no more than that are not looked at; their bound stands.
+    ``floor`` [sequences/s, by model]: options with a bound up to it are not evaluated and keep their bound.
     """
 
     index: int
@@ -72,7 +72,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTime:
-    """Seconds of one pass over a kind of layer: reached, and the proved least."""
+    """Seconds of one pass over a kind of layer: of the best schedule found, and the proved lower bound."""
 
     name: str
     forward_s: float
@@ -83,8 +83,8 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutcome:
-    """The best plan found for a model on a point. Served, ``step_s`` is one pass, and ``sequences_per_s`` are prompts
-    read, or tokens written, one for each sequence."""
+    """The best plan found for a model on a point. In serving, ``step_s`` is one pass, and ``sequences_per_s`` counts
+    prompts read, or tokens generated (one per sequence and pass)."""
 
     name: str
     option: Option
@@ -97,12 +97,12 @@ class ModelOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What a point reaches, by model (None: nothing found above the floor), and what it could at most."""
+    """The outcomes of a point by model (None: nothing found above the floor), and upper bounds."""
 
     point: Point
     outcomes: tuple[ModelOutcome | None, ...]
     bounds: tuple[float, ...]
-    """Sequences per second that no plan of each model exceeds on this point."""
+    """Upper bound for each model on this point [sequences/s]."""
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -113,12 +113,12 @@ Interval = tuple[float, float]
 
 
 def nothing() -> None:
-    """Nobody asks to stop."""
+    """A check that never stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStore:
-    """Seconds of layers (least, reached) by cores and name, and proved blocks: shared between points.
+    """Seconds of layers (lower bound, reached) by cores and name, and proved blocks, shared between points.
 
     ``check`` is called before every option and may raise to give the point up.
     """
@@ -161,8 +161,8 @@ def _best_option(
 def evaluate_option(
     question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
 ) -> tuple[ModelOutcome | None, float]:
-    """The best plan of one option (None where it does not fit, or is of a type that the chip does not multiply) and a
-    bound on what it reaches [sequences/s]."""
+    """The best plan of one option (None if it does not fit or the chip does not support its type), and an upper bound
+    [sequences/s]."""
     if not point.accelerator.multiplies(option.split.dtype):
         return None, 0.0
     model = question.models[option.model]
@@ -201,7 +201,7 @@ def evaluate_option(
 def _served(
     question: DesignQuestion, point: Point, option: Option, parts: ModelParts, layers: tuple[LayerTime, ...]
 ) -> tuple[ModelOutcome | None, float]:
-    """Of a served model: a batch in every copy, pass after pass."""
+    """The outcome of a served model: every copy runs one batch after another."""
     assert parts.served is not None
     counts, model = (1, *parts.counts, 1), question.models[option.model]
     pass_s = sum(n * layer.forward_s for n, layer in zip(counts, layers, strict=True))
@@ -235,7 +235,7 @@ def _served(
 def layer_times(
     question: DesignQuestion, point: Point, option: Option, store: ScheduleStore
 ) -> tuple[ModelParts, tuple[LayerTime, ...]] | None:
-    """The parts of an option's model and their scheduled seconds; None where its width does not split it."""
+    """The parts of an option's model and their scheduled seconds; None if the model does not split over its width."""
     parts = parts_of(question, option.model, option.split)
     return None if parts is None else (parts, tuple(_layer_times(question, point, option, parts, store)))
 
@@ -276,7 +276,7 @@ def _layer_times(
 
 
 def _scheduled_s(graph: OperatorGraph, a: Accelerator, key: Any, limit_s: float, store: ScheduleStore) -> Interval:
-    """Least and reached seconds of a layer's best schedule."""
+    """Lower bound and reached seconds of a layer's schedule."""
     known = store.seconds.get(key)
     if known is None or (known[0] < known[1] and limit_s > SCHEDULE_LIMIT_S):
         least, reached = makespan_s(graph, a, limit_s, store.blocks)
@@ -294,7 +294,7 @@ def placement_problem(
     *,
     least: bool,
 ) -> PlacementProblem:
-    """The model's layers with the seconds reached, or with the least proved."""
+    """The placement problem with the layers' reached seconds, or with their proved lower bounds (``least``)."""
 
     def layer(id_: int, k: int) -> PlacedLayer:
         part, time = parts.parts[k], times[k]
@@ -322,8 +322,8 @@ def placement_problem(
 
 
 def joules_per_token(question: DesignQuestion, point: Point, option: Option, step_s: float) -> float:
-    """Energy of a batch over its tokens [J]: what operators move and compute, and static power of all devices there
-    are, busy or not; so of all placements of an option the fastest takes the least."""
+    """Energy of a batch per token [J]: data movement and computation of the operators, and static power of all devices,
+    busy or not. So among placements of one option the fastest takes the least energy."""
     a = point.accelerator
     model = question.models[option.model]
     parts = parts_of(question, option.model, option.split)

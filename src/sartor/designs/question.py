@@ -1,4 +1,4 @@
-"""What `sartor design` is asked: models, devices, batch, budgets, an objective, and what the cost model counts."""
+"""The question to `sartor design`: models, devices, batch, budgets, an objective, and cost assumptions."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from sartor.units import Array, Floats
 
 HBM_USD_PER_GB = 10.0
 """Price of stacked memory per GB (10^9 bytes): 8 to 10 USD for HBM3E (asiatechfeed.com, "What is HBM memory", 2026,
-read 2026-11-21). Uncertain by a factor of two and by generation: give yours."""
+read 2026-11-21). Uncertain by a factor of two, and depends on the generation: give your own price."""
 
 
 EQUAL = 1e-9
-"""Relative difference below which two values count as one."""
+"""Relative difference below which two values count as equal."""
 BATCH_SIZES = tuple(2**i for i in range(11))
-"""Sequences that a copy of a served model takes at a time."""
+"""Batch sizes of a copy of a served model [sequences]."""
 LIMITS = {Phase.PREFILL: "ttft_ms", Phase.DECODE: "tpot_ms"}
-"""What limits the latency of a pass of each phase."""
+"""Option that limits the latency of a pass, by phase."""
 
 
 class Objective(StrEnum):
-    """What is to be as large as possible; the divisor is the candidate's own."""
+    """The quantity to maximize; divisors are the candidate's own area, power or cost."""
 
     THROUGHPUT = "throughput"
     PER_MM2 = "throughput_per_mm2"
     PER_WATT = "throughput_per_watt"
     PER_DOLLAR = "throughput_per_dollar"
-    """Of die and memory."""
+    """Throughput over the price of die and memory."""
     PER_OWNERSHIP_DOLLAR = "throughput_per_ownership_dollar"
-    """Of die, memory, package and the electricity of ``DesignCosts.years``."""
+    """Throughput over the cost of die, memory, package and the electricity of ``DesignCosts.years``."""
 
 
 class Mean(StrEnum):
-    """How several models' throughputs become one number, by their weights."""
+    """The weighted mean that combines several models' throughputs."""
 
     GEOMETRIC = "geometric"
     ARITHMETIC = "arithmetic"
-    """As published: the fastest model decides."""
+    """As published; the fastest model dominates."""
 
 
 class AreaModel(StrEnum):
     PUBLISHED = "published"
-    """The closed form of PHAZE at 22 nm: cores and buffers alone."""
+    """The closed form of PHAZE at 22 nm: only cores and buffers."""
     DIE = "die"
-    """With memory PHYs, links, network and control, at the candidate's node."""
+    """Also memory PHYs, links, network and control, at the candidate's node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class DesignModel:
     """A model to be trained or served: ``widths`` are the tensor-parallel degrees that may be used, ``expert_widths``
     the numbers of data-parallel copies that may share its experts (empty: powers of two that divide them).
 
-    Served, ``batch_sizes`` sequences are taken at a time, ``seq_len`` tokens of a prompt or one token after
-    ``context_len``, and one pass lasts at most ``latency_s``: the time to the first token, or per output token.
+    In serving, a pass computes a batch of ``batch_sizes`` sequences (``seq_len`` tokens of a prompt, or one token after
+    ``context_len``) in at most ``latency_s``: the time to the first token, or per output token.
     """
 
     name: str
@@ -110,7 +110,7 @@ class DesignModel:
 
 
 def expert_widths_of(shape: TransformerShape) -> tuple[int, ...]:
-    """Powers of two that divide the number of experts of every layer that has some; 1 for a model without."""
+    """Powers of two that divide the number of experts of every layer with experts; 1 for a model without."""
     ffns = [ffn for run in shape.main.runs for ffn in run.layer.all_ffns if isinstance(ffn, MoeFfn)]
     together = int(np.gcd.reduce([int(ffn.num_experts) for ffn in ffns])) if ffns else 1
     return tuple(2**i for i in range(together.bit_length()) if together % 2**i == 0)
@@ -118,16 +118,16 @@ def expert_widths_of(shape: TransformerShape) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Limits on a candidate; None: none."""
+    """Limits on a candidate; None: no limit."""
 
     area_mm2: float | None = None
     power_w: float | None = None
     hbm_bytes: float | None = None
-    """Of one device, at most."""
+    """Most memory of one device."""
     energy_j_per_token: float | None = None
-    """Of all devices over a step, their static power included, every model, at most."""
+    """Most energy of all devices per token, with their static power, for every model."""
     plausible: bool = True
-    """No chips that no one can build (``cost.chip.buildable``)."""
+    """Leave out chips that cannot be built (``cost.chip.buildable``)."""
 
     def __post_init__(self) -> None:
         for name in ("area_mm2", "power_w", "hbm_bytes", "energy_j_per_token"):
@@ -138,7 +138,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignCosts:
-    """What the cost model counts.
+    """Assumptions of the cost model.
 
     Mixed-precision Adam: 2 bytes of weight, 2 of gradient, 12 of fp32 main weight and moments (Rajbhandari et al. 2020,
     sec. 3.1), so six copies beside parameter and gradient. ``resync_factor``: a ring all-reduce of 16-bit gradients.
@@ -148,12 +148,12 @@ class DesignCosts:
     optimizer_copies: float = 6.0
     resync_factor: float = 2.0
     counts_update: bool = True
-    """The optimizer's step is paid."""
+    """Whether the step time includes the optimizer."""
     wafer_usd: float | None = None
     """Price of a processed wafer; None: that of the node in ``cost.technology`` (CSET 2020)."""
     hbm_usd_per_gb: float = HBM_USD_PER_GB
     years: float = YEARS
-    """How long a chip is in use."""
+    """Years of use of a chip."""
     usd_per_kwh: float = USD_PER_KWH
 
     def __post_init__(self) -> None:
@@ -181,7 +181,7 @@ class DesignQuestion:
     terms: PlacementTerms | None = None
     costs: DesignCosts = field(default_factory=DesignCosts)
     dtypes: tuple[DType, ...] = (DType.BF16,)
-    """Operand types of linear layers that a plan may choose, where the chip multiplies them."""
+    """Operand types of linear layers that a plan may choose, if the chip supports them."""
 
     def __post_init__(self) -> None:
         _whole("num_devices", self.num_devices)
@@ -206,7 +206,7 @@ class DesignQuestion:
 
     @property
     def num_ways(self) -> int:
-        """Batches that a served model may take, or microbatches and ways to recompute; the most of any model."""
+        """Number of batch sizes of a served model, or of microbatches and recomputations; the largest of any model."""
         trained = len(self.microbatch_sizes) * len(self.recomputes)
         return max(len(model.batch_sizes) if model.served else trained for model in self.models)
 
@@ -221,7 +221,7 @@ class DesignQuestion:
         return replace(self, models=tuple(replace(model, shape=shape, expert_widths=()) for model in self.models))
 
     def together(self, per_model: Floats) -> Floats:
-        """One number from sequences per second [models, ...]; 0 where a model does not fit."""
+        """The mean of sequences per second [models, ...]; 0 if a model does not fit."""
         rates = np.asarray(per_model, dtype=np.float64)
         weights = np.asarray(self.weights).reshape(-1, *([1] * (rates.ndim - 1)))
         if self.mean is Mean.ARITHMETIC:
@@ -232,7 +232,7 @@ class DesignQuestion:
         return float(whole) if np.ndim(whole) == 0 else whole
 
     def needed(self, together: Array, per_model: Array, m: int) -> Array:
-        """What model ``m`` must reach for all to reach ``together`` [...], the others reaching ``per_model``
+        """Rate that model ``m`` needs for the mean to be ``together`` [...], if the others have the rates ``per_model``
         [models, ...]."""
         others = np.delete(per_model, m, axis=0)
         weights = np.delete(np.asarray(self.weights), m).reshape(-1, *([1] * (others.ndim - 1)))

@@ -1,4 +1,4 @@
-"""What the joint search answers: the best point with its proof, what it cost to find, and what it is compared with."""
+"""The result of the joint search: the best point with its proof, the effort of the search, and baselines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sartor.designs.point import Evaluation
 
 
 class DesignStatus(StrEnum):
-    """``OPTIMAL``: no point of the space is better; ``FEASIBLE``: none is better than by the gap."""
+    """``OPTIMAL``: no point of the space is better; ``FEASIBLE``: none is better by more than the gap."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -19,7 +19,7 @@ class DesignStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """An evaluated point with its price and its objective, reached and at most."""
+    """An evaluated point with its price, its objective and an upper bound on it."""
 
     evaluation: Evaluation
     objective: float
@@ -28,31 +28,31 @@ class Ranked:
     power_w: float
     die_usd: float
     usd: float = 0.0
-    """Die and memory: what throughput per dollar is per; no packaging, test, margin, host or power supply."""
+    """Price of die and memory, the divisor of throughput per dollar; no package, test, margin, host or power supply."""
     ownership_usd: float = 0.0
-    """These with the package and the electricity of its years at peak power; no test, margin, host or network."""
+    """``usd`` plus package and electricity over the years of use at peak power; no test, margin, host or network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The search at one moment."""
+    """The state of the search at one moment."""
 
     seconds: float
     evaluated: int
     bound: float
     incumbent: float
     waiting: int = 0
-    """Points whose bound still exceeds the incumbent, among those bounded so far."""
+    """Bounded points with a bound that still exceeds the incumbent."""
     phase: str = "search"
     pruned: int = 0
-    """Points that a bound alone has ruled out so far."""
+    """Points ruled out by a bound so far."""
     left_s: float | None = None
-    """Seconds that what is left would take if no better point were found; None before anything is known."""
+    """Remaining seconds if no better point is found; None before anything is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Another way to choose, by the same cost model; ``ranked`` is None where nothing fits or it could not be run."""
+    """A baseline with the same cost model; ``ranked`` is None if nothing fits or it could not be run."""
 
     name: str
     ranked: Ranked | None
@@ -63,11 +63,11 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointResult:
-    """The best point of the space. ``upper_bound`` is what no point exceeds; ``gap`` = (upper_bound - best) / best.
+    """The best point of the space. ``upper_bound`` holds for all points; ``gap`` = (upper_bound - best) / best.
 
     ``num_candidates``: chips of the space, each counted once; ``space_size``: these times memories, microbatches and
-    recomputations. A point is a chip with a memory: of ``num_points``, ``evaluated`` were scheduled and placed, a bound
-    alone ruled out ``pruned``, budgets and what can be built ``left_out``, and ``waiting`` nobody has looked at.
+    recomputations. A point is a chip with a memory: of ``num_points``, ``evaluated`` were scheduled and placed,
+    ``pruned`` ruled out by a bound, ``left_out`` by budgets or because they cannot be built; ``waiting`` are open.
     """
 
     status: DesignStatus
@@ -87,7 +87,7 @@ class JointResult:
     pareto: tuple[Any, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     reasons: tuple[Any, ...] = ()
-    """By model, why the best beats the TPUv4-like point (`joint_why.Reason`), where baselines were asked for."""
+    """By model, why the best beats the TPUv4-like point (`designs.why.Reason`), if baselines were requested."""
     tightest: str = ""
     interrupted: bool = False
     assumptions: tuple[str, ...] = field(default=())

@@ -1,12 +1,12 @@
-"""Accelerator and plan searched together: bounds on everything, the best bound first, until nothing can be better.
+"""Joint search for accelerator and plan by branch and bound: the best bound first, until nothing can be better.
 
-Three bounds, each dearer and tighter than the one before: work over cores for every candidate at once; schedules and
-placements bounded for the candidates in the order of the first, in chunks; and the exact evaluation of the point with
-the largest bound, until that is no larger than the best value reached. What is returned is then proved.
+Three levels, each more costly and tighter: work over cores, for every candidate at once; bounds on schedules and
+placements, for chunks of candidates in the order of the first bound; and exact evaluation of the point with the largest
+bound, until no bound is larger than the best value found, which is then proved.
 
-The search asks for work (`joint_tasks`) in rounds, or with a few tasks ahead of the results. What it asks for hangs on
-the results taken before, in the order asked, never on who computed them or when they were there; so every executor
-finds the same answer by the same steps, and a search whose results were kept can be gone through again.
+The search submits tasks (`designs.tasks`) in rounds, or a few tasks ahead of the results. New tasks depend only on
+earlier results in the order of submission, never on which worker computed them or when. So every executor gets the same
+answer by the same steps, and a search with stored results can be replayed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sartor.interrupts import point
 __all__ = ["Candidates", "area_of", "candidates_of", "priced", "search_design"]
 
 RunTasks = Callable[[DesignQuestion, Sequence[Task]], Iterable[Result]]
-"""Who does the work: results in the order of the tasks, as they become known. Tasks may be added at the end of the
-sequence whenever a result has been given, so that nobody waits for the slowest of a round."""
+"""Function that runs tasks and yields results in the order of the tasks. Tasks may be appended to the sequence after
+each result, so that workers do not wait for the slowest task of a round."""
 
 
 def search_design(
@@ -49,10 +49,10 @@ def search_design(
 ) -> JointResult:
     """The best point of ``space`` for ``question`` with its proof, or the best found and its gap at the limit.
 
-    ``tolerance`` ends the search at that gap. ``floor`` is an objective reached elsewhere: where nothing exceeds it the
-    answer has no best but an upper bound. ``run`` does the work (`engine.run` has executors that do); by default it
-    is done here, one task after another. ``already_s`` is time spent on it before, counted to the seconds. Ctrl-C ends
-    the search, not the answer. Raises ``InputError`` for what cannot be asked.
+    ``tolerance`` ends the search at that gap. ``floor`` is an objective reached elsewhere: if nothing exceeds it, the
+    result has no best point, only an upper bound. ``run`` executes the tasks (see the executors of `engine.run`);
+    default: in this process, one after another. ``already_s`` is time spent before, added to the seconds. Ctrl-C ends
+    the search and returns the result so far. Raises ``InputError`` for an invalid question.
     """
     deadline = time.perf_counter() + time_limit_s
     ask = partial(run or partial(run_here, deadline=deadline), question)
@@ -69,16 +69,16 @@ def search_design(
 
 
 class OutOfTime(Exception):
-    """The limit came before the end."""
+    """The time limit was reached."""
 
 
 def run_here(question: DesignQuestion, tasks: Sequence[Task], *, deadline: float) -> Iterator[Result]:
-    """Every task in this process, given up when time is up."""
+    """Run every task in this process, until the deadline."""
     return (run_task(question, task, partial(in_time, deadline)) for task in tasks)
 
 
 def in_time(deadline: float) -> None:
-    """Raise `OutOfTime` behind the deadline, and ``KeyboardInterrupt`` after Ctrl-C."""
+    """Raise `OutOfTime` after the deadline, and ``KeyboardInterrupt`` after Ctrl-C."""
     point()
     if time.perf_counter() > deadline:
         raise OutOfTime
@@ -151,8 +151,8 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
 def _quickest_s(
     question: DesignQuestion, space: AcceleratorSpace, deadline: float, model: DesignModel
 ) -> tuple[float, bool]:
-    """Seconds of a served model's quickest pass on any chip, and whether that is proved: of one copy with the fewest
-    sequences that a copy takes, as more never last less. Copies that share experts are searched together."""
+    """Seconds of a served model's fastest pass on any chip, and whether they are proved. One copy with its smallest
+    batch suffices, since a larger one is never faster; copies that share experts are searched together."""
     quickest_s, proved = inf, True
     one = replace(model, latency_s=None, batch_sizes=(min(model.batch_sizes),))
     for width, experts in product(sorted(model.widths, reverse=True), model.expert_widths):

@@ -1,7 +1,7 @@
 """A model's own shape as axes of the design space: every shape of its size that the quality guard allows.
 
-Widths of the feed-forward part and of the vocabulary only add work: of shapes that agree in everything else and divide
-over the same devices, the narrowest takes no longer on any chip, so it alone stands for them.
+Widths of the feed-forward part and of the vocabulary only add work: among shapes that are equal otherwise and split
+over the same devices, the narrowest is at least as fast on every chip, so only this one is searched.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class ShapeVariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeAxes:
-    """Shapes of one size. ``variants``: the model as it is, then those that no other stands for."""
+    """Shapes of one size. ``variants``: the unchanged model, then the shapes to search (`narrowest`)."""
 
     variants: tuple[ShapeVariant, ...]
     num_shapes: int
-    """All of them, those that another stands for too."""
+    """Number of all shapes, including those that are not searched."""
     tolerance: float
-    """Share by which their parameters may differ from the model's."""
+    """Largest relative difference of their parameter counts from the model's."""
     assumptions: tuple[str, ...] = ()
 
 
@@ -82,10 +82,10 @@ def shape_axes(
 
 
 def narrowest(fields: dict[str, Array], degrees: int) -> Array:
-    """Positions of shapes that no narrower one stands for: one that is no wider in any of `WIDTHS`, equal in all else,
-    and whose widths have the same common divisors with ``degrees``."""
+    """Positions of shapes for which there is no narrower one: equal in all other fields, not wider in any of `WIDTHS`,
+    and with the same common divisors of its widths with ``degrees``."""
     wide = [name for name in WIDTHS if name in fields]
-    shared = [np.gcd(fields[name], degrees) for name in wide if name != "vocab_size"]  # which the trainer pads
+    shared = [np.gcd(fields[name], degrees) for name in wide if name != "vocab_size"]  # the trainer pads the vocabulary
     others = [values for name, values in fields.items() if name not in wide]
     _, kind = np.unique(np.stack([*others, *shared], axis=1), axis=0, return_inverse=True)
     order = np.lexsort((*(fields[name] for name in wide), kind.reshape(-1)))

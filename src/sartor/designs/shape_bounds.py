@@ -1,7 +1,7 @@
-"""Bounds of many shapes on many chips at once: operators of one structure, their sizes arrays over pairs of both.
+"""Bounds of many shapes on many chips at once: operators with the same structure and sizes as arrays over pairs.
 
-The bounds are those of `designs.bounds`; all pairs are priced in one array pass per split, and only what places layers
-on devices is counted shape by shape.
+The bounds are those of `designs.bounds`; all pairs are priced in one array pass per split, and only the placement of
+layers on devices is bounded shape by shape.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PAIRS = 65_536
 
 
 MOST_PAIRS = 2_000_000
-"""Pairs of shape and chip that are bounded together: 16 MB for each split."""
+"""Most pairs of shape and chip bounded together: 16 MB for each split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapePairs:
-    """Every shape of one model, in one phase or several, on every chip: the question and the lowered models of each
-    shape, and the candidates ``chips``. ``late`` says whether time ran out."""
+    """Every shape of one model, in one or several phases, on every chip: the question and the lowered models of each
+    shape, and the candidates ``chips``. ``late`` returns whether time has run out."""
 
     asked: Sequence[DesignQuestion]
     models: Sequence[tuple[LoweredModel, ...]]
@@ -51,14 +51,14 @@ class ShapePairs:
     late: Callable[[], bool]
 
     def most(self) -> Array:
-        """What the models of the best shape reach together on each chip [chips], by the first bound."""
+        """The first bound of the best shape, all models together, on each chip [chips]."""
         found = (np.stack([_best(self._first(some, m)) for m in self._numbers]) for some in self._blocks())
         together = [np.asarray(self.asked[0].together(each)).max(axis=0) for each in found]
         return np.asarray(np.max(together, axis=0))
 
     def bounds(self, hopes: Array) -> Array | None:
-        """What the models of each shape reach together at most [shapes, chips], by both bounds where the first leaves
-        more than ``hopes`` [chips]; None where time ran out."""
+        """Upper bounds of each shape, all models together [shapes, chips]: the second bound where the first exceeds
+        ``hopes`` [chips], else the first; None if time ran out."""
         found = []
         for some in self._blocks():
             each = self._bound(some, hopes)
@@ -76,7 +76,7 @@ class ShapePairs:
         return np.array_split(np.arange(len(self.asked)), blocks)
 
     def _bound(self, shapes: Array, hopes: Array) -> Array | None:
-        """The same of some shapes: the second bound of pairs that the first leaves, with the best of other models."""
+        """`bounds` of some shapes: second bounds of the pairs above ``hopes``, with the other models' best bounds."""
         together = self.asked[0].together
         first = [self._first(shapes, m) for m in self._numbers]
         best = np.stack([_best(each) for each in first])
@@ -97,7 +97,7 @@ class ShapePairs:
         return np.asarray(together(best))
 
     def _first(self, shapes: Array, m: int) -> dict[Split, Array]:
-        """First bounds [shapes, chips] of a model by split; 0 where that does not divide the shape."""
+        """First bounds [shapes, chips] of a model by split; 0 for shapes that the split does not divide."""
         found = {}
         for split in dict.fromkeys(split for s in shapes for split in self.models[s][m].parts):
             divided = np.array([split in self.models[s][m].parts for s in shapes])
@@ -112,7 +112,7 @@ class ShapePairs:
 
 
 def lowered_shapes(asked: Sequence[DesignQuestion], late: Callable[[], bool]) -> list[tuple[LoweredModel, ...]] | None:
-    """The models of each shape's question; None where time ran out."""
+    """The lowered models of each shape's question; None if time ran out."""
     models = []
     for each in asked:
         if late():
@@ -128,7 +128,7 @@ def _best(rates: dict[Split, Array]) -> Array:
 def first_rates(
     questions: Sequence[DesignQuestion], parts: Sequence[ModelParts], candidates: Candidates, chips: Array
 ) -> Array:
-    """`work_rates` [shapes, chips] of one split: parts and question of every shape, on the candidates ``chips``."""
+    """`work_rates` [shapes, chips] of one split, from the question and parts of every shape."""
     memory = float(candidates.hbm_bytes.max())
     rates = np.zeros((len(parts), len(chips)))
     few = max(PAIRS // len(chips), 1)
@@ -150,8 +150,8 @@ def second_rates(
     chip: Array,
     enough: Array,
 ) -> Array:
-    """`plan_rates` [pairs], the most over memories and recomputation, of shapes and candidates in pairs; where the
-    schedules alone keep the rate from exceeding ``enough`` [pairs], that bound."""
+    """`plan_rates` [pairs] of pairs of shape and candidate, the largest over memories and recomputation; where the
+    bound by schedules alone does not exceed ``enough`` [pairs], that bound."""
     memory = float(candidates.hbm_bytes.max())
     rates = np.zeros(len(shape))
     for start in range(0, len(shape), PAIRS // 16):
@@ -173,8 +173,8 @@ def second_rates(
 def pair_seconds(
     parts: Sequence[ModelParts], shape: Array, candidates: Candidates, chip: Array, seconds: Seconds
 ) -> tuple[Array, Array]:
-    """``seconds`` forward and backward [parts, pairs] of every part; shapes are of one structure or of a few. Infinite
-    where a chip does not multiply the split's type."""
+    """``seconds`` forward and backward [parts, pairs] of every part, for shapes with one or a few structures; infinite
+    if a chip does not support the split's type."""
     forward, backward = np.full((2, max(len(each.parts) for each in parts), len(shape)), np.inf)
     for where, accelerator in candidates.of_groups(chip):
         forward[:, where], backward[:, where] = stacked_seconds(parts, shape[where], accelerator, seconds)
@@ -184,7 +184,7 @@ def pair_seconds(
 def stacked_seconds(
     parts: Sequence[ModelParts], index: Array, candidates: Accelerator, seconds: Seconds
 ) -> tuple[Array, Array]:
-    """The same of parts of one model, ``index`` [pairs] each on a candidate [pairs] of its own."""
+    """`pair_seconds` for parts with one structure: pair i is ``parts[index[i]]`` on candidate i."""
     forward, backward = np.full((2, max(len(each.parts) for each in parts), len(index)), np.inf)
     for alike in _alike(parts):
         at = np.flatnonzero(np.isin(index, alike))
@@ -195,7 +195,7 @@ def stacked_seconds(
 
 
 def _stacked_parts(parts: Sequence[ModelParts], index: Array) -> ModelParts:
-    """Parts of one structure as one, of which candidate i is ``index[i]``; only its graphs mean anything."""
+    """Parts with one structure merged into arrays, with ``parts[index[i]]`` at i; only the graphs are meaningful."""
 
     def one(each: tuple[ModelPart, ...]) -> ModelPart:
         forward, backward = (stacked([getattr(p, way) for p in each], index) for way in ("forward", "backward"))
@@ -205,7 +205,7 @@ def _stacked_parts(parts: Sequence[ModelParts], index: Array) -> ModelParts:
 
 
 def _alike(parts: Sequence[ModelParts]) -> list[Array]:
-    """Positions of shapes whose parts have the same structure."""
+    """Positions of shapes, grouped by the structure of their parts."""
     found: dict[Any, list[int]] = {}
     for s, each in enumerate(parts):
         found.setdefault(tuple(_structure(g) for p in each.parts for g in (p.forward, p.backward)), []).append(s)
@@ -213,7 +213,7 @@ def _alike(parts: Sequence[ModelParts]) -> list[Array]:
 
 
 def _structure(graph: OperatorGraph) -> Any:
-    """What of a graph is no size."""
+    """Everything in a graph except sizes."""
     return graph.edges, tuple((type(op), op.count, *_words(op)) for op in graph.operators)
 
 
@@ -225,7 +225,7 @@ def _words(op: Operator) -> Iterator[Any]:
 
 
 def stacked(graphs: Sequence[OperatorGraph], index: Array) -> OperatorGraph:
-    """Graphs of one structure as one, of which candidate i is the graph ``index[i]``: sizes that differ are arrays."""
+    """Graphs with one structure merged into one, with ``graphs[index[i]]`` at i: sizes that differ become arrays."""
 
     def one(ops: tuple[Operator, ...]) -> Operator:
         changed: dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""Several models on one chip, each in the shape that is best for it: shapes, plans and chip in one proved search.
+"""Several models on one chip, each in its best shape: shapes, plans and chip in one proved search.
 
-What models reach together grows with what each of them reaches, so on a chip with its memory the best shape of a model
-is best whatever shapes the others have, and the mean of the best shapes' bounds is a bound of the chip. Chips wait by
-falling bound; on the first of them the shape of the largest bound is priced, of the model that is known least, until
-none that waits can be better. A model that is trained and served has one shape for both.
+The mean throughput grows with that of every model, so on a given chip and memory the best shape of a model does not
+depend on the other models' shapes, and the mean of the best shapes' bounds is a bound of the chip. Chips wait by
+falling bound. On the first of them, the model with the largest slack is chosen and its shape with the largest bound
+evaluated, until no waiting chip can be better. A model that is trained and served has one shape for both.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from sartor.units import Array
 
 Told = Callable[[Progress], None] | None
 LIMITS_S = (SCHEDULE_LIMIT_S, LONGEST_SCHEDULE_S)
-"""Seconds for the schedules of a shape on a chip: at first, and where they were not proved."""
+"""Seconds for the schedules of a shape on a chip: at first, and for a second try if they were not proved."""
 
 
 def families(question: DesignQuestion) -> list[tuple[int, ...]]:
-    """Numbers of the question's models, those of one shape together."""
+    """Indices of the question's models, grouped by shape."""
     shapes: list[Any] = []
     for model in question.models:
         shapes += [model.shape] if model.shape not in shapes else []
@@ -58,9 +58,9 @@ def search_with_family(
     deadline: float = float("inf"),
     told: Told = None,
 ) -> JointShapes | JointResult:
-    """The best chip with the best of all shapes of ``axes`` (of each of the `families`) and its proof; where the models
-    as they are fit nowhere or their search is interrupted, what that found. A study keeps the search of the models as
-    they are alone."""
+    """The best chip with the best of all shapes of ``axes`` (one for each of the `families`) and its proof; or the
+    result for the unchanged models if they fit nowhere or their search is interrupted. A study only stores the search
+    of the unchanged models."""
     start = time.perf_counter()
     as_it_is = search(question, space, "")
     if as_it_is.best is None or as_it_is.interrupted:
@@ -70,8 +70,8 @@ def search_with_family(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One model in all its shapes: ``numbers`` are its phases among the question's models; ``bounds`` [shapes, chips]
-    what these reach together at most."""
+    """One model in all its shapes: ``numbers`` are the indices of its phases among the question's models, ``bounds``
+    [shapes, chips] the upper bounds of these phases together."""
 
     numbers: tuple[int, ...]
     asked: Sequence[DesignQuestion]
@@ -82,8 +82,8 @@ class _Member:
 
 @dataclass(slots=True)
 class _Known:
-    """One model on one chip with its memory: what each shape reaches at most [shapes], how often it was priced, and the
-    best so far."""
+    """One model on one chip with its memory: upper bound and number of evaluations of each shape [shapes], and the best
+    so far."""
 
     most: Array
     tried: Array
@@ -97,12 +97,12 @@ class _Known:
 
     @property
     def is_open(self) -> bool:
-        """Some shape may reach more, and there is more time for it."""
+        """Whether some shape may be better and may be evaluated (again)."""
         return self.bound > self.rate * (1 + EQUAL) and self.tried[self.most.argmax()] < len(LIMITS_S)
 
 
 Spot = tuple[int, int]
-"""A chip's place among those worth a look, and its memory's among the candidates'."""
+"""A chip's position among the chips searched, and its memory's among the candidates' memories."""
 
 
 @dataclass
@@ -133,12 +133,12 @@ class _Family:
         self.best: Spot | None = None
 
     def _as_one(self, numbers: tuple[int, ...]) -> DesignModel:
-        """A model with the weights of all its phases."""
+        """The model, with the summed weights of all its phases."""
         models = [self.question.models[m] for m in numbers]
         return replace(models[0], weight=sum(model.weight for model in models))
 
     def answer(self) -> JointShapes:
-        """All chips, then the one that is best for the models as they are."""
+        """Search all chips, then the chip that is best for the unchanged models."""
         in_turn = None
         try:
             if self._bound():
@@ -179,7 +179,7 @@ class _Family:
     # Bounds
 
     def _bound(self) -> bool:
-        """Bounds of all shapes of every model on every chip; False where time ran out."""
+        """Compute bounds of all shapes of every model on every chip; False if time ran out."""
         divisor = self.candidates.least_divisor[self.chips]
         every = [self._pairs(numbers, axes) for numbers, axes in zip(self.numbers, self.axes, strict=True)]
         pairs = [each for each in every if each is not None]
@@ -195,7 +195,7 @@ class _Family:
         return True
 
     def _pairs(self, numbers: tuple[int, ...], axes: ShapeAxes) -> ShapePairs | None:
-        """One model's shapes on all chips; None where time ran out."""
+        """One model's shapes on all chips; None if time ran out."""
         models = tuple(self.question.models[m] for m in numbers)
         own = replace(self.question, models=models, objective=Objective.THROUGHPUT)
         asked = [with_shape(own, variant) for variant in axes.variants]
@@ -205,7 +205,7 @@ class _Family:
         return ShapePairs(asked=asked, models=lowered, candidates=self.candidates, chips=self.chips, late=self._late)
 
     def _memories(self, c: int) -> Iterator[int]:
-        """Memories of a chip that no larger one at no more cost stands for."""
+        """Memories of a chip without those for which a larger one costs no more."""
         hbm, divisor = (column[:, self.chips[c]] for column in (self.candidates.hbm_bytes, self.candidates.divisor))
         for h in np.flatnonzero(hbm > 0).tolist():
             better = (hbm >= hbm[h]) & (divisor <= divisor[h]) & ((hbm > hbm[h]) | (np.arange(len(hbm)) < h))
@@ -219,7 +219,7 @@ class _Family:
     # Search
 
     def _best_of(self, spots: Sequence[Spot]) -> tuple[float, float, Spot | None]:
-        """The most that the models reach together, what they reach at most, and where (None: as they are)."""
+        """The best objective over ``spots``, its upper bound, and the best spot (None: the unchanged models)."""
         value, closed, search = self.least, 0.0, len(spots) > 1
         best: Spot | None = None
         for spot in self.known.keys() & spots:
@@ -263,7 +263,7 @@ class _Family:
         return float(self.whole.together(np.array(rates))) / float(self.candidates.divisor[h, self.chips[c]])
 
     def _price(self, spot: Spot, m: int) -> None:
-        """The shape of a model that may reach most, priced on a chip, with more time where it was before."""
+        """Evaluate the model's shape with the largest bound on a chip, with a larger time limit at the second try."""
         known, member, there = self.known[spot][m], self.members[m], self._point(spot)
         s = int(known.most.argmax())
         store = member.stores.setdefault(s, ScheduleStore())
@@ -341,7 +341,7 @@ class _Family:
 
 
 def _slack(known: _Known) -> float:
-    """How much more than the best so far a model may reach where it is open."""
+    """A model's bound over its best rate; 0 if no shape is open."""
     if not known.is_open:
         return 0.0
     return known.bound / known.rate if known.rate else float("inf")

@@ -1,6 +1,6 @@
-"""Pairs of a shape and a chip that wait: for their second bound, or with it to be evaluated, the best bound first.
+"""Queue of pairs of shape and chip that wait for their second bound or for evaluation, the best bound first.
 
-It asks for work and takes results as `designs.state` does, so every executor takes the same steps to the same answer.
+It submits tasks and takes results like `designs.state`, so every executor gets the same answer by the same steps.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array
 
 Spot = tuple[int, int]
-"""A pair's number, and its memory's among the candidates'."""
+"""Indices of a pair and of its memory among the candidates' memories."""
 
 FIRST_ROUND, ROUND = 64, 512
-"""Pairs that get their second bound at a time: a few first, to have something to beat."""
+"""Pairs that get their second bound at a time: a few first, to get an incumbent early."""
 OF_ONE_TASK = 64
-"""Pairs of one task of the second bound: some tenths of a second."""
+"""Pairs per task of the second bound: some tenths of a second."""
 MOST_BLUNT = 64
-"""Waiting pairs of which all rows get the second bound at a time."""
+"""Waiting pairs for which all rows get their second bound at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Numbers of ``shape`` and ``chip`` [pairs], and what each row reaches at most [rows, pairs]: by the first bound
-    where ``blunt``."""
+    """Indices of ``shape`` and ``chip`` [pairs], and upper bounds ``rates`` of each row [rows, pairs]: the first bound
+    where ``blunt``, else the second."""
 
     shape: Array
     chip: Array
     rates: Array
     blunt: Array
     others: float
-    """What pairs that were left out reach at most."""
+    """Upper bound of the pairs that were left out."""
 
 
 def no_pairs(rows: int) -> Pairs:
-    """None, of so many rows."""
+    """No pairs, with this number of rows."""
     return pairs_of([], rows)
 
 
 def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
-    """Of what tasks of the first bound gave."""
+    """Pairs from the results of first-bound tasks."""
     every = np.concatenate([np.zeros((2 + rows, 0)), *(each[:, 1:] for each in first)], axis=1)
     shape, chip = every[:2].astype(np.int64)
     others = max((float(each[0, 0]) for each in first), default=0.0)
@@ -61,7 +61,7 @@ def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
 
 @dataclass(kw_only=True)
 class ShapeQueue:
-    """What waits, what is in flight, and the best so far. ``names`` are the candidates' numbers in the whole space;
+    """Waiting points, points in flight, and the best so far. ``names`` are the candidates' indices in the whole space;
     ``ranked`` may be shared by several queues over the same pairs."""
 
     question: DesignQuestion
@@ -74,34 +74,34 @@ class ShapeQueue:
     tolerance: float
     best: Ranked | None
     best_spot: Spot | None = None
-    """Where that is; None: in the model as it is."""
+    """Pair and memory of ``best``; None: the unchanged model."""
     order: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     memories: dict[int, list[int]] = field(default_factory=dict)
-    """Of each chip, those worth a look."""
+    """Memories to evaluate, by chip."""
     at: int = 0
     rounds: int = 0
     heap: list[tuple[float, int, int]] = field(default_factory=list)
     in_flight: dict[Spot, float] = field(default_factory=dict)
     again: dict[Spot, float] = field(default_factory=dict)
-    """Seconds for a schedule of points that had too few before."""
+    """Larger time limits for schedules of points that had too little time before."""
     schedules: dict[int, dict[str, Interval]] = field(default_factory=dict)
     falling: Array = field(default_factory=lambda: np.zeros(0))
     firsts: int = 0
     asked: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Pairs whose second bounds are being computed, in the order of the tasks."""
+    """Pairs with second bounds being computed, in the order of the tasks."""
     sharp: set[int] = field(default_factory=set)
-    """Pairs of which every row that leaves hope has its second bound."""
+    """Pairs for which every row that may beat the incumbent has its second bound."""
     given_up: float = 0.0
     dropped: float = 0.0
-    """Largest bound that was within the tolerance of what was reached, and so never looked at."""
+    """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
     known: bool = False
 
     def all_memories(self, some: Array) -> None:
-        """Look at these pairs with every memory that no larger one at no more cost stands for."""
+        """Search these pairs with every memory except those for which a larger one costs no more."""
         self._look(some, {c: list(self._memories(c)) for c in range(len(self.candidates))})
 
     def one_memory(self, some: Array, memory: int) -> None:
-        """Look at these pairs with that memory alone."""
+        """Search these pairs with only this memory."""
         self._look(some, {c: [memory] for c in range(len(self.candidates))})
 
     def _look(self, some: Array, memories: dict[int, list[int]]) -> None:
@@ -130,7 +130,7 @@ class ShapeQueue:
         return self.best.objective if self.best else 0.0
 
     def enough(self) -> float:
-        """A bound no larger than this needs no look."""
+        """Points with a bound up to this value need not be evaluated."""
         return self.value() * (1 + max(self.tolerance, EQUAL))
 
     def top(self) -> float:
@@ -140,31 +140,31 @@ class ShapeQueue:
         return float(self.falling[self.at]) if self.at < len(self.order) else 0.0
 
     def bound(self) -> float:
-        """What no pair exceeds; inf before anything is known."""
+        """Upper bound on all pairs; inf before anything is known."""
         if not self.known:
             return float("inf")
         return max(self.top(), self.next_first(), self.given_up, self.dropped, *self.in_flight.values(), self.value())
 
     def early(self) -> bool:
-        """Whether the best waiting pair is worth a look before the rest is bounded, as in `designs.bounding`."""
+        """Whether to evaluate the best waiting pair before bounding the rest, as in `designs.bounding`."""
         return self.rounds == 1
 
     def waiting(self) -> int:
-        """Points that may be better."""
+        """Number of points that may beat the incumbent."""
         later = self.order[self.at :][self.falling[self.at :] > self.enough()] if self.known else self.order
         return (
             len(self.heap) + len(self.in_flight) + sum(len(self.memories[c]) for c in self.pairs.chip[later].tolist())
         )
 
     def _joint(self, pairs: Array) -> Array:
-        """Bounds [pairs] with the memory at which the objective is per least."""
+        """Bounds [pairs] on the objective, with the memory that has the least divisor."""
         divisor = self.candidates.least_divisor[self.pairs.chip[pairs]]
         return together(self.question, self.rows, self.pairs.rates[:, pairs]) / divisor
 
     # Second bounds
 
     def second_tasks(self) -> list[Task]:
-        """Of the next pairs in the order of their first bounds."""
+        """Second-bound tasks for the next pairs in the order of their first bounds."""
         size = ROUND if self.rounds else self.firsts
         some = self.order[self.at : self.at + size]
         self.at, self.rounds = self.at + size, self.rounds + 1
@@ -172,7 +172,7 @@ class ShapeQueue:
         return self._tasks(every=False)
 
     def blunt_tasks(self) -> list[Task]:
-        """Of what the best waiting pairs were spared so far."""
+        """Tasks for the remaining second bounds of the best waiting pairs."""
         if self.top() <= self.enough() or self.heap[0][1] in self.sharp:
             return []
         first = dict.fromkeys(pair for _, pair, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if pair not in self.sharp)
@@ -182,7 +182,7 @@ class ShapeQueue:
         return self._tasks(every=True)
 
     def _hopeful(self, some: Array) -> Array:
-        """Which of the pairs leave hope; of the others keep the largest bound."""
+        """Mask of the pairs that may beat the incumbent; remembers the largest bound of the others."""
         bounds = self._joint(some)
         self._drop(bounds)
         return bounds > self.enough()
@@ -191,7 +191,7 @@ class ShapeQueue:
         self.dropped = max(self.dropped, float(bounds[bounds <= self.enough()].max(initial=0.0)))
 
     def _tasks(self, *, every: bool) -> list[Task]:
-        """Second bounds of the pairs asked, those of one shape together."""
+        """Second-bound tasks for ``asked``, with pairs of one shape together."""
         self.asked = self.asked[np.argsort(self.pairs.shape[self.asked], kind="stable")]
         few = max(-(-len(self.asked) // OF_ONE_TASK), 1)
         return [self._task(some, every=every) for some in np.array_split(self.asked, few) if len(some)]
@@ -212,7 +212,7 @@ class ShapeQueue:
         )
 
     def sharpen(self, results: Iterable[Result]) -> None:
-        """Remember what was asked, and which pairs are worth a look now."""
+        """Store the second bounds of ``asked`` and queue the points that may beat the incumbent."""
         found = [np.asarray(result) for result in results]
         if found:
             rates, blunt = np.concatenate(found, axis=2)
@@ -236,7 +236,7 @@ class ShapeQueue:
     # Points
 
     def point_tasks(self) -> list[Task]:
-        """Pairs whose waiting points have the largest bounds, until as many are in flight as may be."""
+        """Tasks for the pairs with the largest bounds of waiting points, up to the limit of pairs in flight."""
         window, tasks = min(MOST_POINTS, max(LEAST_POINTS, len(self.ranked) // 4)), list[Task]()
         busy = {pair for pair, _ in self.in_flight}
         while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_first()):
@@ -248,7 +248,7 @@ class ShapeQueue:
         return tasks
 
     def _point_task(self, pair: int) -> ShapeTask:
-        """All points of a pair that wait, for they share its schedules."""
+        """All waiting points of a pair in one task, since they share its schedules."""
         mine = sorted(each for each in self.heap if each[1] == pair and -each[0] > self.enough())
         self.heap = [each for each in self.heap if each[1] != pair]
         heapq.heapify(self.heap)
@@ -276,7 +276,7 @@ class ShapeQueue:
                 yield Option(model=m, split=split, recompute=recompute, bound=most)
 
     def add(self, result: Result) -> None:
-        """Keep what the points of a pair reached; one that may reach more waits with its new bound and more time."""
+        """Store the evaluated points of a pair; a point that may still be better waits again with a longer limit."""
         assert isinstance(result, EvaluatedPoints)
         for evaluation in result.evaluations:
             pair, h = self._spot(evaluation)
@@ -284,7 +284,7 @@ class ShapeQueue:
             self._add(pair, h, evaluation)
 
     def _spot(self, evaluation: Evaluation) -> Spot:
-        """Of the points in flight, the first asked: results come in that order."""
+        """The matching point in flight that was submitted first: results come in that order."""
         point = evaluation.point
         return next(
             (pair, h)

@@ -1,6 +1,6 @@
-"""Units of work of a search over shapes, as `designs.tasks` has them for chips: bounds of many shapes on many chips.
+"""Tasks of a search over shapes, like `designs.tasks` for chips: bounds of many shapes on many chips.
 
-A pair is a shape on a chip. Its bounds have a row for every way to run a model (`Row`), the same rows for every shape.
+A pair is a shape on a chip. Its bounds have one row per model and split (`Row`), the same rows for every shape.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sartor.model.shape import TransformerShape
 from sartor.units import Array
 
 Row = tuple[int, Split]
-"""A model's number, and how it is cut."""
+"""A model's index and its split."""
 
 
 def rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tuple[Row, ...]:
-    """The rows of some shape or other."""
+    """The rows that occur for any of the shapes."""
     every = dict[Row, None]()
     for shape in shapes:
         asked = question.with_shape(shape)
@@ -35,8 +35,8 @@ def rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstPairs:
-    """First bounds of all ``shapes`` on all ``candidates`` that leave more than ``hopes`` [candidates]; the number of
-    the first shape is ``start``."""
+    """First bounds of all ``shapes`` on all ``candidates``, kept if they exceed ``hopes`` [candidates]; ``start`` is
+    the index of the first shape."""
 
     start: int
     shapes: tuple[TransformerShape, ...]
@@ -49,8 +49,8 @@ class FirstPairs:
         return f"first {self.start} {len(self.shapes)} {_digest(self.hopes)}"
 
     def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
-        """[2 + rows, 1 + pairs]: number of the shape, place of the chip, and what each row reaches at most; 0 where it
-        does not divide the shape. First of all, in the first row, what the pairs that are left out reach at most."""
+        """[2 + rows, 1 + pairs]: index of the shape, position of the chip, and the bound of each row (0 if the split
+        does not divide the shape). The first column has, in its first row, the upper bound of all pairs left out."""
         chips = np.arange(len(self.candidates))
         rates = np.zeros((len(self.rows), len(self.shapes), len(chips)))
         asked = [question.with_shape(shape) for shape in self.shapes]
@@ -71,9 +71,9 @@ class FirstPairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondPairs:
-    """Second bounds of pairs of a number ``shape`` of ``shapes`` and a ``chip`` of ``candidates``, whose ``rates``
-    [rows, pairs] are first bounds where they are ``blunt``: of the row that may be best, until that one is sharp or
-    does not exceed ``hopes`` [pairs]; or of ``every`` row that does."""
+    """Second bounds of pairs of ``shape`` (index into ``shapes``) and ``chip`` (into ``candidates``). ``rates`` [rows,
+    pairs] are first bounds where ``blunt``. The best blunt row is bounded repeatedly, until the best row has its second
+    bound or the pair does not exceed ``hopes`` [pairs]; with ``every``, all rows that exceed it are."""
 
     shapes: tuple[TransformerShape, ...]
     rows: tuple[Row, ...]
@@ -90,7 +90,7 @@ class SecondPairs:
         return f"second {self.every} {_digest(self.shape, self.chip, self.rates, self.blunt, self.hopes)}"
 
     def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
-        """[2, rows, pairs]: rates, and which of them are blunt still."""
+        """[2, rows, pairs]: rates, and which of them are still first bounds."""
         asked = [question.with_shape(shape) for shape in self.shapes]
         rates, blunt = self.rates.copy(), self.blunt.copy()
         todo = self._every if self.every else self._best
@@ -104,7 +104,7 @@ class SecondPairs:
         return np.stack([rates, blunt.astype(np.float64)])
 
     def _best(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
-        """The blunt rows [rows, pairs] that are the best of their model, where that leaves hope."""
+        """Mask [rows, pairs] of blunt rows that are the best of their model, for pairs above ``hopes``."""
         hopeful = together(question, self.rows, rates) > self.hopes
         wanted, of_model = np.zeros(blunt.shape, dtype=bool), _models(self.rows)
         for m in range(len(question.models)):
@@ -113,7 +113,7 @@ class SecondPairs:
         return np.asarray(wanted & blunt & hopeful)
 
     def _every(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
-        """All blunt rows that leave hope with the best rows of other models."""
+        """Mask of all blunt rows that exceed ``hopes`` together with the best rows of the other models."""
         best, wanted = best_rows(question, self.rows, rates), blunt.copy()
         for r, (m, _) in enumerate(self.rows):
             joint = question.together(np.concatenate([best[:m], rates[r][None], best[m + 1 :]]))
@@ -121,13 +121,13 @@ class SecondPairs:
         return wanted
 
     def _second(self, asked: Sequence[DesignQuestion], m: int, row: Array, at: Array) -> Array:
-        """Second bounds of some rows [...] of a model, each for one of the pairs [...]: all in one array pass."""
+        """Second bounds of rows ``row`` [...] of model ``m`` for pairs ``at`` [...], in one array pass."""
         both, place = np.unique(np.stack([self.shape[at], row]), axis=1, return_inverse=True)
         parts = [parts_of(asked[s], m, self.rows[r][1]) for s, r in both.T.tolist()]
         enough = self.hopes[at] if len(asked[0].models) == 1 else np.zeros(len(at))
         return second_rates(
             [asked[s] for s in both[0].tolist()],
-            [each for each in parts if each is not None],  # what divides no shape reaches nothing, and leaves no hope
+            [each for each in parts if each is not None],  # splits that do not divide a shape have rate 0: none here
             self.candidates,
             place.reshape(-1),
             self.chip[at],
@@ -139,12 +139,12 @@ PairTask = FirstPairs | SecondPairs
 
 
 def together(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
-    """What the best rows of all models reach together [...] of rates [rows, ...]."""
+    """Rates of all models together [...], each with its best row, from rates [rows, ...]."""
     return np.asarray(question.together(best_rows(question, rows, rates)))
 
 
 def best_rows(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
-    """Of every model [models, ...]."""
+    """The best row's rate of every model [models, ...]."""
     of_model = _models(rows)
     return np.stack([rates[of_model == m].max(axis=0, initial=0.0) for m in range(len(question.models))])
 

@@ -1,7 +1,7 @@
-"""Accelerator, plan and the model's own shape searched together: shapes of equal size as one more axis.
+"""Joint search for accelerator, plan and the model's shape: shapes of equal size are one more axis.
 
-Every shape has its best chip over the whole space, proved; then all shapes meet all of these chips (and a fleet that
-is there already) under all plans that win somewhere: what each pairing costs against the best of its kind.
+The best chip of every shape is proved over the whole space; then all shapes are evaluated on all these chips (and on an
+existing fleet) under all plans that are best somewhere, to see what each pairing loses against the best.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sartor.units import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeDesign:
-    """Shapes, chips and plans against each other. Regrets are shares of throughput lost, 0 for the best.
+    """All pairings of shapes, chips and plans. Regrets are shares of throughput lost, 0 for the best.
 
     ``rates`` [shapes, chips, plans] sequences/s (0: does not fit), ``reached`` [shapes, chips] with the plan searched,
     ``best_rate`` [shapes] the most on any chip of the space.
@@ -46,28 +46,28 @@ class ShapeDesign:
 
     variants: tuple[ShapeVariant, ...]
     results: tuple[JointResult, ...]
-    """By shape: its best chip and plan over the whole space."""
+    """Best chip and plan over the whole space, by shape."""
     chips: tuple[NamedChip, ...]
-    """The best chips of the shapes, each once, the best for all of them together, then the fleet."""
+    """The distinct best chips of the shapes, the best chip for all of them together, then the fleet."""
     fleet: tuple[float, ...]
-    """Weight of each chip in the fleet; all zero without one: then every chip counts alike."""
+    """Weight of each chip in the fleet; without a fleet all zero, and chips count equally."""
     plans: tuple[tuple[Split, Recompute], ...]
     rates: Array
     reached: Array
     best_rate: Array
     family: JointResult
-    """The best chip for all shapes together: geometric mean over the whole space."""
+    """The best chip for all shapes together, by geometric mean."""
     seconds: float
 
     @property
     def status(self) -> DesignStatus:
-        """Optimal if the search of every shape is."""
+        """Optimal if the search of every shape is optimal."""
         every = {result.status for result in self.results}
         return DesignStatus.OPTIMAL if every == {DesignStatus.OPTIMAL} else DesignStatus.FEASIBLE
 
     @property
     def best(self) -> tuple[int, float]:
-        """The best shape of all with its best chip: index and sequences/s."""
+        """The best shape with its best chip: index and sequences/s."""
         return int(self.best_rate.argmax()), float(self.best_rate.max())
 
     @property
@@ -77,7 +77,7 @@ class ShapeDesign:
 
     @property
     def shape_regret(self) -> Array:
-        """[shapes, chips]: what a chip loses by a shape against its own best shape."""
+        """[shapes, chips]: what a chip loses with a shape against its own best shape."""
         return _regret(self.reached, self.reached.max(axis=0, keepdims=True))
 
     @property
@@ -87,19 +87,19 @@ class ShapeDesign:
 
     @property
     def chip_for_family(self) -> int:
-        """The chip of the space on which the shape that loses most loses least."""
+        """The chip of the space with the smallest worst-case regret over the shapes."""
         of_space = np.asarray(self.fleet) == 0
         return int(np.where(of_space, self.chip_regret.max(axis=0), np.inf).argmin())
 
     @property
     def best_shape(self) -> Array:
-        """[chips]: the fastest shape on each."""
+        """[chips]: the fastest shape on each chip."""
         return np.asarray(self.reached.argmax(axis=0))
 
     @property
     def fleet_shape(self) -> tuple[int, float]:
-        """The shape whose largest weighted regret over the fleet's chips is least, and that regret (weights are scaled
-        so that the largest is 1)."""
+        """The shape with the smallest worst-case weighted regret over the fleet's chips, and that regret (weights are
+        scaled so that the largest is 1)."""
         weights = np.asarray(self.fleet) if any(self.fleet) else np.ones(len(self.chips))
         worst = (self.shape_regret * weights / weights.max()).max(axis=1)
         return int(worst.argmin()), float(worst.min())
@@ -113,8 +113,8 @@ def _regret(value: Array, best: Array) -> Array:
 def shape_variants(
     shape: TransformerShape, seq_len: int, gpus: Sequence[Gpu], count: int, params_tolerance: float = 0.01
 ) -> tuple[ShapeVariant, ...]:
-    """The model and up to ``count`` shapes of its size: the fastest to train on each of ``gpus``, then the best in
-    general, as the shape search finds them. Raises ``InputError``."""
+    """The model and up to ``count`` shapes of its size from the shape search: the fastest to train on each of ``gpus``,
+    then the best overall. Raises ``InputError``."""
     if count < 1:
         raise InputError("shapes", count, "must be a whole number of at least 1", "4")
     workload = Workload(shape=shape, seq_len=seq_len)
@@ -142,10 +142,10 @@ def search_design_shapes(
 ) -> ShapeDesign:
     """Every shape of ``variants`` in place of the question's model, on the whole space; then shapes x chips x plans.
 
-    ``fleet``: chips that are there already, with their weights. ``search`` replaces `search_design` (an executor, a
-    time limit), ``keep`` may have pairings of shape, chip and plan.
+    ``fleet``: existing chips with their weights. ``search`` replaces `search_design` (to add an executor or a time
+    limit), ``keep`` may have stored pairings of shape, chip and plan.
 
-    Raises ``InputError`` with several models, or where no shape fits anywhere.
+    Raises ``InputError`` for several models, or if no shape fits anywhere.
     """
     if len(question.models) != 1:
         raise InputError("shapes", f"{len(question.models)} models", "asks about one model", "one model")
@@ -201,7 +201,7 @@ ALL = "all shapes"
 
 
 def _chips(results: Sequence[JointResult]) -> list[NamedChip]:
-    """The best chips, each once, named by the shapes they are best for."""
+    """The distinct best chips, named by the shapes they are best for."""
     found: dict[Any, tuple[list[str], NamedChip]] = {}
     for i, result in enumerate(results):
         if result.best is None:
@@ -230,12 +230,12 @@ def _searched(question: DesignQuestion, chip: NamedChip) -> ModelOutcome | None:
 
 
 def _told(chip: NamedChip, *more: object) -> str:
-    """A chip, and what else a pairing hangs on, in a word."""
+    """The `Keep` key of a pairing: the chip and whatever else the pairing depends on."""
     return f"on {chip.name} {hashlib.sha256(repr((chip, *more)).encode()).hexdigest()[:12]}"
 
 
 def _by_plan(question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[Split, Recompute]]) -> tuple[float, ...]:
-    """Sequences per second of the model on the chip with each plan's split and recomputation, placement searched."""
+    """Sequences per second of the model on the chip with each plan's split and recomputation and the best placement."""
     store, out = ScheduleStore(), []
     for split, recompute in plans:
         best = 0.0

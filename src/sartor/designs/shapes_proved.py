@@ -1,9 +1,9 @@
-"""Shape, plan and chip in one proved search: every shape of the model's size on every chip of the space.
+"""One proved search for shape, plan and chip: every shape of the model's size on every chip of the space.
 
-A chip that another of the space beats in cores and buffer, all else alike, needs no look. On the others every shape has
-the first bound of `designs.bounds`, many pairs of shape and chip in one array pass. Pairs then go the way of
-`designs.search`: the second bound by falling first one, few at first, then points by falling bound, evaluated exactly
-(`designs.shape_queue`). What ends the search is the proof: no pair left can be better.
+Chips that another chip beats in cores and buffer, all else equal, are left out. On the others every shape gets the
+first bound of `designs.bounds`, many pairs of shape and chip in one array pass. Pairs are then searched as in
+`designs.search` (see `designs.shape_queue`): second bounds in the order of the first, few at first, then exact
+evaluation in the order of the bounds. The search ends with a proof that no remaining pair can be better.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from sartor.units import Array
 Told = Callable[[Progress], None] | None
 
 SHAPES = 32
-"""Shapes of one task of the first bound: a second or two."""
+"""Shapes per task of the first bound: a second or two."""
 
 MORE = ("num_tensor_cores", "num_vector_cores", "global_buffer_bytes")
-"""Fields of which more is never slower, all others alike."""
+"""Fields for which a larger value is never slower, with all others equal."""
 MOST_ALIKE = 4096
-"""Chips alike in all other fields that are compared with each other; of more, all are kept."""
+"""Most chips equal in all other fields that are compared with each other; of larger groups, all are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestShape:
-    """The shapes of one model's size, and the best of them."""
+    """All shapes of one model's size, and the best of them."""
 
     model: str
     axes: ShapeAxes
@@ -50,28 +50,28 @@ class BestShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointShapes:
-    """The best shape with its chip and plan. ``result`` counts the points of all shapes; ``question`` is that of the
-    best one."""
+    """The best shape with its chip and plan. ``result`` counts the points of all shapes; ``question`` has the best
+    shape."""
 
     shapes: tuple[BestShape, ...]
-    """One of every model, with one for all its phases."""
+    """One entry per model, for all its phases together."""
     question: DesignQuestion
     result: JointResult
     as_it_is: JointResult
-    """The model's own shape on the whole space."""
+    """The result for the model's own shape on the whole space."""
     in_turn: float | None
-    """Objective of the best shape for the chip that is best for the model as it is; None: there was no time for it."""
+    """Objective of the best shape on the chip that is best for the unchanged model; None if there was no time."""
     searched: int
-    """Shapes that their bounds did not rule out."""
+    """Number of shapes not ruled out by bounds."""
 
     @property
     def gain(self) -> float:
-        """The objective against that of the model as it is with its best chip."""
+        """The objective over that of the unchanged model with its best chip."""
         return _value(self.result) / _value(self.as_it_is)
 
     @property
     def gain_over_turns(self) -> float | None:
-        """The objective against that of the chip first and then the shape."""
+        """The objective over that of choosing first the chip, then the shape."""
         return None if self.in_turn is None else _value(self.result) / self.in_turn
 
 
@@ -90,12 +90,12 @@ def search_with_shapes(
     deadline: float = float("inf"),
     told: Told = None,
 ) -> JointShapes | JointResult:
-    """The best of all shapes of ``axes`` in place of the question's own, over the whole space, with its proof; where
-    the model as it is fits nowhere or its search is interrupted, what that found. A model that is trained and served
+    """The best of all shapes of ``axes`` in place of the question's own, over the whole space, with its proof; or the
+    result for the unchanged model if it fits nowhere or its search is interrupted. A model that is trained and served
     has one shape for both.
 
-    ``search`` replaces `search_design`, ``run`` does the work as there; both end by themselves at the ``deadline`` (of
-    ``time.perf_counter``).
+    ``search`` replaces `search_design`, ``run`` executes tasks as there; both must end by themselves at ``deadline``
+    (of ``time.perf_counter``).
     """
     start = time.perf_counter()
     as_it_is = search(question, space, "")
@@ -121,7 +121,7 @@ def with_shape(question: DesignQuestion, variant: ShapeVariant) -> DesignQuestio
 
 @dataclass
 class _Shapes:
-    """What is known of each shape of ``axes`` on a space, and the best so far."""
+    """The state of the search over all shapes of ``axes``, and the best so far."""
 
     question: DesignQuestion
     axes: ShapeAxes
@@ -134,7 +134,7 @@ class _Shapes:
     told: Told
     ranked: dict[Spot, Ranked] = field(default_factory=dict)
     in_turn: float | None = None
-    """Objective of the best shape for the chip and memory that are best for the model as it is."""
+    """Objective of the best shape on the chip and memory that are best for the unchanged model."""
     interrupted: bool = False
     trajectory: list[Progress] = field(default_factory=list)
 
@@ -150,7 +150,7 @@ class _Shapes:
         self.queue = self._queue()
 
     def _queue(self) -> ShapeQueue:
-        """Nothing is looked at yet."""
+        """A queue without anything evaluated yet."""
         return ShapeQueue(
             question=self.question,
             shapes=self.shapes,
@@ -165,12 +165,12 @@ class _Shapes:
 
     @property
     def best_shape(self) -> int:
-        """The number of the best shape; 0: the model as it is."""
+        """The index of the best shape; 0: the unchanged model."""
         spot = self.queue.best_spot
         return 0 if spot is None else int(self.pairs.shape[spot[0]])
 
     def search(self) -> None:
-        """All pairs; then those of the chip that is best for the model as it is."""
+        """Search all pairs, then those of the chip that is best for the unchanged model."""
         try:
             self.pairs = self._first_bounds()
             self.queue = self._queue()
@@ -184,7 +184,7 @@ class _Shapes:
             self.interrupted = True
 
     def _first_bounds(self) -> Pairs:
-        """Pairs of other shapes that the first bound leaves."""
+        """Pairs of the other shapes that the first bound does not rule out."""
         hopes = self.queue.enough() * self.candidates.least_divisor
         tasks: list[Task] = [
             FirstPairs(
@@ -205,7 +205,7 @@ class _Shapes:
             in_time(self.deadline)
 
     def _until_proved(self, queue: ShapeQueue, *, told: bool = False) -> None:
-        """Bounds and points, until nothing that is left can be better."""
+        """Compute bounds and evaluate points until no remaining pair can be better."""
         while True:
             if queue.next_first() > max(queue.top(), queue.enough()):
                 queue.sharpen(self._done(queue.second_tasks()))
@@ -223,7 +223,7 @@ class _Shapes:
                 tasks += [] if queue.early() else queue.point_tasks()
 
     def _in_turn(self) -> float:
-        """What the best shape reaches on the chip and memory that are best for the model as it is."""
+        """Objective of the best shape on the chip and memory that are best for the unchanged model."""
         best = self.queue.best
         assert best is not None
         chip = self.first.chip
@@ -257,15 +257,15 @@ class _Shapes:
             self.told(self.trajectory[-1])
 
     def _points(self) -> int:
-        """Of all shapes, within budgets."""
+        """Number of points of all shapes within budgets."""
         return (self.as_it_is.num_points - self.as_it_is.left_out) * self.axes.num_shapes
 
     def _upper(self) -> float:
-        """What no shape exceeds."""
+        """Upper bound over all shapes."""
         return max(self.queue.bound(), self.as_it_is.upper_bound, self.queue.value())
 
     def result(self) -> JointResult:
-        """What is proved of all shapes together."""
+        """The result of the search over all shapes."""
         value, upper, own, shapes = self.queue.value(), self._upper(), self.as_it_is, self.axes.num_shapes
         evaluated = own.evaluated + len(self.ranked)
         waiting = self._points() - evaluated if np.isinf(upper) else own.waiting + self.queue.waiting()
@@ -290,8 +290,8 @@ class _Shapes:
 
 
 def undominated(question: DesignQuestion, candidates: Candidates) -> Array:
-    """Candidates that none beats in ``MORE`` and memory at no more of what the objective is per, all else alike. All of
-    them where a plan's energy is limited: more cores draw more."""
+    """Candidates that no other beats in ``MORE`` and memory with at most the same divisor of the objective and all else
+    equal. All candidates if energy is limited, since more cores draw more power."""
     every = np.arange(len(candidates))
     if question.budgets.energy_j_per_token is not None:
         return every
@@ -310,7 +310,7 @@ def undominated(question: DesignQuestion, candidates: Candidates) -> Array:
 
 
 def _maximal(values: Array) -> Array:
-    """Rows [rows, columns] that no other equals or exceeds in every column; of equal ones the first."""
+    """Rows [rows, columns] that no other row equals or exceeds in every column; of equal rows, the first."""
     if len(values) > MOST_ALIKE:
         return np.ones(len(values), dtype=bool)
     no_less = np.logical_and.reduce([column[:, None] >= column[None] for column in values.T])

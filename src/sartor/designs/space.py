@@ -1,7 +1,7 @@
-"""Spaces of accelerators: the published grid by name, or one's own as lists of values per axis.
+"""Spaces of accelerators: the published grid by name, or a user's own as lists of values per axis.
 
 A space is groups of candidates (one per memory generation and node, which change more than a number), each an
-``Accelerator`` with arrays, and the memory sizes that may stand beside every candidate.
+``Accelerator`` with arrays, and the memory sizes that every candidate may have.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAX_CANDIDATES = 5_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorSpace:
-    """Candidates by groups; ``hbm_bytes`` are the memory sizes tried beside each, empty: what its stacks hold.
+    """Candidates by groups; ``hbm_bytes`` are the memory sizes tried with each (empty: the size of its stacks).
 
-    ``area_limit_mm2`` is the space's own limit (0: none); ``left_out`` says how many points its rules removed.
+    ``area_limit_mm2`` is the space's own limit (0: none); ``left_out`` is the number of points removed by its rules.
     """
 
     name: str
@@ -40,7 +40,7 @@ class AcceleratorSpace:
     num_points: int = 0
     area_limit_mm2: float = 0.0
     area_model: AreaModel = AreaModel.PUBLISHED
-    """Which area the limits are about where the question does not say."""
+    """Area model for the limits, unless the question has one."""
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -54,7 +54,7 @@ class AcceleratorSpace:
 
 
 def load_space(name_or_table: str | Mapping[str, Any]) -> AcceleratorSpace:
-    """The space of a name (``published``) or of a table of axes. Raises ``InputError``."""
+    """The space with a name (``published``) or from a table of axes. Raises ``InputError``."""
     if not isinstance(name_or_table, str):
         return space_from(name_or_table)
     if name_or_table.lower() == PUBLISHED:
@@ -65,9 +65,9 @@ def load_space(name_or_table: str | Mapping[str, Any]) -> AcceleratorSpace:
 def published_space() -> AcceleratorSpace:
     """The published search: 75,712 points of which 29,360 are kept, with 32, 64 or 80 GB of memory.
 
-    The publication counts neither memory interfaces nor links in the area and fixes no link rate but PCIe's; what
-    stands beside every candidate here is TPU v4's: 4 stacks of HBM2 (1229 GB/s whatever their capacity) and 6 links of
-    50 GB/s, which its own baseline point models.
+    The publication counts neither memory interfaces nor links in the area and only gives the rate of PCIe links. Every
+    candidate here has the memory and links of TPU v4, which its baseline point models: 4 stacks of HBM2 (1229 GB/s for
+    any capacity) and 6 links of 50 GB/s.
     """
     grid: PublishedGrid = published_grid()
     return AcceleratorSpace(
@@ -97,7 +97,7 @@ _AXES = {
     "scale_up_devices": 1,
     "scale_out_gb_per_s": GIGA,
 }
-"""File key -> factor to SI (the buffer stays in MiB, as the template takes it)."""
+"""File key -> factor to SI (the buffer stays in MiB, the template's unit)."""
 _DEFAULTS: dict[str, Any] = {
     "clock_mhz": PUBLISHED_CLOCK_HZ / MEGA,
     "num_stacks": 4,
@@ -109,7 +109,7 @@ _DEFAULTS: dict[str, Any] = {
 MAY_BE_NONE = ("num_links", "scale_up_devices", "scale_out_gb_per_s")
 _REQUIRED = ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib")
 DTYPES = (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4)
-"""Narrowest types an array may pack; every array multiplies 16 bits, in which attention stays."""
+"""Narrowest types that an array may pack; every array supports 16 bits, which attention always uses."""
 _CHOICES = ("memory", "node_nm", "dataflow", "dtype", "hbm_gb", "name", "area_limit_mm2", "area_model")
 
 
@@ -118,7 +118,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
 
     ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory``, ``node_nm`` and
     ``dtype`` (the narrowest that arrays pack) may be lists. Raises ``InputError`` for unknown keys and
-    values that cannot be.
+    invalid values.
     """
     for key in table:
         if key not in _AXES and key not in _CHOICES:

@@ -1,4 +1,4 @@
-"""State of a joint search: points that wait or are in flight, the best so far, and the points to ask for next."""
+"""State of a joint search: waiting points, points in flight, the best so far, and the next points to evaluate."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields
 
 LEAST_POINTS, MOST_POINTS = 4, 32
-"""Accelerators in flight: few at first and more with what has been done, so that little is done in vain."""
+"""Accelerators in flight: few at first and more later, so that little work is wasted."""
 LONGEST_SCHEDULE_S = 4.0
-"""Beyond this a schedule that is still not proved is left with its gap."""
+"""Longest time limit of a schedule; if it is still not proved, its gap stays."""
 MORE_TIME = 64.0
-"""Times more for schedules that were not proved at first: between the two little is proved."""
+"""Factor on the time limit of schedules that were not proved at first; limits in between prove few more."""
 
 
 @dataclass
 class SearchState(Bounding):
-    """What is known, and what to do next."""
+    """The state of the search and its next tasks."""
 
     # Points
 
     def point_tasks(self) -> list[PointTask]:
-        """Accelerators whose waiting points have the largest bounds, above what is reached and what is not bounded
-        yet, until as many are in flight as may be: looked at ahead of what the first of them will say."""
+        """Tasks for the accelerators with the largest bounds of waiting points, if above the incumbent and the bounds
+        of unbounded candidates, up to the limit in flight: evaluated before the results of the first are known."""
         window, tasks = min(MOST_POINTS, max(LEAST_POINTS, len(self.ranked) // 4)), list[PointTask]()
         busy = {index for index, _ in self.in_flight}
         while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_loose()):
@@ -44,7 +44,7 @@ class SearchState(Bounding):
         return tasks
 
     def _point_task(self, index: int) -> PointTask:
-        """All points of an accelerator that wait, for they share its schedules."""
+        """All waiting points of an accelerator in one task, since they share its schedules."""
         mine = [each for each in self.heap if each[1] == index and -each[0] > self.enough()]
         self.heap = [each for each in self.heap if each not in mine]
         heapq.heapify(self.heap)
@@ -71,7 +71,7 @@ class SearchState(Bounding):
         return float(self.candidates.hbm_bytes[h, index])
 
     def add(self, result: Result) -> None:
-        """Keep what the points of a task reached; one that may reach more waits with its new bound and more time."""
+        """Store the evaluated points of a task; a point that may still be better waits again with a longer limit."""
         assert isinstance(result, EvaluatedPoints)
         cores = timing_fields(result.evaluations[0].point.accelerator)
         self.schedules.setdefault(cores, {}).update(result.schedules)
@@ -124,7 +124,7 @@ class SearchState(Bounding):
             self.on_progress(progress)
 
     def _left_s(self, now: float) -> float | None:
-        """At the pace so far, if nothing better is found; no more than the time limit leaves."""
+        """Remaining seconds at the pace so far, if nothing better is found; at most the remaining time limit."""
         if not self.bounded:
             return None
         pace = self.spent.get("search", 0.0) / max(len(self.ranked), 1)

@@ -1,7 +1,7 @@
-"""Units of work of the joint search: what each takes and gives can be pickled, and `run_task` is pure.
+"""Tasks of the joint search: tasks and results can be pickled, and `run_task` is pure.
 
-So it matters to no answer who runs them, where, in which order or how many at a time. Three kinds, each dearer than the
-one before: a first bound on a row of candidates, a second one on a few, points evaluated exactly.
+So the answer does not depend on which worker runs them, in which order or how many at a time. Three kinds, each more
+costly than the one before: first bounds of many candidates, second bounds of a few, exact evaluation of points.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sartor.schedules.solve import ScheduleCache
 from sartor.units import Array
 
 Some = tuple[tuple[Array, Accelerator], ...]
-"""Candidates by groups: where each group's stand, and an accelerator with arrays that holds them."""
+"""Candidates by groups: their positions, and an accelerator with arrays that holds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTask:
-    """The first bound of ``count`` candidates from ``start``, no memory larger than ``hbm_bytes``."""
+    """The first bound of ``count`` candidates from ``start``, with at most ``hbm_bytes`` of memory."""
 
     start: int
     count: int
@@ -60,7 +60,7 @@ class PlanTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointTask:
-    """Points of one accelerator, which share its schedules; ``known`` are those proved or bounded before, by name."""
+    """Points of one accelerator, which share its schedules; ``known`` are earlier results for schedules, by name."""
 
     points: tuple[Point, ...]
     known: tuple[tuple[str, Interval], ...] = ()
@@ -76,7 +76,7 @@ class ShapeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedPoints:
-    """What the points of a task reach, and the schedules that are new or better known than before."""
+    """The evaluated points of a task, and the schedules that are new or improved."""
 
     evaluations: tuple[Evaluation, ...]
     schedules: tuple[tuple[str, Interval], ...] = ()
@@ -88,7 +88,7 @@ Result = Array | EvaluatedPoints
 
 
 def run_task(question: DesignQuestion, task: Task, check: Callable[[], None] = nothing) -> Result:
-    """The result of a task. ``check`` is called now and then and may raise, which is then all that happens."""
+    """The result of a task. ``check`` is called from time to time and may raise to stop the task."""
     if isinstance(task, WorkTask):
         return _work(question, task)
     if isinstance(task, PlanTask):
@@ -109,7 +109,7 @@ def lowered(question: DesignQuestion) -> tuple[LoweredModel, ...]:
 
 @lru_cache(maxsize=4)
 def _proved(question: DesignQuestion) -> ScheduleCache:
-    """Proved blocks of a question, kept while the process lives: proofs are the same wherever they are found."""
+    """Proved blocks of a question, cached in the process: a proof does not depend on who found it."""
     return ScheduleCache()
 
 

@@ -1,7 +1,7 @@
-"""Why the best point beats the published baseline: how much is placement, how much the chip, and which part of it.
+"""Why the best point beats the published baseline: the gain of placement, of the chip, and of the chip's parts.
 
-The parts are found by trial: the best chip under its own plan's split, with one part at a time as it is on the
-TPUv4-like point, priced by the same model. What is lost then is what that part is worth here.
+The value of a part is what is lost if it is replaced: the best chip under its own plan's split, with one part at a time
+taken from the TPUv4-like point, priced by the same model.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PARTS: dict[str, tuple[str, ...]] = {
     "links": ("num_links", "link_bytes_per_s", "link_latency_s", "scale_up_devices", "scale_out_bytes_per_s"),
     "clock": ("clock_hz",),
 }
-"""Parts of a chip and the fields that are theirs; memory is its rate, the capacity stays."""
+"""Parts of a chip and their fields; for memory only the rate, the capacity stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Of one model: sequences/s of the best over those of the baseline with the expert's placement (``factor``) and
-    with a searched one (``chip``), and what the search alone gains there (``placement``); None where it does not fit.
+    """For one model: sequences/s of the best over those of the baseline with the expert's placement (``factor``) and
+    with a searched one (``chip``), and the gain of the placement search (``placement``); None if it does not fit.
 
-    ``left``: by part, the share of the best's throughput that is left with the baseline's; the part worth most first.
+    ``left``: by part, the share of the best's throughput left with the baseline's part; the most valuable part first.
     """
 
     model: str
@@ -46,7 +46,7 @@ class Reason:
 def reasons(
     question: DesignQuestion, best: Ranked, ways: Sequence[Baseline], keep: Keep = afresh
 ) -> tuple[Reason, ...]:
-    """One per model; none where the baseline was not priced at all."""
+    """One reason per model; empty if the baseline was not priced."""
     by_name = {way.name: way.ranked for way in ways}
     expert, searched = (by_name.get(f"{AGAINST}, {how} placement") for how in ("expert", "searched"))
     known = searched or expert

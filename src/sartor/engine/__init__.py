@@ -1,1 +1,1 @@
-"""Many evaluations: who runs them, what is kept of them, and how they go on after an end that nobody planned."""
+"""Executors and study files for many evaluations: run them, store them, and resume after an interruption."""

@@ -1,4 +1,4 @@
-"""What a study keeps, as JSON that gives back the same numbers to the last bit: its question, and records both ways."""
+"""Encode a study's question and records as JSON that restores the same numbers to the last bit, and decode records."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sartor.operators import DType
 from sartor.placement.plan import Plan, Stage
 
 MOST_VALUES = 24
-"""Values of an axis that are listed; of longer ones the number and the ends."""
+"""Longest axis that is listed in full; longer ones are summarized by their number and ends."""
 
 
 def dumps(value: object) -> str:
-    """Canonical JSON: sorted keys, no spaces, floats as Python writes them (they read back the same)."""
+    """Canonical JSON: sorted keys, no spaces, floats as Python writes them (they are read back unchanged)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -37,13 +37,13 @@ def dumps(value: object) -> str:
 
 
 def question_dict(question: DesignQuestion, space: AcceleratorSpace, tolerance: float) -> JsonDict:
-    """All that an answer depends on but the version of sartor, as plain values."""
+    """Everything that a result depends on except the version of sartor, as plain values."""
     asked = _plain(question)
     return {**asked, "space": _space(space), "tolerance": tolerance}
 
 
 def fingerprint(question: JsonMap) -> str:
-    """Of the canonical JSON."""
+    """A hash of the canonical JSON."""
     return hashlib.sha256(dumps(question).encode()).hexdigest()[:32]
 
 
@@ -111,7 +111,7 @@ def _space(space: AcceleratorSpace) -> JsonDict:
 
 
 def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> JsonDict:
-    """One accelerator with the memory beside it."""
+    """One accelerator with its memory size."""
     numbers = {name: _plain(np.asarray(getattr(accelerator, name))[()]) for name in ARRAY_FIELDS}
     words = {"memory": accelerator.memory.value, "dataflow": accelerator.dataflow.value}
     words |= {"packed_dtype": accelerator.packed_dtype.value} if accelerator.packed_dtype else {}
@@ -131,7 +131,7 @@ def to_text(value: object) -> str:
 
 
 def from_text(text: str) -> Any:
-    """The value that `to_text` wrote; raises ``ValueError`` or ``KeyError`` for what it did not write."""
+    """The value that `to_text` wrote; raises ``ValueError`` or ``KeyError`` for other text."""
     return _read(json.loads(text))
 
 

@@ -20,7 +20,7 @@ SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "inproc")
 
 @dataclass
 class DaskWorkers:
-    """A Dask client and the workers behind its scheduler, which outlive it."""
+    """A Dask client and its scheduler's workers, which continue after the client closes."""
 
     name: str
     client: Any
@@ -29,7 +29,7 @@ class DaskWorkers:
     def run(
         self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
     ) -> Iterator[Result]:
-        """Results as they come. Raises ``InputError`` when the scheduler goes away or no worker survives a task."""
+        """Yield results in order. Raises ``InputError`` if the scheduler disappears or a task kills its workers."""
         from distributed import KilledWorker
         from distributed.comm.core import CommClosedError
 
@@ -46,15 +46,15 @@ class DaskWorkers:
             raise InputError("executor", self.name, must) from None
 
     def close(self) -> None:
-        """Leave; what this client asked for and is not finished is given up."""
+        """Disconnect; this client's unfinished tasks are cancelled."""
         self.through.executor = None
         self.client.close(timeout=REACH_S)
 
 
 def connect_dask(address: str) -> DaskWorkers:
-    """The workers behind a scheduler.
+    """Connect to the workers of a scheduler.
 
-    Raises ``MissingExtraError`` without the package, ``InputError`` where nobody answers or no worker is there.
+    Raises ``MissingExtraError`` without the package, ``InputError`` if the scheduler does not answer or has no workers.
     """
     scheme = address.partition("://")[0]
     if scheme not in SCHEMES:
@@ -63,7 +63,7 @@ def connect_dask(address: str) -> DaskWorkers:
         import distributed
     except ImportError:
         raise MissingExtraError("executor tcp://...", "cluster") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say what happens, in one sentence
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # our own errors say it in one sentence
     connect: Any = distributed.Client
     try:
         client: Any = connect(address, timeout=REACH_S, set_as_default=False)
@@ -86,7 +86,7 @@ def _executor(client: Any) -> Executor:
 
 
 def _cancelled() -> type[BaseException]:
-    """Dask's own way to say that a future was cancelled."""
+    """Dask's exception for a cancelled future."""
     from distributed.client import FutureCancelledError
 
     kind: type[BaseException] = FutureCancelledError

@@ -1,7 +1,7 @@
-"""Who does the work: this process, processes beside it, or Dask workers on any number of hosts.
+"""Executors of tasks: this process, a pool of processes, or Dask workers on any number of hosts.
 
-All run the same pure function on the same tasks, so the answer is the same. `make_executor` turns a word into one;
-whatever else is a ``concurrent.futures.Executor`` serves through `Submitting`.
+All run the same pure function on the same tasks, so the answer is the same. `make_executor` makes one by name; any
+other ``concurrent.futures.Executor`` can be used through `Submitting`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sartor.errors import InputError
 from sartor.interrupts import deaf
 
 ALONE_S = 4.0
-"""Work done here before processes are started: they take a second to load, which a small question is not worth."""
+"""Seconds of work here before processes are started: they take a second to load, too long for a small question."""
 
 
 class Workers(Protocol):
-    """Runs tasks: results in their order; ``on_done`` hears of each as soon as it is known, in any order. Tasks may be
-    added to the sequence while its results are taken."""
+    """Runs tasks and yields results in their order; ``on_done`` is called for each as soon as it is known, in any
+    order. Tasks may be appended to the sequence while results are read."""
 
     name: str
 
@@ -74,19 +74,19 @@ class Serial:
     def run(
         self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
     ) -> Iterator[Result]:
-        """Results as they come; gives up within a task when time is up."""
+        """Yield results in order; stops within a task when time is up."""
         for task in tasks:
             result = run_task(question, task, partial(in_time, deadline))
             on_done(task, result)
             yield result
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 @dataclass
 class Local:
-    """This process until the question proves large, then processes beside it: the same answer, sooner."""
+    """Starts in this process and continues with a pool of processes if the question is large."""
 
     workers: int
     alone_s: float = ALONE_S
@@ -100,7 +100,7 @@ class Local:
     def run(
         self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
     ) -> Iterator[Result]:
-        """Results as they come."""
+        """Yield results in order."""
         here, given, rest = 0, 0, list[Task]()
         with closing(self.beside.run(question, rest, on_done, deadline)) as beside:  # type: ignore[type-var]
             while given < len(tasks):
@@ -121,7 +121,7 @@ class Local:
 
 
 def start_pool(workers: int) -> Executor:
-    """A pool of fresh processes that leave Ctrl-C to us, and that end when we do, however that is."""
+    """A pool of fresh processes that ignore Ctrl-C and always end when this process ends."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_serve)
 

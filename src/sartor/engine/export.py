@@ -20,13 +20,12 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def export_study(study: str | Path, to: str | Path) -> int:
-    """Write every evaluated point as a row, and say how many there are: those of the search itself (``part`` is
-    ``main``), of the searches beside it (a budget of a front, a shape), and what else was priced (a way to choose).
+    """Write every evaluated point as a row and return their number: points of the search itself (``part`` is ``main``),
+    of further searches (a budget of a front, a shape), and of other evaluations (a baseline).
 
     Columns: part, candidate, objective, bound, prices, one per architecture field, and per model (``model1_``, ...) its
-    name, seconds, tokens per second, microbatch, widths, recomputation, stages and copies; empty where nothing was
-    found.
-    Raises ``InputError`` for a study that cannot be read and a file that cannot be written.
+    name, seconds, tokens per second, microbatch, widths, recomputation, stages and copies; empty if no plan was found.
+    Raises ``InputError`` for a study that cannot be read or a file that cannot be written.
     """
     to = Path(to)
     check_export(to)
@@ -41,7 +40,7 @@ def export_study(study: str | Path, to: str | Path) -> int:
 
 
 def check_export(to: Path) -> None:
-    """Raise ``InputError`` for a name that no table can be written to, before anything is computed."""
+    """Raise ``InputError`` if no table can be written to this file, before anything is computed."""
     if to.suffix.lower() not in SUFFIXES:
         raise InputError("export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
     if not to.parent.is_dir():
@@ -57,7 +56,7 @@ def point_rows(record: StudyRecord, part: str = MAIN) -> list[JsonDict]:
 
 
 def kept_rows(record: StudyRecord) -> list[JsonDict]:
-    """One flat row per other way to choose, by its name, then per point of ``front``."""
+    """One flat row per baseline, by its name, then one per point of ``front``."""
     found = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
     found += [("front", value) for key, value in record.kept if key.startswith("front, candidate")]
     return [_ranked_row(part, ranked) for part, ranked in found]

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock beside the study that ends with its process, however that ends."""
+"""One writer at a time: a lock file beside the study, released when its process ends in any way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sartor.errors import InputError
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the study for this process. Raises ``InputError`` while another one does."""
+    """Lock the study for this process. Raises ``InputError`` if another process has locked it."""
     beside = path.with_name(path.name + ".lock")
     try:
         handle = _locked(beside)
@@ -30,7 +30,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """An open file that this process alone has locked, and that is still the one at ``path``."""
+    """An open file that this process has locked, and that is still the file at ``path``."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -42,7 +42,7 @@ def _locked(path: Path) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its holder removed it as it ended: take the next one
+        os.close(handle)  # the previous holder has removed this file: try again
 
 
 try:

@@ -1,4 +1,4 @@
-"""`run_design`: the joint search by an executor, with a study that remembers it."""
+"""`run_design`: the joint search with an executor and a study file that stores its results."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def run_design(
     workers: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> JointResult:
-    """`search.joint.search_design`, by who is named and as far as a study of it has not gone already.
+    """`designs.search.search_design` with an executor, continuing from the results stored in a study.
 
     ``executor`` is ``serial``, ``local`` (up to ``workers`` processes; call it under ``if __name__ == "__main__"``) or
-    a Dask scheduler's address; the answer is the same. With ``study`` every result is kept in that file as it comes,
-    and what is in it is not computed again: however the last session ended, this one goes on; a study may hold further
-    searches beside its main one, under another ``scope`` or (None) one named for its question. ``seconds`` counts all
-    sessions. Raises ``InputError`` for a study of another question, damaged or in use, a full disk, and a scheduler
-    that does not answer.
+    a Dask scheduler's address; the answer is the same. With ``study``, every result is stored in that file at once, and
+    stored results are not computed again, so a session continues the last one however it ended. A study may have
+    further searches besides the main one, under another ``scope`` or (None) one named by its question. ``seconds``
+    counts all sessions. Raises ``InputError`` for a study of another question, damaged or in use, a full disk, or a
+    scheduler that does not answer.
     """
     with closing(make_executor(executor, workers)) as by:
         opened = nullcontext() if study is None else open_study(study, by.name)
@@ -67,7 +67,7 @@ def run_search(
     on_progress: Callable[[Progress], None] | None = None,
     floor: float = 0.0,
 ) -> JointResult:
-    """One search of a study that may hold several, by workers that are ready. ``floor`` as in `search_design`."""
+    """One search of a study that may have several, with workers already made. ``floor`` is as in `search_design`."""
     deadline = time.perf_counter() + time_limit_s
     kept = None if store is None else store.scoped(question, space, tolerance, scope)
     already_s = 0.0 if kept is None else kept.spent_s()
@@ -96,21 +96,21 @@ def run_search(
 
 
 def ending_of(result: JointResult, tolerance: float) -> str:
-    """How a search ended, in a word."""
+    """A word for how a search ended."""
     ended = result.status is not DesignStatus.FEASIBLE or result.gap <= tolerance
     return "interrupted" if result.interrupted else "complete" if ended else "time"
 
 
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """Work done by ``by``, unless ``kept`` has its result already; what is new is kept."""
+    """Runs tasks with ``by`` unless ``kept`` has their results, and stores new results."""
 
     by: Workers
     kept: SearchStore | ShapesStore | None
     deadline: float
 
     def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
-        """Results in the order of the tasks, to which more may be added on the way."""
+        """Results in the order of the tasks, to which more may be appended meanwhile."""
         known, missing = list[Result | None](), list[Task]()
         put, given = self.kept.put if self.kept is not None else _forget, 0
         with closing(self.by.run(question, missing, put, self.deadline)) as fresh:  # type: ignore[type-var]
@@ -124,7 +124,7 @@ class Remembering:
 
 
 def _forget(task: Task, result: Result) -> None:
-    """Nothing is kept without a study."""
+    """Store nothing, without a study."""
 
 
 __all__ = ["StudyFullError", "run_design", "run_search"]

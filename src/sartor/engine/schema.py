@@ -1,6 +1,6 @@
-"""The tables of a study file, and how one is opened: SQLite with a write-ahead log, readable while it is written.
+"""The tables of a study file, and opening it: SQLite with a write-ahead log, readable while it is being written.
 
-``application_id`` says whose file it is and ``user_version`` the format, so `file` and every SQLite tool can tell.
+``application_id`` identifies the program and ``user_version`` the format, for `file` and SQLite tools.
 docs/howto/long-studies.md describes the tables.
 """
 
@@ -46,20 +46,20 @@ CREATE TABLE sessions (
     id INTEGER PRIMARY KEY, started TEXT NOT NULL, executor TEXT NOT NULL, version TEXT NOT NULL,
     seconds REAL NOT NULL, evaluated INTEGER NOT NULL, ending TEXT NOT NULL);
 """
-"""A search is one question within a study (scope ``main``: the one that was asked). A point is unique by what its
-evaluation depended on; ``kept`` has what else was worked out for a search (`records`), by what it is; ``bound`` and
-``left_s`` are NULL where nothing is known yet."""
+"""A search is one question within a study (scope ``main``: the user's). A point is identified by everything that its
+evaluation depends on; ``kept`` has other results of a search (`records`) by key; ``bound`` and ``left_s`` are NULL
+while unknown."""
 
 KEYS = {
     "meta": ("key",), "searches": ("id",), "points": ("id",), "bounds": ("search", "key"), "kept": ("id",),
     "history": ("search", "step"), "sessions": ("id",),
 }  # fmt: skip
-"""What names a row of each table. Each row has its checksum beside it, which triggers write: a flipped bit is a row
-that is left out, never another answer."""
+"""Key columns of each table. Each row has a checksum, written by triggers: a row with a flipped bit is left out and
+never changes the answer."""
 
 
 class StudyWarning(UserWarning):
-    """Rows of a study are damaged and were left out."""
+    """Damaged rows of a study were left out."""
 
 
 def row_sum(*values: object) -> int:
@@ -68,7 +68,7 @@ def row_sum(*values: object) -> int:
 
 
 def sound_rows(path: Path, connection: sqlite3.Connection, table: str, search: int | None = None) -> list[JsonDict]:
-    """The rows of a table (of one search of it) whose checksums hold, in their order; a `StudyWarning` names others."""
+    """The valid rows of a table (of one search) in their order; a `StudyWarning` names rows with a wrong checksum."""
     sound, damaged = _sorted_out(connection, table)
     if damaged:
         warnings.warn(_left_out(path, {table: damaged}), StudyWarning, stacklevel=2)
@@ -76,7 +76,7 @@ def sound_rows(path: Path, connection: sqlite3.Connection, table: str, search: i
 
 
 def _sorted_out(connection: sqlite3.Connection, table: str) -> tuple[list[JsonDict], list[JsonDict]]:
-    """Rows whose checksums hold, and others. No index is asked, as it may be what is damaged."""
+    """Rows with a valid checksum, and the others. No index is used, since it may be damaged."""
     cursor = connection.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY {','.join(KEYS[table])}")
     names = [each[0] for each in cursor.description]
     sound, damaged = list[JsonDict](), list[JsonDict]()
@@ -96,9 +96,9 @@ def _left_out(path: Path, damaged: Mapping[str, Sequence[JsonDict]]) -> str:
 
 
 def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
-    """A connection to a study, checked to be one; for writing it is made where it is not there.
+    """A connection to a file that is checked to be a study; for writing, it is created if missing.
 
-    Raises ``InputError`` for what is no study, is damaged, or cannot be opened.
+    Raises ``InputError`` for a file that is not a study, is damaged, or cannot be opened.
     """
     with ExitStack() as unless_it_is_a_study:
         try:
@@ -120,7 +120,7 @@ def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
 
 
 def cannot(path: Path, error: Exception) -> InputError:
-    """What went wrong with the file, as a sentence."""
+    """The error of the file as a sentence."""
     words = str(error).lower()
     if any(word in words for word in ("full", "no space", "too large", "disk i/o")):
         must = "cannot grow, the disk is full or a limit is reached; its content is kept: free some space and run again"
@@ -134,7 +134,7 @@ def cannot(path: Path, error: Exception) -> InputError:
 
 
 def _is_fresh(path: Path) -> bool:
-    """Whether nothing is there yet; raises for what is there and is no SQLite file."""
+    """Whether the file is missing or empty; raises if it is not a SQLite file."""
     if path.is_dir():
         raise InputError("study", str(path), "is a folder; name a file in it", str(path / "study.db"))
     if not path.exists():
@@ -160,20 +160,20 @@ def _open(path: Path, *, for_reading: bool) -> sqlite3.Connection:
         connection.close()
         if not isinstance(error, sqlite3.OperationalError):
             raise
-        # a folder that cannot be written has no room for the log's index
+        # in a read-only folder the index of the write-ahead log cannot be created
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, isolation_level=None)
     return _ready(connection)
 
 
 def _ready(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """With what the triggers ask for, and a way to look at text that is none any more."""
+    """The connection with the function that the triggers call, and with tolerant decoding of damaged text."""
     connection.create_function("row_sum", -1, row_sum, deterministic=True)
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
 
 
 def _has_no_tables(connection: sqlite3.Connection) -> bool:
-    """Killed before the tables stood: nothing is lost by beginning anew. Another program's file has tables."""
+    """Whether an earlier process was killed before it created the tables; another program's file would have tables."""
     return not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
 
@@ -195,7 +195,7 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _made(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Tables and triggers by name, as SQL."""
+    """The SQL of tables and triggers, by name."""
     return connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
 
 
@@ -207,7 +207,7 @@ def _as_made() -> list[tuple[str, str]]:
 
 
 def _script() -> str:
-    """The tables, each with a column for its rows' checksums, and the triggers that keep it."""
+    """SQL for the tables, each with a column for checksums, and for the triggers that update it."""
     tables = re.sub(r"(CREATE TABLE \w+ \()", r"\1row_sum INTEGER, ", TABLES)
     names = {
         table: [column for column in columns if column != "row_sum"] for table, columns in _columns(tables).items()
@@ -228,9 +228,9 @@ def _columns(tables: str) -> dict[str, list[str]]:
 
 
 def _mend(path: Path, connection: sqlite3.Connection) -> None:
-    """Take damaged rows out, so that what is left may be used and added to; rebuild indexes that are damaged.
+    """Remove damaged rows, so that the rest can be used and extended, and rebuild damaged indexes.
 
-    Raises ``InputError`` where the file is damaged otherwise, or the version that it is of cannot be read.
+    Raises ``InputError`` if the file is damaged otherwise, or its version cannot be read.
     """
     damaged = {table: rows for table in KEYS if (rows := _sorted_out(connection, table)[1])}
     if "meta" in damaged:
@@ -241,7 +241,7 @@ def _mend(path: Path, connection: sqlite3.Connection) -> None:
         for row in rows:
             here = " AND ".join(f"CAST({key} AS BLOB) IS CAST(? AS BLOB)" for key in KEYS[table])
             keys = [_raw(row[key]) for key in KEYS[table]]
-            if table == "searches":  # its fingerprint can still tell its question: `Store.scoped`
+            if table == "searches":  # the fingerprint may still identify its question, see `Store.scoped`
                 done = connection.execute("UPDATE searches SET question='' WHERE id=?", keys)
             else:
                 done = connection.execute(f"DELETE FROM {table} WHERE {here}", keys)

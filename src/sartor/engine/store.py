@@ -1,4 +1,4 @@
-"""The study as it is written: results of tasks are kept as they come, and known ones are not computed again."""
+"""A study open for writing: results of tasks are stored at once, and stored ones are not computed again."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ HISTORY = "search, step, seconds, phase, evaluated, waiting, pruned, bound, incu
 
 
 class StudyFullError(InputError):
-    """The study could not be written: the search ends with what it has, and goes on when it is asked again."""
+    """The study could not be written: the search ends with its results so far and can be resumed later."""
 
 
 @contextmanager
 def open_study(path: str | Path, executor: str) -> Iterator[Store]:
-    """A study to be written by this process alone, made where there is none; closed whatever happens.
+    """Open a study for writing, locked for this process, created if missing, and always closed.
 
-    Raises ``InputError`` for what is no study, is damaged, of another version, or held by another process.
+    Raises ``InputError`` for a file that is not a study, is damaged, of another version, or locked by another process.
     """
-    path = Path(os.path.realpath(path))  # one lock, whatever links lead here
+    path = Path(os.path.realpath(path))  # the same lock for all links to the file
     if path.is_dir() or not path.parent.is_dir():
-        connect(path, for_reading=False)  # says what is wrong
+        connect(path, for_reading=False)  # raises the error
     with held(path), closing(connect(path, for_reading=False)) as connection:
         store = Store(path, connection, executor)
         try:
@@ -90,7 +90,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it is kept or nothing."""
+        """A transaction: all of it is stored, or nothing."""
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             yield self.connection
@@ -110,10 +110,10 @@ class Store:
     def scoped(
         self, question: DesignQuestion, space: AcceleratorSpace, tolerance: float, scope: str | None = MAIN
     ) -> SearchStore:
-        """The part of the study that is about this question: its main one, or another whose name ends in the
-        question's fingerprint.
+        """The part of the study for this question: the main one, or another with a name that ends in the question's
+        fingerprint.
 
-        Raises ``InputError`` if the part of that name is about another question.
+        Raises ``InputError`` if the part with that name is for another question.
         """
         asked = question_dict(question, space, tolerance)
         if scope != MAIN:
@@ -126,7 +126,7 @@ class Store:
             with self.writing() as connection:
                 cursor = connection.execute(insert, (scope, fingerprint(asked), dumps(asked)))
             return SearchStore(store=self, question=question, search=int(cursor.lastrowid or 0))
-        if not row[1] and row[2] == fingerprint(asked):  # it was damaged, and is what is asked now
+        if not row[1] and row[2] == fingerprint(asked):  # the damaged row was for the same question: repair it
             with self.writing() as connection:
                 connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(asked), row[0]))
             row = (row[0], dumps(asked))
@@ -141,12 +141,12 @@ class Store:
         return SearchStore(store=self, question=question, search=int(row[0]))
 
     def close(self) -> None:
-        """Say how the session ended, as far as there is room to say it."""
+        """Record how the session ended, if the disk has room."""
         update = "UPDATE sessions SET seconds=?, ending=? WHERE id=?"
         try:
             self.connection.execute(update, (time.perf_counter() - self.start, self.ending, self.session))
         except sqlite3.Error:
-            pass  # a full disk: what is kept is kept, and the session reads as killed
+            pass  # a full disk: results stay stored, and the session looks killed
         finally:
             self.connection.close()
 
@@ -160,10 +160,10 @@ class SearchStore:
     search: int
     steps: list[tuple[Any, ...]] = field(default_factory=list)
     evaluated: int = 0
-    """Points evaluated, not remembered, since it was opened."""
+    """Points evaluated since it was opened, not counting stored ones."""
 
     def get(self, task: Task) -> Result | None:
-        """The result of a task that was done before, or None."""
+        """The stored result of a task, or None."""
         if isinstance(task, PointTask):
             return self._points(task)
         assert not isinstance(task, ShapeTask)
@@ -172,7 +172,7 @@ class SearchStore:
         return None if row is None else np.asarray(np.load(BytesIO(zlib.decompress(row[0])), allow_pickle=False))
 
     def _points(self, task: PointTask) -> EvaluatedPoints | None:
-        """All points of the task as they were evaluated; None unless all are known."""
+        """All points of the task as evaluated before; None unless all are stored."""
         where = "SELECT outcomes, bounds, schedules FROM points WHERE search=? AND candidate=? AND hbm_bytes=?"
         where += " AND schedule_limit_s=? AND floor=?"
         found, schedules = [], {}
@@ -186,7 +186,7 @@ class SearchStore:
         return EvaluatedPoints(evaluations=tuple(found), schedules=tuple(schedules.items()))
 
     def put(self, task: Task, result: Result) -> None:
-        """Keep the result of a task, all of it or nothing. Raises ``InputError`` when the disk is full."""
+        """Store the result of a task, completely or not at all. Raises ``InputError`` if the disk is full."""
         with self.store.writing() as connection:
             if isinstance(result, EvaluatedPoints):
                 self._put_points(connection, result)
@@ -217,8 +217,8 @@ class SearchStore:
         connection.execute(update, (len(rows), seconds, self.store.session))
 
     def keep(self, key: str, make: Callable[[], T]) -> T:
-        """`search.joint_keep.Keep`: the value under ``key``, made and written once. Raises ``InputError`` for a full
-        disk."""
+        """`designs.keep.Keep`: the value under ``key``, computed and written once. Raises ``InputError`` if the
+        disk is full."""
         where = "SELECT value FROM kept WHERE search=? AND key=?"
         row = self.store.connection.execute(where, (self.search, key)).fetchone()
         if row is not None:
@@ -239,12 +239,12 @@ class SearchStore:
             raise InputError("study", str(self.store.path), must) from None
 
     def spent_s(self) -> float:
-        """Seconds of this search in all sessions before this one, as far as its steps tell."""
+        """Seconds of this search in all earlier sessions, up to their last recorded step."""
         row = self.store.connection.execute("SELECT max(seconds) FROM history WHERE search=?", (self.search,))
         return float(row.fetchone()[0] or 0.0)
 
     def step(self, number: int, progress: Progress) -> None:
-        """Remember a step; it is written with the next result, or at the end."""
+        """Record a step; it is written with the next result, or at the end."""
         bound = progress.bound if np.isfinite(progress.bound) else None
         counts = (progress.evaluated, progress.waiting, progress.pruned)
         row = (self.search, number, progress.seconds, progress.phase, *counts, bound, progress.incumbent)
@@ -255,7 +255,7 @@ class SearchStore:
         self.steps.clear()
 
     def history(self) -> tuple[Progress, ...]:
-        """All steps, those of earlier sessions with the seconds they had then."""
+        """All steps, including those of earlier sessions with their seconds."""
         with self.store.writing() as connection:
             self._put_steps(connection)
         names = "seconds, evaluated, bound, incumbent, waiting, phase, pruned, left_s"
@@ -270,7 +270,7 @@ class SearchStore:
 
 @dataclass
 class ShapesStore:
-    """Results of a search over shapes: bounds in a part of the study for all, and the points of each in its own."""
+    """Results of a search over shapes: bounds in one part of the study, the points of each shape in separate parts."""
 
     store: Store
     question: DesignQuestion
@@ -279,11 +279,11 @@ class ShapesStore:
     parts: dict[TransformerShape | None, SearchStore] = field(default_factory=dict)
 
     def get(self, task: Task) -> Result | None:
-        """The result of a task that was done before, or None."""
+        """The stored result of a task, or None."""
         return self._part(task).get(_bare(task))
 
     def put(self, task: Task, result: Result) -> None:
-        """Keep the result of a task. Raises ``InputError`` when the disk is full."""
+        """Store the result of a task. Raises ``InputError`` if the disk is full."""
         self._part(task).put(_bare(task), result)
 
     def _part(self, task: Task) -> SearchStore:
@@ -296,12 +296,12 @@ class ShapesStore:
 
 
 def _bare(task: Task) -> Task:
-    """The task of its shape's own search."""
+    """The task within its shape's own search."""
     return task.task if isinstance(task, ShapeTask) else task
 
 
 def _key(point: Point) -> tuple[int, float, float, str]:
-    """What an evaluation hangs on beside the question."""
+    """Everything that an evaluation depends on besides the question."""
     return point.index, point.hbm_bytes, point.schedule_limit_s, dumps(list(point.floor))
 
 

@@ -1,4 +1,4 @@
-"""What a study holds, for whoever wants to look: points, bounds and incumbent over time, the question.
+"""Read a study: its points, its bounds and incumbent over time, and its question.
 
 `read_study` may be called while a search is writing. `export_study` writes the points as CSV or Parquet.
 """
@@ -21,16 +21,16 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 
 MAIN = "main"
-"""The search of the question itself; others of a study are named for what they are for."""
+"""Name of the main search; other searches of a study are named by their purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPoint:
-    """An evaluated point, as it was looked at last: ``architecture`` by field, ``outcomes`` by model (None: nothing
-    above what was reached).
+    """The last evaluation of a point: ``architecture`` by field, ``outcomes`` by model (None: no plan above the
+    incumbent).
 
-    ``objective`` is in the question's unit, 0 where the point was found not to beat the incumbent of its time, and no
-    plan on it exceeds ``bound``.
+    ``objective`` is in the question's unit, 0 if the point did not beat the incumbent at the time; ``bound`` is an
+    upper bound on it.
     """
 
     candidate: int
@@ -75,7 +75,7 @@ class StudySession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecord:
-    """All of one search of a study; ``question`` as canonical JSON gives the ``fingerprint``."""
+    """One search of a study; the ``fingerprint`` is that of ``question`` as canonical JSON."""
 
     path: Path
     version: str
@@ -87,7 +87,7 @@ class StudyRecord:
     history: tuple[StudyStep, ...]
     sessions: tuple[StudySession, ...]
     kept: tuple[tuple[str, Any], ...] = ()
-    """What was worked out beside the search, by its key (`search.joint_keep`), in that order."""
+    """Other stored results by key (`designs.keep`), in the order of the keys."""
 
     @property
     def incumbent(self) -> StudyPoint | None:
@@ -97,23 +97,23 @@ class StudyRecord:
 
     @property
     def ways(self) -> tuple[Baseline, ...]:
-        """The other ways to choose that are priced so far."""
+        """The baselines that are priced so far."""
         values = [each for _, value in self.kept for each in (value if isinstance(value, tuple) else (value,))]
         return tuple(each for each in values if isinstance(each, Baseline))
 
     @property
     def bound(self) -> float | None:
-        """What no point of the space exceeds, as far as it is proved; None before anything is known."""
+        """The proved upper bound on all points of the space; None before anything is known."""
         return self.history[-1].bound if self.history else None
 
     @property
     def complete(self) -> bool:
-        """Whether the last session went on to the end."""
+        """Whether the last session completed the search."""
         return bool(self.sessions) and self.sessions[-1].ending == "complete"
 
 
 def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
-    """The study in a file. Raises ``InputError`` where there is none, it is damaged, or has no such ``scope``."""
+    """The study in a file. Raises ``InputError`` if it is missing or damaged, or has no such ``scope``."""
     path = Path(path)
     try:
         with closing(connect(path, for_reading=True)) as connection:
@@ -151,7 +151,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         scopes=scopes,
         fingerprint=asked["fingerprint"],
         question=json.loads(asked["question"]),
-        points=tuple(_point(last.pop(key)) for key in list(last)),  # a row is let go as its point is made
+        points=tuple(_point(last.pop(key)) for key in list(last)),  # frees each row once its point is made
         history=tuple(
             StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
         ),

@@ -1,4 +1,4 @@
-"""Tasks through any ``concurrent.futures.Executor``, whose workers may die and are then replaced."""
+"""Run tasks with any ``concurrent.futures.Executor``, replacing workers that die."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sartor.interrupts import unheard
 OnDone = Callable[[Task, Result], None]
 
 LOOK_S = 0.2
-"""How often the clock is looked at while others work."""
+"""Interval for checking the clock while workers are busy."""
 LIVES = 3
-"""Times in a row that workers may die before anything gets done."""
+"""How often workers may die in a row without finishing anything."""
 
 
 @dataclass
 class Submitting:
-    """Tasks through a ``concurrent.futures.Executor``, which is made by ``start`` when first needed.
+    """Runs tasks with a ``concurrent.futures.Executor``, made by ``start`` when first needed.
 
-    An executor whose workers died is replaced by a new one, and what they had not finished is asked again.
+    If its workers die, the executor is replaced by a new one and unfinished tasks are submitted again.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Submitting:
     def run(
         self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
     ) -> Iterator[Result]:
-        """Results as they come; what is not finished when time is up is given up."""
+        """Yield results in order; unfinished tasks are cancelled when time is up."""
         results: dict[int, Result] = {}
         waiting: dict[Future[Result], int] = {}
         given, lives = 0, LIVES
@@ -70,7 +70,7 @@ class Submitting:
         known: dict[int, Result],
         waiting: dict[Future[Result], int],
     ) -> None:
-        """Ask for every task that is neither known nor asked for."""
+        """Submit every task that has neither a result nor been submitted."""
         self.executor = self.executor or self.start()
         asked = {*known, *waiting.values()}
         with unheard():
@@ -79,7 +79,7 @@ class Submitting:
                     waiting[self.executor.submit(run_elsewhere, __version__, question, task)] = i
 
     def _bury(self, waiting: dict[Future[Result], int], lives: int) -> None:
-        """Workers have died: forget what they were to do, so that it is asked again of new ones."""
+        """After workers died, forget the waiting tasks, so that they are submitted again to new workers."""
         self.close()
         waiting.clear()
         if lives <= 0:
@@ -87,7 +87,7 @@ class Submitting:
             raise InputError("executor", self.name, must, "serial")
 
     def close(self) -> None:
-        """Stop the workers without waiting for what they are at."""
+        """Stop the workers without waiting for their tasks."""
         executor, self.executor = self.executor, None
         if executor is not None:
             processes = list((getattr(executor, "_processes", None) or {}).values())
@@ -98,15 +98,15 @@ class Submitting:
 
 
 def run_elsewhere(version: str, question: DesignQuestion, task: Task) -> Result:
-    """A task as a worker runs it. Raises ``InputError`` where the worker has another sartor, as it may differ."""
+    """Run a task in a worker. Raises ``InputError`` if the worker has another version, since results may differ."""
     if version != __version__:
         raise InputError("executor", f"sartor {__version__}", f"a worker must have sartor {version}, as asked", version)
     return run_task(question, task)
 
 
 def _leave_alone(thread: threading.Thread | None) -> None:
-    """Say nothing of what a pool's own thread stumbles over when its workers are ended under it: it tells futures that
-    are cancelled already, and Python prints that."""
+    """Suppress the error of a pool's own thread when its workers are terminated: it updates futures that are already
+    cancelled, and Python would print that."""
     told = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:

@@ -1,4 +1,4 @@
-"""`run_whole`: a design with all that was asked beside it, by one executor and with one study that keeps every part."""
+"""`run_whole`: a design with all further requests, with one executor and one study that stores every part."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What is asked beside the best point: other ways to choose, a front over ``axes``, ``shapes`` by a search."""
+    """Requests besides the best point: baselines, a front over ``axes``, a search over ``shapes``."""
 
     baselines: bool = False
     axes: Sequence[str] = ()
     shapes: Callable[[NamedSearch, Keep], ShapeDesign] | None = None
     every_shape: EveryShape | None = None
-    """The shape's fields are axes of the space: replaces the search for the best point."""
+    """Search with the shape's fields as axes of the space; replaces the search for the best point."""
 
 
 class EveryShape(Protocol):
-    """`search_with_shapes` of a question: with a search, and work done, that end by themselves at the deadline."""
+    """`search_with_shapes` of a question, given a search and an executor that end by themselves at the deadline."""
 
     def __call__(
         self, *, search: NamedSearch, run: RunTasks, tolerance: float, deadline: float, told: OnProgress | None
@@ -48,7 +48,7 @@ class EveryShape(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """The search's result, with other ways in it, and what else there is."""
+    """The search's result, including baselines, and the results of the other requests."""
 
     result: JointResult
     front: ProvedFront | None = None
@@ -68,10 +68,10 @@ def run_whole(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Whole:
-    """`engine.run.run_design`, then what is asked ``beside`` it; a study keeps all of it and nothing is done twice.
+    """`engine.run.run_design`, then the requests in ``beside``; a study stores everything, so nothing is done twice.
 
-    Each search ends after ``time_limit_s``. Ctrl-C ends what is being done and leaves out the rest: the result then
-    says so. Raises ``InputError`` as `run_design` does.
+    Each search ends after ``time_limit_s``. Ctrl-C ends the current part and skips the rest; the result then says so.
+    Raises ``InputError`` as `run_design` does.
     """
     with closing(make_executor(executor, workers)) as by:
         opened = nullcontext() if study is None else open_study(study, by.name)
@@ -89,7 +89,7 @@ def run_whole(
 
 
 def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
-    """The best of all shapes; what is asked beside it is asked of the best shape."""
+    """Search the best of all shapes; the further requests then use the best shape."""
     deadline = time.perf_counter() + run.limit_s
 
     def search(question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
@@ -111,7 +111,7 @@ def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Who searches, where it is kept, and how long it may take."""
+    """Executor, study and time limit of a run."""
 
     question: DesignQuestion
     space: AcceleratorSpace
@@ -123,7 +123,7 @@ class _Run:
     scope: str = MAIN
 
     def search(self, question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
-        """The main search, or another of the study by its name."""
+        """Run the main search, or another of the study by its name."""
         return run_search(
             question,
             space,
@@ -138,21 +138,21 @@ class _Run:
 
     @property
     def keep(self) -> Keep:
-        """The study's main part (that of the best shape, where all were searched), or nothing."""
+        """The `Keep` of the study's main part (of the best shape, if all were searched), or one that stores nothing."""
         if self.store is None:
             return afresh
         return self.store.scoped(self.question, self.space, self.tolerance, self.scope).keep
 
     def told(self, result: JointResult, phase: str) -> None:
-        """What is done now, with the search's last figures."""
+        """Report the current phase, with the search's last figures."""
         if self.on_progress and result.trajectory:
             self.on_progress(replace(result.trajectory[-1], phase=phase))
 
 
 def _with(whole: Whole, beside: Beside, run: _Run) -> Whole:
-    """One part after another, as far as there is no Ctrl-C."""
+    """Run the further requests one after another, until Ctrl-C."""
     if run.store is not None:
-        run.store.ending = "interrupted"  # unless all of it is done
+        run.store.ending = "interrupted"  # unless everything gets done
     for part in (_with_baselines, _with_front, _with_shapes):
         try:
             whole = part(whole, beside, run)

@@ -3,7 +3,7 @@ array.
 
 The template is that of Wang et al., "Integrated Hardware Architecture and Device Placement Search" (PHAZE), ICML 2024,
 made wider: lanes of vector cores apart from the array's width, private buffers of any size, memory in stacks, links.
-docs/concepts/accelerator.md draws it and says what each field is taken from.
+docs/concepts/accelerator.md draws it and gives the source of each field.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class Accelerator:
     scale_up_devices: Ints = 0
     """Neighbours that the links join (a node, a rack, a pod); 0: all devices."""
     scale_out_bytes_per_s: Floats = 0.0
-    """Of one device to those beyond, one direction."""
+    """Bandwidth of one device to devices beyond ``scale_up_devices``, one direction."""
     scale_out_latency_s: Floats = 4 * MICRO
-    """One hop there: InfiniBand's in ``hardware.cluster_catalog``."""
+    """Latency of one hop in that network: InfiniBand's in ``hardware.cluster_catalog``."""
     dtype: DType = DType.BF16
     """Widest operand the arrays multiply in one cycle; sums are kept in ``accumulator_bytes``."""
     packed_dtype: DType | None = None
-    """Narrowest operand of which as many as fill a ``dtype`` operand are multiplied in its place and added (fp8 two in
-    place of one of 16 bits, fp4 four: as H100, B200 and MI355X do). None: an operand takes a place, however narrow."""
+    """Narrowest type that is packed: as many operands as fit in one ``dtype`` operand are multiplied in its place and
+    added (two fp8 or four fp4 for one of 16 bits, as on H100, B200 and MI355X). None: no packing."""
     accumulator_bytes: float = 4.0
     registers_bytes_per_mac: float = 32.0
     registers_bytes_per_lane: float = 12.0
@@ -93,8 +93,8 @@ class Accelerator:
     """Control area of a lane relative to a GPU's, which schedules many threads; a core scheduled ahead of time needs
     less. A quarter is an assumption."""
     sustained_share: float = 1.0
-    """Share of the arrays' peak rate that long matrix multiplications sustain: clocks fall under full load, operands
-    are waited for. 1 in the published template."""
+    """Share of the arrays' peak rate that long matrix multiplications sustain, since clocks fall under full load and
+    arrays wait for operands. 1 in the published template."""
     node_nm: int = 22
     dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
     title: str = ""
@@ -105,7 +105,7 @@ class Accelerator:
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Name for people."""
         return self.name or "this chip"
 
     def __post_init__(self) -> None:
@@ -173,12 +173,12 @@ class Accelerator:
         return 2.0 * self.num_tensor_cores * self.array_rows * self.array_cols * self.clock_hz
 
     def packing(self, dtype: DType) -> int:
-        """Operands of a type that are multiplied in the place of one ``dtype`` operand."""
+        """Number of operands of a type that are multiplied in the place of one ``dtype`` operand."""
         narrowest = _bits(self.packed_dtype or self.dtype)
         return max(_bits(self.dtype) // _bits(dtype), 1) if _bits(dtype) >= narrowest else 1
 
     def multiplies(self, dtype: DType) -> bool:
-        """Whether the arrays are made for a type: the one they multiply, or one that they pack."""
+        """Whether the arrays support a type: their own, or one that they pack."""
         return _bits(self.packed_dtype or self.dtype) <= _bits(dtype) <= _bits(self.dtype)
 
     @property
@@ -212,8 +212,8 @@ class Accelerator:
         return 1.0 * self.num_links * self.link_bytes_per_s
 
     def reach(self, devices: Ints) -> tuple[Floats, Floats]:
-        """Bandwidth and latency of a hop among so many neighbours: that of the links where these join them all, else
-        that of the network beyond, which some hop of every ring must cross."""
+        """Bandwidth and latency of a hop in a ring of ``devices`` neighbours: those of the links if they join them all,
+        else those of the network beyond, which some hop of every ring must cross."""
         inside = (np.asarray(self.scale_up_devices) == 0) | (np.asarray(devices) <= self.scale_up_devices)
         rate = np.where(inside, self.network_bytes_per_s, self.scale_out_bytes_per_s)
         return plain(rate), plain(np.where(inside, self.link_latency_s, self.scale_out_latency_s))
@@ -280,7 +280,7 @@ FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
 
 
 def _bits(dtype: DType) -> int:
-    """Of one element, without its share of a block's scale."""
+    """Bits of one element, without its share of a block's scale."""
     return int(8 * dtype.bytes)
 
 

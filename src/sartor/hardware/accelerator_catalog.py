@@ -108,7 +108,7 @@ def _in_si(value: Any, field: str, factor: float) -> Any:
 
 @cache
 def _model() -> type[BaseModel]:
-    """What an accelerator's file may say."""
+    """The pydantic model of an accelerator's file."""
     words = {key: kind(_one_of(choices)) for key, choices in _CHOICES.items()}
     documents = dict.fromkeys(("all", *_NUMBERS, *_TEXTS, *_CHOICES), kind(_text))
     numbers = {key: kind(_size(field in _WHOLE, factor)) for key, (field, factor) in _NUMBERS.items()}

@@ -20,7 +20,7 @@ class Alignment:
     """Multiples for lengths of one data type on one device, in elements."""
 
     minimum: int
-    """Below it a GEMM leaves the fast path."""
+    """Lengths that are not a multiple of it leave the fast path."""
     preferred: int
     """Larger multiples gain nothing more."""
     cliff: bool = True
@@ -163,4 +163,4 @@ _FLASH_HEAD_DIMS: Mapping[str, tuple[int, ...]] = MappingProxyType(
         "blackwell": (64, 96, 128, 192, 256),
     }
 )
-"""Dao-AILab/flash-attention, hopper/ (FlashAttention-3, 2024-07); the digest's list for FA2 to FA4."""
+"""Dao-AILab/flash-attention, hopper/ (FlashAttention-3, 2024-07); FA2 to FA4 from the reference digest."""

@@ -43,7 +43,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 @lru_cache(maxsize=256)
 def _of_the_catalogue(name: str) -> Gpu:
-    """Read once: what a device borrows is looked for among all measured ones, at every question."""
+    """A catalogue device, read once: every estimate looks for a lender among all measured devices."""
     return _read(_find(name))
 
 
@@ -131,7 +131,7 @@ def _aliases() -> dict[str, tuple[str, ...]]:
 
 
 def read_device_table(path: Path) -> JsonDict:
-    """A device's TOML table from a file that may be missing, huge, binary or broken: a sentence for each."""
+    """A device's TOML table; ``InputError`` for a missing, huge, binary or broken file."""
     return read_toml(path, "gpu")
 
 
@@ -202,7 +202,7 @@ def _gpu_from(table: JsonDict, path: Path) -> Gpu:
 
 @cache
 def _model() -> type[BaseModel]:
-    """What a datasheet may say."""
+    """The pydantic model of a datasheet."""
     numbers = {
         key: kind(door.above_zero if key in _REQUIRED else door.number, *((door.whole,) if key in _WHOLE else ()))
         for key in _NUMBERS
@@ -227,7 +227,7 @@ _SOURCED = {
     "peak_dense_tflops": "peak_flops_per_s",
     **{f"peak_dense_tflops.{dtype.value}": f"peak_flops_per_s.{dtype.value}" for dtype in DType},
 }
-"""What a source may be stated of (``all``: every field not named) -> field of ``Gpu``."""
+"""Key under ``sources`` (``all``: every field not named) -> field of ``Gpu``."""
 
 
 def _peaks(tflops: JsonDict) -> dict[DType, float]:

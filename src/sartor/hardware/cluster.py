@@ -48,8 +48,8 @@ class LinkTier:
     oversubscription: float = 1.0
     """Oversubscription: bandwidth of all devices over that of the core network (1: full bisection)."""
     rails: bool = False
-    """Devices of one place in their nodes share a switch (a rail); ``oversubscription`` is that of the core between
-    rails, which traffic within a rail never meets (rail-optimized networks; Wang et al. 2023, arXiv 2307.12169)."""
+    """Devices with the same position in their nodes share a switch (a rail); ``oversubscription`` is that of the core
+    between rails, which traffic within a rail does not use (rail-optimized; Wang et al. 2023, arXiv 2307.12169)."""
     kind: str = ""
     """One of ``LINK_KINDS``, which decides efficiency and algorithms."""
     in_network_reduction: bool = False
@@ -76,10 +76,10 @@ class LinkTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``num_devices`` of one type (0: as many as asked for), and its tiers, innermost first.
+    """``num_devices`` of one type (0: any number), and its tiers, innermost first.
 
-    Construction refuses tiers that cannot be (none, spans that do not grow by whole factors, an outermost tier that
-    leaves devices unconnected): ``InputError`` with the field.
+    Construction refuses impossible tiers (none, spans that do not grow by whole factors, an outermost tier that leaves
+    devices unconnected) with an ``InputError`` that names the field.
     """
 
     name: str
@@ -144,12 +144,12 @@ class Cluster:
 
 
 UNSAID_BYTES_PER_S = 16e9
-"""Link of a device whose datasheet names none: PCIe 3.0 x16 in one direction, rounded (PCI-SIG, 2010)."""
+"""Link of a device without one in its datasheet: PCIe 3.0 x16 in one direction, rounded (PCI-SIG, 2010)."""
 
 SERVER_MEMORY_NOMINAL_BYTES_PER_S = 410e9
 SERVER_MEMORY_BYTES_PER_S = 300e9
-"""Memory bandwidth of a two-socket host, shared by its devices, and what of it is sustained (recalled: 8 channels of
-DDR4-3200 a socket)."""
+"""Nominal and sustained memory bandwidth of a two-socket host, shared by its devices (recalled: 8 channels of DDR4-3200
+per socket)."""
 
 
 def _check_spans(tiers: tuple[LinkTier, ...]) -> None:
@@ -174,7 +174,7 @@ def _check_rails(tiers: tuple[LinkTier, ...]) -> None:
 
 
 def _check_pools(first: Gpu, others: tuple[Cluster, ...]) -> None:
-    """Pools are all of GPUs or all of accelerators: one plan is priced by one kind of block."""
+    """Pools must be all GPUs or all accelerators, since a plan is priced with one kind of block."""
     for i, pool in enumerate(others):
         if (pool.gpu.accelerator is None) is not (first.accelerator is None):
             word = "an accelerator" if first.accelerator else "a GPU"

@@ -45,16 +45,16 @@ HOP_LATENCY_S: Mapping[str, float] = {
     "dcn": 20e-6,
     "": 6e-6,
 }
-"""Seconds of a hop where a file does not say. PCIe and InfiniBand: the ring hops of NCCL's own cost model
-(src/graph/tuning.cc, LL128); ICI: about 1 us (How to Scale Your Model, jax-ml, 2025); the others are assumed
-(2026-11-21): RDMA over Ethernet, Omni-Path and Slingshot half as much again as InfiniBand, EFA and DCN slower."""
+"""Default seconds of a hop. PCIe and InfiniBand: the ring hops of NCCL's own cost model (src/graph/tuning.cc, LL128);
+ICI: about 1 us (How to Scale Your Model, jax-ml, 2025); the others are assumed (2026-11-21): RDMA over Ethernet,
+Omni-Path and Slingshot 1.5 times InfiniBand, EFA and DCN slower."""
 
 
 def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
-    """The cluster of a catalogue name (case and separators forgiven) or of a TOML file, of ``num_devices`` devices.
+    """The cluster with a catalogue name (case and separators ignored) or from a TOML file.
 
-    ``num_devices`` 0 leaves what the file says (0 there: as many as a plan asks for). Raises ``InputError`` for an
-    unknown name (nearest names offered), an unreadable file, an unknown or missing key, a value that cannot be.
+    ``num_devices`` of 0 keeps the file's (0 there: as many as a plan needs). Raises ``InputError`` for an unknown
+    name (with the nearest ones), an unreadable file, an unknown or missing key, or an invalid value.
 
     >>> load_cluster("DGX H100", num_devices=64).tiers[1].bytes_per_s
     50000000000.0
@@ -83,8 +83,8 @@ def cluster_from(
 ) -> Cluster:
     """Equal nodes on the device's own links, and one network between them: a cluster in one call.
 
-    ``domain`` devices share the inner links (0: those of a node; 72 in an NVL72 rack), whose ``kind`` follows the
-    device where it is not said; ``inter_gbit_per_s`` is of one device and direction. ``InputError`` as for a file.
+    ``domain`` devices share the inner links (0: those of a node; 72 in an NVL72 rack); ``kind`` of these links defaults
+    to the device's; ``inter_gbit_per_s`` is of one device and direction. Raises ``InputError`` as for a file.
 
     >>> [tier.bytes_per_s for tier in cluster_from("h100", 8, inter_gbit_per_s=200).tiers]
     [450000000000.0, 25000000000.0]
@@ -113,8 +113,8 @@ def cluster_from(
 
 
 def usual_cluster(gpu: Gpu) -> Cluster:
-    """Where a device usually stands, when nobody says: the catalogue's cluster of it that takes any number of devices
-    (the maker's own before a cloud's), else nodes of eight on its own links with 400 Gb/s of InfiniBand for each.
+    """The default cluster of a device: the catalogue's cluster of it with any number of devices (the vendor's own
+    before a cloud's), else nodes of eight on its own links with 400 Gb/s of InfiniBand per device.
 
     >>> usual_cluster(load_gpu("h100_sxm")).name
     'dgx-h100'
@@ -125,7 +125,7 @@ def usual_cluster(gpu: Gpu) -> Cluster:
 
 @cache
 def _usual() -> dict[str, str]:
-    """GPU -> the cluster it usually stands in."""
+    """GPU -> its default cluster."""
     tables = {name: _table(name) for name in cluster_names()}
     names = sorted(tables, key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
     return {tables[name]["gpu"]: name for name in names if not tables[name].get("num_devices")}
@@ -154,7 +154,7 @@ def cluster_file(name_or_path: str | Path) -> str:
 
 
 def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path | None = None) -> Cluster:
-    """A checked cluster from a table in a file's keys and units; ``folder`` is where a GPU's own file is looked for."""
+    """A checked cluster from a table in a file's keys and units; ``folder`` is searched for a GPU's own file."""
     return _checked(table, name, folder or Path())
 
 
@@ -179,7 +179,7 @@ def _aliases(name: str) -> tuple[str, ...]:
 
 @cache
 def _table(name: str) -> JsonDict:
-    """An entry of the catalogue as its file says it; empty for a cluster that is not one."""
+    """The table of a catalogue entry; empty for other clusters."""
     path = ENTRIES / f"{name}.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
@@ -211,7 +211,7 @@ TIER_KEYS = (
 
 
 def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
-    """A cluster from its table; a file of the package is trusted, as tests take each of them through the door."""
+    """A cluster from its table; the package's own files are not checked again, since tests check them."""
     if folder != ENTRIES:
         check(table, _model(), of="a cluster file", name=name)
     first = _cluster(table, name, folder, "")
@@ -225,7 +225,7 @@ def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
 
 @cache
 def _model() -> type[BaseModel]:
-    """What a cluster's file may say: a pool, and further pools that state their devices."""
+    """The pydantic model of a cluster's file: a pool, and further pools that state their number of devices."""
     text, number, one = kind(door.text), kind(door.number), kind(door.count(1))
     tier = model_of(
         {
@@ -264,7 +264,7 @@ def _span(value: object) -> Complaint:
 
 
 def _device(value: object) -> Complaint:
-    """A table is looked at as what it is, a datasheet or an accelerator."""
+    """What is wrong with a device given as a table: a datasheet or an accelerator."""
     return door.text(value.get("name", "gpu") if isinstance(value, dict) else value)
 
 

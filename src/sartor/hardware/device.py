@@ -21,13 +21,13 @@ GENERATION = "accelerator"
 """Generation of every template chip, which has no measurements and borrows no calibration."""
 
 ANY_POWER_W = 1e6
-"""Power limit of a chip whose clock the template holds: no run is throttled."""
+"""Power limit of a template chip, high enough that it is never throttled: its clock is fixed."""
 
 
 def load_device(name_or_path: str | Path) -> Gpu:
-    """The device of a catalogue name (a GPU's or an accelerator's, spelling forgiven) or of a TOML file of either.
+    """The device with a catalogue name (a GPU's or an accelerator's, spelling ignored) or from a TOML file of either.
 
-    Raises ``InputError`` as the two catalogues do; an unknown name is answered with the nearest of both.
+    Raises ``InputError`` as the two catalogues do; for an unknown name, with the nearest names of both.
 
     >>> load_device("h100").name, load_device("tpu_v4_like").accelerator.num_tensor_cores
     ('h100_sxm', 8)
@@ -87,11 +87,11 @@ def datasheet_of(accelerator: Accelerator) -> Gpu:
 
 
 MOST_SIDE = 1024
-"""Longest length that both sides of an array are taken to divide; sides that agree on none are judged by the longer."""
+"""Largest common multiple of both sides of an array to align to; beyond it, lengths align to the longer side."""
 
 
 def _array_side(a: Accelerator) -> int:
-    """The length that fills the array in either orientation: contracted over rows or produced by columns."""
+    """The length that fills the array in both orientations: contracted over rows, or produced by columns."""
     rows, cols = int(a.array_rows), int(a.array_cols)
     return math.lcm(rows, cols) if math.lcm(rows, cols) <= MOST_SIDE else max(rows, cols)
 

@@ -1,7 +1,7 @@
-"""The door of the hardware catalogues: names found, TOML read, and a user's own file checked by a pydantic model.
+"""Reading of hardware catalogues: find names, read TOML, and check a user's own file with a pydantic model.
 
-Entries of the package are trusted, as tests take each of them through the same door: pydantic costs 50 ms to load,
-which an answer about a catalogue's device need not wait for.
+Entries of the package are not checked again, since tests check them: pydantic takes 50 ms to load, and a question about
+a catalogue device should not wait for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def nearest_names(wanted: str, known: Mapping[str, str], cutoff: float = 0.5) ->
 
 
 def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> JsonDict:
-    """The TOML table in a file that stands where a name of the catalogue could."""
+    """The TOML table of a file that a user gave in place of a catalogue name."""
     must = "must be a catalogue name or a TOML file that exists"
     return bounded.read_toml(path, field, must, nearest=", ".join(entries))
 
@@ -45,7 +45,7 @@ def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> JsonDict:
 
 
 def model_of(kinds: JsonMap, required: Iterable[str] = ()) -> type[BaseModel]:
-    """A pydantic model of a table: its keys with what each may hold (`kind`), and which it must have."""
+    """A pydantic model of a table: the type of each key (`kind`), and the required keys."""
     from pydantic import ConfigDict, create_model
 
     needed = {*required}
@@ -54,9 +54,9 @@ def model_of(kinds: JsonMap, required: Iterable[str] = ()) -> type[BaseModel]:
 
 
 def check(table: JsonMap, model: type[BaseModel], *, of: str, name: str, where: str = "") -> None:
-    """Refuse a table that does not fit its model: keys it has not first, then what it leaves out, then values.
+    """Refuse a table that does not fit its model: first unknown keys, then missing keys, then values.
 
-    ``of`` is what the keys are of (``a datasheet``), ``name`` the file, ``where`` the table's place in it.
+    ``of`` is what the table describes (``a datasheet``), ``name`` the file, ``where`` the table's place in it.
     """
     from pydantic import ValidationError
 
@@ -96,11 +96,11 @@ def _inner(model: Any, path: list[str]) -> Any:
 
 
 Complaint = tuple[str, str] | None
-"""What must hold and what near it would, of a value that will not do."""
+"""What an invalid value must be and a nearby valid one; None for a valid value."""
 
 
 def kind(*judges: Callable[[Any], Complaint]) -> Any:
-    """What a key may hold: a value that no judge complains of."""
+    """The type of a key: a value that every check accepts."""
     from pydantic import PlainValidator
     from pydantic_core import PydanticCustomError
 
@@ -114,7 +114,7 @@ def kind(*judges: Callable[[Any], Complaint]) -> Any:
 
 
 def listed(model: type[BaseModel], *, most: int, must: str, least: int = 0) -> Any:
-    """A list of tables, of so many; ``must`` says how they are written."""
+    """A list of ``least`` to ``most`` tables; ``must`` says how they are written."""
     from pydantic import Field
 
     return Annotated[list[model], Field(min_length=least, max_length=most, description=must)]  # type: ignore[valid-type]
@@ -127,13 +127,13 @@ def text(value: object) -> Complaint:
 
 
 def plain_name(value: object) -> Complaint:
-    """A name that files may carry: no path, no hidden file."""
+    """A name that can be a file name: no path, no hidden file."""
     fits = isinstance(value, str) and re.fullmatch(r"[^\W_][\w .+()-]{0,99}", value, re.ASCII)
     return None if fits else ("must be a name: letters, digits, spaces and . _ - + ( ), at most 100", "")
 
 
 def number(value: object) -> Complaint:
-    """A finite number from 0."""
+    """A finite number of at least 0."""
     fits = _is_number(value) and 0 <= value < 1e15
     return None if fits else ("must be a finite number not below 0, in the unit the key names", "")
 
@@ -151,7 +151,7 @@ def whole(value: object) -> Complaint:
 
 
 def count(least: int) -> Callable[[Any], Complaint]:
-    """An integer of at least so much."""
+    """An integer of at least ``least``."""
     must = f"must be a whole number not below {least}"
     return lambda value: None if type(value) is int and least <= value <= 2**53 else (must, "")
 

@@ -20,7 +20,7 @@ class Gpu:
     """One device (one die where a card's dies are separate devices). Peaks are dense, rates in SI units.
 
     Construction rejects impossible values (sizes that are not positive and finite, a cache larger than the memory).
-    ``hardware.selfcheck`` checks catalogue entries for consistency, so that tests may use devices that do not exist.
+    Only ``hardware.selfcheck`` checks the consistency of catalogue entries, so that tests may use invented devices.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Gpu:
     """This device's share of such a host's memory, nominal; 0: a server's, shared by the node."""
     smem_bytes_per_sm: float = 0.0
     memory_side_cache_bytes: float = 0.0
-    """A cache between L2 and memory (AMD Infinity Cache); 0 where there is none."""
+    """A cache between L2 and memory (AMD Infinity Cache); 0 if there is none."""
     fp32_accumulate_rate: float = 1.0
     """Tensor-core rate with fp32 accumulation of 8- and 16-bit GEMMs, relative to the full rate (0.5 on GeForce)."""
     tensor_core_rate: float = 1.0
@@ -66,9 +66,9 @@ class Gpu:
     matrix_tile: int = 0
     """Side of the systolic array where there is one (128 or 256); 0 on GPUs."""
     die_mm2: float = 0.0
-    """Area of the compute die; 0 where its maker does not publish it."""
+    """Area of the compute die; 0 if its vendor does not publish it."""
     process_nm: float = 0.0
-    """Node it is made in, by its maker's name for it; 0 where not said."""
+    """Technology node by the foundry's name; 0 if unknown."""
     released: str = ""
     price_usd_per_hour: float | None = None
     price_source: str = ""
@@ -82,7 +82,7 @@ class Gpu:
     """high, medium or low: how reliable the entry is; ``note`` says why."""
     note: str = ""
     accelerator: Accelerator | None = None
-    """The chip of the template that this is the datasheet of: its operators are priced by the template."""
+    """The template chip that this datasheet describes; its operators are priced by the template."""
 
     @property
     def label(self) -> str:

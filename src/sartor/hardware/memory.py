@@ -42,7 +42,7 @@ class MemoryStack:
 
 @cache
 def _stacks() -> dict[str, MemoryStack]:
-    """By the generation's name."""
+    """Stacks by the generation's name."""
     table = packaged_toml("hardware", "memory.toml")
     return {
         name: MemoryStack(bytes=row.pop("gib") * GIB, bytes_per_s=row.pop("gb_per_s") * GIGA, **row)

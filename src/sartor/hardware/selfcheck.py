@@ -1,7 +1,7 @@
 """Check that the numbers of a datasheet agree: a peak is cores x clock x FLOPs per core and cycle.
 
-The commonest error is a peak *with structured sparsity*, twice the dense one; the message says so. For generations that
-are not in ``flops_per_cycle.toml``, only ratios between types are checked.
+The most common error is a peak *with structured sparsity*, twice the dense one; the message says so. For generations
+that are not in ``flops_per_cycle.toml``, only ratios between types are checked.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MAX_OVER_BOOST = 1.2
 """Highest clock over the clock of the stated peaks: 1.16 on the H100 NVL, 1.00 to 1.08 elsewhere."""
 
 RIDGE_RANGE = (10.0, 800.0)
-"""FLOP/byte of the widest matrix type of 16 bits or more: H20 has 37, TPU v6e 560; a sparse peak leaves it."""
+"""Valid FLOP/byte of the widest matrix type of 16 bits or more: H20 has 37, TPU v6e 560; a sparse peak is outside."""
 
 HOST_RIDGE_RANGE = (0.5, 800.0)
-"""The same of a host's cores (generation ``cpu``): an old desktop has 3, cores with matrix units some hundreds."""
+"""The same for a host's cores (generation ``cpu``): an old desktop has 3, cores with matrix units a few hundred."""
 
 
 def check_gpu(gpu: Gpu) -> Gpu:
@@ -94,7 +94,7 @@ def _narrow_slower_than_wide(gpu: Gpu) -> Iterator[InputError]:
 
 
 def _fp8_off_bf16(gpu: Gpu) -> Iterator[InputError]:
-    """FP8 runs at the 16-bit rate (Gaudi 3, Trainium 1) or at twice it; nothing sold does anything else dense."""
+    """FP8 must run at the 16-bit rate (Gaudi 3, Trainium 1) or at twice it, as dense FP8 does on all products."""
     fp8, bf16 = gpu.peak_flops_per_s.get(DType.FP8), gpu.peak_flops_per_s.get(DType.BF16)
     if fp8 and bf16 and not any(abs(fp8 / bf16 - times) <= times * TOLERANCE for times in (1, 2)):
         yield InputError(

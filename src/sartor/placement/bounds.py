@@ -1,7 +1,7 @@
 """Lower bounds on the time of every case, in one pass.
 
-A case is a width, a number of replicas, an interleaving and a ZeRO stage. The relaxed problem has unlimited devices of
-the fastest kind, the fastest links and no memory limit; its recurrence is solved once per width and serves every case.
+A case is a width, a number of copies, an interleaving and a ZeRO stage. The relaxed problem has unlimited devices of
+the fastest kind, the fastest links and no memory limit; its recurrence is solved once per width and bounds every case.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _bounds(
 ) -> Array:
     """A lower bound on the time for each number of copies; infinite if none can fit.
 
-    Beside the relaxed bottlenecks it uses that ``chunks`` stages must hold the model once:
-    ``v * states + activations <= chunks * memory``.
+    Besides the relaxed bottlenecks, it uses that ``chunks`` stages must hold the model once: ``v * states + activations
+    <= chunks * memory``.
     """
     total = sum(each.num_devices for each in types)
     keys = np.array(list(relaxed))

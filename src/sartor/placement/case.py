@@ -23,7 +23,7 @@ from sartor.units import Array
 
 @dataclass(frozen=True)
 class WidthTables:
-    """Tables shared by all cases of one width, made when first needed."""
+    """Tables shared by all cases of one width, computed when first needed."""
 
     problem: PlacementProblem
     width: Width
@@ -36,13 +36,13 @@ class WidthTables:
 
     @property
     def has_unsplit(self) -> bool:
-        """Whether some stages may take one device and others ``width.devices``."""
+        """Whether some stages take one device and others ``width.devices``."""
         splits = [layer.is_split for layer in self.width.layers]
         return self.width.devices > 1 and any(splits) and not all(splits)
 
     @property
     def group_devices(self) -> int:
-        """Devices of a stage that holds a split layer; 1 where no layer is split."""
+        """Devices of a stage with a split layer; 1 if no layer is split."""
         return self.width.devices if any(layer.is_split for layer in self.width.layers) else 1
 
     @cached_property
@@ -61,7 +61,7 @@ class WidthTables:
         return {}
 
     def loads(self, slowdown: float, tier_in: int, tier_out: int) -> Array:
-        """Times of all stages on devices of this speed, with these tiers for incoming and outgoing tensors."""
+        """Times of all stages on devices of this speed, with these link tiers for incoming and outgoing tensors."""
         key = slowdown, tier_in, tier_out
         if key not in self._loads:
             width, states = slowed(self.width, slowdown), self.states
@@ -80,7 +80,7 @@ def slowed(width: Width, factor: float) -> Width:
 
 
 def zero_bytes(whole: Array, shared: Array, optimizer_states: float, zero_stage: int) -> Array:
-    """Optimizer states, gradients and parameters of one device, sharded from ZeRO stage 1, 2 and 3 on."""
+    """Bytes of optimizer states, gradients and parameters on one device, sharded from ZeRO stages 1, 2 and 3 on."""
     optimizer, gradients, parameters = (shared if zero_stage >= stage else whole for stage in (1, 2, 3))
     return np.asarray(optimizer_states * optimizer + gradients + parameters)
 
@@ -96,7 +96,7 @@ class Case:
 
     @cached_property
     def agreement_s(self) -> Array:
-        """``[i, j]``: seconds for the copies of the stage to reduce all its gradients (and gather parameters)."""
+        """``[i, j]``: seconds for the stage's copies to reduce all gradients (and, in ZeRO 3, gather parameters)."""
         sums, width = self.tables.sums, self.tables.width
         dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
         t, e, copies = width.tensor_parallel, width.expert_parallel, self.copies
@@ -112,17 +112,17 @@ class Case:
 
     @cached_property
     def resync_s(self) -> Array:
-        """Seconds after the last microbatch: all of it, or half if ZeRO 3 gathers in every microbatch."""
+        """Seconds of reduction after the last microbatch; half if ZeRO 3 already gathers in every microbatch."""
         return self.agreement_s * (0.5 if self.zero_stage == 3 else 1.0)
 
     def loads(self, device: DeviceType, tier_in: int, tier_out: int) -> Array:
-        """Times of all stages; ZeRO 3 adds gathering of parameters in forward and backward (two halves)."""
+        """Times of all stages; ZeRO 3 adds the parameter gathers in forward and backward (two halves)."""
         loads = self.tables.loads(device.slowdown, tier_in, tier_out)
         return loads + self.agreement_s if self.zero_stage == 3 else loads
 
     @cached_property
     def state_bytes(self) -> Array:
-        """Parameters, gradients and optimizer states of one device, sharded as ZeRO does."""
+        """Bytes of parameters, gradients and optimizer states on one device, after ZeRO sharding."""
         sums, width = self.tables.sums, self.tables.width
         optimizer = self.tables.problem.states
         dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
@@ -138,7 +138,7 @@ class Case:
     def microbatches_that_fit(self, memory_bytes: float) -> Array:
         """Most microbatches in flight for which a device holds the stage (and its other chunks).
 
-        Without interleaving the stage at position s from the end has s in flight.
+        Without interleaving, the stage at position s from the end has s in flight.
         """
         if memory_bytes not in self._fits:
             sums = self.tables.sums

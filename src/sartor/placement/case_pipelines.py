@@ -1,7 +1,7 @@
 """The pipelines of a case: its kinds of stages, and their cost by position.
 
-A stage's cost depends on the tiers its tensors cross, hence on the devices behind it; these follow from the counts of
-stages that run after it, which is what the recurrence knows.
+A stage's cost depends on the link tiers its tensors cross, and so on the devices behind it. These follow from the
+counts of stages that run after it, which the recurrence tracks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from sartor.units import Array, ceil_div, distinct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePipeline:
-    """Pipelines of a case with fixed kinds of stages: ``kinds(limit, ceiling)`` admits stages with a resync up to
-    ``limit`` and a time up to ``ceiling``. ``rounds(counts)`` is the number of bottlenecks per batch; infinite for
-    counts that do not make a pipeline.
+    """Pipelines of a case with fixed kinds of stages.
 
-    ``rounds(counts)`` is how many bottlenecks a batch lasts; infinite for counts that are no whole pipeline.
+    ``kinds(limit, ceiling)`` admits stages with a resync up to ``limit`` and a time up to ``ceiling``.
+    ``rounds(counts)`` is the number of bottlenecks per batch; infinite for counts that do not make a whole pipeline.
     """
 
     kinds: Callable[[float, float], list[Kind]]
@@ -52,7 +51,7 @@ def pipelines(case: Case, problem: PlacementProblem, types: tuple[DeviceType, ..
 
 
 class _Masked:
-    """Times with infeasible stages masked out; tables are cached by their inputs."""
+    """Stage times with infeasible stages masked out; tables are cached by their inputs."""
 
     def __init__(self, case: Case, limit: float, ceiling: float) -> None:
         self.case, self.limit, self.ceiling = case, limit, ceiling
@@ -80,7 +79,7 @@ class _Masked:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """A kind of stage: its device type (position in the order), split or not (None: all are equal), and whether the
+    """A kind of stage: its device type (position in the order), split or not (None: no distinction), and whether the
     stage before it is on another type."""
 
     pool: int
@@ -139,7 +138,7 @@ def _kind(
 
 
 def _may_come_next(role: _Role, behind: Counts, roles: list[_Role]) -> bool:
-    """Pools come in order; only a stage entered from another pool leaves one."""
+    """Device types come in order; a type is left only through a stage entered from another type."""
     for pool in {r.pool for n, r in zip(behind, roles, strict=True) if n}:
         entered = any(n and r.pool == pool and r.enters for n, r in zip(behind, roles, strict=True))
         if pool > role.pool or entered != (pool < role.pool):

@@ -1,7 +1,7 @@
 """An independent checker that prices a placement layer by layer.
 
-Plain loops over layers and edges, written from the problem statement (docs/concepts/placement.md) without the solver's
-tables. Every plan is checked here before it is returned, and so is the expert's strategy.
+It uses plain loops over layers and edges, written from the problem statement (docs/concepts/placement.md) without the
+solver's tables. Every returned plan is checked here, and so is the expert's strategy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ StageLayers = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedPlacement:
-    """A placement with its price and its faults, one sentence each."""
+    """A placement with its price and its errors, one sentence each."""
 
     plan: Plan
     time_per_batch_s: float
@@ -67,7 +67,7 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
 
 
 def structure_faults(width: Width, stages: StageLayers) -> list[str]:
-    """Layers missing or placed twice, and edges that go back."""
+    """Layers that are missing or placed twice, and edges that go backward."""
     stage_of = {id_: index for index, stage in enumerate(stages) for id_ in stage}
     faults = []
     placed = [id_ for stage in stages for id_ in stage]
@@ -95,7 +95,7 @@ def _load(problem: PlacementProblem, width: Width, stage: Sequence[int], is_last
 
 
 def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tuple[dict[int, float], dict[int, float]]:
-    """When the last incoming tensor arrives, by layer: forward, and backward."""
+    """Arrival time of each layer's last incoming tensor, in forward and in backward."""
     size: dict[tuple[int, int], float] = {}
     for edge in width.edges:
         size[edge.source, edge.dest] = size.get((edge.source, edge.dest), 0.0) + edge.size_bytes
@@ -111,7 +111,7 @@ def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tup
 
 
 def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
-    """End time of a device that runs one layer at a time and never waits while one is ready."""
+    """End time of a device that runs one layer at a time and never idles while one is ready."""
     waiting = dict.fromkeys(seconds, 0)
     after: dict[int, list[int]] = {id_: [] for id_ in seconds}
     for source, dest in needs:
@@ -131,7 +131,7 @@ def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[
 
 
 def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], position: int) -> float:
-    """Bytes on a device of the stage when it is the ``position``-th from the end."""
+    """Bytes on a device of the stage at ``position`` from the end."""
     inside = set(stage)
     params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)
     activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)

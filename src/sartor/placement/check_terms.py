@@ -1,4 +1,4 @@
-"""The independent checker for plans with richer terms: plain loops over layers, devices and ranks."""
+"""Independent checker for plans with extended cost terms: plain loops over layers, devices and ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedWithTerms:
-    """A plan with stage times, total time and faults, one sentence each."""
+    """A plan with its stage times, total time and errors, one sentence each."""
 
     plan: Plan
     time_per_batch_s: float
@@ -22,7 +22,7 @@ class PricedWithTerms:
 
 
 def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Plan) -> PricedWithTerms:
-    """Price ``plan`` from its layers, devices, types, copies, chunks and ZeRO stage, ignoring its times."""
+    """Price ``plan`` from its layers, devices, types, copies, chunks and ZeRO stage; its own times are ignored."""
     check = _Check(problem, terms, plan)
     loads = [check.load(index) for index in range(len(plan.stages))]
     per_copy = -(-problem.num_microbatches // plan.data_parallel)
@@ -60,7 +60,7 @@ def fixed_strategy_time_with_terms(problem: PlacementProblem, terms: PlacementTe
 
 
 class _Check:
-    """One plan of one problem; every method is about one stage (first stage first, from 0)."""
+    """One plan of one problem; every method is about one stage (counted from 0, first stage first)."""
 
     def __init__(self, problem: PlacementProblem, terms: PlacementTerms, plan: Plan) -> None:
         self.problem, self.terms, self.plan = problem, terms, plan
@@ -78,7 +78,7 @@ class _Check:
         )
         self.types = {each.name: each for each in types}
 
-    # What a stage holds
+    # Contents of a stage
 
     def layers(self, index: int) -> list[PlacedLayer]:
         inside = set(self.plan.stages[index].layers)
@@ -90,7 +90,7 @@ class _Check:
     def type_of(self, index: int) -> DeviceType:
         return self.types[self.plan.stages[index].device_type]
 
-    # Where it is
+    # Position of a stage
 
     def group(self, index: int) -> int:
         """Device group counted from the end."""
@@ -122,7 +122,7 @@ class _Check:
                 return tier
         return self.tiers[-1]
 
-    # What it takes
+    # Time of a stage
 
     def load(self, index: int) -> float:
         layers, last = self.layers(index), len(self.plan.stages) - 1
@@ -176,7 +176,7 @@ class _Check:
             done = together
         return seconds
 
-    # Whether it fits
+    # Memory and errors
 
     def memory(self, index: int) -> float:
         """Bytes of the stage on a device, with other chunks of the device counted as equal."""

@@ -1,14 +1,14 @@
-"""The recurrence: the least bottleneck of a pipeline with given numbers of stages of each kind.
+"""The recurrence: the smallest bottleneck of a pipeline with given numbers of stages of each kind.
 
-The publication tabulates dp[D][k][s] for every number k of devices up to thousands. But a stage takes ``a`` devices if
-it holds a split layer and one otherwise, so k is known from how many stages there are of each kind: the table shrinks
-to one value per state and per pair of counts, mostly (where all layers split, or none) to one row per number of
-stages, and those rows serve every data-parallel width:
+The publication tabulates dp[D][k][s] for every number k of devices, up to thousands. But a stage takes ``a`` devices if
+it holds a split layer and one otherwise, so k follows from the number of stages of each kind. The table shrinks to one
+value per state and per pair of counts; usually (all layers split, or none) to one row per number of stages, and these
+rows serve every number of data-parallel copies:
 
     bottleneck[counts][i] = min over kinds k, states j of max(cost_k(s)[i, j], bottleneck[counts - 1_k][j])
 
-with s = the sum of the counts, the position of the new front stage from the end, and its cost infinite where memory
-forbids that position. Every pair (i, j) is looked at, so no monotonicity is assumed.
+with s = the sum of the counts, the position of the new front stage from the end; its cost is infinite if memory forbids
+that position. Every pair (i, j) is evaluated, so no monotonicity is assumed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Counts = tuple[int, ...]
 class Kind:
     """Up to ``limit`` stages that take ``devices`` devices each.
 
-    ``cost_at(counts)`` is their table of costs when ``counts`` stages of each kind run from this one to the end
-    (their sum is its position from the end); None where such a stage may not come next.
+    ``cost_at(counts)`` is their cost table if ``counts`` stages of each kind run from this one to the end (their sum is
+    its position from the end); None if such a stage is not allowed next.
     """
 
     devices: int
@@ -54,7 +54,7 @@ def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_
     end[-1] = 0.0
     found = Bottlenecks(kinds=tuple(kinds), of={(0,) * len(kinds): end}, first={})
     limits = [min(kind.limit, max_devices // kind.devices) for kind in kinds]
-    # A state that s stages can still follow lacks at least s layers.
+    # A state that s stages can still follow misses at least s layers.
     reach = np.searchsorted(sizes, sizes[-1] - np.arange(max_stages + 1), side="right")
     layer = list(found.of)
     for s in range(1, max_stages + 1):
@@ -66,7 +66,7 @@ def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_
 
 
 def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
-    """Counts with one more stage than some of ``layer``, each once."""
+    """Counts with one more stage than some of ``layer``, without duplicates."""
     more = {
         (*counts[:k], counts[k] + 1, *counts[k + 1 :])
         for counts in layer
@@ -77,7 +77,7 @@ def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
 
 
 def _extend(found: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:
-    """One entry of the table from those with one stage less; none if nothing fits."""
+    """Add one entry to the table from those with one stage less; nothing is added if nothing fits."""
     best, first = None, None
     for k, kind in enumerate(found.kinds):
         after = found.of.get(less_one(counts, k))
@@ -101,7 +101,7 @@ def less_one(counts: Counts, k: int) -> Counts:
 
 
 def trace(found: Bottlenecks, counts: Counts, first_end: int) -> tuple[list[int], list[int]]:
-    """A pipeline with bottleneck ``found.first[counts][first_end]``: its states from first to last, and its kinds."""
+    """A pipeline with bottleneck ``found.first[counts][first_end]``: its states from first to last, and their kinds."""
     states, kinds, here, end = [0], [], 0, first_end
     last = len(found.of[(0,) * len(counts)]) - 1
     while True:

@@ -1,4 +1,4 @@
-"""Layer graphs: topological order, chain test, and the downsets where a pipeline may be cut.
+"""Layer graphs: topological order, chain test, and the downsets at which a pipeline can be cut.
 
 A pipeline is an increasing sequence of downsets (sets of layers closed under predecessors): the first is empty, the
 last has all layers, and a stage is the difference of two neighbours. A chain of L layers has L + 1 downsets, its
@@ -17,7 +17,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def topological_order(ids: Sequence[int], pairs: Pairs) -> tuple[int, ...]:
-    """``ids`` so that every pair (source, dest) goes forward; ties by id. Raises `InputError` naming a cycle."""
+    """``ids`` with every pair (source, dest) going forward; ties by id. Raises `InputError` naming a cycle."""
     waiting = dict.fromkeys(ids, 0)
     after: dict[int, list[int]] = {id_: [] for id_ in ids}
     for source, dest in pairs:
@@ -49,13 +49,13 @@ def _some_cycle(stuck: set[int], pairs: Pairs) -> list[int]:
 
 
 def is_chain(order: Sequence[int], pairs: Pairs) -> bool:
-    """Whether consecutive layers are all joined by an edge (further, skipping edges may exist)."""
+    """Whether all consecutive layers are connected by an edge (there may be further, skipping edges)."""
     joined = set(pairs)
     return all(pair in joined for pair in pairwise(order))
 
 
 MAX_DOWNSETS = 2500
-"""Most downsets of a branching graph: tables grow with their square (2500: 50 MB each, some tens of seconds)."""
+"""Most downsets of a branching graph: tables grow with their square (2500: 50 MB each, tens of seconds)."""
 
 
 def downsets(order: Sequence[int], pairs: Pairs) -> list[int]:

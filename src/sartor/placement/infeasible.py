@@ -1,4 +1,4 @@
-"""If nothing fits: the least memory and the fewest devices that would."""
+"""For a problem without solution: the smallest memory and the fewest devices that would suffice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _least_memory(problem: PlacementProblem, width: Width, states: States, sums:
 
 
 def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
-    """Fewest devices of the given memory that hold one copy; infinite if no number does."""
+    """Fewest devices with the given memory that hold one copy; infinite if no number does."""
     positions = max_positions(problem, sums)
     kinds = _kinds(
         width, states, sums, lambda mask: lambda counts: np.where(mask & (positions >= sum(counts)), 0.0, inf)
@@ -74,7 +74,7 @@ class _Need:
 
 
 def _layer_that_fits_nowhere(problem: PlacementProblem) -> PlacedLayer | None:
-    """The largest layer, at the width where it is smallest, if it does not fit on a device alone."""
+    """The largest layer, at the width where it is smallest, if it does not fit on a device by itself."""
 
     def needs(width: Width) -> _Need:
         held = {x.id: (2 + problem.states) * x.param_bytes + x.activation_bytes for x in width.layers}

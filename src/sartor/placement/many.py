@@ -1,7 +1,7 @@
-"""Lower bounds on the time of a batch for thousands of chips at once, for one chain of layers.
+"""Lower bounds on the batch time of thousands of chips at once, for one chain of layers.
 
-Any result of :func:`sartor.placement.place` without richer terms takes at least this long. With one kind of layer
-between first and last, the bound knows how many layers each stage can hold, so it is nearly exact; with several kinds
+Any result of :func:`sartor.placement.place` without extended terms takes at least this long. With one kind of layer
+between first and last, the bound counts how many layers each stage can hold, so it is nearly exact; with several kinds
 it divides the work evenly.
 """
 
@@ -17,15 +17,15 @@ from sartor.placement.tabulate import ROUNDING
 from sartor.units import Array, Floats, Ints, ceil_div
 
 HALVINGS = 14
-"""Bisection steps of a bracket one to three layers wide; the rest is 1e-4 of a layer."""
+"""Bisection steps of a bracket one to three layers wide; what remains is 1e-4 of a layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSet:
-    """A first layer, ``counts`` of each kind in between, a last one, at one width of ``devices`` devices a stage.
+    """A first layer, ``counts`` of each kind in between, and a last, at one width of ``devices`` devices per stage.
 
-    ``forward_s`` and ``backward_s`` are [parts, candidates], parts being first, kinds, last; ``param_bytes`` and
-    ``activation_bytes`` [parts]; every boundary between layers carries ``boundary_bytes``.
+    ``forward_s`` and ``backward_s`` are [parts, candidates], the parts being first, kinds, last; ``param_bytes`` and
+    ``activation_bytes`` are [parts]; every boundary between layers carries ``boundary_bytes``.
     """
 
     devices: int
@@ -37,7 +37,7 @@ class ChainSet:
     boundary_bytes: float
     expert_param_bytes: Array | None = None
     expert_parallel: int = 1
-    """Copies share the experts in groups of this size, so their number is a multiple of it."""
+    """Copies share the experts in groups of this size, so the number of copies is a multiple of it."""
 
     @property
     def num_of(self) -> Array:
@@ -72,8 +72,8 @@ def batch_time_bounds(
 
 
 def work_shares(chain: ChainSet, problem: PlacementProblem) -> tuple[float, float]:
-    """Least time of a batch in units of one microbatch's work on one copy: of forward and backward, and of a further
-    forward. Infinite if no plan fits. The chain's seconds are not used."""
+    """Smallest batch time in units of one microbatch's work on one copy: of forward and backward, and of recomputation.
+    Infinite if no plan fits. The chain's seconds are not used."""
     most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.expert_parallel))
     num_stages = np.arange(1, most + 1)
     if not most or chain.expert_parallel > problem.num_microbatches:
@@ -84,13 +84,13 @@ def work_shares(chain: ChainSet, problem: PlacementProblem) -> tuple[float, floa
     share = float((rounds / num_stages).min())
     if not problem.recompute or fits[0] or not fits.any():
         return share, 0.0
-    share = float((rounds / (num_stages + 1.0)).min())  # the last stage is spared, and does at most one stage's work
+    share = float((rounds / (num_stages + 1.0)).min())  # the last stage recomputes nothing: at most one stage's work
     return share, share
 
 
 def _of_one_kind(chain: ChainSet) -> list[ChainSet]:
-    """Chains with one kind of layer in between that take no longer: the minimum of all kinds, and each kind alone that
-    makes up half of the layers or more."""
+    """Chains with one kind of layer in between that take no longer: the minimum of all kinds, and each single kind that
+    makes up at least half of the layers."""
     if len(chain.counts) == 1:
         return [chain]
     most = sum(chain.counts)
@@ -117,7 +117,7 @@ def _reduced(chain: ChainSet, parts: slice, count: int) -> ChainSet:
 
 
 def _fits(chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: list[_Caps]) -> Any:
-    """Numbers of stages that may fit the model."""
+    """Numbers of stages with which the model may fit."""
     fits = _may_hold(chain, problem, num_stages)
     for each, its in zip(_of_one_kind(chain), caps, strict=True):
         fits = fits & (its.most.sum(axis=0) >= each.counts[0])
@@ -130,13 +130,13 @@ def _held(chain: ChainSet, problem: PlacementProblem) -> Array:
 
 
 def _may_hold(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Any:
-    """Whether this many devices hold the model, and each of its layers."""
+    """Whether the devices of this many stages hold the model, and each of its layers."""
     held, room = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING)
     return (num_stages * room >= (held * chain.num_of).sum()) & (held <= room).all()
 
 
 def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
-    """Bottleneck [candidates, stages] if work could be divided freely, but no layer cut.
+    """Bottleneck [candidates, stages] if work could be divided freely, without cutting a layer.
 
     With recomputation every stage but the last runs its forward twice; the last one's is at most a share of its load.
     """
@@ -152,7 +152,7 @@ def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> A
 
 
 def _promising(chain: ChainSet, problem: PlacementProblem, num_stages: Array, bottleneck: Array, fits: Array) -> Any:
-    """Numbers of stages that could be best for some candidate: a bottleneck grows by less than three layers."""
+    """Numbers of stages that could be best for some candidate: the bottleneck grows by less than three layers."""
     rounds = _rounds(chain, problem, num_stages)
     slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None]
     least, most = bottleneck * rounds, (bottleneck + slack) * rounds
@@ -172,8 +172,8 @@ def _copies(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Ar
 
 @dataclass(frozen=True, slots=True)
 class _Caps:
-    """Layers that fit in the first and last stage for each number of stages, and ``middle[m, stages]``, the sum of
-    min(m, layers that fit) over the stages between."""
+    """Layers that fit in the first and the last stage for each number of stages, and ``middle[m, stages]``, the sum of
+    min(m, layers that fit) over the stages in between."""
 
     first: Array
     last: Array
@@ -214,7 +214,7 @@ def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Cap
 def _by_layers(
     chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: _Caps, low: Array, transfer: Array
 ) -> Array:
-    """Bottleneck [candidates, stages] below which the stages do not hold all layers, by bisection."""
+    """Bottleneck [candidates, stages] below which the stages cannot hold all layers, by bisection."""
     slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None] + 2 * transfer[:, None]
     low, high = low.copy(), low + slack
     enough = _hold(chain, problem, num_stages, caps, low, transfer) >= chain.counts[0]
@@ -263,9 +263,9 @@ def _batch_times(
     link_bytes_per_s: Ints,
     update_s_per_byte: Floats,
 ) -> Array:
-    """Bottlenecks times rounds, plus the least time for the first stage's gradients and parameters.
+    """Bottlenecks times rounds, plus the smallest time for the first stage's gradients and parameters.
 
-    With copies d as a real number, T N / d + R (1 - 1/d) falls with d where T N >= R and is least at d = 1 elsewhere.
+    With a real number d of copies, T N / d + R (1 - 1/d) falls with d if T N >= R, and is smallest at d = 1 otherwise.
     """
     n, copies = problem.num_microbatches, _copies(chain, problem, num_stages)
     experts = np.zeros(len(chain.param_bytes)) if chain.expert_param_bytes is None else chain.expert_param_bytes

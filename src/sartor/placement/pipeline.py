@@ -30,8 +30,7 @@ def resync_s_per_byte(data_parallel: Ints, bytes_per_s: float, factor: float = R
 
 
 def useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -> Array:
-    """Data-parallel widths to consider, multiples of ``groups_of``: the smallest for each ceil(N/d), at most about 2
-    sqrt(N).
+    """Numbers of copies to try, multiples of ``groups_of``: the smallest for each ceil(N/d), at most about 2 sqrt(N).
 
     The smallest needs the fewest devices and the shortest resync, and costs the same otherwise.
     """
@@ -57,10 +56,10 @@ class Choice:
 
 
 def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks, below_s: float) -> Choice | None:
-    """The fastest (counts, copies, first stage) under ``below_s``, or None.
+    """The fastest (counts, copies, first stage) below ``below_s``, or None.
 
-    All (counts, copies) are first bounded with the shortest first stage; only those with a better bound than the best
-    result so far are tried with every first stage.
+    All (counts, copies) are first bounded with the shortest first stage; only those with a bound below the best result
+    so far are tried with every first stage.
     """
     if not found.first:
         return None

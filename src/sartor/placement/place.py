@@ -18,9 +18,9 @@ from sartor.placement.with_terms import solve_with_terms
 def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Placement:
     """The fastest placement, or the tightest constraint if none fits.
 
-    The answer is exact for the published cost model, or for that with the richer ``terms``
+    The answer is exact for the published cost model, or for its extension with ``terms``
     (docs/concepts/placement.md): no other tensor width, number of copies and cut into stages is faster. The plan is
-    re-priced by :mod:`sartor.placement.check` before it is given.
+    re-priced by :mod:`sartor.placement.check` before it is returned.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
 
 
 def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> TightestLimit:
-    """What is missing; with terms, for the plans without them."""
+    """The tightest constraint; with terms, that of the problem without them."""
     if terms is None:
         return find_tightest(problem)
     types = types_of(problem, terms)

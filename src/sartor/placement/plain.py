@@ -64,7 +64,7 @@ def width_bound(problem: PlacementProblem, width: Width) -> float:
 
 
 def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
-    """Stages that take ``width.devices`` and stages that take one; one kind if the two cost the same."""
+    """Stages that take ``width.devices`` devices and stages that take one; a single kind if the two cost the same."""
     unsplit = sum(not x.is_split for x in table.width.layers)
     num_layers, devices = len(table.states.order), table.width.devices
     loads, positions, split = table.load_s, table.max_position, table.sums.is_split
@@ -78,7 +78,7 @@ def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
 
 
 def masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
-    """Costs at a position: infinite if ``positions`` ends before it. Positions between two limits share a table."""
+    """Costs at a position: infinite beyond ``positions``. Positions between two limits share a table."""
     limits = distinct(positions)
 
     @lru_cache(maxsize=2)

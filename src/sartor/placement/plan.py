@@ -55,9 +55,9 @@ class Plan:
 class TightestLimit:
     """Why nothing fits, and the nearest feasible problem.
 
-    ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model (None: they are
-    too few for any width); ``least_devices`` the fewest devices of the given memory that do (None: no number does);
-    ``layer`` one that no device holds.
+    ``least_memory_bytes`` is the smallest memory per device with which these devices hold the model (None: too few
+    devices for any width); ``least_devices`` the fewest devices with the given memory that hold it (None: no number
+    does); ``layer`` a layer that no device holds.
     """
 
     least_memory_bytes: float | None
@@ -68,7 +68,7 @@ class TightestLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The answer to a placement problem."""
+    """The result of a placement problem."""
 
     status: PlacementStatus
     plan: Plan | None

@@ -1,7 +1,7 @@
 """The placement problem: layers with times and sizes at every tensor-parallel width, and the devices.
 
-Names in brackets are the JSON fields of the public program, used in error messages. Everything is checked on
-construction, so that solvers need no checks.
+Names in brackets are JSON fields of the public program, used in error messages. Everything is checked on construction,
+so solvers need no checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sartor.placement.graph import topological_order
 from sartor.units import Floats
 
 RESYNC_FACTOR = 4.0
-"""Bytes sent per parameter byte and (d-1)/d when copies agree on gradients, as published (a ring needs 2)."""
+"""Bytes sent per parameter byte and (d-1)/d when copies reduce gradients, as published (a ring needs 2)."""
 
 
 class PlacedOptimizer(Enum):
@@ -28,7 +28,7 @@ class PlacedOptimizer(Enum):
 
     @property
     def states(self) -> int:
-        """Further copies of the parameters, as the published memory model counts them."""
+        """Additional copies of the parameters, as counted by the published memory model."""
         return 1 if self is PlacedOptimizer.ADAM else 0
 
 
@@ -38,7 +38,7 @@ class PlacedLayer:
 
     ``param_bytes`` (parameterSize), ``activation_bytes`` (activationSize), ``forward_s`` (optimalLatencyFw),
     ``backward_s`` (optimalLatencyBw), ``is_split`` (isTensorParallelized). ``expert_param_bytes`` is the part of
-    ``param_bytes`` that belongs to experts (expertParameterSize; only the richer terms look at it).
+    ``param_bytes`` that belongs to experts (expertParameterSize; used only by the extended terms).
     """
 
     id: int
@@ -61,10 +61,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Width:
-    """All layers, and the edges between them, as they are at one tensor-parallel width.
+    """All layers, and the edges between them, at one tensor-parallel width.
 
-    A stage that holds a split layer takes ``devices`` = tensor x context parallel devices, any other takes one.
-    Experts are shared among the data-parallel copies, so ``expert_parallel`` must divide their number.
+    A stage with a split layer takes ``devices`` = tensor x context parallel devices, any other takes one. Experts are
+    shared among data-parallel copies, so the number of copies must be a multiple of ``expert_parallel``.
     """
 
     tensor_parallel: int
@@ -79,7 +79,7 @@ class Width:
 
     @property
     def name(self) -> str:
-        """``4``, or ``4 x cp2 x ep8``: how sentences call this width."""
+        """``4``, or ``4 x cp2 x ep8``: the name of this width in messages."""
         cp, ep = self.context_parallel, self.expert_parallel
         return f"{self.tensor_parallel}" + (f" x cp{cp}" if cp > 1 else "") + (f" x ep{ep}" if ep > 1 else "")
 
@@ -101,15 +101,15 @@ class PlacementProblem:
     ``memory_bytes`` per device (maxMemoryPerDevice), ``num_devices`` (maxDevices), ``link_bytes_per_s`` of every link
     (bandwidth), ``num_microbatches`` in a global batch (mbsInBatch), ``recompute`` (activationRecomputation).
 
-    Three numbers that are fixed in the publication and missing in the JSON: ``optimizer_copies`` (bytes per parameter
-    byte in addition to parameter and gradient; None: the optimizer's), ``resync_factor`` (bytes sent per parameter byte
-    of the first stage and (d-1)/d; richer terms have their own) and ``update_s_per_byte`` (seconds of the optimizer
-    step per parameter byte of the first stage, whose gradients are complete last; 0 as published, and under terms).
+    Three numbers are fixed in the publication and missing in the JSON: ``optimizer_copies`` (bytes per parameter byte
+    in addition to parameter and gradient; None: the optimizer's), ``resync_factor`` (bytes sent per parameter byte of
+    the first stage and (d-1)/d; the extended terms have their own) and ``update_s_per_byte`` (seconds of the optimizer
+    step per parameter byte of the first stage, whose gradients are complete last; 0 as published, and with terms).
 
     Raises
     ------
     InputError
-        For anything no placement could be computed from, naming field, value and what must hold.
+        For a problem that cannot be solved, naming the field, its value and what must hold.
     """
 
     widths: tuple[Width, ...]
@@ -144,7 +144,7 @@ class PlacementProblem:
 
     @property
     def states(self) -> float:
-        """Copies of the parameters kept beside the parameter and its gradient."""
+        """Copies of the parameters kept in addition to the parameter and its gradient."""
         return self.optimizer.states if self.optimizer_copies is None else self.optimizer_copies
 
     @property
@@ -155,7 +155,7 @@ class PlacementProblem:
 
 
 MAX_DEVICES = 10**7
-"""More accelerators than any machine has had; larger numbers are typing errors."""
+"""More accelerators than any machine has; larger numbers are typing errors."""
 MAX_MICROBATCHES = 10**7
 MAX_LAYERS = 1024
 """Most layers: tables grow with the square, the recurrence with the cube (200 layers: 0.1 s, 1024: 10 s)."""
@@ -257,7 +257,7 @@ def _check_fixed(fixed: FixedStrategy, widths: tuple[Width, ...]) -> None:
 
 
 def parse_optimizer(word: object) -> PlacedOptimizer:
-    """``"SGD"`` or ``"Adam"``, in any case; else `InputError` with the nearer of the two."""
+    """``"SGD"`` or ``"Adam"``, in any case. Raises `InputError` with the closer of the two."""
     names = {each.value.lower(): each for each in PlacedOptimizer}
     if isinstance(word, str) and word.lower() in names:
         return names[word.lower()]

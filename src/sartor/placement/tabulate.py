@@ -1,12 +1,12 @@
 """Time and memory of every possible stage, as tables over pairs of states.
 
 A state is a downset of the layer graph; in a chain of L layers state i is its first i layers. Entry ``[i, j]`` of a
-table belongs to the stage that holds what state j has and state i has not. Every table has shape
-``(num_states, num_states)``; entries that are no stage hold 0 (sums) or infinity (times).
+table is the stage with the layers in state j but not in state i. Every table has shape ``(num_states, num_states)``;
+entries that are not a stage are 0 (sums) or infinite (times).
 
-Within a stage the device runs one layer after another and never waits while a layer is ready. It then ends at the
-latest, over its arrivals r, of r plus the time of all layers that come at or after r or need one that does; with the
-layers of a chain that is the published recurrence, and no other order of a branching stage ends earlier.
+Within a stage the device runs one layer after another and never idles while a layer is ready. Its end time is the
+maximum, over arrivals r, of r plus the time of all layers that arrive at or after r or depend on one that does. For a
+chain this is the published recurrence, and no other order of a branching stage ends earlier.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class StageSums:
 class StageTable:
     """One width's stages as tables for the recurrence.
 
-    ``load_s`` is infinite where there is no stage; ``max_position`` is the farthest position from the end (1 = last
-    stage) at which memory holds the stage, 0 for none; ``is_split`` tells which stages take ``width.devices``.
+    ``load_s`` is infinite for entries that are not a stage; ``max_position`` is the farthest position from the end (1 =
+    last stage) at which the stage fits in memory, 0 for none; ``is_split`` marks stages that take ``width.devices``.
     """
 
     width: Width
@@ -108,11 +108,11 @@ def tabulate(problem: PlacementProblem, width: Width, states: States) -> StageTa
 
 
 def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompute: bool) -> Array:
-    """Forward and backward; with recomputation a further forward before it, which hides the arriving gradients."""
+    """Forward plus backward; recomputation adds a forward before backward, overlapped with the arriving gradients."""
     if not recompute:
         return forward_s + backward_s
     again = np.maximum(sums.forward_s + sums.backward_s, backward_s)
-    again[:, -1] = backward_s[:, -1]  # The last stage goes back at once, with its activations still there.
+    again[:, -1] = backward_s[:, -1]  # The last stage starts backward at once, without recomputing.
     return np.asarray(forward_s + again)
 
 
@@ -124,11 +124,11 @@ def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:
 
 
 ROUNDING = 1e-12
-"""Relative slack of a memory limit: sums of bytes are exact to a few units of the last place."""
+"""Relative tolerance of a memory limit: sums of bytes are exact to a few units in the last place."""
 
 
 def positions_that_fit(held: Array, stash: Array, memory_bytes: float, sums: StageSums, most: float) -> Array:
-    """The largest s up to ``most`` of each stage with ``held + (s - 1) * stash <= memory_bytes``; 0 for none."""
+    """The largest s up to ``most`` for each stage with ``held + (s - 1) * stash <= memory_bytes``; 0 for none."""
     room = memory_bytes * (1 + ROUNDING) - held
     with np.errstate(divide="ignore", invalid="ignore"):
         farthest = np.where(stash > 0, np.floor(room / stash) + 1, most)
@@ -183,7 +183,7 @@ def _links(width: Width, order: tuple[int, ...]) -> list[tuple[int, int, float]]
 
 
 def _entering_bytes(width: Width, states: States, members: Array) -> Array:
-    """Bytes of the edges that come into each stage from earlier ones, one count per edge."""
+    """Bytes of the edges into each stage from earlier ones, every edge counted."""
     links = _links(width, states.order)
     into = np.zeros((len(states), len(states.order)))  # [state i, layer v]: bytes from i's layers into v
     if states.masks is None:
@@ -197,7 +197,7 @@ def _entering_bytes(width: Width, states: States, members: Array) -> Array:
 
 
 def forward_times(width: Width, states: States, bytes_per_s: float, latency_s: float = 0.0) -> Array:
-    """Seconds of the forward pass of every stage, tensors from earlier stages arriving ``bytes / rate`` after 0."""
+    """Forward seconds of every stage; a tensor from an earlier stage arrives at ``latency_s + bytes / rate``."""
     seconds = np.array([layer.forward_s for layer in _in_order(width, states.order)])
     arrivals = [(u, v, latency_s + size / bytes_per_s) for u, v, size in _links(width, states.order)]
     if states.masks is None:
@@ -206,7 +206,7 @@ def forward_times(width: Width, states: States, bytes_per_s: float, latency_s: f
 
 
 def backward_times(width: Width, states: States, bytes_per_s: float, latency_s: float = 0.0) -> Array:
-    """Seconds of the backward pass of every stage: the forward pass of the graph turned round."""
+    """Backward seconds of every stage: the forward pass of the reversed graph."""
     last = len(states.order) - 1
     seconds = np.array([layer.backward_s for layer in _in_order(width, states.order)])[::-1]
     arrivals = [(last - v, last - u, latency_s + size / bytes_per_s) for u, v, size in _links(width, states.order)]
@@ -219,7 +219,7 @@ Arrivals = Sequence[tuple[int, int, float]]
 
 
 def _chain_finish(seconds: Array, arrivals: Arrivals) -> Array:
-    """``[i, j]``: end of the stage of layers i..j-1, as the latest over v of (arrival at v) + (time of v..j-1)."""
+    """``[i, j]``: end of the stage of layers i..j-1, the maximum over v of (arrival at v) + (time of v..j-1)."""
     num = len(seconds)
     until = np.concatenate([[0.0], np.cumsum(seconds)])
     at_start = np.zeros(num)
@@ -244,8 +244,8 @@ def _chain_finish(seconds: Array, arrivals: Arrivals) -> Array:
 def _graph_finish(seconds: Array, arrivals: Arrivals, members: Array) -> Array:
     """``[i, j]`` for any states given by ``members[state, position]``, positions in topological order.
 
-    A stage ends at the latest, over the releases r of its layers, of r plus the time of its layers released at r or
-    later. Few edges cross a cut, so few distinct releases there are: one product of matrices serves them all.
+    The end of a stage is the maximum, over releases r of its layers, of r plus the time of its layers released at r or
+    later. Few edges cross a cut, so there are few distinct releases: one matrix product serves them all.
     """
     release, sizes, inside = _releases(arrivals, members), members.sum(axis=1), members.astype(float)
     finish = np.full((len(members),) * 2, np.inf)
@@ -261,9 +261,9 @@ def _graph_finish(seconds: Array, arrivals: Arrivals, members: Array) -> Array:
 
 
 def _releases(arrivals: Arrivals, members: Array) -> Array:
-    """``[state, layer]``: when the last arrival is there that a layer, or one it needs, waits for.
+    """``[state, layer]``: the last arrival that a layer, or one of its predecessors, waits for.
 
-    A stage that starts at the state holds, with a layer, all it needs beyond the state, so its end does not matter.
+    A stage starting at the state contains, with a layer, its predecessors beyond the state: its end is irrelevant.
     """
     release = np.zeros(members.shape)
     for u, v, time_s in sorted(arrivals, key=lambda link: link[1]):

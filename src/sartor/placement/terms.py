@@ -1,8 +1,8 @@
-"""Terms the published cost model lacks, each off unless asked for: then the answer is the published one.
+"""Extended cost terms beyond the published model, all off by default; without them the answer is the published one.
 
-Devices are numbered from the last stage up: the copies of the last stage come first, then those of the stage before
-it, and so on; within a stage the devices of one copy are neighbours. A tier of ``size`` holds the devices
-``k * size ... (k + 1) * size - 1``.
+Devices are numbered from the last stage up: the copies of the last stage come first, then those of the stage before it,
+and so on; within a stage the devices of one copy are adjacent. A tier of ``size`` contains the devices ``k * size ...
+(k + 1) * size - 1``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Links among ``size`` neighbouring devices: what each device can send, and the delay of a message."""
+    """Links among ``size`` adjacent devices: the send bandwidth of each device, and the latency of a message."""
 
     size: int
     bytes_per_s: float
@@ -26,7 +26,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:
-    """``num_devices`` equal devices; a layer takes ``slowdown`` times the seconds of the tables on them."""
+    """``num_devices`` equal devices, on which a layer takes ``slowdown`` times the seconds in the tables."""
 
     name: str
     num_devices: int
@@ -41,21 +41,21 @@ class PlacementTerms:
     Parameters
     ----------
     resync_every_stage
-        The copies of every stage agree on its gradients, not only those of the first; the slowest delays the batch.
+        The copies of every stage reduce its gradients, not only those of the first; the slowest delays the batch.
     tiers
         Link tiers, innermost first; sizes divide one another and the last one holds all devices. Empty: one tier of
         the problem's bandwidth.
     device_types
-        Pools of devices, up to three. A stage and its copies stay within one; the stages on one pool are neighbours
-        in the pipeline, every order of the pools is tried; links between pools are of the outermost tier.
+        Up to three pools of devices. A stage and its copies stay within one; the stages on one pool are adjacent in
+        the pipeline. Every order of the pools is tried; links between pools are of the outermost tier.
         Empty: the problem's devices.
     virtual_stages
-        Numbers of chunks a device group may hold (interleaving); 1 is always allowed.
+        Numbers of chunks per device group to try (interleaving); 1 is always allowed.
     zero_stages
-        ZeRO stages to choose from (1: optimizer states, 2: and gradients, 3: and parameters are shared among the
+        ZeRO stages to choose from (1: optimizer states, 2: and gradients, 3: and parameters are sharded over the
         copies); 0 is always allowed.
     resync_factor
-        Bytes sent per parameter byte and (n-1)/n when n copies agree: 4 as published, 2 for a ring all-reduce.
+        Bytes sent per parameter byte and (n-1)/n when n copies reduce: 4 as published, 2 for a ring all-reduce.
     """
 
     resync_every_stage: bool = False
@@ -123,21 +123,21 @@ class Network:
         return len(self.tiers) - 1
 
     def tier_holding(self, first: int, last: int) -> int:
-        """Index of the innermost tier with a group that holds both devices."""
+        """Index of the innermost tier with a group that contains both devices."""
         for index, tier in enumerate(self.tiers[:-1]):
             if first // tier.size == last // tier.size:
                 return index
         return self.outermost
 
     def tier_at(self, boundary: int, reach: int) -> int:
-        """Tier of the links across the boundary before device ``boundary``, when neighbours reach ``reach`` devices."""
+        """Tier of the links across the boundary before device ``boundary``, with ``reach`` devices on either side."""
         return self.tier_holding(max(0, boundary - reach), boundary + reach - 1)
 
     def resync_s_per_byte(self, ranks: int, stride: int) -> float:
         """Seconds per byte to reduce over ``ranks`` devices, every ``stride``-th, tier by tier.
 
-        Within a tier of size g as many agree as surely share a group, gcd(ranks, g / stride); the next tier then
-        carries only their share of the bytes.
+        Within a tier of size g, gcd(ranks, g / stride) ranks are sure to share a group; the next tier then carries only
+        their share of the bytes.
         """
         seconds, share, done = 0.0, 1.0, 1
         for tier, within in zip(self.tiers, self._within(ranks, stride), strict=True):
@@ -147,7 +147,7 @@ class Network:
         return seconds
 
     def resync_latency_s(self, ranks: int, stride: int) -> float:
-        """Delays of the messages of one agreement: 2 (n - 1) on each tier that n parties span."""
+        """Message latencies of one reduction: 2 (n - 1) on each tier that n parties span."""
         seconds, done = 0.0, 1
         for tier, within in zip(self.tiers, self._within(ranks, stride), strict=True):
             seconds += 2 * (within // done - 1) * tier.latency_s
@@ -155,7 +155,7 @@ class Network:
         return seconds
 
     def _within(self, ranks: int, stride: int) -> list[int]:
-        """Number of ranks covered after each tier."""
+        """Number of ranks reduced after each tier."""
         inner = [gcd(ranks, t.size // stride) if t.size % stride == 0 else 1 for t in self.tiers[:-1]]
         return [*inner, ranks]
 

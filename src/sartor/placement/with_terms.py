@@ -1,11 +1,10 @@
-"""The fastest placement under richer terms: every case bounded first, then solved best bound first.
+"""The fastest placement with extended terms: every case is bounded first, then solved in order of its bound.
 
-A case is a width, a number of copies, an interleaving and a ZeRO stage. With these given, every term is a cost of
-single stages: loads depend on the tiers a stage's tensors cross, which follow from how many stages run after it;
-what fits depends on the copies; the agreement on gradients is bounded by masking stages that take longer. So the
-recurrence of :mod:`sartor.placement.dynamic_programming` solves a case exactly. The plain recurrence without memory
-limits, on the fastest links and devices, bounds all cases in one pass; cases whose bound is no better than the best
-answer are never looked at.
+A case is a width, a number of copies, an interleaving and a ZeRO stage. Given these, every term is a cost of single
+stages: loads depend on the tiers a stage's tensors cross, which follow from the number of stages after it; memory
+depends on the copies; the gradient reduction is bounded by masking stages that take longer. So the recurrence of
+:mod:`sartor.placement.dynamic_programming` solves a case exactly. The plain recurrence without memory limits, on the
+fastest links and devices, bounds all cases in one pass; cases with a bound no better than the best answer are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from sartor.units import distinct
 
 
 def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan | None:
-    """The fastest plan under ``terms``, priced by the checker, or None where nothing fits."""
+    """The fastest plan under ``terms``, priced by the checker, or None if nothing fits."""
     _check_size(problem, terms)
     states, network = find_states(problem), network_of(problem, terms)
     tables = [WidthTables(problem, width, states, network) for width in problem.widths]
@@ -45,7 +44,7 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
 
 
 MAX_COPIES = 65_536
-"""Most data-parallel copies tried one by one."""
+"""Most data-parallel copies that are tried."""
 
 
 def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
@@ -114,10 +113,10 @@ def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _So
 
 
 def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
-    """The exact trade-off between bottleneck and longest resync, from the best bottleneck on.
+    """The exact trade-off between bottleneck and longest resync, starting from the best bottleneck.
 
-    At each level of bottleneck time the smallest limit on the resync that keeps it is found by bisection over the
-    resyncs there are; then the limit is lowered to where it could pay for a longer bottleneck.
+    For each bottleneck time, bisection over the existing resyncs finds the smallest resync limit that keeps it; then
+    the limit is lowered to where a longer bottleneck could pay off.
     """
     sums, v = case.tables.sums, case.virtual_stages
     values = distinct(case.resync_s[sums.is_stage])
@@ -145,7 +144,7 @@ def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _So
 
 
 def _least(case: Case, pipeline: CasePipeline, limit: float, below: float) -> tuple[Bottlenecks, float, Counts | None]:
-    """Least pipeline time, without resync, of stages with a resync within ``limit``."""
+    """Smallest pipeline time, without resync, of stages with a resync within ``limit``."""
     found = _fill(case, pipeline, limit, below)
     times = {counts: float(first.min()) * pipeline.rounds(counts) for counts, first in found.first.items()}
     counts = min(times, key=lambda each: times[each], default=None)
@@ -153,7 +152,7 @@ def _least(case: Case, pipeline: CasePipeline, limit: float, below: float) -> tu
 
 
 def _fill(case: Case, pipeline: CasePipeline, limit: float, below: float) -> Bottlenecks:
-    """The recurrence without stages so slow that the batch would take more than ``below``."""
+    """Solve the recurrence without stages so slow that the batch would take more than ``below``."""
     sizes = case.tables.states.sizes
     kinds = pipeline.kinds(limit, below / pipeline.least_rounds * (1 + 1e-9))
     return least_bottlenecks(kinds, sizes, pipeline.max_stages, pipeline.max_devices)

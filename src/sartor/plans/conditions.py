@@ -1,8 +1,8 @@
-"""What a plan must satisfy before it is priced, each condition with the reason its failures are counted under.
+"""The conditions that a plan must satisfy before it is priced, each with a reason for counting its failures.
 
-Conditions are looked at as soon as the axes they speak of are known, so a degree that cannot be is struck out before
-the rest of the grid is spread below it; every struck point of the grid still counts. A point that fails several
-counts under the first.
+A condition is checked as soon as its axes are known, so an impossible degree is removed before the rest of the grid is
+expanded below it; all grid points it removes are counted. A point that fails several conditions is counted under the
+first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sartor.units import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """``ok(rows)`` is True where a row satisfies it; ``reason`` says what is wrong where it does not."""
+    """``ok(rows)`` is True where a row satisfies the condition; ``reason`` is what is wrong elsewhere."""
 
     reason: str
     ok: Callable[[Rows], Array]
@@ -32,14 +32,14 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structures:
-    """Rows of all axes but the switches that may be, and how many grid points each reason struck out."""
+    """Possible rows of all axes except the switches, and how many grid points each reason rejected."""
 
     rows: Rows
     rejected: Mapping[str, int]
 
 
 def structures(job: TrainingJob, space: PlanSpace) -> Structures:
-    """Spread the axes one below the other, striking out what cannot be as soon as that is known."""
+    """Expand the axes one after the other, removing impossible rows as soon as their axes are known."""
     rejected: dict[str, int] = {}
     rows, below = space.dims, space.size // max(1, size_of(space.dims))
     rows = _strike(rows, dims_conditions(job), rejected, weight=below)
@@ -55,7 +55,7 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
 
 
 def with_switches(job: TrainingJob, space: PlanSpace, rows: Rows, rejected: dict[str, int]) -> Rows:
-    """Every structure with every legal setting of the switches; struck points are added to ``rejected``."""
+    """Every structure with every legal setting of the switches; rejected points are added to ``rejected``."""
     below = math.prod(len(space.axes[axis]) for axis in SWITCHES)
     for axis, conditions in switch_conditions(job).items():
         below //= len(space.axes[axis])
@@ -77,7 +77,7 @@ def _strike(rows: Rows, conditions: Iterator[Condition], rejected: dict[str, int
 
 
 def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
-    """What tp, pp, cp and dp must divide."""
+    """Divisibility conditions on tp, pp, cp and dp."""
     layers = len(layer_order(job.shape))
     if job.shape.traced is not None:
         yield Condition(reason="traced on one device: tp and cp are 1", ok=lambda r: (r["tp"] == 1) & (r["cp"] == 1))
@@ -99,7 +99,7 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
     for field, degree_ok in _tensor_divisions(job):
         yield Condition(reason=f"{field} does not split over tp", ok=degree_ok)
-    # Two pieces per device, from both ends, so that causal work is even (Megatron's and Llama 3's way).
+    # Two pieces per device, from both ends, to balance causal attention (as in Megatron and Llama 3).
     yield Condition(
         reason="seq_len does not split over cp",
         ok=lambda r: (r["cp"] == 1) | (job.seq_len % (2 * r["cp"]) == 0),
@@ -117,7 +117,7 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _tensor_divisions(job: TrainingJob) -> Iterator[tuple[str, Callable[[Rows], Array]]]:
-    """Fields of the shape that tp must divide, each once; trainers that pad a vocabulary do so until it does."""
+    """Fields of the shape that tp must divide, each once; a padded vocabulary always divides."""
     tried = np.arange(1, 2)
     padded = {"vocab_size"} if job.trainer.vocab_multiple else set()
     fields = {d.field for d in divisions(job.shape, ParallelDims(tp=tried))} - padded
@@ -134,7 +134,7 @@ def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
 
 
 def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
-    """Experts lie within dp x cp; where they stay whole, tensor ranks take part (``expert_tensor_parallel_size`` 1)."""
+    """ep divides dp x cp, or tp x dp x cp if tp does not split experts (``expert_tensor_parallel_size`` 1)."""
     whole, alone = not job.trainer.splits_experts, job.trainer.one_program  # MaxText's mesh: dp holds the expert axis
     if not job.trainer.expert_parallel:
         yield Condition(reason=f"{job.trainer.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
@@ -152,7 +152,7 @@ def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
-    """Interleaving: chunks of layers on stages."""
+    """Conditions on interleaving: chunks of layers on stages."""
     layers = len(layer_order(job.shape))
     yield Condition(reason="virtual stages need a pipeline", ok=lambda r: (r["virtual_stages"] == 1) | (r["pp"] > 1))
     yield Condition(
@@ -175,7 +175,7 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def own_ends(layers: int, rows: Rows) -> Array:
-    """Chunks of one layer each, and one each for the embedding and the head alone (Llama 3, sec. 3.3.2)."""
+    """Whether every chunk is one layer, and embedding and head have their own chunks (Llama 3, sec. 3.3.2)."""
     return np.asarray((rows["pp"] * rows["virtual_stages"] == layers + 2) & (rows["virtual_stages"] > 1))
 
 
@@ -190,18 +190,18 @@ def batch_conditions(job: TrainingJob) -> Iterator[Condition]:
         ok=lambda r: (
             ((r["virtual_stages"] == 1) & rounds)
             | (num_microbatches(job, r) % r["pp"] == 0)
-            | ((r["virtual_stages"] == 2) & bent)  # of these the schedule decides
+            | ((r["virtual_stages"] == 2) & bent)  # decided by the schedule
         ),
     )
 
 
 def _has_v(job: TrainingJob) -> bool:
-    """Whether the trainer has schedules in a V."""
+    """Whether the trainer has V-shaped schedules."""
     return max(job.trainer.schedules) >= PipelineSchedule.ZERO_BUBBLE_V
 
 
 def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
-    """What each switch needs of the structure, in the order the switches are spread."""
+    """Conditions on each switch, in the order the switches are expanded."""
     return {
         "sequence_parallel": _sequence_conditions(job),
         "zero_stage": _zero_conditions(job),
@@ -222,7 +222,7 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
         )
     if job.trainer.tp_overlap and job.trainer.optional_sequence_parallel:
-        # Megatron-LM, arguments.py; Transformer Engine's userbuffers move what the sequence is split over.
+        # Megatron-LM, arguments.py; Transformer Engine's userbuffers communicate what sequence parallelism splits.
         yield Condition(
             reason="overlap of tensor parallelism needs sequence parallelism",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
@@ -236,7 +236,7 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
         ok=lambda r: (r["sequence_parallel"] == 0) | (job.seq_len % (r["tp"] * r["cp"]) == 0),
     )
     if job.shape.moe_ffn is not None:
-        # Megatron-LM, arguments.py: experts and tensor parallelism together must have sequence parallelism.
+        # Megatron-LM, arguments.py: experts with tensor parallelism require sequence parallelism.
         yield Condition(
             reason="experts and tp together need sequence parallelism",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1) | (r["ep"] == 1),
@@ -277,7 +277,7 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
             ),
         )
         return
-    # Gradients and parameters sharded between microbatches would be gathered for each of them.
+    # Gradients and parameters sharded between microbatches would have to be gathered for each microbatch.
     gathers = job.trainer.one_program  # MaxText does
     yield Condition(
         reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1) | gathers
@@ -286,7 +286,7 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
     def where_grouped(ok: Callable[[Rows, Array], Array]) -> Callable[[Rows], Array]:
-        """Rows without a group satisfy everything; mostly there is none at all."""
+        """Rows without a shard group satisfy everything; usually no row has one."""
 
         def satisfied(rows: Rows) -> Array:
             group = rows["shard_group"]
@@ -308,7 +308,7 @@ def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="shard_group does not divide dp x cp into several sets",
         ok=where_grouped(
-            lambda r, group: (group < r["dp"] * r["cp"]) & (r["dp"] * r["cp"] % group == 0)  # several, all as large
+            lambda r, group: (group < r["dp"] * r["cp"]) & (r["dp"] * r["cp"] % group == 0)  # several equal sets
         ),
     )
     yield Condition(
@@ -321,7 +321,7 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
     least = job.trainer.zero_bubble_chunks
 
     def chunked(rows: Rows) -> Array:
-        """Schedules that go with several chunks."""
+        """Rows with a schedule that allows several chunks."""
         kind = rows["schedule"]
         return np.asarray((kind >= PipelineSchedule.ZERO_BUBBLE_V) | ((kind == 1) & (least > 1)))
 
@@ -368,7 +368,7 @@ def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
             reason=f"{job.trainer.name} always computes {words} again", ok=lambda r: r["recompute"] != Recompute.NONE
         )
     if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules and not job.trainer.always_again:
-        yield Condition(  # torchtitan's overlap of the two has no checkpoints (PR 1721)
+        yield Condition(  # torchtitan's overlap has no checkpoints (PR 1721)
             reason="DualPipeV with expert parallelism goes with no recomputation",
             ok=lambda r: (
                 (r["schedule"] != PipelineSchedule.DUAL_PIPE_V) | (r["ep"] == 1) | (r["recompute"] == Recompute.NONE)

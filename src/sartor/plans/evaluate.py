@@ -1,7 +1,7 @@
-"""Seconds and bytes of rows of plans: memory of all of them, the step of those that fit.
+"""Seconds and bytes of rows of plans: memory of all of them, step time of those that fit.
 
-Where recomputing whole layers is needed to fit, the fewest layers that do are found by bisection: memory never grows
-and time never falls with every further layer.
+If whole layers must be recomputed to fit, bisection finds the fewest such layers: with every further layer memory never
+grows and time never falls.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sartor.step.tables import KnownBlocks
 from sartor.units import Array, Floats
 
 HOPE = 1.1
-"""Times the memory of a device up to which a plan that does not fit with even stages is looked at with others."""
+"""A plan over memory by at most this factor with even stages is also tried with uneven ones."""
 
 Footprints = Callable[[TrainingJob, TrainingPlan, Cluster], Footprint]
 
 
 class Steps(Protocol):
-    """``training.step.step``, or what stands in for it in a test."""
+    """``training.step.step``, or a replacement in tests."""
 
     def __call__(
         self, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
@@ -38,7 +38,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricer:
-    """A job on a cluster, and the two questions asked of every plan."""
+    """A job on a cluster, and the two functions that price a plan."""
 
     job: TrainingJob
     cluster: Cluster
@@ -47,11 +47,11 @@ class Pricer:
     calibration: Calibration | None = None
     blocks_known: KnownBlocks | None = None
     headroom: float = 0.0
-    """Share of what a process can fill that stays free."""
+    """Share of usable memory to leave free."""
 
     @property
     def limit_bytes(self) -> float:
-        """What one device may be filled with."""
+        """Bytes that a plan may use on one device."""
         return (1 - self.headroom) * usable_bytes(self.cluster)
 
     def step(self, plan: TrainingPlan) -> StepEstimate:
@@ -61,12 +61,12 @@ class Pricer:
         return self.footprints(self.job, plan, self.cluster)
 
     def memory(self, rows: Rows) -> tuple[Array, Array]:
-        """Bytes of the fullest device, and which stage it stands in, of every row."""
+        """Bytes of the fullest device, and its stage, for every row."""
         found = self.footprint(to_plan(self.job, rows))
         return _full(found.device_bytes, rows), _full(found.stage, rows)
 
     def seconds(self, rows: Rows) -> tuple[Array, Array]:
-        """The step of every row, and the least it could be with layers placed on its stages unevenly."""
+        """Step time of every row, and a lower bound for it with layers unevenly placed on its stages."""
         found = self.step(to_plan(self.job, rows))
         step_s = _full(found.step_s, rows)
         return step_s, step_s - _full(found.imbalance_s, rows)
@@ -78,12 +78,12 @@ def _full(value: Floats, rows: Rows) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Rows with their bytes and, where they fit, seconds (infinite elsewhere)."""
+    """Rows with their bytes and, if they fit, seconds (otherwise infinite)."""
 
     rows: Rows
     step_s: Array
     bound_s: Array
-    """The least the step could be with layers placed on stages unevenly; infinite where memory leaves no hope."""
+    """Lower bound of the step time with layers unevenly placed on stages; infinite if memory is too far over."""
     device_bytes: Array
     stage: Array
 
@@ -93,7 +93,7 @@ class Evaluated:
 
 
 def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
-    """Memory of every row, and the step of those that fit."""
+    """Memory of every row, and step time of those that fit."""
     device_bytes, stage = pricer.memory(rows)
     fits = device_bytes <= pricer.limit_bytes
     hopeful = fits | ((rows["pp"] > 1) & (device_bytes <= HOPE * pricer.limit_bytes))
@@ -105,9 +105,9 @@ def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
 
 
 def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf) -> Rows | None:
-    """Of the rows that fit with every layer recomputed but not with none: the same with the fewest layers that fit.
+    """For rows that fit only if layers are recomputed: the same rows with the fewest recomputed layers that fit.
 
-    Rows that could not be faster than ``worst_s`` with nothing recomputed are left out.
+    Rows that could not be faster than ``worst_s`` even without recomputation are left out.
     """
     wanted = found.fits & (found.rows["recompute"] == Recompute.FULL) & (found.rows["recompute_layers"] < 0)
     rows = take(found.rows, wanted & (found.step_s * LEAST_SHARE < worst_s))
@@ -128,7 +128,7 @@ def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf)
 
 
 def distinct_but_recompute(rows: Rows) -> Rows:
-    """One of every set of rows that differ in what they recompute alone."""
+    """One row of each group that differs only in recomputation."""
     if not size_of(rows):
         return rows
     same = np.stack([rows[axis] for axis in AXES if axis != "recompute"])
@@ -137,7 +137,7 @@ def distinct_but_recompute(rows: Rows) -> Rows:
 
 
 def partly_recomputed(job: TrainingJob, rows: Rows) -> Rows:
-    """The rows with every number of whole layers recomputed that is neither none nor all."""
+    """The rows with every number of fully recomputed layers between none and all."""
     most = np.maximum(stage_layers(job, rows) - 1, 0)
     index = np.repeat(np.arange(size_of(rows)), most)
     layers = np.arange(index.size) - np.repeat(np.cumsum(most) - most, most) + 1
@@ -149,12 +149,12 @@ def partly_recomputed(job: TrainingJob, rows: Rows) -> Rows:
 
 
 LEAST_SHARE = 0.6
-"""A step without recomputation takes at least so much of one that recomputes all: (F + B) / (2 F + B) for forward F and
-backward B, as long as F <= 2 B."""
+"""A step without recomputation takes at least this share of a fully recomputed one: (F + B) / (2 F + B) for forward F
+and backward B, as long as F <= 2 B."""
 
 
 def priced(pricer: Pricer, rows: Rows) -> list[PricedPlan]:
-    """Rows as plans of plain numbers with all parts of their step and memory."""
+    """Rows as scalar plans with all parts of their step and memory."""
     if not size_of(rows):
         return []
     plans = to_plan(pricer.job, rows)
@@ -169,6 +169,6 @@ Record = TypeVar("Record", StepEstimate, Footprint)
 
 
 def _at(record: Record, index: int) -> Record:
-    """One entry of a record of arrays, as plain numbers."""
+    """One entry of a record of arrays, as scalars."""
     values = {f.name: getattr(record, f.name) for f in fields(record)}
     return replace(record, **{n: (v if np.ndim(v) == 0 else v[index].item()) for n, v in values.items()})

@@ -1,7 +1,7 @@
-"""Which single fact of a plan, if it were otherwise, would bring the prediction nearest to what was measured.
+"""Which single changed fact of a plan would bring the prediction closest to a measured run.
 
-Every fact that nobody said is tried with its other values; each is priced by the same ``step`` and ``footprint`` as
-any plan. Seconds count in units of the step's own uncertainty, bytes in units of ``MEMORY_SIGMA``.
+Every fact that the user did not state is tried with its other values; each is priced by the same ``step`` and
+``footprint`` as any plan. Seconds count in units of the step's own uncertainty, bytes in units of ``MEMORY_SIGMA``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from sartor.step.step import step
 
 MEMORY_SIGMA = 0.10
 """Standard deviation of the logarithm of predicted over measured peak memory (docs/concepts/memory.md: half of the
-published runs within 5 to 8%)."""
+published runs are within 5 to 8%)."""
 WORTH = 2.0
-"""A change must lower the misfit by this much (in squared standard deviations) to be named."""
+"""A change is reported only if it lowers the misfit by this much (in squared standard deviations)."""
 EQUAL = 1.0
-"""Changes whose misfit differs by less cannot be told apart."""
+"""Changes whose misfits differ by less cannot be distinguished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A prediction with one fact changed, and how far it still is from the measured run."""
+    """A prediction with one fact changed, and its distance from the measured run."""
 
     field: str
-    """Empty: nothing changed."""
+    """Empty if nothing is changed."""
     value: str
     job: TrainingJob
     priced: PricedPlan
@@ -53,9 +53,9 @@ def explanations(
     said: Collection[str] = (),
     calibration: Calibration | None = None,
 ) -> tuple[Explanation, ...]:
-    """The plan as it is, then every single change of a fact not ``said``, the nearest first.
+    """The plan as it is, then every single change of a fact not in ``said``, closest first.
 
-    Raises ``InputError`` where the plan itself cannot be priced.
+    Raises ``InputError`` if the plan itself cannot be priced.
     """
     base = _explained("", "", job, plan, cluster, measured, calibration)
     others = list[Explanation]()
@@ -70,22 +70,22 @@ def explanations(
 
 
 UNLIKELY = {"cp": 6.0, "tp": 6.0, "pp": 6.0, "optimizer_offload": 4.0, "schedule": 4.0}
-"""Added to the misfit of a change that few runs leave unsaid: -2 ln of its odds against a switch (1 in 20 and 1 in 7,
-judged, not measured)."""
+"""Penalty on changes to facts that few runs leave unstated: -2 ln of their odds against a switch (1 in 20 and 1 in 7,
+estimated, not measured)."""
 
 
 def unlikely(each: Explanation) -> float:
-    """The misfit with what it takes to believe the change."""
+    """The misfit plus the penalty for an unlikely change."""
     return each.misfit + UNLIKELY.get(each.field, 0.0)
 
 
 def _differs(one: Explanation, other: Explanation) -> bool:
-    """Whether a change moves the prediction at all."""
+    """Whether a change affects the prediction at all."""
     return abs(one.misfit - other.misfit) > 1e-9 * max(other.misfit, 1.0)
 
 
 def nearest(found: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
-    """The change that explains the run best, with those that cannot be told from it; empty where none is worth it."""
+    """The change that explains the run best, and those indistinguishable from it; empty if none improves enough."""
     base, *others = found
     if not others or base.misfit - unlikely(others[0]) < WORTH:
         return ()
@@ -93,7 +93,7 @@ def nearest(found: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
 
 
 def misfit(priced: PricedPlan, measured: MeasuredRun) -> float:
-    """Squared standard deviations between a prediction and a measured run."""
+    """Squared distance between a prediction and a measured run, in standard deviations."""
     total = _squared(measured.step_s, priced.step_s, float(priced.step.log_sigma))
     held = priced.footprint
     for seen, said in (
@@ -128,7 +128,7 @@ _Changed = tuple[str, str, TrainingJob, TrainingPlan]
 
 
 def _changes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_Changed]:
-    """Single changes of facts that logs and launch files often leave out."""
+    """Single changes of facts that logs and launch files often omit."""
     yield from _recomputed(job, plan)
     for name, value, new in (*_microbatches(plan), *_pipelined(plan), *_sharded(plan)):
         yield name, value, job, new
@@ -191,14 +191,14 @@ def _sharded(plan: TrainingPlan) -> Iterator[tuple[str, str, TrainingPlan]]:
 
 
 def _recipes(job: TrainingJob, cluster: Cluster) -> Iterable[Recipe]:
-    """Other precisions that the devices have: 16 bits for 8, and 8 for 16."""
+    """Other precisions that the devices support: 16 bits instead of 8, and 8 instead of 16."""
     half, narrow = (Recipe.BF16, Recipe.FP16), (Recipe.FP8_CURRENT, Recipe.FP8_DELAYED, Recipe.MXFP8)
     wanted = narrow if job.recipe in half else half[:1]
     return [each for each in wanted if all(supports(each, gpu) for gpu in cluster.gpus)]
 
 
 def _spread(job: TrainingJob, plan: TrainingPlan, name: str) -> Iterator[TrainingPlan]:
-    """Another degree, with data parallelism making up the difference."""
+    """The plan with other degrees, data parallelism making up the difference."""
     d, rows = plan.dims, int(plan.microbatch_size)
     for degree in (1, 2, 4, 8):
         old = int(getattr(d, name))

@@ -1,4 +1,4 @@
-"""Values a user holds fixed (``--fix tp=8,recompute=none``): words to numbers, and what no plan can have is refused."""
+"""Fixed values of a search (``--fix tp=8,recompute=none``): parses words and rejects values that no plan can have."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WORDS: Mapping[str, Mapping[str, int]] = {
 LIMITS = {"sequence_parallel": (0, 1), "optimizer_offload": (0, 1), "zero_stage": (0, 3), "shard_group": (0, 2**31)}
 FIXABLE = (*AXES, "recompute_layers")
 NEAR_DEVICES = 64
-"""How far above and below a number of devices is looked for one that some plan uses."""
+"""Range in which a usable number of devices is searched, above and below the given one."""
 
 
 def check_fixed(job: TrainingJob, num_devices: int, fixed: JsonMap) -> dict[str, int]:
-    """``fixed`` as integers by axis, each a value that some plan of the job on ``num_devices`` has by itself.
+    """``fixed`` as integers by axis, each a value that some plan of the job on ``num_devices`` has.
 
-    Raises ``InputError`` for an unknown axis, an unknown word, a value no plan can have, and for a number of devices
-    that no plan of the job can use; the nearest that would do is named.
+    Raises ``InputError`` for an unknown axis or word, a value no plan can have, and a number of devices that no plan of
+    the job can use; it names the nearest that would work.
     """
     values = _with_recompute(job, named_values(fixed))
     _check_together(job, num_devices, values)
@@ -46,7 +46,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: JsonMap) -> dict[str,
 
 
 def impossible_axis(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> InputError | None:
-    """What is wrong with the first value that no plan of the job has; None where the values only clash together."""
+    """The error for the first value that no plan of the job has; None if values conflict only in combination."""
     possible = structures(job, plan_space(job, num_devices, {})).rows
     return _impossible_alone(job, num_devices, axes, possible) if size_of(possible) else None
 
@@ -61,7 +61,7 @@ def _impossible_alone(
 
 
 def named_values(fixed: JsonMap, option: str = "fix") -> dict[str, int]:
-    """Values by axis as integers. Raises ``InputError`` for an axis or a word that there is none of."""
+    """Values by axis as integers. Raises ``InputError`` for an unknown axis or word."""
     return {_axis(name, option): _value(_axis(name, option), value, option) for name, value in fixed.items()}
 
 
@@ -107,7 +107,7 @@ def _value(axis: str, value: Floats, option: str) -> int:
 
 
 def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
-    """A number of recomputed layers says that whole layers are."""
+    """A number of recomputed layers implies full recomputation."""
     some = values.get("recompute_layers")
     if some is None:
         return values
@@ -122,8 +122,7 @@ def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
 
 
 def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int]) -> None:
-    """Degrees held fixed must divide the devices among them, and the batch must divide into what dp and microbatch
-    take at once."""
+    """The product of fixed degrees must divide the devices, and the batch must be divisible by dp x microbatch size."""
     held = [name for name in DIMS if name in values]
     product = math.prod(values[name] for name in held)
     if len(held) > 1 and num_devices % product:
@@ -140,7 +139,7 @@ def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int
 
 
 def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal: Array, option: str) -> InputError:
-    """A value that no plan has: what rules it out, and the nearest that some plan has."""
+    """The error for a value that no plan has: what rules it out, and the nearest values that some plan has."""
     if axis in DIMS and num_devices % value:
         why = f"must divide num_devices={num_devices}"
     elif axis == "ep":
@@ -154,7 +153,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
 
 
 def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) -> InputError:
-    """No structure at all: the commonest reason, and numbers of devices nearby that some plan can use."""
+    """The error if no structure is possible: the most common reason, and nearby usable numbers of devices."""
     reason = max(rejected, key=lambda each: rejected[each])
     near = [n for n in (_towards(job, num_devices, -1), _towards(job, num_devices, 1)) if n]
     must = f"no tp x pp x dp x cp of it suits the model and global_batch_size={job.global_batch_size} ({reason})"

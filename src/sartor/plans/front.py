@@ -1,7 +1,7 @@
-"""What is kept of plans priced in a stream: the best of every set of dims, the front of time and memory, the leanest.
+"""The plans that a search keeps from a stream: the best for each set of dims, the Pareto front, the leanest.
 
-Ties are broken by less memory, then by the simpler plan (smaller degrees, in the order of ``AXES``), so the answer
-does not depend on the order in which plans come.
+Ties are broken by less memory, then by the simpler plan (smaller degrees, in the order of ``AXES``), so the answer does
+not depend on the order in which plans arrive.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sartor.plans.space import AXES, DIMS, Rows, size_of
 from sartor.units import Array
 
 OPEN = 4096
-"""Plans kept at most for the placing of layers."""
+"""Most plans kept for placing layers."""
 KEYS = (*DIMS, "ep")
 COLUMNS = (*AXES, "recompute_layers")
 
 
 def empty() -> Evaluated:
-    """Nothing priced yet."""
+    """No plans yet."""
     none = np.zeros(0, dtype=np.int64)
     return Evaluated(
         rows=dict.fromkeys(COLUMNS, none),
@@ -37,10 +37,10 @@ def empty() -> Evaluated:
 
 @dataclass(slots=True)
 class Kept:
-    """Running answer of a search over chunks of plans; ``add`` takes one more chunk."""
+    """Running result of a search over chunks of plans; ``add`` takes one more chunk."""
 
     top: int = 1
-    """Sets of dims whose plans uneven stages are wanted for."""
+    """How many sets of dims to try uneven stages for."""
 
     best: Evaluated = field(default_factory=empty)
     """The fastest plan of every (tp, pp, cp, dp, ep)."""
@@ -48,15 +48,15 @@ class Kept:
     open: Evaluated = field(default_factory=empty)
     """Plans that uneven stages might make faster than the best."""
     leanest: Evaluated = field(default_factory=empty)
-    """The plan with the least memory, fitting or not."""
+    """The plan with the least memory, whether it fits or not."""
     evaluated: int = 0
     refined: int = 0
     fitting: int = 0
     over: dict[str, int] = field(default_factory=dict)
-    """Plans that do not fit, by the stage that is too full."""
+    """Plans that do not fit, by the stage that exceeds memory."""
 
     def add(self, found: Evaluated) -> None:
-        """Plans of the grid."""
+        """Add plans of the grid."""
         self.evaluated += size_of(found.rows)
         self.fitting += int(found.fits.sum())
         for reason, count in _why_not(found).items():
@@ -65,7 +65,7 @@ class Kept:
         self._keep(found)
 
     def add_refined(self, found: Evaluated) -> None:
-        """Plans beside the grid; all of them fit."""
+        """Add plans outside the grid; all of them fit."""
         self.evaluated += size_of(found.rows)
         self.refined += size_of(found.rows)
         self._keep(found)
@@ -78,7 +78,7 @@ class Kept:
         self._keep_open(found)
 
     def _keep_open(self, found: Evaluated) -> None:
-        """Of those that could beat the best so far, the ones with the lowest bounds."""
+        """Keep plans whose bound could beat the best so far, those with the lowest bounds first."""
         hopeful = np.isfinite(found.bound_s) & (found.bound_s < found.step_s) & (found.bound_s < self.worst_s)
         both = joined(self.open, chosen(found, hopeful))
         both = chosen(both, both.bound_s < self.worst_s)
@@ -86,17 +86,17 @@ class Kept:
 
     @property
     def worst_s(self) -> float:
-        """The step of the last of the ``top`` sets of dims so far; infinite before there are so many."""
+        """Step time of the last of the ``top`` best sets of dims so far; infinite while there are fewer."""
         return float(self.best.step_s[self.top - 1]) if len(self.best.step_s) >= self.top else np.inf
 
     @property
     def best_s(self) -> float:
-        """The shortest step so far; infinite before any."""
+        """The shortest step so far; infinite if there is none."""
         return float(self.best.step_s[0]) if len(self.best.step_s) else np.inf
 
 
 def _why_not(found: Evaluated) -> dict[str, int]:
-    """Reasons of the plans that do not fit: which stage is fullest."""
+    """Number of plans that do not fit, by which stage is fullest."""
     over, stage, pp = ~found.fits, found.stage, found.rows["pp"]
     masks = {
         "does not fit in memory": over & (pp == 1),
@@ -118,7 +118,7 @@ def joined(one: Evaluated, other: Evaluated) -> Evaluated:
 
 
 def chosen(found: Evaluated, index: Array) -> Evaluated:
-    """Some of the rows, by mask or positions."""
+    """The rows selected by mask or positions."""
     return Evaluated(
         rows={name: found.rows[name][index] for name in COLUMNS},
         step_s=found.step_s[index],
@@ -129,7 +129,7 @@ def chosen(found: Evaluated, index: Array) -> Evaluated:
 
 
 def order(found: Evaluated, by: tuple[str, ...] = ("step_s", "device_bytes")) -> Array:
-    """Positions best first by ``by``, then the simpler plan."""
+    """Positions sorted by ``by``, ties by the simpler plan."""
     first = [getattr(found, name) for name in by]
     rest = [found.rows[name] for name in COLUMNS]
     return np.lexsort([*reversed(rest), *reversed(first)])
@@ -148,7 +148,7 @@ def best_of_each(found: Evaluated) -> Evaluated:
 
 
 def _codes(rows: Rows) -> Array:
-    """One number for every set of dims."""
+    """A distinct number for every set of dims."""
     code = np.zeros(size_of(rows), dtype=np.int64)
     for name in KEYS:
         values, inverse = np.unique(rows[name], return_inverse=True)
@@ -157,7 +157,7 @@ def _codes(rows: Rows) -> Array:
 
 
 def front_of(found: Evaluated) -> Evaluated:
-    """Plans no other beats in seconds and bytes, fastest first; of equal ones the simplest."""
+    """Pareto-optimal plans in seconds and bytes, fastest first; of equal ones the simplest."""
     mask = is_pareto(np.stack([found.step_s, found.device_bytes], axis=1))
     ranked = first_of(chosen(found, mask), ("step_s", "device_bytes"), int(mask.sum()))
     same = np.zeros(size_of(ranked.rows), dtype=bool)
@@ -166,7 +166,7 @@ def front_of(found: Evaluated) -> Evaluated:
 
 
 def front_over_devices(searches: Sequence[PlanSearch]) -> tuple[PricedPlan, ...]:
-    """Of the fronts of several searches, what no other plan beats in seconds, bytes and devices, fastest first."""
+    """Pareto-optimal plans in seconds, bytes and devices over the fronts of several searches, fastest first."""
     plans = [plan for each in searches for plan in each.front]
     if not plans:
         return ()

@@ -1,4 +1,4 @@
-"""What to try after the best plan: each proposal is priced, by the same step and footprint, before it is made."""
+"""What to try after the best plan: proposals that were priced with the same step and footprint."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sartor.plans.result import PlanSearch, PricedPlan
 from sartor.plans.switches import module_sets, modules_named, offload_sets
 
 WORTH = 0.01
-"""Least gain in tokens per second that is proposed."""
+"""Smallest gain in tokens per second worth proposing."""
 ROOMY = 0.9
-"""Share of the memory under which a plan counts as roomy."""
+"""A plan that uses less than this share of memory counts as roomy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
-    """A change of the job or the trainer under the best plan, and tokens per second then over now."""
+    """A change of job or trainer for the best plan, and its tokens per second relative to now."""
 
     change: str
     speedup: float
@@ -35,7 +35,7 @@ class NextStep:
 
 
 def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
-    """Changes that pay, most first: overlap of tensor-parallel traffic, an 8-bit recipe, a larger global batch."""
+    """Changes that pay off, best first, such as tensor-parallel overlap, an 8-bit recipe, a larger global batch."""
     job, plan = pricer.job, best.plan
     now = job.tokens_per_step / best.step_s
     found = []
@@ -85,7 +85,7 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
 
 
 def _offload(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
-    """In place of layers computed again: the fewest inputs in host memory that make the plan fit."""
+    """Offloading instead of recomputation: the fewest offloaded inputs that make the plan fit."""
     job = pricer.job
     if int(plan.recompute) != Recompute.FULL or job.offload_modules or job.trainer.always_again:
         return
@@ -117,7 +117,7 @@ def _batch(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Training
 
 
 def roomier(search: PlanSearch, limit_bytes: float) -> PricedPlan | None:
-    """The fastest plan of the front that leaves a tenth of the memory free, where the best does not."""
+    """The fastest plan of the front that leaves a tenth of the memory free, if the best plan does not."""
     if search.best is None or search.best.peak_bytes <= ROOMY * limit_bytes:
         return None
     return next((plan for plan in search.front if plan.peak_bytes <= ROOMY * limit_bytes), None)

@@ -1,4 +1,4 @@
-"""Why nothing fits, and the nearest change after which something would: each proposal has been tried."""
+"""Why no plan fits, and the smallest changes with which one does; each proposal was tried."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sartor.plans.space import AXES, chunks, plan_space, size_of
 from sartor.units import format_bytes, round_up
 
 DOUBLINGS = 7
-"""How often the devices are doubled, and the sequence halved, in search of what fits."""
+"""How often to double the devices, and to halve the sequence, in search of a plan that fits."""
 LEAST_SEQ_LEN = 128
 
 
 def tightest(
     pricer: Pricer, num_devices: int, fixed: Mapping[str, int], leanest: PricedPlan | None, struck: Mapping[str, int]
 ) -> Tightest:
-    """The constraint that leaves no plan, in a sentence, and changes that would leave some."""
+    """The constraint that rules out every plan, as a sentence, and changes that would allow some."""
     relaxations = tuple(_relaxations(pricer, num_devices, fixed, leanest))
     if leanest is None:
         held = ", ".join(f"{name}={word_of(name, value)}" for name, value in fixed.items())
-        reason = list(struck)[-1] if struck else "they contradict each other"  # what the last of them were struck for
+        reason = list(struck)[-1] if struck else "they contradict each other"  # why the last plans were rejected
         together = " together" if len(fixed) > 1 else ""
         return Tightest(message=f"no plan has {held}{together}: {reason}", relaxations=relaxations)
     over = leanest.peak_bytes - pricer.limit_bytes
@@ -42,8 +42,8 @@ def tightest(
 
 
 def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> str:
-    """Of a whole plan that cannot be, the one or two nearest values after which it can, replicas following:
-    ``pp=1 or zero_stage=1``; empty if no single change helps."""
+    """For an impossible plan, the one or two nearest values that make it possible (with dp adjusted): ``pp=1 or
+    zero_stage=1``; empty if no single change helps."""
     found = []
     for name in (each for each in AXES if each != "dp"):
         held = {other: value for other, value in axes.items() if other not in (name, "dp")}
@@ -86,7 +86,7 @@ def _relaxations(
 
 
 def word_of(axis: str, value: int) -> str:
-    """A held value as people say it: ``recompute=full``."""
+    """The word for a fixed value: ``full`` for recompute 2."""
     if axis == "recompute":
         return Recompute(value).word
     return PipelineSchedule(value).word if axis == "schedule" else str(value)
@@ -105,7 +105,7 @@ def _shorter(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int 
 
 
 def something_fits(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> bool:
-    """Whether any legal plan fits in memory; its time is not asked for."""
+    """Whether any legal plan fits in memory; times are not computed."""
     space = plan_space(pricer.job, num_devices, fixed)
     for chunk in chunks(structures(pricer.job, space).rows):
         rows = with_switches(pricer.job, space, chunk, {})

@@ -1,4 +1,4 @@
-"""What a search over plans answers with: the best plan, others, the front, and why the rest was struck out."""
+"""Result of a search over plans: the best plan, others, the front, and why the rest was rejected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PricedPlan:
 
     @property
     def peak_bytes(self) -> float:
-        """Of the fullest device, all told."""
+        """Bytes of the fullest device, everything included."""
         return float(self.footprint.device_bytes)
 
 
@@ -66,7 +66,7 @@ class PlanPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """A change after which some plan fits: what to change, in words, and the best plan then."""
+    """A change after which some plan fits: a description, and the best plan's step time then."""
 
     change: str
     field: str
@@ -76,7 +76,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tightest:
-    """Why nothing fits: the constraint in a sentence; of a lack of memory, the leanest plan and what it lacks."""
+    """Why nothing fits: the constraint as a sentence; if memory is short, the leanest plan and how much it is over."""
 
     message: str
     stage: int | None = None
@@ -87,7 +87,7 @@ class Tightest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSearch:
-    """What the search of one number of devices found. ``top`` holds the best plan of each (tp, pp, dp, cp, ep)."""
+    """Result of a search for one number of devices. ``top`` holds the best plan of each (tp, pp, dp, cp, ep)."""
 
     job: TrainingJob
     cluster: Cluster
@@ -97,23 +97,23 @@ class PlanSearch:
     best: PricedPlan | None
     top: tuple[PricedPlan, ...]
     front: tuple[PricedPlan, ...]
-    """Plans no other beats in step time and memory at once, fastest first."""
+    """Plans that no other beats in both step time and memory, fastest first."""
     points: PlanPoints
     """The best plan of every (tp, pp, dp, cp, ep) that fits."""
     space_size: int
-    """Points of the whole grid: ``fitting`` and all of ``rejected``."""
+    """Points of the whole grid: ``fitting`` plus all of ``rejected``."""
     evaluated: int
-    """Plans whose memory was computed, and their step time where they fit; with the refined ones."""
+    """Plans with computed memory (and step time if they fit), including the refined ones."""
     refined: int
-    """Plans beside the grid: fewer layers recomputed than all, as many as must be."""
+    """Plans outside the grid: only as many layers recomputed as necessary."""
     placed: int
-    """Plans whose layers were placed on stages by the dynamic program."""
+    """Plans whose layers the dynamic program placed on stages."""
     unplaced: int
-    """Plans whose bound is below the best step and whose layers were not placed: 0 but in spaces with many such."""
+    """Plans with a bound below the best step that were not placed: 0 except in spaces with many such plans."""
     fitting: int
     """Points of the grid that fit."""
     rejected: Mapping[str, int]
-    """Points struck out by reason, most first."""
+    """Rejected points by reason, most first."""
     tightest: Tightest | None
     headroom: float = 0.0
     """Share of the usable memory that every plan leaves free."""

@@ -1,7 +1,7 @@
-"""The search over plans: every legal way to spread a job over devices, priced in a stream, the best one proved.
+"""The search over plans: every legal way to spread a job over devices is priced in a stream; the best is proved.
 
-Nothing is sampled and nothing is guessed away: a plan is left out only for a condition it breaks, which is counted,
-or because it does not fit in memory, which is counted too.
+There is no sampling and no heuristic pruning: a plan is left out only if it violates a condition or does not fit in
+memory, and both are counted.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from sartor.step.running import InRun, in_a_run
 from sartor.step.tables import KnownBlocks
 
 HEADROOM = 0.05
-"""Share of a GPU's usable memory that a plan leaves free where nobody says: a predicted peak is right within about as
-much (docs/concepts/memory.md, error), and a run that dies of memory costs more than a little recomputation. A chip of
-one's own is filled whole: its memory is laid out by its compiler."""
+"""Default share of a GPU's usable memory that a plan leaves free: about the error of a predicted peak
+(docs/concepts/memory.md, error), and running out of memory costs more than a little recomputation. A user's own chip is
+filled completely: its compiler lays out its memory."""
 
 FRONT = 60
-"""Points of the front that are priced in detail, evenly along it."""
+"""Points of the front that are priced in detail, evenly spaced along it."""
 
 LEANER: tuple[Mapping[str, int], ...] = (
     {"recompute": int(Recompute.SELECTIVE)},
@@ -63,20 +63,20 @@ LEANER: tuple[Mapping[str, int], ...] = (
     {"zero_stage": 3, "recompute": int(Recompute.FULL)},
     {"zero_stage": 3, "microbatch_size": 1, "recompute": int(Recompute.FULL)},
 )
-"""Changes of a plan that need no other split of the model, the cheapest first."""
+"""Changes of a plan that keep the split of the model, cheapest first."""
 
 WIDER: tuple[Mapping[str, int], ...] = tuple(
     {"tp": tp, "pp": pp, "recompute": int(recompute)}
     for tp, pp in ((2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16))
     for recompute in (Recompute.NONE, Recompute.FULL)
 )
-"""Splits of the model over more devices, the fewest first."""
+"""Splits of the model over more devices, fewest first."""
 
 FRONTS = 1000
-"""Plans of the front, and the best of each set of dims, whose layers are recomputed in every number, fastest first."""
+"""Number of fastest plans (front and best of each dims) tried with every number of recomputed layers."""
 
 Progress = Callable[[int, int], None]
-"""Told how many structures are done, of how many."""
+"""Called with the number of structures done and in total."""
 
 
 def search_plans(
@@ -96,12 +96,11 @@ def search_plans(
 ) -> PlanSearch:
     """The plan with the shortest predicted step among all that fit, the next best of other dims, and the front.
 
-    ``fixed`` holds axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
-    recompute) to one value each. ``headroom`` is the share of memory that stays free (default: `usual_headroom`);
-    ``explain`` says what would fit where nothing does.
-    ``uneven`` False keeps stages as even as can be. ``steps`` and ``footprints`` stand in
-    for ``training.step`` and ``training.footprint`` in tests. Raises ``InputError`` for a fixed value that no plan of
-    so many devices can have.
+    ``fixed`` sets axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
+    recompute) to one value each. ``headroom`` is the share of memory to leave free (default: `usual_headroom`);
+    ``explain`` adds what would fit if nothing does. ``uneven`` False keeps stages as even as possible. ``steps`` and
+    ``footprints`` replace ``training.step`` and ``training.footprint`` in tests. Raises ``InputError`` for a fixed
+    value that no plan on ``num_devices`` can have.
     """
     started = time.perf_counter()
     pricer = make_pricer(job, cluster, calibration, steps, footprints, headroom)
@@ -135,33 +134,33 @@ def search_plans(
 
 
 def _best(pricer: Pricer, kept: Kept, top: int, uneven: bool = True) -> tuple[Placed, tuple[PricedPlan, ...]]:
-    """The fastest plans of what was kept, their layers placed on stages where that pays."""
+    """The fastest plans that were kept, with layers unevenly placed on stages if that pays off."""
     placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
     return placed, _merged(_top(pricer, kept, top), placed.plans, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPlan:
-    """A job on a cluster, and one plan of it: every axis of the search held to a value."""
+    """A job on a cluster with one plan: every axis of the search is fixed."""
 
     job: TrainingJob
     cluster: Cluster
     num_devices: int
     axes: Mapping[str, int]
     assumed: bool = False
-    """Nobody said how many devices: they are those of a usual run."""
+    """The number of devices is a default, not given by the user."""
     kept_free: float | None = None
-    """Share of the memory that stays free; None: the usual share of a search."""
+    """Share of memory to leave free; None: the default of a search."""
 
     @property
     def headroom(self) -> float:
         return usual_headroom(self.cluster) if self.kept_free is None else checked_headroom(self.kept_free)
 
     def price(self, calibration: Calibration | None = None) -> PricedPlan:
-        """The plan's step and memory, whether it fits or not, as `search_plans` prices it with all of ``axes`` fixed:
-        layers are placed on stages unevenly, or fewer are recomputed, where that is faster.
+        """The plan's step and memory, whether it fits or not, priced like `search_plans` with all of ``axes`` fixed:
+        with layers unevenly placed on stages, or fewer recomputed, if that is faster.
 
-        Raises ``InputError`` for a plan that cannot be, with the condition it breaks.
+        Raises ``InputError`` for an impossible plan, with the condition it violates.
         """
         check(self.job.shape, ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"]))
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
@@ -177,11 +176,11 @@ class HeldPlan:
 
     @property
     def limit_bytes(self) -> float:
-        """What a device of the plan can be filled with."""
+        """Bytes that the plan may use on a device."""
         return (1 - self.headroom) * usable_bytes(self.cluster)
 
     def would_fit(self, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
-        """Of a plan that does not fit, changes after which it would: without more devices a replica, and with."""
+        """For a plan that does not fit, changes with which it would: without and with more devices per replica."""
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         found = [next((c for c in changes if self._fits_with(pricer, c)), None) for changes in (LEANER, WIDER)]
         some = [{n: v for n, v in c.items() if v != self.axes[n]} for c in found if c is not None]
@@ -190,7 +189,7 @@ class HeldPlan:
         return tuple({n: words[v] if n == "recompute" else v for n, v in change.items()} for change in apart)
 
     def _fits_with(self, pricer: Pricer, change: Mapping[str, int]) -> bool:
-        """Of as many devices, or of as many replicas where the devices are a usual run's."""
+        """Whether the change fits with the same devices, or with the same replicas if the devices are assumed."""
         axes = {**self.axes, **change}
         if any(axes[name] < self.axes[name] for name in ("tp", "pp", "zero_stage", "recompute")) or axes == self.axes:
             return False
@@ -202,17 +201,17 @@ class HeldPlan:
         return (self.assumed or devices == self.num_devices) and something_fits(pricer, devices, axes)
 
     def split(self, **degrees: int) -> HeldPlan:
-        """The same with other degrees of tensor, expert and pipeline parallelism and as many replicas."""
+        """The same plan with other degrees of tensor, expert and pipeline parallelism, and as many replicas."""
         axes = {**self.axes, **degrees}
         axes["sequence_parallel"] = min(axes["sequence_parallel"], int(axes["tp"] > 1))
         return replace(self, axes=axes, num_devices=math.prod(axes[name] for name in DIMS))
 
     def with_shape(self, shape: TransformerShape) -> HeldPlan:
-        """The same training of another model, whose vocabulary the trainer pads in its own way."""
+        """The same training of another model, with the vocabulary padded by the trainer."""
         return replace(self, job=replace(self.job, shape=padded_shape(shape, self.job.trainer)))
 
     def in_run(self, priced: PricedPlan, gpu: Gpu, calibration: Calibration | None = None) -> InRun:
-        """A device of the plan at work, whose price is given; ``calibration`` of the user's own."""
+        """A device of the priced plan as `InRun`; ``calibration`` replaces the packaged one."""
         known = in_a_run(calibration or load_calibration(gpu), coefficients_for(self.job, gpu))
         return InRun(calibration=known, kernels=kernels_of(self.job, self.cluster), whole=priced.whole)
 
@@ -225,7 +224,7 @@ def make_pricer(
     footprints: Footprints | None = None,
     headroom: float | None = None,
 ) -> Pricer:
-    """The training room's two questions about this job on this cluster."""
+    """A pricer with the step and footprint functions of ``sartor.step``."""
     from sartor.step import footprint as memory
     from sartor.step import step as time_of
 
@@ -243,19 +242,19 @@ def make_pricer(
 
 
 def usual_headroom(cluster: Cluster) -> float:
-    """Of a cluster of GPUs; chips of one's own are filled whole."""
+    """Default headroom: `HEADROOM` for GPUs, 0 for a user's own chips."""
     return HEADROOM if cluster.gpu.accelerator is None else 0.0
 
 
 def checked_headroom(headroom: float) -> float:
-    """A share of memory. Raises ``InputError`` for any other number."""
+    """The headroom if it is a valid share. Raises ``InputError`` otherwise."""
     if 0 <= headroom < 1:
         return headroom
     raise InputError("headroom", headroom, "must be a share of memory, from 0 to below 1", "0.05")
 
 
 def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:
-    """Price every legal point of the space chunk by chunk; what is kept, and the counts of what was struck out."""
+    """Price every legal point of the space chunk by chunk; the plans kept, and counts of rejected points."""
     found = structures(pricer.job, space)
     rejected, kept = dict(found.rejected), Kept(top=top)
     total = size_of(found.rows)
@@ -287,7 +286,7 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
 
 
 def _add_partly_recomputed(pricer: Pricer, kept: Kept) -> None:
-    """Between a plan of the front that recomputes nothing and one that recomputes all lie those that do some."""
+    """Add plans that recompute some layers, near plans of the front that recompute none or all."""
     both = joined(kept.front, kept.best)
     near = first_of(both, ("step_s", "device_bytes"), FRONTS)
     rows = partly_recomputed(pricer.job, distinct_but_recompute(near.rows))
@@ -300,7 +299,7 @@ def _top(pricer: Pricer, kept: Kept, top: int) -> list[PricedPlan]:
 
 
 def _merged(even: Sequence[PricedPlan], uneven: Sequence[PricedPlan], top: int) -> tuple[PricedPlan, ...]:
-    """The best of each (tp, pp, dp, cp, ep), fastest first; an uneven split only where it saves enough."""
+    """The best of each (tp, pp, dp, cp, ep), fastest first; an uneven split only if it saves enough."""
     kept: dict[tuple[int, ...], PricedPlan] = {}
     for each in (*even, *uneven):
         dims = each.plan.dims

@@ -1,4 +1,4 @@
-"""The simplest plan whose step lies inside the best plan's interval: fewer mechanisms to set up, and to go wrong."""
+"""The simplest plan with a step time inside the best plan's interval: fewer mechanisms to set up and to fail."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan
 
 LOOKED_AT = 4
-"""Sets of dims whose plainest plans are priced, beside the best of every set."""
+"""Sets of dims for which the plainest plans are priced too."""
 
 PLAIN = {"virtual_stages": 1, "schedule": int(PipelineSchedule.ONE_F_ONE_B), "optimizer_offload": 0, "shard_group": 0}
-"""Of a plan with no more than its degrees need."""
+"""Axes of a plan without extra mechanisms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simpler:
-    """A plan with fewer mechanisms than the best, how much slower it is predicted, and what it does without."""
+    """A plan with fewer mechanisms than the best, how much slower it is predicted, and which mechanisms it drops."""
 
     priced: PricedPlan
     slower: float
-    """Share of the best plan's step."""
+    """Relative to the best plan's step."""
     without: tuple[str, ...]
 
 
 def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpler | None:
-    """Of a search: the plan with fewest mechanisms whose step lies inside the best plan's 80% interval, as pairs that
-    near are often ranked wrongly (docs/accuracy.md), with none the best has not; None where no plan has fewer."""
+    """The plan with fewest mechanisms (a subset of the best plan's) with a step time inside the best plan's 80%
+    interval, since pairs that close are often ranked wrongly (docs/accuracy.md); None if no plan has fewer."""
     best = search.best
     if best is None or search.cluster.gpu.accelerator is not None:
         return None
@@ -44,7 +44,7 @@ def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpl
 
 
 def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
-    """What a plan needs beyond replicas with a sharded optimizer."""
+    """The mechanisms of a plan beyond replicas with a sharded optimizer."""
     dims = plan.dims
     on = {
         "tensor parallelism": int(dims.tp) > 1,

@@ -1,8 +1,8 @@
-"""Every way to spread a job over so many devices: the axes of the search, and rows of candidate plans as arrays.
+"""Every way to spread a job over a number of devices: the axes of the search, and candidate plans as arrays.
 
 A plan of the search is a *structure* (tp, pp, dp, cp, ep, virtual stages, microbatch) with *switches* (sequence
-parallelism, recomputation, ZeRO stage, schedule). Axes don't depend on each other: what does not go together is
-struck out by ``search.plan_conditions``, where every struck point gets its reason.
+parallelism, recomputation, ZeRO stage, schedule). Axes are independent of each other: illegal combinations are removed
+by ``plans.conditions``, with a reason for each.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ AXES = (*STRUCTURE, *SWITCHES)
 """All axes; a plan's row holds one value of each, and ``recompute_layers``."""
 
 CHUNK = 16384
-"""Structures priced at once: with their switches some hundred thousand plans, enough that what they share (blocks,
-traffic) is priced seldom, and few enough that their arrays stay below a few hundred megabytes."""
+"""Structures priced at once: with their switches a few hundred thousand plans, enough that shared parts (blocks,
+traffic) are priced rarely, and few enough that their arrays stay below a few hundred megabytes."""
 LEAST_SHARD_GROUP = 8
-"""Fewest devices that share a copy of the weights in the search; ``--fix shard_group`` takes fewer."""
+"""Smallest shard group in the search; ``--fix shard_group`` accepts smaller ones."""
 UNEVEN_CHUNKS = 8
-"""Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are looked at."""
+"""Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpace:
-    """The axes of one search, before anything is struck out. ``dims`` holds every tp x pp x cp x dp of the devices."""
+    """The axes of one search before any rejection. ``dims`` holds every tp x pp x cp x dp of the devices."""
 
     num_devices: int
     dims: Rows
@@ -55,7 +55,7 @@ class PlanSpace:
 
 
 def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, int]) -> PlanSpace:
-    """All axes for a job on ``num_devices``, each held to its one value where it is ``fixed``."""
+    """All axes for a job on ``num_devices``, those in ``fixed`` with a single value."""
     dims = factorizations(num_devices)
     axes = axis_values(job, dims)
     keep = np.ones(len(dims["tp"]), dtype=bool)
@@ -80,7 +80,7 @@ def factorizations(num_devices: int) -> Rows:
 
 
 def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
-    """Values of the axes beside the dims that some plan of the job could have."""
+    """Values of the axes other than dims that some plan of the job could have."""
     experts = num_experts(job)
     stages = np.unique(dims["pp"])
     return {
@@ -97,13 +97,13 @@ def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
 
 
 def _shard_groups(job: TrainingJob, most: int) -> list[int]:
-    """Sets of devices that share one copy of sharded weights, a node and up; looked at where the trainer shards fully
-    (HSDP): others gather once a step, which smaller sets hardly shorten."""
+    """Sizes of shard groups, from a node up, if the trainer shards fully (HSDP); other trainers gather once a step,
+    which smaller groups hardly speed up."""
     return [n for n in divisors(most) if LEAST_SHARD_GROUP <= n < most] if job.trainer.shards_fully else []
 
 
 def _virtual_stages(num_layers: int, stages: Array) -> list[int]:
-    """1 up to UNEVEN_CHUNKS, and all that cut the layers evenly on some number of stages."""
+    """1 up to UNEVEN_CHUNKS, and all that divide the layers evenly for some number of stages."""
     even = {v for p in stages.tolist() if p > 1 and num_layers % p == 0 for v in divisors(num_layers // p)}
     few = range(1, min(UNEVEN_CHUNKS, max(1, num_layers // 2)) + 1)
     return sorted({1, *few, *even})
@@ -116,7 +116,7 @@ def num_experts(job: TrainingJob) -> int:
 
 
 def cross(rows: Rows, axis: str, values: Array) -> Rows:
-    """Every row with every value of one more axis; a row's values stand together."""
+    """Every row with every value of one more axis; copies of a row are adjacent."""
     count = len(next(iter(rows.values())))
     if len(values) == 1:
         return {**rows, axis: np.full(count, values[0])}
@@ -133,8 +133,8 @@ def size_of(rows: Rows) -> int:
 
 
 def chunks(rows: Rows) -> Iterator[Rows]:
-    """Structures in pieces; those with equal work on a device (tp, cp, ep, microbatch) stand together, so that it is
-    priced in few pieces."""
+    """Structures in pieces; those with equal work on a device (tp, cp, ep, microbatch) are adjacent, so that few pieces
+    have to price it."""
     order = np.lexsort([rows[name] for name in ("virtual_stages", "pp", "microbatch_size", "ep", "cp", "tp")])
     for start in range(0, len(order), CHUNK):
         yield take(rows, order[start : start + CHUNK])
@@ -172,7 +172,7 @@ def to_plan(job: TrainingJob, rows: Rows) -> TrainingPlan:
 
 
 def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
-    """One row as a plan of plain numbers."""
+    """One row as a scalar plan."""
     row = {name: int(values[index]) for name, values in rows.items()}
     dims = ParallelDims(**{name: row[name] for name in (*DIMS, "ep")}, sequence_parallel=bool(row["sequence_parallel"]))
     return TrainingPlan(

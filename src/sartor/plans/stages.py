@@ -1,10 +1,9 @@
-"""Layers placed on stages: where an even split leaves one stage slower than the rest, the split that does not.
+"""Layer placement: if an even split makes one stage slower than the rest, finds a better split.
 
-The stages of a pipeline cut a chain: embedding, layers, head. Its split with the least largest load is found by the
-dynamic program of the room ``placement`` over every cut, under the memory each rank has with the microbatches it keeps
-in flight; that is exact for 1F1B without interleaving. Interleaved plans get the same numbers of layers per device,
-spread over their chunks; in a V the first device holds the head as well. Every split is then priced as a whole, and
-counts only if its step is shorter.
+A pipeline's stages cut a chain of embedding, layers and head. The dynamic program of ``placement`` finds the split with
+the smallest maximum load over all cuts, given each rank's memory with its microbatches in flight; this is exact for
+1F1B without interleaving. Interleaved plans get the same numbers of layers per device, spread over their chunks; in a V
+the first device also holds the head. Every split is then priced as a whole, and is used only if its step is shorter.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from sartor.units import Array, ceil_div
 
 BATCH = 8
 OTHERS = 24
-"""Further sets of dims whose best bound is tried."""
+"""Further sets of dims for which the plan with the best bound is tried."""
 TRIED = 96
-"""Plans whose layers are placed at most, those first that could gain most."""
+"""Most plans whose layers are placed, those with the largest possible gain first."""
 WORTH = 1e-3
-"""Least share of the step that an uneven split must save to be preferred to an even one."""
+"""Smallest share of the step that an uneven split must save over an even one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """What placing found: plans with ``stage_layers``, fastest first, and whether some candidate was left untried."""
+    """Result of the placement: plans with ``stage_layers``, fastest first, plans tried, and promising plans left."""
 
     plans: tuple[PricedPlan, ...]
     tried: int
@@ -45,9 +44,9 @@ class Placed:
 
 
 def place_layers(pricer: Pricer, open_: Evaluated, best_s: float, worst_s: float = 0.0) -> Placed:
-    """Place the layers of the plans of ``open_`` whose ``bound_s`` is below the best step known, nearest bound first,
-    until no bound is below the best found; then of the most promising plan of every other set of dims that could be
-    below ``worst_s``, so that those shown beside the best are not shown at less than their worth."""
+    """Place the layers of the ``open_`` plans with ``bound_s`` below the best known step, lowest bound first, until no
+    bound is below the best found; then of the most promising plan of every other set of dims that could be below
+    ``worst_s``, so that the runners-up are also shown at their best."""
     if not size_of(open_.rows):
         return Placed(plans=(), tried=0, left=0)
     ranked = chosen(open_, order(open_, ("bound_s",)))
@@ -72,7 +71,7 @@ def place_layers(pricer: Pricer, open_: Evaluated, best_s: float, worst_s: float
 
 
 def _place(pricer: Pricer, ranked: Evaluated, index: Array, below_s: float) -> Iterator[tuple[int, list[PricedPlan]]]:
-    """Rows one after the other with what placing their layers makes of them below ``below_s``; their blocks are priced
+    """Row indices with their placed plans that are faster than ``below_s`` and fit; blocks of all rows are priced
     together."""
     if not len(index):
         return
@@ -99,14 +98,14 @@ def _fitting(pricer: Pricer, plan: TrainingPlan, step: StepEstimate, below_s: fl
 
 
 def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
-    """Of the rows ``index`` the first of every set of dims."""
+    """The first of the rows ``index`` for every set of dims."""
     keys = np.stack([ranked.rows[name][index] for name in KEYS])
     _, first = np.unique(keys, axis=1, return_index=True)
     return np.asarray(index[np.sort(first)][:OTHERS])
 
 
 def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tuple[int, ...]]:
-    """Splits worth pricing: the least bottleneck, and if memory forbids it, the least that memory allows."""
+    """Splits worth pricing: the smallest bottleneck, and if that exceeds memory, the smallest that fits."""
     pp, chunks = int(plan.dims.pp), int(plan.virtual_stages)
     v_shaped = bool(is_v_shaped(plan.schedule, pp, chunks))
     chain = Chain.of(pricer.job, v_shaped=v_shaped)
@@ -128,11 +127,11 @@ def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A model as a row of pieces a pipeline may cut between: embedding, every layer, MTP modules with the head. In a V
-    these last lie on the first device: they count with the embedding."""
+    """A model as a chain of pieces that a pipeline can cut: embedding, every layer, MTP modules with the head. In a V
+    the last two are on the first device, so they count with the embedding."""
 
     passed: Array
-    """[size + 1, K]: how many of each of `blocks` lie before each cut."""
+    """[size + 1, K]: how many of each of `blocks` are before each cut."""
     is_layer: Array
 
     @property
@@ -160,9 +159,9 @@ class Chain:
 def least_bottleneck(
     chain: Chain, loads: StageLoads, pp: int, memory: tuple[Pricer, TrainingPlan] | None = None
 ) -> tuple[int, ...] | None:
-    """Layers per stage with the least largest load on ``pp`` stages, each within its memory where that is asked; None
-    where nothing fits."""
-    from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace  # uneven stages alone need it
+    """Layers per stage with the smallest maximum load on ``pp`` stages, within each stage's memory if ``memory`` is
+    given; None if nothing fits."""
+    from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace  # needed only for uneven stages
 
     start, end = np.triu_indices(chain.size + 1, k=1)
     counts = chain.passed[end] - chain.passed[start]
@@ -190,17 +189,17 @@ def least_bottleneck(
 
 
 def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:
-    """Layers per device over its chunks as evenly as can be, in the order chunks are passed. Only the first chunk,
-    which holds the embedding, and the last, with the head, may hold no layer."""
+    """Layers per chunk, spread evenly over each device's chunks, in model order. Only the first chunk (embedding) and
+    the last (head) may have no layer."""
     least = [chunks - (d in (0, pp - 1)) for d in range(pp)]
     if any(n < fewest for n, fewest in zip(per_device, least, strict=True)):
         return
-    late = [c if d else chunks - 1 - c for c in range(chunks) for d in range(pp)]  # who waits longest for a layer
+    late = [c if d else chunks - 1 - c for c in range(chunks) for d in range(pp)]  # higher: later to get a spare layer
     yield tuple(ceil_div(per_device[i % pp] - late[i], chunks) for i in range(pp * chunks))
 
 
 def _bent(per_device: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The same in a V: the first chunks there and the second ones back. Only the first device's may hold no layer."""
+    """Layers per chunk in a V: first chunks down, second chunks back. Only the first device's may have no layer."""
     if min(per_device[1:]) >= 2:
         there = [ceil_div(n, 2) for n in per_device]
         yield (*there, *(n - first for n, first in zip(per_device[::-1], there[::-1], strict=True)))

@@ -1,5 +1,5 @@
-"""Switches of the trainer and the job that ``--fix`` sets beside the axes of a plan (``tp_overlap=on``), or compares
-(``context_parallel=any``): every plan of one search shares them."""
+"""Switches of the trainer and the job that ``--fix`` sets in addition to a plan's axes (``tp_overlap=on``), or compares
+(``context_parallel=any``); all plans of one search share them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sartor.step.recipes import check_recipe, supports
 
 ANY = "any"
 MOST_CHOICES = 32
-"""Jobs that one question may compare: each is a search of its own."""
+"""Most jobs that one command may compare: each is a separate search."""
 
 Setting = bool | int | Enum | frozenset[RecomputeModule] | frozenset[OffloadModule]
 ON_OFF: Mapping[str, Setting] = {
@@ -33,7 +33,7 @@ MODULES: Mapping[str, Setting] = {
     "+".join(m.value for m in some): frozenset(some)
     for some in chain.from_iterable(combinations(RecomputeModule, n) for n in range(1, len(RecomputeModule) + 1))
 }
-"""Sets of modules, by their names joined in the order of the enum, which goes from the cheapest to the dearest."""
+"""Sets of modules, by their names joined in the order of the enum, from the cheapest to the most expensive."""
 
 
 NOTHING = "none"
@@ -69,13 +69,13 @@ class Numbers(Mapping[str, Setting]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSwitch:
-    """A field of the trainer's record, or of the job, with the words for its values."""
+    """A field of the trainer or the job, with the words for its values."""
 
     field: str
     words: Mapping[str, Setting]
     of_trainer: bool = True
     experts: bool = False
-    """It changes nothing but a mixture of experts."""
+    """Affects only mixtures of experts."""
 
 
 SWITCHED: Mapping[str, JobSwitch] = {
@@ -119,8 +119,8 @@ class JobChoice:
 def job_choices(
     job: TrainingJob, gpus: Sequence[Gpu], fixed: Mapping[str, int | str]
 ) -> tuple[tuple[JobChoice, ...], dict[str, int | str]]:
-    """The jobs that the switches among ``fixed`` ask for (several where one is ``any``), and the rest of ``fixed``,
-    which are axes of a plan. Raises ``InputError``."""
+    """The jobs for the switches in ``fixed`` (several if one is ``any``), and the rest of ``fixed``, which are axes of
+    a plan. Raises ``InputError``."""
     said = {_name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED}
     asked = {name: _in_order(word, NAMED[name]) if name in NAMED else word for name, word in said.items()}
     rest = {name: value for name, value in fixed.items() if _name(name) not in SWITCHED}
@@ -148,7 +148,7 @@ def _check_frozen(job: TrainingJob) -> None:
 
 
 def settings(job: TrainingJob) -> dict[str, str]:
-    """Every switch of a job as it stands, in words."""
+    """The current value of every switch of a job, in words."""
     return {name: _word(getattr(job.trainer if s.of_trainer else job, s.field)) for name, s in SWITCHED.items()}
 
 
@@ -163,13 +163,13 @@ def _in_order(word: str, modules: type[Enum]) -> str:
 
 
 def module_sets(job: TrainingJob) -> list[str]:
-    """The attention core alone, and the cheapest module, the two cheapest ... of the model."""
+    """The attention core alone; then the cheapest module, the two cheapest ... of the model."""
     own = [m.value for m in job.recomputable if m is not RecomputeModule.CORE_ATTN]
     return ["core_attn", *("+".join(own[: n + 1]) for n in range(len(own)))]
 
 
 def offload_sets(job: TrainingJob) -> list[str]:
-    """Nothing, the module with the largest input, the two largest ... of the model; a layer's whole."""
+    """Nothing; the module with the largest input, the two largest ... of the model; whole layers."""
     whole = (OffloadModule.LAYER, OffloadModule.LAYER_INPUT)
     own = [module.value for module in job.offloadable]
     parts = [each for each in own if OffloadModule(each) not in whole]
@@ -194,7 +194,7 @@ def _choice(job: TrainingJob, said: Mapping[str, str]) -> JobChoice:
 
 
 def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list[str]:
-    """Words of the values to look at: the one said, or all that the devices have."""
+    """Words of the values to try: the given one, or for ``any`` all that the devices support."""
     switch = SWITCHED[name]
     if job.trainer.lockstep:
         raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "leave it out")
@@ -248,7 +248,7 @@ def _check_documents(job: TrainingJob, word: str) -> None:
 
 
 def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
-    """Whether the devices have a recipe of as many bits as the job's."""
+    """Whether the devices support a recipe of the same width as the job's."""
     return recipe.dtype.bytes == job.recipe.dtype.bytes and all(supports(recipe, gpu) for gpu in gpus)
 
 

@@ -1,4 +1,4 @@
-"""Why not another plan: the one asked for, or the nearest that can run, beside the best one."""
+"""Why not another plan: the plan a user asks about, or the nearest possible one, compared with the best."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from sartor.plans.space import STRUCTURE, plan_space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """A plan that was asked about, and the best one. ``reason`` is None where it can run: it is slower, no more."""
+    """A plan the user asked about, and the best one. ``reason`` is None if it is possible and just slower."""
 
     asked: str
     reason: str | None
     plan: PricedPlan | None
-    """The fastest plan with what was asked, the leanest where none fits, or the nearest that can run; None: none."""
+    """The fastest plan with the given values, the leanest if none fits, or the nearest possible one; None if none."""
     best: PricedPlan
 
 
 def why_not(
     search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None = None
 ) -> WhyNot | None:
-    """The plan ``asked`` for, priced beside the best of a search; None where nothing fits at all.
+    """The plan with the ``asked`` values, compared with the best of a search; None if nothing fits at all.
 
-    Raises `InputError` for an axis or a word that there is none of.
+    Raises `InputError` for an unknown axis or word.
     """
     values = named_values(asked, "why_not")
     if search.best is None:
@@ -59,7 +59,7 @@ def _search(search: PlanSearch, asked: Mapping[str, int], calibration: Calibrati
 
 
 def _nearest(search: PlanSearch, asked: Mapping[str, int], calibration: Calibration | None) -> PricedPlan | None:
-    """The plan nearest to one that cannot be: one value is let go, and ends closest to what was asked of it."""
+    """The possible plan nearest to an impossible one: one value is freed and ends up closest to the given one."""
     found: list[tuple[float, float, PricedPlan]] = []
     for name, value in asked.items():
         rest = {other: each for other, each in asked.items() if other != name}
@@ -77,7 +77,7 @@ def _nearest(search: PlanSearch, asked: Mapping[str, int], calibration: Calibrat
 
 
 def _held_near(search: PlanSearch, rest: Mapping[str, int], name: str, value: int) -> list[Mapping[str, int]]:
-    """The values next to one that some plan with the rest has; the axis let go, where its values are of no order."""
+    """Fixed values with ``name`` at its nearest possible values, or free if the axis has no order."""
     if name not in STRUCTURE:
         return [rest]
     legal = structures(search.job, plan_space(search.job, search.num_devices, rest)).rows[name]
@@ -86,6 +86,6 @@ def _held_near(search: PlanSearch, rest: Mapping[str, int], name: str, value: in
 
 
 def _distance(priced: PricedPlan, name: str, asked: int) -> float:
-    """How far an axis lies from what was asked, by the ratio."""
+    """Distance of an axis from the given value, as a ratio."""
     holder = priced.plan.dims if hasattr(priced.plan.dims, name) else priced.plan
     return abs(math.log((int(getattr(holder, name)) + 1) / (asked + 1)))

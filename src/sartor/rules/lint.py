@@ -40,7 +40,7 @@ def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _alike(one: Finding, other: Finding) -> bool:
-    """Whether one change answers both; what cannot run has no gain to share, and a remark asks for another change."""
+    """Whether one change fixes both. A finding that cannot run has no gain to share, and remarks need other changes."""
     both_run = (one.gain_s is None) == (other.gain_s is None)
     return both_run and one.remark == other.remark and bool(one.fix.keys() & other.fix.keys())
 

@@ -1,4 +1,4 @@
-"""Price suspicions: every fix of every rule goes through ``lower`` and ``estimate``, many at a time.
+"""Price suspicions: all fixes of all rules go through ``lower`` and ``estimate``, many at a time.
 
 Fixes that change the same fields become one array-valued shape and one call. The fix that is kept is the nearest one
 with most of the best fix's gain at equal work that triggers no other finding as severe as the one it solves.

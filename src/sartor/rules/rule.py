@@ -99,7 +99,7 @@ class Context:
 
     @property
     def kernels(self) -> Kernels | None:
-        """Of the trainer that runs the model."""
+        """The kernels of the trainer that runs the model."""
         return self.run.kernels if self.run else None
 
     @property
@@ -141,11 +141,11 @@ def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """A rule's complaint before it is priced.
+    """A rule's finding before it is priced.
 
     ``fixes`` are nearby values that satisfy the rule, nearest first; pricing chooses one. ``remedy`` is a shape to
-    compare with where no field expresses the change (parallel layers). ``paced_by`` is the work the device waits for
-    where that exceeds its own (the longest pipeline stage).
+    compare with if no field expresses the change (parallel layers). ``paced_by`` is the larger work that the device
+    waits for, if any (the longest pipeline stage).
     """
 
     grade: Grade
@@ -157,7 +157,7 @@ class Suspicion:
     remedy: TransformerShape | None = None
     paced_by: Fix | None = None
     blocking: bool = False
-    """The model cannot run like this: the grade stays whatever the gain, which has no meaning then."""
+    """The model cannot run like this, so there is no gain and the grade stays."""
     advisory: bool = False
     """An opportunity, not a fault: reported only if it gains."""
 
@@ -185,18 +185,18 @@ class Finding:
     gain_high_s: float | None = None
     source: Source = Source.ANALYTIC
     remark: bool = False
-    """A matter of the architecture, to be chosen before training: no fault of the shape."""
+    """An architecture choice to make before training, not a fault of the shape."""
     others: tuple[Finding, ...] = ()
-    """Findings of other rules that the same change answers: its gain is theirs too, not one more."""
+    """Findings of other rules that the same change fixes; its gain already includes theirs."""
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The names of all rules that it speaks for."""
+        """The names of all rules that it includes."""
         return (self.rule, *(other.rule for other in self.others))
 
     def to_dict(self) -> JsonDict:
         """The keys of the JSON contract, plus ``code`` (R1..R22), the gain's interval and its source, whether it is a
-        remark, and every rule that speaks."""
+        remark, and all rules it includes."""
         reasons = [
             {"rule": f.rule, "code": f.code, "grade": f.grade.value, "message": f.message} for f in (self, *self.others)
         ]
@@ -229,7 +229,7 @@ class Rule:
     """The most severe grade it gives."""
     page: str
     remark: bool = False
-    """Whether what it finds is a matter of the architecture."""
+    """Whether its findings are architecture choices."""
 
     @property
     def name(self) -> str:

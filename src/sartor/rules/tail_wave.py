@@ -39,7 +39,7 @@ WORTH_A_LOOK = 0.01
 def tail_wave(context: Context) -> Iterator[Suspicion]:
     part, tp = context.shape.dense_ffn, int(context.priced_dims.tp)
     gpu = context.gpu
-    if part is None or (gpu.matrix_tile and not gpu.accelerator):  # How a TPU's compiler deals tiles is not known.
+    if part is None or (gpu.matrix_tile and not gpu.accelerator):  # How a TPU's compiler assigns tiles is unknown.
         return
     lost_s, name, efficiency = max(_tails(context), default=(0.0, "", 1.0))
     if lost_s < WORTH_A_LOOK * float(context.baseline.time_s):
@@ -58,7 +58,7 @@ def tail_wave(context: Context) -> Iterator[Suspicion]:
 
 
 def _tails(context: Context) -> Iterator[tuple[float, str, float]]:
-    """Seconds of the step an idle tail may take, by product of the dense feed-forward part."""
+    """Seconds of the step that an idle last wave may cost, by GEMM of the dense feed-forward part."""
     for operator, cost in zip(context.baseline.graph.operators, context.baseline.costs, strict=True):
         efficiency = float(cost.details.get("wave_efficiency", 1.0))
         if isinstance(operator, Gemm) and operator.role in (Role.FFN_UP, Role.FFN_DOWN):

@@ -7,9 +7,9 @@ a_vc, and a_p for some paths p, that add up to one,
 
     T >= sum over operators of min(q_i, l_i w_i),    w_i = a_tc [tensor] / N_tc + a_vc [vector] / N_vc + sum of a_p
 
-with the last sum over the paths through i. What operators share (memory, buffer, links) counts like a kind of core,
-what an operator moves in place of l_i / N. Weights are multiples of 1 / GRID; the paths are found one after the other,
-each the one that raises the bound most. All is in whole numbers, so nothing is lost to rounding.
+with the last sum over the paths through i. Shared resources (memory, buffer, links) count like a kind of core, with an
+operator's traffic in place of l_i / N. Weights are multiples of 1 / GRID; paths are found one after the other, each
+time the one that raises the bound most. All arithmetic is in integers, so there is no rounding.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sartor.schedules.split import OpBlock, bits
 from sartor.units import ceil_div
 
 GRIDS = ((60, 16), (300, 8), (2000, 4))
-"""Resolution of the weights, by the size of the block: their number grows with the square, the work with the cube."""
+"""(largest block, resolution of the weights): the number of weights grows with the square, the work with the cube."""
 ROUNDS = 4
 """Rounds of ruling out modes."""
 
 Modes: TypeAlias = tuple[tuple[bool, bool], ...]
-"""For each operator, whether one core, and whether all cores, can be part of a better schedule."""
+"""For each operator, whether running on one core, and on all cores, can be part of a better schedule."""
 Whole: TypeAlias = Any
 """Whole numbers [operators, weights]: of 64 bits where all that is summed fits, else Python's."""
 EXACT = 1 << 60
@@ -47,8 +47,8 @@ class MakespanBound:
 def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
     """The best bound over all weights, given a schedule of makespan ``upper``; at most ``upper``.
 
-    A mode that would lift a bound to ``upper`` is no part of a better schedule. Ruling it out lifts the bounds
-    further, for a few rounds; the optimum is at least the smaller of ``upper`` and what comes out.
+    A mode that would raise the bound to ``upper`` cannot be part of a better schedule. Ruling it out raises the bounds
+    further, for a few rounds; the optimum is at least the smaller of ``upper`` and the result.
     """
     covers = [list(bits(mask)) for mask in block.covers]
     modes: Modes = tuple((True, may) for may in block.may_split)
@@ -77,7 +77,7 @@ def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:
 
 
 class _Weights(NamedTuple):
-    """Weights of tensor cores, vector cores, something shared (its traffic) and paths, as multiples of 1 / grid."""
+    """Weights of tensor cores, vector cores, a shared resource (its traffic) and paths, as multiples of 1 / grid."""
 
     grid: int
     tensor: int
@@ -88,7 +88,7 @@ class _Weights(NamedTuple):
 
 
 def _weights(block: OpBlock) -> Iterator[_Weights]:
-    """The grid of weights; something shared has weight beside one of the others only."""
+    """The grid of weights; a shared resource is only combined with one of the others."""
     grid = next(grid for size, grid in GRIDS if block.size <= size)
     for tensor in range(grid + 1 if block.num_tc else 1):
         for vector in range(grid + 1 - tensor if block.num_vc else 1):

@@ -114,7 +114,7 @@ def _cores(
 
 
 def _shared(known: dict[OperatorId, ScheduledOperator], times: Sequence[OperatorRun], makespan: int) -> Iterable[str]:
-    """What operators share has room for what they move: between any two moments, for all that run in between."""
+    """Between any two moments, the operators that run in between must not move more than a shared resource allows."""
     for name in sorted({name for op in known.values() for name, _ in op.traffic}):
         moved = {row.id: dict(known[row.id].traffic).get(name, 0) for row in times}
         if (whole := sum(moved.values())) > makespan:

@@ -1,7 +1,7 @@
 """Assign cores to operators with known times: solvers count cores, but a schedule names them.
 
 An operator in single mode takes one core of its type. A fused one takes the tensor and the vector core of the same
-index where a pair is free; others leave pairs alone as long as an unpaired core is free.
+index if such a pair is free; others avoid free pairs as long as an unpaired core is free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def assign_cores(num_tc: int, num_vc: int, rows: Rows) -> list[tuple[tuple[int, 
     """Tensor and vector cores of each row, lowest index first unless pairing decides."""
     out: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())] * len(rows)
     free_at = {"tensor": [0] * num_tc, "vector": [0] * num_vc}
-    # Longer of two that start together first, fused before others: pairs are scarcer than cores.
+    # Of operators that start together, fused ones first: pairs are scarcer than cores.
     order = sorted(range(len(rows)), key=lambda k: (rows[k][1], rows[k][0].core_type is not CoreType.FUSED, k))
     for k in order:
         op, start, end, split = rows[k]

@@ -1,15 +1,15 @@
 """The default solver: constraint programming over optional intervals (OR-Tools CP-SAT, extra ``solve``).
 
-Every operator has one fixed-size interval per mode that is worth having. What makes proofs quick is a second clock.
-Split operators run alone, so T = Q + M: Q the sum of their times, M the time in which only single-core operators
-run. On a clock that stands still while a split operator runs, precedence holds with one-core times only, and its
-end M obeys the same limits of work per core. These rows follow from the model, so they cut nothing off; but they
-tell the linear relaxation what splitting one operator costs all others, which cumulative constraints alone do not.
-The true backward graph of a GPT-3 layer, open after 140 s without them, is proved in less than a second.
+Every operator has one fixed-size interval per useful mode. Proofs are fast because of a second clock. Split operators
+run alone, so T = Q + M: Q is the sum of their times, M the time in which only single-core operators run. On a clock
+that stops while a split operator runs, precedence holds with one-core times only, and its end M obeys the same limits
+of work per core. These redundant rows cut off no solution, but they show the linear relaxation what splitting one
+operator costs all others, which cumulative constraints alone do not. The true backward graph of a GPT-3 layer, open
+after 140 s without them, is proved in less than a second.
 
-What operators share (memory, buffer, links) has room for all that is moved if no set of operators needs more than the
-time from its first start to its last end. Few sets ever come near: those that a solution crowds are forbidden, and the
-model is solved again.
+Shared resources (memory, buffer, links) can serve all traffic if no set of operators needs more time than from its
+first start to its last end. Few sets come close to this: constraints are added only for sets that a solution overloads,
+and the model is solved again.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ WORKERS = 8
 """CP-SAT's search portfolio needs eight workers even on one core (docs/dependencies.md)."""
 SEED = 1
 WORK_PER_S = 0.2
-"""Deterministic units of CP-SAT that stand for a second where a limit counts work. Of 31 blocks of GPT-2 XL, Llama-2-7B
-and Mixtral-8x7B, one worker proved 28 within 0.01 of them (2026-11)."""
+"""CP-SAT's deterministic units per second of a limit that counts work. Of 31 blocks of GPT-2 XL, Llama-2-7B and
+Mixtral-8x7B, one worker proved 28 within 0.01 units (2026-11)."""
 ALONE_S = 0.05
-"""Such seconds before the second clock is tried: CP-SAT proves most of what it can prove by then."""
+"""Seconds of work before the second clock is tried: by then CP-SAT has proved most of what it can prove."""
 SHARED_S = 1.0
-"""Least such seconds for a block whose operators share something: of 9 layers on chips short of memory that 0.05 left
-open, 0.4 proved 6 and 1.0 all (2026-11)."""
+"""Least seconds of work for a block with shared resources: of 9 layers on chips with little memory bandwidth that were
+open after 0.05, 0.4 proved 6 and 1.0 all (2026-11)."""
 PATIENCE_S = 300.0
-"""Clock time that a limit on work may take on a busy machine."""
+"""Wall-clock limit of a solve that is limited by work, for busy machines."""
 HEADS_UP_TO = 120
-"""Operators up to which each also gets the work of all that run before and after it: quadratically many terms."""
+"""Largest block in which each operator also gets rows for the work before and after it: quadratically many terms."""
 
 
 def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s: float) -> BlockAnswer:
@@ -124,14 +124,14 @@ def _solver(cp: ModuleType, workers: int, time_limit_s: float, work: float) -> C
 def _answer(
     model: _Model, hint: Timetable, lower_bound: int, workers: int, time_limit_s: float, work: float = math.inf
 ) -> BlockAnswer:
-    """The solver's result, never worse than what was known. Traffic on what operators share is checked afterwards; what
-    crowds it is spread and the model solved again, as long as time and work are left."""
+    """The solver's result, never worse than the hint. Traffic on shared resources is checked afterwards; overloads are
+    spread and the model is solved again, as long as time and work are left."""
     deadline, block, best = time.perf_counter() + time_limit_s, model.block, hint
     while True:
         solver = _solver(model.cp, workers, max(deadline - time.perf_counter(), 0.0), max(work, 0.0))
         status, interrupted = _run(solver, model.model)
         if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
-            # Time ran out first; or it says infeasible, which cannot be: the hint is a schedule. Its word is not taken.
+            # Time ran out, or a wrong "infeasible" (the hint is a schedule), which is ignored.
             return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
         work -= solver.response_proto.deterministic_time
         found = model.read(solver)
@@ -150,7 +150,7 @@ def _answer(
 def _run(solver: CpSolver, model: CpModel) -> tuple[Any, bool]:
     """Solve in a second thread, so that Ctrl-C stops the search and keeps its best result.
 
-    It waits for an event, not for the thread: an interrupted ``Thread.join`` takes the thread for finished.
+    Waits for an event, not for the thread: an interrupted ``Thread.join`` marks the thread as finished.
     """
     done, status, interrupted = Event(), [], False
 
@@ -167,7 +167,7 @@ def _run(solver: CpSolver, model: CpModel) -> tuple[Any, bool]:
         except KeyboardInterrupt:
             interrupted = True
         interrupted = interrupted or asked()
-        if interrupted:  # again and again: before the search has begun, a stop is not heard
+        if interrupted:  # repeated, since a stop before the search has begun is lost
             solver.stop_search()
     if not status:
         raise RuntimeError("CP-SAT ended without a status")
@@ -206,7 +206,7 @@ class _Model:
         self.model.add(self.makespan <= best.makespan(self.block))
 
     def spread(self, crowd: Crowd) -> None:
-        """From the first start to the last end of these there is time for what they move, whichever these are."""
+        """Require enough time for the crowd's traffic between its first start and its last end, whichever they are."""
         far_apart = []
         for i in crowd.operators:
             for j in crowd.operators:
@@ -221,7 +221,7 @@ class _Model:
         return time
 
     def _mode(self, i: int) -> IntVar | int:
-        """Split (1) or not (0): a variable where both modes may serve, else a plain number."""
+        """Split (1) or not (0): a variable if both modes are useful, else a constant."""
         if not self.block.may_split[i]:
             return 0
         return 1 if self.block.latency[i] > self.horizon else self.model.new_bool_var("")
@@ -249,7 +249,7 @@ class _Model:
         return out
 
     def _cores(self) -> None:
-        """At no time more cores than there are; a split operator takes all cores of both kinds.
+        """Never use more cores than there are; a split operator takes all cores of both kinds.
 
         Single-core operators on one path never overlap, nor does anything overlap a split one: with each path of a
         cover, the split ones form a disjunctive constraint, which prunes more than the cumulative ones.
@@ -292,8 +292,8 @@ class _Model:
                 self.model.add(self.starts[i] >= clock[i] + sum(self._split(k) for k in earlier))
 
     def _work_fits(self, operators: Iterable[int], room: Any) -> None:
-        """One-core work of these operators, of either kind, and what they take of all they share, within some time on
-        the second clock."""
+        """One-core work of these operators on either kind of core, and their traffic on each shared resource, must fit
+        into ``room`` on the second clock."""
         types, block = self.block.core_types, self.block
         tensor = [self._single(k) for k in operators if types[k].needs_tensor_core]
         vector = [self._single(k) for k in operators if types[k].needs_vector_core]

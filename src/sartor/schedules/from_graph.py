@@ -27,7 +27,7 @@ FUSED_KINDS = (
 UNIT_S = 0.01 * MICRO
 """One unit of time in the problems: 10 ns, about ten clock cycles."""
 MOST_UNITS = 2**52
-"""Longest operator [units], whole in floating point: 521 days."""
+"""Longest operator [units] that floating point represents exactly: 521 days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def schedule_problem(
     GEMMs need a tensor core, streaming operators a vector core, fused ones and attention one of each. A collective runs
     on the links, so it is a vector-core operator with two equal latencies, as in the published instances: it holds one
     vector core that real hardware would leave free. Memory, global buffer and links bound the schedule as a whole: it
-    is never shorter than they take for what all operators must move. A graph without edges is a chain.
+    is never shorter than they take for the traffic of all operators. A graph without edges is a chain.
     """
     if accelerator.shape:
         raise InputError("accelerator", accelerator.shape, "must be one accelerator; schedule_problems takes many")
@@ -93,14 +93,14 @@ def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float =
 
 
 def shared_times(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> dict[str, Any]:
-    """For how long memory, global buffer and links, at full rate, move what the operators must: whole units
-    [candidates] of each."""
+    """Time that memory, global buffer and links take at full rate for the operators' traffic: whole units [candidates]
+    of each."""
     floors = [operator_floor(op, accelerator) for op in fused.operators]
     return {name: _units(time_s.reshape(-1), unit_s) for name, time_s in shared_s(floors, accelerator.shape).items()}
 
 
 def shared_s(floors: Iterable[OperatorFloor], shape: tuple[int, ...]) -> dict[str, npt.NDArray[np.float64]]:
-    """The same in seconds [candidates]."""
+    """`shared_times` in seconds [candidates]."""
     return {
         name: np.asarray(sum((getattr(floor, field) for floor in floors), np.zeros(shape)))
         for name, field in (("hbm", "memory_s"), ("buffer", "buffer_s"), ("links", "link_s"))

@@ -20,7 +20,7 @@ from sartor.schedules.traffic import crowds, spread
 Successors: TypeAlias = Sequence[Sequence[int]]
 
 TRIES_PER_STEP = 6
-"""Values of a threshold that are tried; quantiles where there are more."""
+"""Most values of a threshold that are tried; quantiles if there are more."""
 COMPANY_UP_TO = 100
 """Largest block in which each operator is tried on one core together with operators that may overlap it."""
 FEWEST_TRIES, TRY_WORK = 6, 2_000_000
@@ -93,7 +93,7 @@ def list_schedule(
 ) -> Timetable:
     """Operators by ascending ``rank`` as cores allow; ``split`` ones alone. ``direct`` are the direct successors.
 
-    When one that is split comes next while others run, ``drain`` holds the rest back for it; otherwise it waits.
+    When a split operator is next while others run, ``drain`` holds the rest back for it; otherwise it waits.
     """
     waiting = [0] * block.size
     for targets in direct:

@@ -1,4 +1,4 @@
-"""How long a chip takes for a block: the makespan of its best schedule, or its operators one after another."""
+"""Time of a block on a chip: the makespan of its best schedule, or of its operators one after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sartor.schedules.from_graph import UNIT_S, schedule_problem
 from sartor.schedules.solve import ScheduleCache, solve
 
 SCHEDULE_LIMIT_S = 0.05
-"""Seconds, counted as solver work, that the schedule of one layer may take to be proved when it is first asked for."""
+"""Default limit for proving the schedule of one layer, in seconds of solver work."""
 
 
 class Makespan(NamedTuple):
@@ -31,7 +31,7 @@ def makespan_s(
     limit_s: float = SCHEDULE_LIMIT_S,
     cache: ScheduleCache | None = None,
 ) -> Makespan:
-    """The schedule of a block on the chip's cores [s]. ``KeyboardInterrupt`` where Ctrl-C ended the solver's search."""
+    """Makespan of a block on the chip's cores [s]. Raises ``KeyboardInterrupt`` if Ctrl-C ended the solver's search."""
     answer = solve(schedule_problem(graph, accelerator), limit_s, cache=cache, by_work=True)
     if answer.interrupted:
         raise KeyboardInterrupt
@@ -39,12 +39,12 @@ def makespan_s(
 
 
 def known_makespan_s(graph: OperatorGraph, accelerator: Accelerator) -> float:
-    """The same with the default limit, each block of a chip solved once in a process."""
+    """`makespan_s` with the default limit; each block of a chip is solved once per process."""
     return _known(_Block(graph, accelerator)).time_s
 
 
 class _Block:
-    """A graph on a chip, equal to another where the operators and everything their times depend on are equal."""
+    """A graph on a chip; two are equal if the operators and everything their times depend on are equal."""
 
     __slots__ = ("accelerator", "graph", "key")
 
@@ -75,7 +75,7 @@ def _known_in_turn(block: _Block) -> float:
 
 
 def timing_fields(a: Accelerator) -> tuple[object, ...]:
-    """What the time of an operator depends on: everything but the memory's capacity."""
+    """Fields that the time of an operator depends on: all but the memory's capacity."""
     numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
     return (*numbers, a.memory, a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, a.sustained_share)
 

@@ -1,8 +1,8 @@
 """Schedule bounds of one layer on thousands of accelerators at once.
 
 The bound is that of `sartor.schedules.bounds` (weights over tensor work, vector work and paths) on a coarse grid of
-weights, as arrays over candidates; the graph is split in series first, once, for it is the same for all. What
-`sartor.schedules.solve` answers for a candidate always lies between the two.
+weights, as arrays over candidates; the graph, which is the same for all, is first split in series. The result of
+`sartor.schedules.solve` for a candidate is always between the two bounds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Makespans:
 def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> Makespans:
     """Bounds for every candidate of ``accelerator`` (flattened), operators fused as ``schedule_problems`` fuses them.
 
-    Raises ``InputError`` where a collective has no link to run on.
+    Raises ``InputError`` if a collective has no link to run on.
     """
     fused = fuse_graph(graph)
     single, split = whole_latencies(fused, accelerator, unit_s)
@@ -68,7 +68,7 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
 
 def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> FloatArray:
     """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path of
-    each part of the series; or what all operators share."""
+    each part of the series; or the traffic on shared resources."""
     fused = fuse_graph(graph)
     floors = [operator_floor(op, accelerator) for op in fused.operators]
     total: Floats = np.zeros(accelerator.shape)
@@ -89,7 +89,7 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> FloatArra
 
 
 def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
-    """The graph split in series: positions of each part, and the part (its latencies mean nothing)."""
+    """The graph split in series: positions of each part, and the part (its latencies are placeholders)."""
     size = len(fused.operators)
     after = [0] * size
     below: list[list[int]] = [[] for _ in range(size)]
@@ -114,7 +114,7 @@ def part_bound(
 ) -> npt.NDArray[np.int64]:
     """Lower bounds for one part: integers [candidates] from latencies [operators, candidates].
 
-    ``block`` gives kinds of cores and precedence; its own latencies are not looked at.
+    ``block`` gives kinds of cores and precedence; its own latencies are not used.
     """
     serial: npt.NDArray[np.int64] = np.minimum(single, split).sum(axis=0)
     if block.size == 1:
@@ -147,7 +147,7 @@ def part_bound(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Arrays [operators, candidates]; ``tensor`` and ``vector``: the share of all cores of a kind that one takes."""
+    """Arrays [operators, candidates]; ``tensor`` and ``vector``: share of all such cores that an operator takes."""
 
     covers: Sequence[tuple[int, ...]]
     single: FloatArray

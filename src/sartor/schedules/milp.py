@@ -8,8 +8,8 @@ latencies, p_i = q_i y_i + l_i (1 - y_i) and H a horizon:
     y_i <= x_ij + x_ji <= 1,  x_ik >= x_ij + x_jk - 1
     sum over c of z_ic >= 1 - y_i,  x_ij + x_ji >= z_ic + z_jc - 1        for tensor and for vector cores
 
-All rows are given at once, to a gap of zero. SciPy's HiGHS is built into SciPy and lives in peace with OR-Tools in
-one process; highspy does not (docs/dependencies.md).
+All rows are given at once, and the gap is zero. SciPy's built-in HiGHS works with OR-Tools in one process; highspy does
+not (docs/dependencies.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
         raise InputError("solver", "milp", must, "cp_sat")
     program = _MilpProgram(block, hint.makespan(block), lower_bound)
     rows, columns, values = map(np.asarray, zip(*program.entries, strict=True))
-    at = rows.astype(np.int32), columns.astype(np.int32)  # what HiGHS counts in, whatever NumPy's integer is
+    at = rows.astype(np.int32), columns.astype(np.int32)  # HiGHS uses 32-bit indices
     matrix = sparse.csr_array((values, at), shape=(len(program.least), program.num_columns))
     found = silently(
         optimize.milp,
@@ -51,7 +51,7 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
         options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
     )
     best = hint if found.x is None else min(hint, program.read(found.x), key=lambda table: table.makespan(block))
-    # Whole times, and rows that hold to 1e-6 of the horizon: the bound is rounded, not taken up to the next whole.
+    # Times are integers and rows hold to 1e-6 of the horizon: the bound is rounded to nearest, not up.
     bound = found.mip_dual_bound
     proved = ceil(bound - 0.5) if bound is not None and np.isfinite(bound) else 0
     return BlockAnswer(timetable=best, lower_bound=min(max(lower_bound, proved), best.makespan(block)))
@@ -101,7 +101,7 @@ class _MilpProgram:
         self.least.append(least)
 
     def _orders(self) -> dict[tuple[int, int], int]:
-        """x_ij of pairs that the graph leaves open."""
+        """Columns of x_ij for pairs that the graph does not order."""
         after, pairs = self.block.after, permutations(range(self.block.size), 2)
         return {(i, j): self._column(1) for i, j in pairs if not (after[i] >> j | after[j] >> i) & 1}
 

@@ -40,11 +40,11 @@ class CoreType(StrEnum):
 class ScheduledOperator:
     """One operator: ``latency`` on one core (fused: one of each), ``intra_latency`` split over every core it can use.
 
-    A ``Nop`` takes no time and no core whatever its latencies say; it only passes precedence on.
+    A ``Nop`` takes no time and no core, whatever its latencies; it only passes precedence on.
 
-    ``traffic`` names what it shares with operators beside it (memory, buffer, links), and for how long it would need
-    all of that if nothing held it back; at most either latency. It may move more at one moment of its run and less at
-    another, but all operators together never move more at a moment than there is room for.
+    ``traffic`` has, for each resource shared with concurrent operators (memory, buffer, links), the time for which it
+    would need the whole resource; at most either latency. Its rate may vary during its run, but all operators together
+    never exceed a resource's rate.
     """
 
     id: OperatorId
@@ -69,8 +69,8 @@ class ScheduledOperator:
 class ScheduleProblem:
     """Operators with precedence ``edges`` (a before b, by id) on ``num_tc`` tensor and ``num_vc`` vector cores.
 
-    ``shared``: for how long all operators together need what they share (memory, buffer, links) at its full rate. No
-    schedule is shorter. Unlike the ``traffic`` of operators it says nothing of a part of the schedule.
+    ``shared``: time for which all operators together need each shared resource (memory, buffer, links) at its full
+    rate. No schedule is shorter. Unlike the operators' ``traffic``, it does not limit parts of the schedule.
 
     Raises `InputError` on ids given twice or unknown, cycles, wrong numbers, and operators whose cores do not exist.
     """
@@ -101,7 +101,7 @@ class ScheduleProblem:
 
     @property
     def shared_time(self) -> int:
-        """The longest of the times of what operators share."""
+        """The longest time of a shared resource."""
         return max((time for _, time in self.shared), default=0)
 
 
@@ -199,7 +199,7 @@ def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[Oper
 
 
 def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorId]:
-    """One cycle, with the first id repeated at its end, among operators that all wait for another of them."""
+    """One cycle, with the first id repeated at its end, among operators that wait for each other."""
     before = {target: source for source, targets in after.items() for target in targets if target in after}
     here, seen = next(iter(before)), []
     while here not in seen:

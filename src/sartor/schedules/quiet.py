@@ -37,8 +37,8 @@ def _nowhere() -> Iterator[None]:
 
 
 def _flush_c() -> None:
-    """C's output buffer belongs to the call, too."""
+    """Flush C's output buffer, which also holds output of the call."""
     try:
         ctypes.CDLL(None).fflush(None)
-    except (AttributeError, OSError, TypeError):  # a platform without one name for its C library
+    except (AttributeError, OSError, TypeError):  # a platform without a default C library
         return

@@ -64,7 +64,7 @@ class ScheduleResult:
 
     @property
     def held_by(self) -> str:
-        """What operators share that needs longer for all they move than their schedule takes; none as a rule."""
+        """The shared resource that takes longer for all traffic than the schedule of operators; usually none."""
         end = max((row.end for row in self.operators), default=0)
         time, name = max(((time, name) for name, time in self.problem.shared), default=(0, ""))
         return name if time > end else ""

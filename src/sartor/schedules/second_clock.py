@@ -1,17 +1,17 @@
 """A lower bound from the second clock alone: an integer program far smaller than the schedule, and nearly as tight.
 
-Split operators run alone, so T = Q + M: Q the sum of their times, M the end of a clock that stands still while one of
-them runs (`cp_sat`). With y_i = 1 where operator i is split, l_i and q_i its times on one core and on all, c_i when it
-starts on that clock, and N cores of a kind,
+Split operators run alone, so T = Q + M: Q is the sum of their times, M the end of a clock that stops while one of them
+runs (`cp_sat`). With y_i = 1 if operator i is split, l_i and q_i its times on one core and on all, c_i its start on
+that clock, and N cores of a kind,
 
     minimise M + sum of q_i y_i
     c_j >= c_i + l_i (1 - y_i)                            i directly before j;  M likewise
-    N M, N c_i, N (M - end of i) >= one-core work         of all, of all before i, of all after i; so for shared things
+    N M, N c_i, N (M - end of i) >= one-core work         of all, of all before i, of all after i; likewise for traffic
 
-Every schedule obeys these rows. What they forget most is that a split operator finds nothing running: where its place
-on the clock lies within a one-core operator, the pair gets a binary that puts one before the other, and the program is
-solved again. A few rounds leave none such; the bound then is nearly always the optimum, and the order the best one. The
-backward pass of an expert layer of DeepSeek-V3 (45 operators), 20 to 50 s of processor time for CP-SAT, takes 1 s.
+Every schedule obeys these rows. What they mainly miss is that nothing else runs beside a split operator: if its place
+on the clock is within a one-core operator, the pair gets a binary that orders the two, and the program is solved again.
+After a few rounds there are no such pairs; the bound is then nearly always the optimum, and the order optimal. The
+backward pass of an expert layer of DeepSeek-V3 (45 operators), 20 to 50 s of CPU time for CP-SAT, takes 1 s.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class _Program:
         self.least.append(least)
 
     def _work_fits(self, users: Mapping[int, float], room: dict[int, float], taken: float) -> None:
-        """One-core work of operators, each with its share, within ``room`` less ``taken``."""
+        """Rows that fit the one-core work of ``users``, each with its share, into ``room`` minus ``taken``."""
         if users:
             work = {i: share * self.block.latency[i] for i, share in users.items()}
             self._row({**room, **work}, taken + sum(work.values()))
 
     def order_pairs(self, found: _Found) -> bool:
-        """Constraints for pairs of a split operator inside a one-core one; whether there are new ones."""
+        """Add constraints for split operators that are inside a one-core one; returns whether any were added."""
         block, clock = self.block, found.clock
         inside = []
         for i in (i for i, split in enumerate(found.split) if split):
@@ -117,7 +117,7 @@ class _Program:
         return bool(inside)
 
     def _order(self, i: int, k: int) -> None:
-        """Where i is split: k, if on one core, ends before it or starts behind it."""
+        """If i is split and k on one core, k ends before i or starts after it."""
         size, far, time, first = self.block.size, self.horizon, self.block.latency[k], self.num_columns
         self._row({size + i: 1, size + k: -1, k: time, first: -far, i: -far}, time - 2 * far)
         self._row({size + k: 1, size + i: -1, first: far, i: -far, k: far}, -far)
@@ -154,8 +154,8 @@ class _Program:
 
 
 def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[float]) -> Timetable:
-    """The schedule of these modes in the order of ``clock``: a split operator waits for all before it and lets none
-    past it, others start as soon as a core is free."""
+    """The schedule with these modes in the order of ``clock``: a split operator waits for all earlier ones and later
+    ones wait for it; others start as soon as a core is free."""
     keys = [(round(at / SAME), not alone, i) for i, (at, alone) in enumerate(zip(clock, split, strict=True))]
     waiting = [before.bit_count() for before in block.before]
     ready = [keys[i] for i in range(block.size) if not waiting[i]]
@@ -182,7 +182,7 @@ def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[float]) -> 
 
 
 def _free_from(block: OpBlock, i: int, first: int, held: Sequence[tuple[int, int, int]]) -> int:
-    """The earliest time on the clock, not before ``first``, when operator i has its cores; ``held`` are those
+    """The earliest time from ``first`` on with free cores for operator i; ``held`` are the intervals already
     placed."""
     time = block.latency[i]
     for at in sorted({first, *(end for _, end, _ in held if end > first)}):

@@ -38,10 +38,10 @@ def solve(
 ) -> ScheduleResult:
     """The shortest schedule found within a time limit [s], with its lower bound.
 
-    ``by_work``: the limit counts CP-SAT's work instead of the clock, equally for every block that is open, so that how
-    busy the machine is changes nothing. A limit of 0 answers with list scheduling and the bounds that need no solver.
-    Raises `InputError` on a bad limit, `MissingExtraError` when the solver is not installed. Ctrl-C ends the search,
-    not the answer.
+    ``by_work``: the limit counts CP-SAT's work instead of the clock, equally for every open block, so that the result
+    does not depend on the machine's load. A limit of 0 gives list scheduling and the bounds that need no solver.
+    Raises `InputError` on a bad limit, `MissingExtraError` if the solver is not installed. Ctrl-C ends the search and
+    returns the result so far.
 
     >>> from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, solve
     >>> ops = [ScheduledOperator(id=k, core_type=CoreType.TC, latency=8, intra_latency=5) for k in range(2)]
@@ -113,8 +113,8 @@ def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float)
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """A short CP-SAT run, the second clock, then all the allowed work (more where operators share something), each only
-    if the result is still open."""
+    """A short CP-SAT run, the second clock, then all the allowed work (more with shared resources), each only if the
+    result is still open."""
     looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
     for k, look in enumerate(looks):
         if _open(block, answer) and not answer.interrupted:
@@ -159,7 +159,7 @@ def _in_series(
 
 
 def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int, bool]]) -> tuple[OperatorRun, ...]:
-    """Rows by start. Operators that can run in no time do so as soon as what they wait for has ended."""
+    """Rows by start. Operators that take no time run as soon as their predecessors have ended."""
     operators, done = {op.id: op for op in problem.operators}, dict.fromkeys((op.id for op in problem.operators), 0)
     after, rows = successors(problem), []
     for id_ in topological_order(problem):

@@ -1,9 +1,9 @@
 """From the problem to solver blocks: contract Nops, close precedence, split where the graph is in series.
 
-Where every operator of a first part precedes every operator of the rest (a cut node is the case that the middle
-part is one operator), an optimal schedule is optimal schedules of the parts one after another. These parts are the
-connected components of the graph that joins operators which may overlap; a chain falls into single operators and
-needs no solver.
+If every operator of a first part precedes every operator of the rest (with a cut node, the middle part is one
+operator), optimal schedules of the parts one after another are an optimal schedule. The parts are the connected
+components of the graph that joins operators which may overlap; a chain splits into single operators and needs no
+solver.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CANONICAL_UP_TO = 200
 class OpBlock:
     """Operators that take time, in topological order, by position. Bit ``j`` of ``after[i]``: ``j`` runs after ``i``.
 
-    ``num_tc`` and ``num_vc`` are never more than the operators that could use them at once. ``traffic``: for each thing
-    that several share, how long each operator would need all of it. It holds no ids and is hashable: two layers with
+    ``num_tc`` and ``num_vc`` are never more than the operators that could use them at once. ``traffic``: for each
+    shared resource, how long each operator would need all of it. The block has no ids and is hashable: two layers with
     the same operators are the same block.
     """
 
@@ -129,7 +129,7 @@ def _shared(operators: Sequence[ScheduledOperator]) -> list[str]:
 
 
 def _contended(traffic: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Without what only one operator uses."""
+    """The traffic rows without those that only one operator uses."""
     return tuple(tuple(row) for row in traffic if len(row) - row.count(0) > 1)
 
 

@@ -1,8 +1,8 @@
-"""Room for what operators move on what they share: memory, global buffer, links.
+"""Traffic of operators on shared resources: memory, global buffer, links.
 
-Traffic can be laid out within the operators' own runs, nothing ever taken more than whole, if and only if no operators
-between some start and some end need more than the time between them: preemptive deadlines on one machine (Horn, Naval
-Research Logistics Quarterly 21, 1974).
+The traffic fits within the operators' runs without ever exceeding a resource's rate if and only if, between any start
+and any end, the operators that run in between need no more than that time: preemptive scheduling with deadlines on one
+machine (Horn, Naval Research Logistics Quarterly 21, 1974).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sartor.schedules.split import OpBlock, Timetable, bits
 
 
 class Crowd(NamedTuple):
-    """Operators that all run between two moments, and the time that what they move needs, which is longer."""
+    """Operators that all run between two moments, with traffic that needs more time than that."""
 
     operators: tuple[int, ...]
     begin: int
@@ -22,7 +22,7 @@ class Crowd(NamedTuple):
 
 
 def crowds(block: OpBlock, timetable: Timetable) -> tuple[Crowd, ...]:
-    """The first crowd from every start on; none where all traffic has room."""
+    """The first crowd from every start; empty if all traffic fits."""
     ends = timetable.ends(block)
     return tuple(dict.fromkeys(_crowds(block, timetable.starts, ends, range(block.size))))
 
@@ -42,7 +42,7 @@ def _crowds(block: OpBlock, starts: Sequence[int], ends: Sequence[int], among: S
 
 
 def spread(block: OpBlock, crowded: Timetable) -> Timetable:
-    """The schedule with operators in the same order and modes, each as early as cores and traffic have room."""
+    """The schedule with operators in the same order and modes, each as early as cores and traffic allow."""
     starts, ends, placed, barrier = [0] * block.size, [0] * block.size, list[int](), 0
     before, split = block.before, crowded.split
     for i in sorted(range(block.size), key=lambda k: (crowded.starts[k], not split[k], k)):
@@ -61,8 +61,8 @@ def spread(block: OpBlock, crowded: Timetable) -> Timetable:
 def _first_room(
     block: OpBlock, starts: list[int], ends: list[int], placed: list[int], i: int, first: int, last: int
 ) -> int:
-    """The first moment found, from ``first`` on, with cores and traffic for operator i beside those placed; after all
-    of them, at ``last``, there is always room."""
+    """The first moment found, from ``first`` on, with free cores and room for the traffic of operator i; at ``last``,
+    after all placed operators, there is always room."""
     at, time = first, block.latency[i]
     while at < last:
         beside = [k for k in placed if starts[k] < at + time and ends[k] > at]

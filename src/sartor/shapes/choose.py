@@ -14,17 +14,17 @@ from sartor.shapes.space import Points, is_coupled
 from sartor.units import FloatArray, IntArray
 
 NOISE = 5e-3
-"""Share of time: gains closer than this are ties, and a smaller one is none. Repeated runs of one training step differ
-by about as much."""
+"""Share of time: gains that differ by less are ties, and smaller gains count as none. Repeated runs of one training
+step differ by about as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """The fields each point changes.
 
-    ``kinds`` [N]: one bit per field of ``fields`` that counts as an edit. A field that follows from others is changed
-    but does not count: key/value heads of a multi-head model, the head dimension where heads x head_dim is the hidden
-    size before and after, and what cuts the same width of queries, or of keys and values, into other heads.
+    ``kinds`` [N]: one bit per field of ``fields`` that counts as an edit. Fields that follow from others do not count:
+    key/value heads of a multi-head model, the head dimension if heads x head_dim is the hidden size before and after,
+    and fields that split the same total width of queries, or of keys and values, into other heads.
     """
 
     fields: tuple[str, ...]
@@ -49,7 +49,7 @@ def changes(points: Points) -> Changes:
 
 
 def _width(fields: JsonMap, heads: str) -> Any:
-    """Elements of all queries, or of all keys, of a token."""
+    """Width of all queries, or of all keys, of a token [elements]."""
     return fields[heads] * fields["head_dim"]
 
 
@@ -61,8 +61,8 @@ def worth(points: Points, score: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def best_of_each(key: IntArray, score: FloatArray, size_change: FloatArray) -> IntArray:
-    """For every distinct key one position, best first: of the points within ``NOISE`` of the key's least score the one
-    whose size changes least. Ties go to the earlier point."""
+    """One position per distinct key, best first: among points within ``NOISE`` of the key's least score, the one with
+    the smallest change of size. Ties go to the earlier point."""
     _, group = np.unique(key, return_inverse=True)
     least = np.full(int(group.max(initial=-1)) + 1, np.inf)
     np.minimum.at(least, group, score)
@@ -75,8 +75,8 @@ def best_of_each(key: IntArray, score: FloatArray, size_change: FloatArray) -> I
 
 
 def shortlist(points: Points, found: Changes, score: FloatArray, size_change: FloatArray, most: int) -> IntArray:
-    """Positions to price with their intervals, best first: the best of every set of edits, then of every combination
-    of heads within those sets, ``most`` in all."""
+    """Positions to price with their intervals, at most ``most``: the best of every set of edits, then the best of every
+    combination of heads within those sets."""
     better = np.flatnonzero(worth(points, score))
     kinds, times, sizes = found.kinds[better], score[better], size_change[better]
     heads = points.index[2][better]
@@ -87,8 +87,8 @@ def shortlist(points: Points, found: Changes, score: FloatArray, size_change: Fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """Points that surely gain, as columns: positions, sets of edits, fields changed, heads, time at equal work relative
-    to the baseline's, and size changes."""
+    """Points with an interval above no gain, as columns: positions, sets of edits, fields changed, heads, time at equal
+    work relative to the baseline's, and size changes."""
 
     at: IntArray
     kinds: IntArray
@@ -112,8 +112,8 @@ class Offered:
         return out
 
     def shown(self, top: int) -> list[int]:
-        """At most ``top`` rows, best first: of every set of edits the best, and if that leaves room of every
-        combination of heads; without those that a subset of their edits equals."""
+        """At most ``top`` rows, best first: the best of every set of edits, then if there is room the best of every
+        combination of heads. Rows are left out if a subset of their edits is as good."""
         ranked = self.ranked()
         firsts = list({int(self.kinds[i]): i for i in reversed(ranked)}.values())
         needed = [i for i in firsts if not self._is_idle(i, firsts)]
@@ -132,7 +132,7 @@ class Offered:
         return any(self.score[j] <= self.score[i] + NOISE for j in fewer)
 
     def smallest_edit(self, share: float) -> int:
-        """The row with fewest fields that saves at least ``share`` of what the first saves; of those the best."""
+        """The row with the fewest changed fields that has at least ``share`` of the best gain; ties go to the best."""
         ranked = self.ranked()
         enough = share * (1 - self.score[ranked[0]])
         return next(i for i in sorted(ranked, key=lambda i: self.count[i]) if 1 - self.score[i] >= enough)

@@ -1,4 +1,4 @@
-"""One shape for several devices and phases, by its regret against what each of them alone would want."""
+"""One shape for several devices and phases, by its regret against the best shape of each."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Regret(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """What one device in one phase would choose alone (of shapes within ``NOISE`` of the best the one with
-    fewest fields), and what the common shape is worth there; gains are speedups at equal parameters and FLOPs."""
+    """The best shape for one device in one phase (within ``NOISE`` of the best, the one with the fewest changed fields)
+    and the gain of the common shape there; gains are speedups at equal parameters and FLOPs."""
 
     gpu: str
     phase: str
@@ -48,7 +48,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoDesign:
-    """The common shape's changed fields (none: keep the shape), its regret, and that of the shape as it is."""
+    """The common shape's changed fields (none: keep the shape), its regret, and that of the unchanged shape."""
 
     rule: Regret
     changed: Mapping[str, tuple[int, int]]
@@ -70,8 +70,8 @@ def codesign(
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
 ) -> CoDesign:
-    """The shape of the same size with the least regret over every device and phase, if it surely gains over the shape
-    as it is; alike ones go to fewer fields."""
+    """The shape of the same size with the least regret over every device and phase, if the interval of its gain over
+    the unchanged shape is above 1; ties go to fewer changed fields."""
     guard = freed_guard(guard, free)
     main = workloads[max(weights, key=lambda phase: weights[phase])]
     grain = grain_of(tuple(gpus))
@@ -114,14 +114,14 @@ def codesign(
 
 
 def _fewest(score: FloatArray, count: IntArray, among: IntArray) -> int:
-    """Of the points within ``NOISE`` of the least score the one with fewest fields, then of the least score."""
+    """Among points within ``NOISE`` of the least score, the one with the fewest changed fields, then least score."""
     near = among[score[among] <= score[among].min() + NOISE]
     return int(near[np.lexsort((score[near], count[near]))[0]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """The points in one phase on every device; ``base`` is the position of the shape as it is."""
+    """The points in one phase on every device; ``base`` is the position of the unchanged shape."""
 
     points: Points
     workload: Workload
@@ -151,7 +151,7 @@ class _Tried:
         return found
 
     def _of_step(self, gpu: Gpu, speedup: FloatArray) -> FloatArray:
-        """In training the speedup of the step, where that is known."""
+        """For training, the speedup of the whole step if it is known."""
         run = self.evaluator.runs.get(gpu.name) if self.workload.phase is Phase.TRAIN else None
         return np.asarray(speedup if run is None else run.whole.speedup(speedup))
 
@@ -163,9 +163,9 @@ def _surely_gains(
     losses: Mapping[Phase, list[FloatArray]],
     rule: Regret,
 ) -> npt.NDArray[np.bool_]:
-    """Of some points, those whose gain has an interval above 1: the mean by weights (errors of one device are common to
-    its phases, those of two devices are not), or that of the device and phase that lose most with the shape as it
-    is."""
+    """Mask of the points whose gain has an interval above 1: the weighted mean gain (errors are common to the phases of
+    one device, independent between devices), or the gain of the device and phase that lose most with the unchanged
+    shape."""
     if not len(at):
         return np.zeros(0, dtype=np.bool_)
     gains = [each.gains(at) for each in tried]

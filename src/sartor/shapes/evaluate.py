@@ -36,7 +36,7 @@ class Evaluator:
     sigma_factor: float = 1.0
     """Widens intervals: a configuration read with assumptions."""
     runs: Mapping[str, InRun] = field(default_factory=dict)
-    """By name of the GPU, the run that trains the baseline there; absent: times are those of a microbatch alone."""
+    """GPU name -> the run that trains the baseline there; without it, times are of a microbatch only."""
 
     def graph(self, workload: Workload) -> OperatorGraph:
         """The operators of a workload whose shape may hold arrays."""
@@ -88,7 +88,7 @@ class Evaluator:
 
 
 def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...], list[Operator]], list[Operator]]:
-    """Operators grouped by the axes of their sizes and counts; those wider than the points, at the points."""
+    """Operators grouped by the axes of their sizes and counts; those with more combinations than points separately."""
     groups: dict[tuple[int, ...], list[Operator]] = {}
     at_points: list[Operator] = []
     for op in graph.operators:

@@ -42,8 +42,8 @@ def priced_mixes(
     evaluator: Evaluator,
     guard: QualityGuard,
 ) -> tuple[Mix, ...]:
-    """The space's mixes that the devices can split and that are near published ones, coarser ones too: most gain in the
-    objective's phase first."""
+    """The space's mixes that the devices can split and that are near published ones (also coarser ones), ordered by
+    their gain in the objective's phase."""
     own = {name: int(value) for name, value in space.shape.fields().items()}
     num_params = int(count_params(space.shape).total)
     mixes = _possible(space, own, evaluator, replace(guard, coarser=True))
@@ -77,7 +77,7 @@ def _changes(before: TransformerShape, after: TransformerShape) -> tuple[FloatAr
 
 
 def _nearest(rows: Sequence[Mapping[str, int]], off: FloatArray) -> list[int]:
-    """Of the rows that differ in width alone, the one whose size changes least."""
+    """Positions of rows; of rows that differ only in width, the one with the smallest change of size."""
     least: dict[tuple[int, ...], int] = {}
     for i in np.argsort(off, kind="stable").tolist():
         least.setdefault(tuple(value for name, value in rows[i].items() if "ffn" not in name), i)
@@ -104,5 +104,5 @@ def _gains(evaluator: Evaluator, before: Workload, after: Workload, gpu: Gpu) ->
 
 
 def _at(found: Comparison, i: int) -> Comparison:
-    """The ``i``-th of many."""
+    """The ``i``-th comparison of an array."""
     return Comparison(**{each.name: float(np.asarray(getattr(found, each.name))[i]) for each in fields(found)})

@@ -46,19 +46,18 @@ COARSER = (
     "fewer, wider experts per token are left out: controlled studies found finer ones better; "
     "--free experts_per_token searches both"
 )
-"""Said of a mixture of experts, unless its granularity is free both ways (``quality.QualityGuard.coarser``)."""
+"""Note for mixtures of experts, unless coarser experts are allowed (``quality.QualityGuard.coarser``)."""
 
 MAX_VALUES = 256
 """Most values of one field; the step between them doubles until there are no more."""
 
 
 GRAIN, MOST_GRAIN = 64, 512
-"""Widths on GPUs are multiples of 64; those that suit several devices at once are not coarser than 512."""
+"""Widths on GPUs are multiples of 64; a common multiple for several devices is at most 512."""
 
 
 def grain_of(gpus: Iterable[Gpu]) -> int:
-    """Multiple that widths should have on all of ``gpus``: 64, and on a chip as many sides of its array as are no
-    less."""
+    """Multiple that widths should have on all of ``gpus``: 64; on a chip, a multiple of its array's side >= 64."""
     each = {gpu.matrix_tile * math.ceil(GRAIN / gpu.matrix_tile) if gpu.accelerator else GRAIN for gpu in gpus}
     together = math.lcm(*each)
     return together if together <= MOST_GRAIN else max(each)
@@ -112,7 +111,7 @@ def build_space(
 
 
 def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int], structure: dict[str, str]) -> None:
-    """Refuse a field to free that the model has not, that its structure fixes, or that is frozen as well."""
+    """Refuse to free a field that the model lacks, that its structure fixes, or that is also frozen."""
     fixed = {**_one_kind_of_heads(own), **structure}
     can = [name for name in EDITABLE if name in own and name not in fixed]
     for field in freed:
@@ -126,7 +125,7 @@ def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int
 
 
 def _one_kind_of_heads(own: dict[str, int]) -> dict[str, str]:
-    """Key/value heads that are no size of their own: multi-head and multi-query models stay so."""
+    """The reason why key/value heads can't change by themselves in multi-head and multi-query models."""
     heads = own.get("num_kv_heads")
     if heads is None or heads not in (1, own["num_heads"]):
         return {}
@@ -142,7 +141,7 @@ def _checked(freeze: Iterable[str]) -> list[str]:
 
 
 def _nearest(field: str, others: list[str]) -> str:
-    """All of ``others``, those spelled alike first."""
+    """All of ``others``, those with a similar spelling first."""
     return ", ".join(dict.fromkeys([*get_close_matches(field, others), *others]))
 
 

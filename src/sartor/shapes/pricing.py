@@ -78,8 +78,8 @@ def price(
 
 
 def work_of(points: Points, workload: Workload, evaluator: Evaluator, baseline: int) -> FloatArray:
-    """Share of the baseline's work that each point still does. A shorter reach of attention, which comes only where it
-    is asked for, is no less work: FLOPs are counted with the baseline's."""
+    """Share of the baseline's work that each point still does. A shorter attention window, changed only on request,
+    does not count as less work: FLOPs are counted with the baseline's windows."""
     flops = evaluator.flops(points.with_own("num_full_layers"), workload)
     counts = (points.num_params, points.num_active_params, flops)
     return np.asarray(work_kept(*(count / count[baseline] for count in counts)))
@@ -88,7 +88,7 @@ def work_of(points: Points, workload: Workload, evaluator: Evaluator, baseline: 
 def _of_steps(
     times: tuple[FloatArray, ...], baseline: int, gpus: tuple[Gpu, ...], runs: Mapping[str, InRun]
 ) -> tuple[FloatArray, ...]:
-    """Seconds of a microbatch as seconds of the training step it is part of, on the devices whose step is known."""
+    """Seconds of the training step that a microbatch is part of, for devices with a known step; else unchanged."""
     return tuple(
         np.asarray(runs[gpu.name].whole.after(each / each[baseline])) if gpu.name in runs else each
         for gpu, each in zip(gpus, times, strict=False)
@@ -139,7 +139,7 @@ class Priced:
         return np.asarray(np.abs(counts / counts[self.prices.baseline] - 1))
 
     def gains(self, priced: Estimate, work: Floats) -> Comparison:
-        """How much less time the objective takes at equal work: of the training step where that is known."""
+        """Gain in the objective's time at equal work, of the whole training step if it is known."""
         found = compare(self.baseline, priced, work)
         if self.whole is None:
             return found
@@ -147,7 +147,7 @@ class Priced:
         return replace(found, speedup=speedup, low=low, high=high)
 
     def offered(self, at: npt.NDArray[np.int64]) -> Offered:
-        """Those of the points at these positions whose gain at equal work is surely one: its interval is above 1."""
+        """The points among these positions whose gain at equal work has an interval above 1."""
         if len(at):
             shape = self.points.space.edited(self.points.take(at).fields())
             priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
@@ -198,12 +198,12 @@ class Priced:
 
     @property
     def whole(self) -> WholeStep | None:
-        """The baseline's training step on the first GPU, where that is the objective and known."""
+        """The baseline's training step on the first GPU, if the objective is training and the step is known."""
         run = self.evaluator.runs.get(self.gpus[0].name)
         return run.whole if run and self.workload.phase is Phase.TRAIN else None
 
     def _of_step(self, whole: WholeStep, ratio: float) -> tuple[Floats, Floats, Floats]:
-        """Seconds of the step with their interval, which is as wide as the baseline's."""
+        """Seconds of the step and their interval, with the relative width of the baseline's."""
         time_s = whole.after(ratio)
         return time_s, time_s * whole.low_s / whole.step_s, time_s * whole.high_s / whole.step_s
 

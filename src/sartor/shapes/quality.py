@@ -66,7 +66,7 @@ def freed_guard(guard: QualityGuard, free: Sequence[str]) -> QualityGuard:
 
 
 class Evidence(Enum):
-    """What is known of a change's effect on quality. ``KNOWN``: a controlled study of models this large covers it.
+    """Evidence for a change's effect on quality. ``KNOWN``: a controlled study of models this large covers it.
     ``EXTRAPOLATED``: published models of this shape, or controlled studies of smaller ones only. ``OUTSIDE``: neither.
     """
 
@@ -77,24 +77,24 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One quantity, the product of the fields ``over`` by that of those ``under``; its bounds and the evidence for
-    it."""
+    """One quantity, the product of the fields ``over`` divided by that of the fields ``under``, with its bounds and the
+    evidence for it."""
 
     name: str
     over: tuple[str, ...]
     under: tuple[str, ...] = ()
     around: str = ""
-    """The part of the guard that is the share by which it may move, up or down."""
+    """Guard field with the share by which it may change, up or down."""
     factor: str | float = ""
-    """The part of the guard that is the factor by which it may move, or that factor."""
+    """Guard field with the factor by which it may change, or the factor itself."""
     growth: str = ""
-    """The part of the guard that is the share by which it may grow; it may shrink by the same factor."""
+    """Guard field with the share by which it may grow; it may shrink by the same factor."""
     shrink: str = ""
-    """The part of the guard that is the share by which it may shrink; growing is free."""
+    """Guard field with the share by which it may shrink; growth is not limited."""
     published: tuple[float, float] | None = None
     """Range over published models; None if unknown."""
     best: tuple[float, float] | None = None
-    """Range that controlled studies found best; a change away from it is no advice unless asked for. None: no such."""
+    """Range that controlled studies found best (None: unknown); changes away from it are only offered on request."""
     studied_params: float = 0.0
     """Parameters of the largest model in a controlled study; 0: there is none."""
     source: str
@@ -178,18 +178,18 @@ class QualityCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What may affect quality: every quantity that has evidence, and the weakest evidence of those that moved."""
+    """Effects on quality: every quantity with evidence, and the weakest evidence among those that changed."""
 
     evidence: Evidence
     within_evidence: bool
     studied_params: float
-    """Parameters up to which controlled studies cover all that moved; 0: some of it was never studied."""
+    """Parameters up to which controlled studies cover all changed quantities; 0: some was never studied."""
     checks: tuple[QualityCheck, ...]
     notes: tuple[str, ...]
 
     @property
     def moved(self) -> tuple[QualityCheck, ...]:
-        """The checks of quantities that the change moves."""
+        """The checks of the quantities that changed."""
         return tuple(check for check in self.checks if check.moved)
 
     @property
@@ -256,7 +256,7 @@ def _notes(moved: Sequence[QualityCheck], fields: Fields, baseline: Fields, num_
 
 
 def _reach(check: QualityCheck, num_params: float) -> str:
-    """How far a quantity's evidence is stretched."""
+    """A phrase on how far beyond its evidence a quantity is."""
     if not check.studied_params:
         return f"{check.name}: no controlled study at fixed size; published models of such a shape are the evidence"
     return (

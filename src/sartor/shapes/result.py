@@ -36,7 +36,7 @@ class Candidate:
     speedup_low: float
     speedup_high: float
     efficiency_gain: float
-    """The part of the speedup that is not a smaller model: speedup at equal parameters and equal FLOPs
+    """The part of the speedup that is not due to a smaller model: speedup at equal parameters and FLOPs
     (``cost.compare.work_kept``), with its 80% interval."""
     efficiency_low: float
     efficiency_high: float
@@ -77,8 +77,8 @@ class SingleEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSearch:
-    """The result of a search. ``candidates`` gain at equal work with an interval above 1, most first; gains that are
-    alike go to fewer fields, then to the smaller change of size."""
+    """The result of a search. ``candidates`` gain at equal work with an interval above 1, best first; ties go to fewer
+    changed fields, then to the smaller change of size."""
 
     workload: Workload
     gpus: tuple[Gpu, ...]
@@ -86,16 +86,16 @@ class ShapeSearch:
     candidates: tuple[Candidate, ...]
     front: tuple[FrontPoint, ...]
     smallest_edit: Candidate | None
-    """Fewest changed fields for at least 70% of the best gain at equal work; None if nothing surely gains."""
+    """Fewest changed fields for at least 70% of the best gain at equal work; None without candidates."""
     unsure: Candidate | None
-    """Without candidates: the shape with the best gain, whose interval holds 1; None if none gains at all."""
+    """If there are no candidates, the shape with the best gain (its interval includes 1); None if none gains."""
     minimax: Candidate | None
     """With several GPUs: the shape with the smallest worst-case loss against each GPU's best."""
     regret: float
     """That worst-case loss, as a share of the GPU's best time; 0 with one GPU."""
     best_per_gpu: Mapping[str, Candidate]
     mixes: tuple[Mix, ...]
-    """Other mixtures of experts at equal total and active parameters, coarser ones too; empty without experts."""
+    """Other mixtures of experts at equal total and active parameters, also coarser ones; empty without experts."""
     single_edits: tuple[SingleEdit, ...]
     stability: tuple[StabilityRange | StabilityGrid, ...]
     grid_size: int

@@ -37,7 +37,7 @@ SMALLEST_EDIT_SHARE = 0.7
 """The smallest edit changes the fewest fields among shapes with this share of the best gain at equal work."""
 
 DEFAULT_TOLERANCE = 0.01
-"""Largest change of the parameter count, as a share, where none is asked for."""
+"""Default for the largest relative change of the parameter count."""
 
 SHORTLIST = 400
 """Most points priced again with their intervals."""
@@ -125,7 +125,7 @@ def phase_workload(workload: Workload, phase: Phase) -> Workload:
 
 
 def _refuse_too_narrow(space: Space, dims: ParallelDims, tolerance: float, guard: QualityGuard) -> None:
-    """An error where only the tolerance asked for leaves no shape but the model's own."""
+    """Raise if the requested tolerance is so narrow that it leaves only the model's own shape."""
     others = same_size(space, dims, DEFAULT_TOLERANCE, guard)
     if tolerance >= DEFAULT_TOLERANCE or others.size == 1:
         return

@@ -61,7 +61,7 @@ class Space:
         return {field: int(own[field]) for axis in self.axes for field in axis.values}
 
     def edited(self, fields: Mapping[str, IntArray]) -> TransformerShape:
-        """The shape with these fields; one that differs between its layers stays as it is in each."""
+        """The shape with these fields; a field that differs between layers keeps its values."""
         kept = mixed(self.shape)
         return edit(self.shape, **{name: values for name, values in fields.items() if name not in kept})
 

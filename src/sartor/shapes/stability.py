@@ -1,4 +1,4 @@
-"""How far a recommendation holds: the same few shapes priced for other batch sizes, sequence lengths and tp."""
+"""The range in which a recommendation holds: the same few shapes at other batch sizes, sequence lengths and tp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TP_DEGREES = (1, 2, 3, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StabilityRange:
-    """Along one axis, with the others as requested: where the best candidate stays ahead.
+    """Where the best candidate stays ahead along one axis, with the others as requested.
 
     ``beats_baseline``: the range around the requested value where it is faster than the baseline; ``stays_best``: where
     no other shown candidate is faster by more than 0.1%. None: not even at the requested value. Shares are of the
@@ -78,7 +78,7 @@ def stability(
     work: Sequence[float] | None = None,
 ) -> tuple[StabilityRange | StabilityGrid, ...]:
     """Ranges for shapes given as fields, the best first; empty without candidates. ``work`` is the share of the
-    baseline's that each still does: times are at equal work."""
+    baseline's work that each shape does, to compare times at equal work."""
     if not candidates:
         return ()
     fields = _columns(workload, candidates)

@@ -1,5 +1,4 @@
-"""A sweep of one field with the rest unchanged: the sawtooth of tiles, waves and alignment, for figures and the
-page."""
+"""A sweep of one field with the rest unchanged, which shows the sawtooth of tiles, waves and alignment."""
 
 from __future__ import annotations
 

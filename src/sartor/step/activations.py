@@ -1,9 +1,9 @@
-"""Bytes of activations: what one layer keeps of one microbatch until backward, and what backward needs beside it.
+"""Activation memory of one layer and one microbatch: bytes kept until backward, and bytes backward needs on top.
 
-Every operator keeps its inputs, once each (Korthikanti et al. 2022, sec. 4.1): of a layer with one norm per part, two
-residual inputs and two normed ones [tokens outside the tensor-parallel region], queries, keys, values and the output of
-attention, and the inputs of the activation function and of the last product [tokens inside it]. For f = 4h, plain
-attention and dropout these are their s b h (34 + 5 a s / h).
+Every operator keeps its inputs, once each (Korthikanti et al. 2022, sec. 4.1). For a layer with one norm per part: two
+residual and two normalized inputs [tokens outside the tensor-parallel region], queries, keys, values and the attention
+output, and the inputs of the activation function and of the last linear layer [tokens inside it]. With f = 4h, unfused
+attention and dropout this is their s b h (34 + 5 a s / h).
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ class Activations:
     """Bytes of one block and one microbatch on one device; arrays over plans."""
 
     whole: Floats
-    """Kept until backward where nothing is recomputed."""
+    """Kept until backward when nothing is recomputed."""
     selective: Floats
-    """Kept where the job's ``recompute_modules`` are recomputed."""
+    """Kept when the job's ``recompute_modules`` are recomputed."""
     operators: Floats
-    """Kept where every second product's output and attention's are, and all else is recomputed (torchtitan's
-    ``selective_ac_option = "op"``)."""
+    """Kept when only the outputs of attention and of every second GEMM are kept and all else is recomputed
+    (torchtitan's ``selective_ac_option = "op"``)."""
     inputs: Floats
-    """Kept where the whole block is recomputed: its input."""
+    """Kept when the whole block is recomputed: its input."""
     backward: Floats
-    """Needed at the peak of its backward, beside what is kept."""
+    """Extra bytes at the peak of the block's backward, on top of what is kept."""
     whole_offloaded: Floats = 0
-    """Of ``whole`` what waits in host memory (the job's ``offload_modules``)."""
+    """The part of ``whole`` that is offloaded to host memory (the job's ``offload_modules``)."""
     selective_offloaded: Floats = 0
-    """The same of ``selective``."""
+    """The part of ``selective`` that is offloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What of a microbatch is on one device: tokens inside and outside the tensor-parallel region, and widths in bytes
-    of an activation (``wide``), of the kept input of a linear layer (``narrow``)."""
+    """One device's part of a microbatch: tokens inside and outside the tensor-parallel region, and bytes per element of
+    an activation (``wide``) and of a linear layer's kept input (``narrow``)."""
 
     batch: Ints
     tokens: Ints
@@ -66,21 +66,21 @@ class Rows:
     wide: float
     narrow: float
     ffn_input: float
-    """``narrow``, of what enters feed-forward products; 0 where weights are frozen, as none of their gradients needs it
-    (adapters are taken to stand beside the products of attention, which keep theirs)."""
+    """``narrow`` for the inputs of feed-forward GEMMs; 0 if weights are frozen, since no weight gradient needs them
+    (adapters are assumed to sit on the attention GEMMs, which keep their inputs)."""
     flash: bool
     dropout: bool
     gathers: Floats
-    """Whether an input is gathered over tensor ranks anew in backward."""
+    """Whether backward gathers an input over tensor ranks again."""
     entering: Floats
-    """Tokens of the input of a tensor-parallel region as it is kept."""
+    """Tokens of a tensor-parallel region's input as kept."""
     skew: float
     eager: bool
     splits_experts: bool
     again: frozenset[RecomputeModule]
-    """What selective recomputation does not keep."""
+    """Modules that selective recomputation runs again instead of keeping."""
     offload: frozenset[OffloadModule] = frozenset()
-    """What waits in host memory."""
+    """Modules whose activations are offloaded to host memory."""
 
     @property
     def gathered(self) -> Floats:
@@ -118,7 +118,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
 
 
 def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activations:
-    """What one layer keeps and needs; of a traced one, as autograd kept it (recomputed whole, not in part)."""
+    """Activations of one layer; for a traced layer, the bytes autograd kept (recomputed as a whole, not in part)."""
     if layer.kept_bytes:
         kept, own = rows.batch * layer.kept_bytes, rows.outer * hidden_size * rows.wide
         away = kept if OffloadModule.LAYER in rows.offload else 0
@@ -166,11 +166,11 @@ GONE: Mapping[RecomputeModule, tuple[OffloadModule, ...]] = {
     RecomputeModule.MLA_UP_PROJ: (OffloadModule.CORE_ATTN,),
     RecomputeModule.MOE: (OffloadModule.EXPERT_FC1, OffloadModule.MOE_ACT),
 }
-"""Inputs that recomputing a module does not keep, so that there is nothing to move."""
+"""Inputs that recomputing a module does not keep, so they need no offloading."""
 
 
 def _offloaded(rows: Rows, layer: Layer, hidden_size: Ints, modules: frozenset[OffloadModule], kept: Floats) -> Floats:
-    """Bytes of what is ``kept`` that wait in host memory."""
+    """Bytes of ``kept`` that are offloaded to host memory."""
     if not modules:
         return 0
     if OffloadModule.LAYER in modules:
@@ -193,7 +193,7 @@ def _offloaded(rows: Rows, layer: Layer, hidden_size: Ints, modules: frozenset[O
 
 
 def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tuple[Floats, Floats]:
-    """Queries, keys and values; and the output, with its narrow copy where the projection keeps one."""
+    """Bytes of queries, keys and values, and of the output with its low-precision copy if the projection keeps one."""
     heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
     kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
     out = heads * mixer.value_dim
@@ -211,8 +211,8 @@ def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozens
 
 
 def _not_kept(rows: Rows, layer: Layer, hidden_size: Ints, entering: Floats, core: Floats) -> Floats:
-    """Bytes that selective recomputation of the job's modules saves: the outputs of norms, what attention keeps of its
-    core, queries, keys and values of latent attention, what a feed-forward part keeps, or its activated values."""
+    """Bytes saved by selective recomputation of the job's modules: norm outputs, the attention core, queries, keys and
+    values of latent attention, and a whole feed-forward part or its activated values."""
     again = rows.again
     saved = entering if RecomputeModule.LAYERNORM in again else 0
     saved = saved + (core if RecomputeModule.CORE_ATTN in again else 0)
@@ -241,7 +241,7 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
 
 
 def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
-    """The layer's input, outputs of its first, third, fifth ... product, and of its attention."""
+    """Bytes of the layer's input and of the outputs of its first, third, fifth ... GEMM and of its attention."""
     kept: Floats = rows.outer * hidden_size * rows.wide
     products: list[tuple[Linear, Ints]] = [(x, 1) for part in layer.all_ffns for x in part.linears(hidden_size)]
     for mixer in reversed(layer.mixers):
@@ -257,14 +257,14 @@ def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
 
 
 def _norm_inputs(rows: Rows, layer: Layer) -> float:
-    """Bytes per element of the residual that norms keep: each its input. An RMS norm of elementwise kernels keeps it in
-    fp32, and once more normalised (counted by PyTorch's saved-tensor hooks on a layer of nn.RMSNorm, 2026-11-21)."""
+    """Bytes per residual element that norms keep: each keeps its input. An RMS norm of elementwise kernels keeps it in
+    fp32, plus the normalized values (PyTorch's saved-tensor hooks on a layer with nn.RMSNorm, 2026-11-21)."""
     eager = [8.0 if norm.kind is NormKind.RMS_NORM and rows.eager else rows.wide for norm in layer.norms]
     return sum(eager) or rows.wide
 
 
 def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Floats:
-    """Everything a mixer keeps beyond its core: queries, keys, values, and the output (which the projection keeps)."""
+    """Bytes a mixer keeps besides its core: queries, keys, values, and the output (the projection's input)."""
     if isinstance(mixer, StateSpaceMixer):
         return _state_space(rows, mixer, hidden_size)
     kept = sum(_core_inputs(rows, mixer))
@@ -279,8 +279,8 @@ def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Floats:
 
 
 def _core(rows: Rows, mixer: Mixer) -> Floats:
-    """What recomputing the attention core saves: row sums of a flash kernel in fp32, or the probabilities, their
-    dropout mask and what it leaves (5 a s^2 b bytes in all in 16 bits)."""
+    """Bytes saved by recomputing the attention core: fp32 row sums of a flash kernel, or the probabilities, their
+    dropout mask and the masked probabilities (5 a s^2 b bytes in all in 16 bits)."""
     if isinstance(mixer, StateSpaceMixer):
         return 0
     heads = ceil_div(mixer.num_heads, rows.tp)
@@ -290,8 +290,8 @@ def _core(rows: Rows, mixer: Mixer) -> Floats:
 
 
 def _state_space(rows: Rows, mixer: StateSpaceMixer, hidden_size: Ints) -> Floats:
-    """Outputs of its input projections, the scan's and the gated norm's output, and a state of fp32 numbers for every
-    256 tokens (the chunk of Mamba-2's scan, arXiv 2405.21060, sec. 6)."""
+    """Outputs of the input projections, of the scan and of the gated norm, and one fp32 state for every 256 tokens (the
+    chunk of Mamba-2's scan, arXiv 2405.21060, sec. 6)."""
     inner = ceil_div(mixer.inner_size, rows.tp)
     ups = [x for x in mixer.linears(hidden_size) if x.split is not Split.ROW]
     width = sum((x.count * (x.d_out if x.split is Split.REPLICATED else ceil_div(x.d_out, rows.tp)) for x in ups), 0)
@@ -300,8 +300,8 @@ def _state_space(rows: Rows, mixer: StateSpaceMixer, hidden_size: Ints) -> Float
 
 
 def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
-    """Inputs of the activation function and of the last product; with experts also their gathered inputs and the
-    router's probabilities."""
+    """Bytes of the inputs of the activation function and of the last GEMM; with experts also their gathered inputs and
+    the router's probabilities."""
     if isinstance(part, DenseFfn):
         return _inner(rows, part, rows.tokens, rows.tp)
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
@@ -322,8 +322,8 @@ def _expert_tp(rows: Rows) -> Ints:
 
 
 def _routed(rows: Rows, part: MoeFfn) -> Floats:
-    """Token rows of the experts on the fullest device: k for every token it sends, more where it has the most visited
-    expert (as `lower` counts them)."""
+    """Token rows in the experts of the fullest device: k per token sent, and more if this device holds the busiest
+    expert (counted as `lower` does)."""
     sent = rows.tokens if rows.splits_experts else ceil_div(rows.tokens, rows.tp)
     experts = float(part.num_experts) if isinstance(part.num_experts, int) else part.num_experts
     here = np.maximum(experts / np.asarray(rows.ep, dtype=np.float64), 1.0)
@@ -332,8 +332,8 @@ def _routed(rows: Rows, part: MoeFfn) -> Floats:
 
 
 def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
-    """Beside what is kept: gradient of the last product's input with its gathered gradient; then that of the activation
-    function's; then the gathered input and its gradient, whole, where the last product's input is already gone."""
+    """Peak bytes on top of what is kept: the gradient of the last GEMM's input with its gathered output gradient; then
+    the activation input's gradient; then the gathered input and its gradient, with the last GEMM's input freed."""
     if isinstance(part, MoeFfn):
         routed = _routed(rows, part)
         own = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, _expert_tp(rows))
@@ -354,14 +354,14 @@ def _peaks(rows: Rows, part: DenseFfn, tokens: Floats, grad_in: Floats, grad_out
 
 
 def _mixer_backward(rows: Rows, mixer: Mixer, hidden_size: Ints, *, freed: Floats) -> Floats:
-    """Gradients of queries, keys, values and output, with an fp32 sum of the queries' in flash kernels; the scores' in
-    unfused ones. What feed-forward parts of the layer kept (``freed``) is free again by then."""
+    """Gradients of queries, keys, values and output, with an fp32 sum for queries in flash kernels, or the scores'
+    gradient in unfused ones. What the layer's feed-forward parts kept (``freed``) is free again by then."""
     if isinstance(mixer, StateSpaceMixer):
         return np.maximum(2 * _state_space(rows, mixer, hidden_size) - freed, 0)
     heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
     grads = heads * (mixer.head_dim + mixer.value_dim) + kv_heads * (mixer.head_dim + mixer.value_dim)
     vectors = rows.tokens * (grads * rows.wide + (4 * heads * mixer.head_dim if rows.flash else 0))
-    # fused softmax turns the scores' gradient in place (Megatron-LM, scaled_masked_softmax.h); dropped scores are free
+    # fused softmax writes the scores' gradient in place (Megatron-LM, scaled_masked_softmax.h); dropped scores are free
     grown = 2 if rows.eager and not rows.dropout else 1
     scores = 0 if rows.flash else grown * heads * rows.tokens * rows.keys * rows.wide
     cross = isinstance(mixer, AttentionMixer) and mixer.cross

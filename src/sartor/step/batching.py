@@ -1,8 +1,8 @@
-"""A server under load: continuous batching in its steady state, from the price of a decoding step and of a prompt.
+"""A server under load: continuous batching in steady state, from the cost of one decoding step and of one prompt.
 
-A fixed number of sequences is in flight: one that ends makes room for the next. A step decodes a token of every running
-sequence and takes in prompts as they come, so between two tokens of a sequence lie one step and its share of the other
-sequences' prompts. docs/concepts/serving.md has the formulas, their constants and how far off they are.
+The number of sequences in flight is fixed: one that ends makes room for the next. Each step decodes one token of every
+running sequence and takes in prompts as they arrive, so two tokens of a sequence are separated by one step and a share
+of the other sequences' prompts. Formulas, constants and accuracy: docs/concepts/serving.md.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ CHUNK = 8192
 
 FIRST_TOKEN_STEPS = 6.1
 FIRST_TOKEN_S = 0.009
-"""A first token waits for the pass over its prompt and for those before it; for so many gaps between others' tokens,
-prompts among them (the step under way, those that the scheduler has already laid out, the one that takes the prompt
-in, and the return of the token); and for tokenization and transport. Fitted with ``hidden_launches``."""
+"""The first token waits for the pass over its prompt and those queued before it, then ``FIRST_TOKEN_STEPS`` gaps
+between other sequences' tokens (the running step, those already scheduled, the one that takes in the prompt, returning
+the token), and ``FIRST_TOKEN_S`` for tokenization and transport. Fitted with ``hidden_launches``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests that a server sees; arrays are many loads."""
+    """The load on a server; arrays describe many loads."""
 
     concurrency: Ints
     """Sequences in flight."""
     input_len: Ints
     """Tokens of a prompt."""
     output_len: Ints
-    """Tokens of an answer."""
+    """Tokens generated per request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """What requests see and the server gives, where neither starts nor ends; arrays over loads."""
+    """Latency that requests see and throughput of the server, in steady state; arrays over loads."""
 
     running: Ints
-    """Sequences of one copy that decode at once."""
+    """Sequences that decode at once on one copy of the model."""
     waiting: Floats
-    """Requests of one copy that find no room in memory."""
+    """Requests per copy that wait because memory is full."""
     step: Estimate
     """One decoding step on one device."""
     prompt: Estimate
     """One pass over a prompt."""
     step_s: Floats
-    """The step as it is replayed, some launches hidden."""
+    """The decoding step replayed as a graph, with some launches hidden."""
     tpot_s: Floats
     """Mean time between a sequence's tokens."""
     ttft_s: Floats
     """Mean time from a request to its first token."""
     ttft_log_sigma: float
     output_tokens_per_s: Floats
-    """Of the whole server."""
+    """Throughput of the whole server."""
 
     @property
     def tpot_log_sigma(self) -> Floats:
-        """The operators' alone: it holds 84% of the published rows (lab/fit_serving.py)."""
+        """The operators' uncertainty alone: its interval covers 84% of the published rows (lab/fit_serving.py)."""
         return self.step.log_sigma
 
 
@@ -79,12 +79,12 @@ def steady_state(
     waves: float = math.inf,
     receive_every: Ints = 1,
 ) -> Steady:
-    """What ``load`` sees of ``server``; arrays give arrays. Where not one sequence fits, its times are infinite.
+    """Latency and throughput under ``load``; arrays give arrays. Times are infinite if not one sequence fits.
 
-    ``waves``: a benchmark of that many requests per sequence in flight sends the first of them all at once, so that
-    its mean first token waits for half of those prompts in one of ``waves`` cases. ``receive_every``: decoding steps
-    between looks for new requests (SGLang's ``--scheduler-recv-interval``), of which a request waits for half. Raises
-    ``InputError`` where the model does not split.
+    ``waves``: a benchmark of that many requests per sequence in flight starts by sending one request for each at once,
+    so in one of ``waves`` cases the mean first token waits for half of those prompts. ``receive_every``: decoding steps
+    between checks for new requests (SGLang's ``--scheduler-recv-interval``); a request waits for half of them. Raises
+    ``InputError`` if the model cannot be split this way.
     """
     known = known or calibration_of(server)
     asked = ceil_div(load.concurrency, server.copies)
@@ -102,7 +102,7 @@ def steady_state(
 
 
 def calibration_of(server: Server) -> Calibration:
-    """What is known of the server's devices where its engine's kernels run."""
+    """The calibration of the server's GPU, with the kernels of its engine."""
     return load_calibration(server.gpu, server.dtype).with_kernels(server.engine.name)
 
 
@@ -111,7 +111,7 @@ def first_token_s(prompts_s: Floats, tpot_s: Floats) -> Floats:
 
 
 def _queue(busy: Floats) -> Floats:
-    """Requests' mean wait, in units of what one takes, for a server that is busy so much of its time (M/D/1)."""
+    """Mean wait in the queue, in service times, of a server with utilization ``busy`` (M/D/1)."""
     return busy / (2 * (1 - np.minimum(busy, MOST_BUSY)))
 
 
@@ -146,9 +146,9 @@ class Prompts:
     """Passes over prompts."""
 
     alone: Estimate
-    """Over one."""
+    """A pass over one prompt."""
     each_s: Floats
-    """For each of as many as fill a step."""
+    """Seconds per prompt when a step is filled with prompts."""
 
 
 def prompts_of(server: Server, load: Load, known: Calibration) -> Prompts:
@@ -167,8 +167,8 @@ def disaggregated(
     *,
     waves: float = math.inf,
 ) -> Steady:
-    """The same where prompts run on ``prefill_workers`` copies of one server and answers on ``decode_workers`` of
-    another: no prompt stands between two tokens, and the slower pool sets the pace. Keys and values cross one device's
+    """`steady_state` with prompts on ``prefill_workers`` copies of one server and decoding on ``decode_workers`` copies
+    of another: no prompt delays decoding, and the slower pool limits throughput. Keys and values move over one device's
     links."""
     held = capacity(decode, load.input_len + load.output_len // 2) * decode.copies * decode_workers
     prompts = prompts_of(prefill, load, known or calibration_of(prefill))
@@ -191,11 +191,11 @@ def disaggregated(
 
 
 ROUNDS = 8
-"""In which the sequences of the decoding pool settle: to 1% on the published rows."""
+"""Fixed-point iterations for the sequences in the decoding pool; converges to 1% on the published rows."""
 
 
 def _moved_s(server: Server, load: Load) -> Floats:
-    """One prompt's keys and values from pool to pool over one device's links."""
+    """Seconds to move one prompt's keys and values between pools over one device's links."""
     lengths = np.atleast_1d(load.input_len)
     held = [kv_cache_bytes(server.shape, int(n), server.tp, server.cache.bytes) for n in lengths]
     link = own_links(server.gpu).tiers[0].bytes_per_s
@@ -203,11 +203,11 @@ def _moved_s(server: Server, load: Load) -> Floats:
 
 
 MOST_BUSY = 0.95
-"""Share of the time that prompts may take in the queue's formula (M/D/1)."""
+"""Cap on the utilization in the queueing formula (M/D/1)."""
 
 
 def replayed_s(server: Server, step: Estimate) -> Floats:
-    """A decoding step replayed from a graph: without the launches that an engine hides."""
+    """Seconds of a decoding step replayed from a graph, without the launches that the engine hides."""
     hidden: Floats = 0.0
     for op, cost in zip(step.graph.operators, step.costs, strict=True):
         if isinstance(op, (MemoryBound, Attention, GroupedGemm)):
@@ -217,7 +217,7 @@ def replayed_s(server: Server, step: Estimate) -> Floats:
 
 
 def decoding(server: Server, load: Load, running: Ints, known: Calibration) -> Estimate:
-    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph."""
+    """One step of ``running`` sequences on each copy, halfway through their output, replayed from a graph."""
     workload = Workload(
         shape=server.shape,
         phase=Phase.DECODE,

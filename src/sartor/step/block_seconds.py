@@ -1,4 +1,4 @@
-"""Blocks as a pipeline stage feels them: compute and what of its communication and launches is not hidden."""
+"""Seconds that blocks add to a pipeline stage: compute, and communication and launches that are not hidden."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sartor.units import FloatArray, Floats
 class BlockSeconds:
     """Seconds of one microbatch through each block [K, D]: blocks by distinct rows of plans.
 
-    ``forward_s`` and ``backward_s`` (weight gradients not in it) include what is seen of communication and of the
-    host; ``tp_s``, ``ep_s``, ``cp_s`` and ``host_s`` say how much of both, ``wgrad_s`` included.
+    ``forward_s`` and ``backward_s`` (without weight gradients) include exposed communication and host time; ``tp_s``,
+    ``ep_s``, ``cp_s`` and ``host_s`` are those parts, for forward, backward and ``wgrad_s`` together.
     """
 
     forward_s: FloatArray
@@ -45,11 +45,11 @@ def block_seconds(
     *,
     overlapped: bool = False,
 ) -> BlockSeconds:
-    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` where the
-    schedule hides exchanges of experts behind another microbatch.
+    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` if the schedule
+    hides the experts' all-to-all behind another microbatch.
 
-    ``compute_factor`` applies to layers: it stands for gaps between their many kernels and for kernels that are not
-    listed. Embedding and head have few kernels, which last far longer than a gap, and are priced at their own time.
+    ``compute_factor`` applies only to layers: it stands for gaps between their many kernels and for kernels not
+    modelled. The embedding and the head have a few long kernels, for which gaps do not matter.
     """
     around = replace(c, compute_factor=1.0)
     each = zip(times, kinds, strict=True)
@@ -90,8 +90,8 @@ def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: 
 
 
 def _seen_ep(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> Any:
-    """Share of expert-parallel seconds that lengthens a step: what is hidden runs beside another microbatch's compute,
-    which it slows."""
+    """Factor on expert-parallel seconds: the hidden share runs beside another microbatch's compute and only slows
+    it."""
     if not overlapped:
         return 1.0
     exchange = np.asarray(t.ep_forward_s + t.ep_backward_s)
@@ -101,10 +101,10 @@ def _seen_ep(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlappe
 
 
 def _hidden_tp(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tuple[Floats, Floats]:
-    """Tensor-parallel seconds hidden forward and backward.
+    """Tensor-parallel seconds hidden in forward and in backward.
 
-    Megatron runs what no product waits for beside another product in any case; pieces of collectives beside pieces of
-    their own product where ``tp_overlap`` is on.
+    Megatron always runs collectives that no GEMM waits for beside another GEMM; with ``tp_overlap`` it also splits
+    collectives into pieces that run beside pieces of the GEMM they belong to.
     """
     always = np.asarray(t.tp_beside_s) if trainer.hides_tp_backward else np.zeros_like(t.forward_s)
     if not trainer.tp_overlap:
@@ -115,6 +115,6 @@ def _hidden_tp(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tupl
 
 
 def _host_s(kernels: Floats, device_s: Floats, trainer: Trainer, c: TrainingCoefficients) -> Floats:
-    """What launches take longer than the device's work: a host that launches block by block falls behind."""
+    """Seconds by which kernel launches exceed the device's work, block by block."""
     launch = c.graph_launch_s if trainer.cuda_graphs else c.launch_s
     return np.maximum(launch * kernels - device_s, 0.0)

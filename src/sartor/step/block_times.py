@@ -1,8 +1,8 @@
 """Seconds of every block of a model on one device for one microbatch, for one plan or for a million.
 
-What a block takes depends on few fields of a plan (`BlockRows`); only their distinct combinations are lowered and
-priced, in one pass of arrays for each structure that differs, and handed out to the plans by index. Symbols and what is
-left out: docs/concepts/training-step.md.
+A block's time depends on few fields of a plan (`BlockRows`). Only their distinct combinations are lowered and priced,
+in one array pass per distinct structure, and then mapped back to the plans by index. Symbols and what is left out:
+docs/concepts/training-step.md.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def block_times(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
 ) -> tuple[BlockTimes, ...]:
     """Times of the `blocks` of ``job.shape``, each field in the shape that the plan's tp, cp, ep, microbatch size and
-    sequence parallelism broadcast to (a number for a single plan). Those of a LAYER block are one layer's.
+    sequence parallelism broadcast to (a number for a single plan). A LAYER block's times are those of one layer.
 
-    Raises ``InputError`` where the device has no units for the recipe, or a single plan does not divide the model. Of
+    Raises ``InputError`` if the device has no units for the recipe, or a single plan does not divide the model. In
     arrays, entries that do not divide are priced as if padded: mask them with `sartor.model.lower.feasible`.
     """
     times, rows = row_times(job, plan, cluster, calibration)
@@ -60,7 +60,7 @@ def block_times(
 def row_times(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
 ) -> tuple[tuple[BlockTimes, ...], BlockRows]:
-    """The same for the distinct rows alone (arrays of one axis), and the rows, whose ``index`` hands them out."""
+    """`block_times` of the distinct rows only (arrays of one axis), and the rows, with an index into them."""
     check_recipe(job.recipe, cluster.gpu)
     check(replace(job.shape, vocab_size=0), plan.dims)  # vocabularies are padded: they always divide
     rows = block_rows(plan)
@@ -79,7 +79,7 @@ def row_times(
 
 
 def spread(times: BlockTimes, rows: BlockRows) -> BlockTimes:
-    """Times of distinct rows handed out to the plans."""
+    """Times of distinct rows mapped back to the plans."""
     values: dict[str, Floats] = {name: getattr(times, name)[rows.index] for name in _FIELDS}
     single = rows.index.ndim == 0
     return BlockTimes(name=times.name, **{k: float(v) if single else v for k, v in values.items()})
@@ -89,8 +89,8 @@ _FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")
 
 
 def _structures(rows: BlockRows) -> Iterator[tuple[Any, ParallelDims]]:
-    """Rows that run the same kernels, as arrays: with and without context and sequence parallelism. Tensor and expert
-    groups of one device cost nothing, so they need no structure of their own."""
+    """Rows grouped by the kernels they run: with and without context and sequence parallelism. Tensor and expert groups
+    of one device cost nothing, so they need no group of their own."""
     for shared in (False, True):
         for sequence in (False, True):
             where = np.flatnonzero((rows.cp > 1) == shared) if shared else np.flatnonzero(rows.cp == 1)
@@ -114,7 +114,7 @@ class _Priced:
 
 
 def _by_block(every: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost, ...]) -> list[list[_Priced]]:
-    """Operators with their costs by the block they belong to."""
+    """Operators and their costs, grouped by block."""
     out: list[list[_Priced]] = [[] for _ in every]
     for operator, cost in zip(graph.operators, costs, strict=True):
         block = every[operator.block]
@@ -166,7 +166,7 @@ def _collectives(priced: list[_Priced], axis: Axis, way: str) -> list[_Priced]:
 
 
 _CORE = (Role.ATTENTION, Role.SCORE, Role.SOFTMAX, Role.OVER_VALUE)
-"""What selective recomputation runs again: flash attention, or the products and kernels it is made of."""
+"""What recomputing the attention core runs again: flash attention, or the GEMMs and kernels of an unfused one."""
 
 
 _FEED_FORWARD = (Role.FFN_UP, Role.FFN_DOWN, Role.ACTIVATION)
@@ -181,7 +181,7 @@ AGAIN: Mapping[RecomputeModule, tuple[Role, ...]] = {
     RecomputeModule.MLP: _FEED_FORWARD,
     RecomputeModule.MOE: (*_EXPERTS, *_SHARED, Role.ACTIVATION),
 }
-"""Operators that recomputing a module runs again; of a block with experts and of one without, each its own."""
+"""Operators that recomputing a module runs again."""
 _OF_EXPERTS = {RecomputeModule.MOE_ACT, RecomputeModule.SHARED_EXPERTS, RecomputeModule.MOE}
 
 
@@ -192,8 +192,8 @@ def roles_again(job: TrainingJob, *, experts: bool) -> frozenset[Role]:
 
 
 def _selective_s(job: TrainingJob, forward: list[_Priced], priced: list[_Priced]) -> Floats:
-    """Of the job's modules once more in one block, with what they exchange: half of a layer's tensor-parallel traffic
-    is the feed-forward part's."""
+    """Seconds of recomputing the job's modules in one block, with their communication: half of a layer's
+    tensor-parallel traffic belongs to the feed-forward part."""
     experts = any(x.operator.role is Role.EXPERT_UP for x in forward)
     roles = roles_again(job, experts=experts)
     again = _sum(x for x in forward if x.operator.role in roles and x.operator.part is Part.LAYER)
@@ -213,15 +213,15 @@ def _is_dense_product(x: _Priced) -> bool:
 
 
 def _exposed(exchange: list[_Priced], core_s: Floats, cp: Ints) -> Floats:
-    """What of the exchange attention does not hide: of a ring, what is longer than cp - 1 of its cp steps; the rest
-    is waited for."""
+    """Seconds of the context-parallel exchange that attention does not hide: a ring hides behind cp - 1 of its cp
+    steps; all other exchanges are fully exposed."""
     ring = _sum(x for x in exchange if x.operator.kind is CollectiveKind.SEND_RECV)  # type: ignore[union-attr]
     waited = _sum(x for x in exchange if x.operator.kind is not CollectiveKind.SEND_RECV)  # type: ignore[union-attr]
     return np.maximum(ring - core_s * ((cp - 1) / np.asarray(cp)), 0.0) + waited
 
 
 def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -> Floats:
-    """Each collective hides behind at most the products of its own region's first linear layer: half of all."""
+    """Hidden seconds: a collective hides behind at most the GEMMs of its region's first linear layer, half of all."""
     behind = _collectives(priced, Axis.TENSOR, "backward")
     gathers = _sum(x for x in behind if x.operator.role is Role.INPUT_GATHER)
     reductions = _sum(x for x in behind if x.operator.role is Role.GRAD_REDUCE)
@@ -230,7 +230,7 @@ def _beside(priced: list[_Priced], dgrad: list[_Priced], wgrad: list[_Priced]) -
 
 
 def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Floats:
-    """Forward of a layer again, with its communication; logits and loss of a module are not recomputed."""
+    """Seconds of a layer's forward run again, with its communication; logits and loss are not recomputed."""
     again = [x for x in priced if x.operator.pass_ is Pass.FORWARD and x.operator.part is Part.LAYER]
     exchange = _collectives(again, Axis.CONTEXT, "forward")
     rest = [x for x in again if not (isinstance(x.operator, Collective) and x.operator.axis is Axis.CONTEXT)]
@@ -238,8 +238,8 @@ def _recomputed(priced: list[_Priced], dims: ParallelDims) -> Floats:
 
 
 def _launches(x: _Priced) -> Floats:
-    """Kernels of one execution: flash attention's backward has one before and one after it, experts' products are one
-    each where they run apart."""
+    """Kernel launches of one execution: flash attention's backward has one before and one after it; ungrouped expert
+    GEMMs are one launch per expert."""
     operator = x.operator
     if isinstance(operator, GroupedGemm):
         return (operator.groups if operator.apart else 1.0) * x.count

@@ -24,9 +24,9 @@ from sartor.units import Ints
 class BlockParams:
     """Parameters of one layer (or of embedding, MTP module, head) that one device holds, over arrays of tp and ep.
 
-    ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep, or tp times as many devices
-    where experts are whole (``Trainer.splits_experts``). ``tied`` is the token table
-    the head borrows from the embedding: a copy of its own only where the two lie on different stages.
+    ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep, or tp times as many devices if
+    experts are not split by tp (``Trainer.splits_experts``). ``tied`` is the token table that the head shares with the
+    embedding: it needs its own copy only if the two are on different stages.
     """
 
     dense: Ints
@@ -35,8 +35,8 @@ class BlockParams:
 
 
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
-    """Parameters of every block of ``job.shape`` (in the order of `blocks`) held by one device of ``dims``, before any
-    sharding over data ranks. Those of a LAYER block are one layer's."""
+    """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
+    over data-parallel ranks. A LAYER block's are those of one layer."""
     return tuple(_block_params(job, dims, block) for block in blocks(job.shape))
 
 

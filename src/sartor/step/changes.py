@@ -1,4 +1,4 @@
-"""What to change in a plan that does not fit: the nearest single changes, each tried."""
+"""What to change in a plan that does not fit in memory: the smallest single changes, each one checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sartor.step.step import step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a plan that makes it fit. The devices and the global batch stay what they are."""
+    """One change that makes a plan fit; the number of devices and the global batch stay the same."""
 
     field: str
     value: str
@@ -27,20 +27,20 @@ class Change:
     plan: TrainingPlan
     job: TrainingJob
     saved_bytes: float
-    """Of the fullest device."""
+    """Saved on the fullest device."""
     device_bytes: float
-    """Of the fullest device afterwards."""
+    """Bytes of the fullest device afterwards."""
     step_s: float
-    """Predicted afterwards; not a number where the change cannot be priced."""
+    """Predicted afterwards; NaN if the change cannot be priced."""
 
 
 def what_to_change(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
 ) -> tuple[Change, ...]:
-    """The least single change of every field after which one plan fits, fastest predicted step first; where no single
-    one is enough, pairs: the most of one field with the least of another.
+    """For each field the smallest change with which the plan fits, fastest predicted step first; if no single change is
+    enough, pairs: the largest change of one field with the smallest of another.
 
-    Empty where the plan fits already, and where no pair is enough.
+    Empty if the plan fits already, or if no pair is enough.
     """
     before = float(footprint(job, plan, cluster).device_bytes)
     if before <= usable_bytes(cluster):
@@ -103,7 +103,7 @@ def _seconds(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration
 
 
 def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_Proposal]:
-    """Single changes, the least of each field first."""
+    """Single changes, the smallest of each field first."""
 
     def other(field: str, value: str, sentence: str, new: TrainingPlan) -> _Proposal:
         return _Proposal(field=field, value=value, sentence=sentence, job=job, plan=new)
@@ -155,7 +155,7 @@ def _smaller_microbatch(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Propo
 
 
 def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> Iterator[_Proposal]:
-    """A degree doubled, and again; what it takes comes from data parallelism (``ep`` lies within that)."""
+    """A degree doubled repeatedly; the devices come from data parallelism (``ep`` lies within that)."""
     d, factor = plan.dims, 2
     while True:
         degree = int(getattr(d, name)) * factor

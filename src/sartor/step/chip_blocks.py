@@ -1,7 +1,7 @@
-"""Seconds of every block of a model on a chip of the template: a layer takes the makespan of its best schedule.
+"""Seconds of every block of a model on a template chip: a layer takes the makespan of its best schedule.
 
-The operators of a layer overlap on the chip's cores, its collectives among them, so a block has no terms of its own:
-forward and backward are one number each. What lies outside the layers runs one operator after another.
+A layer's operators, collectives included, overlap on the chip's cores, so forward and backward are one number each.
+Everything outside the layers runs one operator after another.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sartor.step.recipes import workload_of
 from sartor.step.results import BlockTimes
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
-"""Standard deviation of ln(measured/predicted): that of a datasheet alone, as no chip of the template was measured."""
+"""Standard deviation of ln(measured/predicted): a datasheet's, since no template chip has been measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockGraphs:
-    """Operators of one block for one microbatch on one device. ``in_turn``: outside the layers, where each operator
-    runs as often as its count and there is nothing to schedule."""
+    """Operators of one block for one microbatch on one device. ``in_turn``: a block outside the layers, whose operators
+    run one after another, with nothing to schedule."""
 
     block: Block
     forward: OperatorGraph
@@ -42,12 +42,12 @@ class BlockGraphs:
 
 
 def block_graphs(job: TrainingJob, dims: ParallelDims, microbatch_size: int) -> tuple[BlockGraphs, ...]:
-    """The graphs of the `blocks` of ``job.shape``. ``InputError`` for sizes that do not split."""
+    """The graphs of the `blocks` of ``job.shape``. Raises ``InputError`` for sizes that do not split."""
     return workload_graphs(workload_of(job, dims.tp, microbatch_size), dims)
 
 
 def workload_graphs(workload: Workload, dims: ParallelDims) -> tuple[BlockGraphs, ...]:
-    """The same of any pass over the model; only training goes backward."""
+    """The graphs of any pass over the model; only training has a backward."""
     whole, runs, out = lower(workload, dims), iter(range(len(workload.shape.main.runs))), []
     for i, block in enumerate(blocks(workload.shape)):
         if block.kind is BlockKind.LAYER:
@@ -63,7 +63,7 @@ def workload_graphs(workload: Workload, dims: ParallelDims) -> tuple[BlockGraphs
 
 
 def check_one_stack(shape: TransformerShape) -> None:
-    """``InputError`` for a model of several stacks, whose layers are no chain."""
+    """Raise ``InputError`` for a model of several stacks, whose layers do not form a chain."""
     if len([stack for stack in shape.stacks if stack.is_text]) > 1:
         must = "must be one stack of layers on an accelerator; an encoder with a decoder is not"
         raise InputError("model", shape.name or "this model", must)

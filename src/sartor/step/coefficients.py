@@ -1,7 +1,7 @@
-"""Free constants of a training step: what no datasheet and no kernel benchmark says, each with a physical meaning.
+"""Free constants of a training step that neither datasheets nor kernel benchmarks give, each with a physical meaning.
 
-Kernels and links are calibrated elsewhere (``hardware.calibration``); here stands what a run adds to them. Defaults
-are the starting values of the fit on published runs (``calibration/training.toml``), not measurements.
+Kernels and links are calibrated elsewhere (``hardware.calibration``); these constants are what a run adds to them.
+Defaults are starting values of the fit on published runs (``calibration/training.toml``), not measurements.
 """
 
 from __future__ import annotations
@@ -21,57 +21,56 @@ from sartor.step.trainers import TRAINERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCoefficients:
-    """Constants of one trainer on one kind of device. Shares are of 1, times in seconds."""
+    """Constants of one trainer on one kind of device. Shares are from 0 to 1, times in seconds."""
 
     compute_factor: float = 1.0
-    """Seconds of a layer's compute in a run over what its kernels take alone: kernels nobody lists, gaps between them,
-    clocks under a lasting load."""
+    """Seconds of a layer's compute in a run over its kernels alone: unmodelled kernels, gaps between kernels, clocks
+    under sustained load."""
     throttle_share: float = 1.0
-    """Share of the power limit's slowdown that products keep in a run: between them run kernels that draw less
+    """Share of the power limit's slowdown of GEMMs that remains in a run: kernels that draw less power run between them
     (see training.running)."""
     attention_factor: float = 1.0
-    """Seconds of the trainer's fused attention over those of the newest kernel of its device, which tables hold."""
+    """Seconds of the trainer's fused attention over those of the device's newest kernel, which the tables measure."""
     launch_s: float = 4e-6
     """Host time for one kernel of an eager trainer (PyTorch dispatch and a launch take 3-6 us; recalled)."""
     checkpoint_s: float = 0.0
-    """Time of one fully recomputed layer and microbatch under tensor parallelism that no kernel hides. Assumed cause,
-    not measured: DeepSpeed keeps a part of a layer's input on each tensor-parallel rank (``partition_activations``) and
-    gathers it first, the host waiting; without tensor parallelism there is nothing to gather, and runs show none of it.
-    Off until fitted."""
+    """Exposed time of one fully recomputed layer and microbatch under tensor parallelism. Assumed cause, not measured:
+    DeepSpeed splits a layer's input over tensor-parallel ranks (``partition_activations``) and the host waits while it
+    is gathered; without tensor parallelism runs show no such time. Off until fitted."""
     graph_launch_s: float = 1e-6
     """The same with CUDA graphs (about 1 us a node; recalled)."""
     network_factor: float = 1.0
     """Seconds of a collective in a run over those in a benchmark of it alone: unequal arrival, other traffic."""
     tp_overlap_share: float = 0.7
-    """Share of tensor-parallel communication hidden where ``Trainer.tp_overlap`` is on: gathers and scatters go in
-    ring pieces beside their product, the first piece cannot."""
+    """Share of tensor-parallel communication hidden when ``Trainer.tp_overlap`` is on: gathers and scatters run as ring
+    pieces beside their GEMM; the first piece cannot be hidden."""
     ep_overlap_share: float = 0.9
-    """Share of expert-parallel exchange hidden behind another microbatch's compute where ``Trainer.ep_overlap`` is
+    """Share of the expert-parallel exchange hidden behind another microbatch's compute when ``Trainer.ep_overlap`` is
     on and chunks interleave."""
     p2p_overlap_share: float = 1.0
-    """Share of a chunk's compute a pipeline transfer may hide behind where interleaving leaves something to hide
-    behind and ``Trainer.p2p_overlap`` is on."""
+    """Share of a chunk's compute that can hide a pipeline transfer when chunks interleave and ``Trainer.p2p_overlap``
+    is on."""
     dp_overlap_share: float = 0.9
-    """Share of backward (and forward) compute that gradient (and parameter) traffic may run beside."""
+    """Share of backward (forward) compute that gradient (parameter) traffic can run beside."""
     sm_contention: float = 0.1
-    """Seconds compute loses per second of communication hidden behind it: collectives hold SMs (16-32 of 132) and
-    memory bandwidth (recalled; the order of Rashidi et al. 2021, arXiv 2007.00156)."""
+    """Compute seconds lost per second of hidden communication: collectives occupy SMs (16-32 of 132) and memory
+    bandwidth (recalled; the order of Rashidi et al. 2021, arXiv 2007.00156)."""
     bucket_bytes: float = 160e6
     """Gradients that are reduced together: Megatron's default of 40 million fp32 values (its
     ``ddp_bucket_size``; recalled)."""
     broadcast_s: float = 2e-3
-    """Of each owner of whole tensors that it broadcasts after its update (``Trainer.broadcasts_shards``): launches
-    and latencies of its many small messages, one owner after the other."""
+    """Seconds per owner of whole tensors that broadcasts them after its update (``Trainer.broadcasts_shards``):
+    launches and latencies of many small messages, one owner after the other."""
     optimizer_factor: float = 1.0
-    """Seconds of the optimizer step over its memory traffic's."""
+    """Seconds of the optimizer step over the time of its memory traffic."""
     fixed_step_s: float = 5e-3
-    """Of a step whatever its size: batch to the device, loss and norm to the host, logging, synchronisation."""
+    """Fixed seconds per step: batch to the device, loss and norm to the host, logging, synchronization."""
     jitter: float = 0.003
-    """Standard deviation of a device's busy time, as a share: n devices wait for the slowest, ``sqrt(2 ln n)`` of it
-    later (the expected maximum of n normal values)."""
+    """Relative standard deviation of a device's busy time: n devices wait for the slowest, ``sqrt(2 ln n)`` standard
+    deviations later (the expected maximum of n normal values)."""
     step_sigma: float = 0.06
-    """Standard deviation of ln(measured/predicted) that all steps share beyond their kernels'. Starts at what one plan
-    on the same devices moves by with the software release: 6% median (README of the development runs, 2026-11-21)."""
+    """Standard deviation of ln(measured/predicted) shared by all steps, besides their kernels'. Starts at the change of
+    one plan on the same devices between software releases: 6% median (README of the development runs, 2026-11-21)."""
 
     def __post_init__(self) -> None:
         for name in _SHARES:
@@ -87,9 +86,9 @@ _POSITIVE = ("compute_factor", "attention_factor", "network_factor", "bucket_byt
 
 
 def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -> TrainingCoefficients:
-    """Constants for the job's trainer and precision on ``gpu``; ``table`` in place of the packaged fit.
+    """Constants for the job's trainer and precision on ``gpu``; ``table`` replaces the packaged fit.
 
-    ``InputError`` names a constant nobody knows.
+    Raises ``InputError`` for an unknown constant.
     """
     if gpu.accelerator is not None:
         return OF_A_CHIP
@@ -112,7 +111,7 @@ PRECISIONS = ("32bit", "16bit", "fp8", "fp4")
 
 
 def check_constants(table: JsonMap, path: str) -> None:
-    """Raise ``InputError`` for a constant that a file of one's own misspells."""
+    """Raise ``InputError`` for a misspelled constant in a user's file."""
     known = [field.name for field in fields(TrainingCoefficients)]
     parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, gpu_names())}, *PRECISIONS]
     for section, values in table.items():
@@ -127,7 +126,7 @@ def check_constants(table: JsonMap, path: str) -> None:
 
 
 def constant_names(values: object) -> Iterator[str]:
-    """Names of the constants of a section and of those inside it."""
+    """Names of the constants in a section and its subsections."""
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, Mapping):
             yield from constant_names(value)
@@ -138,11 +137,11 @@ def constant_names(values: object) -> Iterator[str]:
 OF_A_CHIP = TrainingCoefficients(
     launch_s=0.0, graph_launch_s=0.0, sm_contention=0.0, fixed_step_s=0.0, jitter=0.0, broadcast_s=0.0, step_sigma=0.0
 )
-"""For a chip that does not exist yet: operators take what the template says, launches are free, and the interval is
-that of its operators."""
+"""For a chip that does not exist yet: operators take the template's time, launches are free, and the interval is the
+operators'."""
 
 
 def precision_class(recipe: Recipe) -> str:
-    """``32bit``, ``16bit``, ``fp8`` or ``fp4``: what a section of constants may name."""
+    """``32bit``, ``16bit``, ``fp8`` or ``fp4``: the precisions that a section of constants can name."""
     bits = {Recipe.FP32: "32bit", Recipe.TF32: "32bit", Recipe.NVFP4: "fp4"}
     return bits.get(recipe, "16bit" if recipe in (Recipe.FP16, Recipe.BF16) else "fp8")

@@ -1,8 +1,8 @@
-"""What replicas of a model exchange in a step: gradients and parameters, by ZeRO stage, and how much of it is seen.
+"""Gradient and parameter traffic between replicas of a model in a step, by ZeRO stage, and how much is exposed.
 
-Traffic runs in buckets beside compute. Of buckets that take ``c`` each while their share of backward takes ``w``,
-``c + (n - 1) max(0, c - w)`` is seen: the first cannot start before its gradients are there, the last starts when
-nothing is left to hide behind. docs/concepts/training-step.md derives it.
+Traffic runs in buckets beside compute. If each of n buckets takes ``c`` and its share of backward takes ``w``, ``c + (n
+- 1) max(0, c - w)`` is exposed: the first bucket waits for its gradients, and the last one starts when no compute is
+left to hide it. docs/concepts/training-step.md derives it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sartor.units import Bools, Floats, Ints, plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Seconds of a collective as a start and a rate: exact at no bytes and at a bucket's."""
+    """Seconds of a collective as a latency and a rate, fitted exactly at zero bytes and at one bucket."""
 
     start_s: Floats
     s_per_byte: Floats
 
     def bucket_s(self, message_bytes: Floats, bucket_bytes: float) -> Floats:
-        """Of one bucket, or of the whole message where it is smaller; nothing for nothing."""
+        """Seconds of one bucket, or of the whole message if smaller; 0 for an empty message."""
         one = self.start_s + self.s_per_byte * np.minimum(message_bytes, bucket_bytes)
         return np.where(np.greater(message_bytes, 0), one, 0.0)
 
     def total_s(self, message_bytes: Floats, bucket_bytes: float) -> Floats:
-        """Of all buckets one after the other."""
+        """Seconds of all buckets one after the other."""
         buckets = np.maximum(np.asarray(message_bytes) / bucket_bytes, np.greater(message_bytes, 0))
         return buckets * self.start_s + self.s_per_byte * message_bytes
 
@@ -44,7 +44,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTraffic:
-    """Of one kind of parameters (dense, experts): per byte of gradients, and per byte of 16-bit parameters."""
+    """Traffic of one kind of parameters (dense, experts): per byte of gradients, and per byte of 16-bit parameters."""
 
     reduce: Line
     gather: Line
@@ -57,11 +57,11 @@ class DataTraffic:
     dense: GroupTraffic
     expert: GroupTraffic
     tied: Line
-    """All-reduce of a table that first and last stage both hold."""
+    """All-reduce of the tied table that the first and the last stage both hold."""
 
 
 def traffic_at(traffic: DataTraffic, index: Ints) -> DataTraffic:
-    """Of some plans."""
+    """The entries of some plans."""
 
     def line(of: Line) -> Line:
         return Line(start_s=np.asarray(of.start_s)[index], s_per_byte=np.asarray(of.s_per_byte)[index])
@@ -105,11 +105,11 @@ def data_traffic(
 
 
 UNBROKEN_BYTES = 1e15
-"""A message so large that its latencies no longer count: a lockstep trainer sends gradients in one piece."""
+"""Message size at which latency is negligible: a lockstep trainer sends its gradients in one piece."""
 
 
 def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
-    """Devices one copy of ZeRO's shards is spread over."""
+    """Devices over which one copy of ZeRO's shards is spread."""
     wanted = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
     return np.minimum(wanted, replicas)
 
@@ -142,7 +142,7 @@ def _lines(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Gradients (or parameters) of one device: bytes of dense and expert ones, and what moves them."""
+    """Traffic of one device's gradients (or parameters): bytes of dense and expert ones, and their timing lines."""
 
     dense: Line
     expert: Line
@@ -157,13 +157,13 @@ class Exchange:
 
     @property
     def last_s(self) -> Floats:
-        """Of the bucket that is there last."""
+        """Seconds of the last bucket."""
         b = self.bucket_bytes
         return np.maximum(self.dense.bucket_s(self.dense_bytes, b), self.expert.bucket_s(self.expert_bytes, b))
 
 
 def grad_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floats, bucket_bytes: float) -> Exchange:
-    """Gradients of so many parameters, in the framework's gradient type; of none where weights are not trained."""
+    """Traffic of this many parameters' gradients, in the trainer's gradient type; 0 bytes if weights are frozen."""
     width = job.trainer.grad_dtype.bytes if job.trains_weights else 0.0
     return Exchange(
         dense=of.dense.reduce,
@@ -175,7 +175,7 @@ def grad_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floa
 
 
 def param_exchange(of: DataTraffic, dense_bytes: Floats, expert_bytes: Floats, bucket_bytes: float) -> Exchange:
-    """Parameters of so many bytes (`gathered_bytes` of each)."""
+    """Traffic of parameters of this many bytes (`gathered_bytes` of each)."""
     return Exchange(
         dense=of.dense.gather,
         expert=of.expert.gather,
@@ -187,14 +187,14 @@ def param_exchange(of: DataTraffic, dense_bytes: Floats, expert_bytes: Floats, b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerwiseGather:
-    """ZeRO 3 (FSDP) for one block and microbatch: what gathering ahead and scattering behind add to its compute."""
+    """ZeRO 3 (FSDP) for one block and microbatch: seconds that gathers and scatters add to compute."""
 
     forward_s: Floats
     backward_s: Floats
     first_s: Floats
-    """Gathering it with nothing to hide behind: what the first block of a step costs."""
+    """Its gather fully exposed: what the first block of a step costs."""
     last_s: Floats
-    """Scattering its gradients with nothing to hide behind."""
+    """Its gradient scatter fully exposed."""
 
 
 def layerwise(
@@ -206,9 +206,9 @@ def layerwise(
     contention: float,
     prefetches: Bools = True,
 ) -> LayerwiseGather:
-    """A layer's parameters are gathered while the one before computes, again in backward, where the gradients of the
-    one after leave by the same links: ``max(compute, communication)`` per layer (PyTorch FSDP, Zhao et al. 2023,
-    arXiv 2304.11277, sec. 3.3). Without room for more parameters (``prefetches``) compute waits for every gather."""
+    """A layer's parameters are gathered while the previous layer computes, and again in backward, where the next
+    layer's gradients use the same links: ``max(compute, communication)`` per layer (PyTorch FSDP, Zhao et al. 2023,
+    arXiv 2304.11277, sec. 3.3). Without memory to prefetch (``prefetches``), compute waits for every gather."""
     gather, scatter = params.total_s, grads.total_s
     ahead = np.where(prefetches, gather, 0.0)
     waited = gather - ahead

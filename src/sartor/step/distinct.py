@@ -1,5 +1,5 @@
-"""Distinct combinations of columns, and of what decides how long a block takes: what a million plans share is computed
-once and handed out by index."""
+"""Distinct rows of columns, and of the plan fields that determine a block's time: computed once for a million plans and
+mapped back by index."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sartor.model.training import TrainingPlan
 from sartor.units import BoolArray, IntArray
 
 TABLE = 1 << 22
-"""Largest value looked up in a table; beyond it (no degree of parallelism is) values are sorted."""
+"""Largest value looked up in a table; larger values (no degree of parallelism is) are sorted."""
 
 
 def distinct_rows(columns: Sequence[Any]) -> tuple[list[IntArray], IntArray]:
-    """Distinct combinations of equally long columns of integers not below -1, in ascending order, and which of them
-    each entry is. Found by counting: no column is sorted."""
+    """Distinct rows of equally long integer columns (values >= -1), in ascending order, and the row index of each
+    entry. Found by counting, without sorting."""
     given = [np.asarray(column, dtype=np.int64) for column in columns]
     limit = _limit(max(column.size for column in given))
     key, size = np.zeros((), dtype=np.int64), 1
     for column in given:
         most = int(column.max(initial=-1)) + 2
-        if size * most > limit:  # fewer are used than could be
+        if size * most > limit:  # renumber the values that occur
             found, key = _distinct(key)
             size = found.size
         code, count = (column + 1, most) if size * most <= limit else _coded(column)
@@ -41,7 +41,7 @@ def _coded(column: IntArray) -> tuple[IntArray, int]:
 
 
 def _limit(size: int) -> int:
-    """Largest value that is looked up in a table: that of many values may be large."""
+    """Largest value that is looked up in a table; more values allow a larger table."""
     return min(TABLE, 16 * size + 4096)
 
 
@@ -55,7 +55,7 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def side_by_side(arrays: Sequence[Any]) -> Any:
-    """Arrays [R, n] of several R next to each other, [most R, all n]: those of fewer rows are filled up with zeros."""
+    """Arrays [R, n] with different R side by side, [largest R, sum of n], padded with zero rows."""
     ranks = max(len(each) for each in arrays)
     out = np.zeros((ranks, sum(each.shape[1] for each in arrays)), dtype=arrays[0].dtype)
     start = 0
@@ -67,7 +67,7 @@ def side_by_side(arrays: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
-    """Distinct (tp, cp, ep, microbatch_size, sequence_parallel), one array each, and which of them every plan has.
+    """Distinct (tp, cp, ep, microbatch_size, sequence_parallel), one array each, and the row index of every plan.
 
     ``index`` has the shape these fields of the plan broadcast to, () for a single plan.
     """
@@ -87,7 +87,7 @@ class BlockRows:
 def block_rows(plan: TrainingPlan) -> BlockRows:
     """The distinct rows of a plan's arrays, in ascending order.
 
-    Without tensor parallelism there is nothing for sequence parallelism to split: such plans share a row.
+    Sequence parallelism has no effect if tp is 1: such plans share a row.
     """
     dims = plan.dims
     sequence = np.asarray(dims.sequence_parallel, dtype=bool) | (np.asarray(dims.tp) == 1)

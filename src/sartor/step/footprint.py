@@ -20,7 +20,7 @@ from sartor.step.stages import is_v_shaped
 from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray
 
 CHUNK = 8192
-"""Plans summed up at once: their arrays stay in a core's cache."""
+"""Plans summed up at once: their arrays fit in a core's cache."""
 
 _PARTS = (
     "param_bytes",
@@ -36,9 +36,9 @@ _PARTS = (
 
 
 def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footprint:
-    """Bytes of the fullest device at its fullest moment, for one plan or for arrays of plans.
+    """Bytes of the fullest device at its peak, for one plan or for arrays of plans.
 
-    Derivation: docs/concepts/memory.md. ``InputError`` where ``stage_layers`` are not layers of the model.
+    Derivation: docs/concepts/memory.md. Raises ``InputError`` if ``stage_layers`` are not layers of the model.
 
     >>> from sartor.hardware.cluster_catalog import load_cluster
     >>> from sartor.model.zoo import load_model
@@ -68,7 +68,7 @@ def every_stage(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Stage
 
 
 def fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Bools:
-    """Whether the fullest device's bytes are within its memory: a bool or an array over plans."""
+    """Whether the fullest device fits in its memory: a bool or an array over plans."""
     inside = np.asarray(footprint(job, plan, cluster).device_bytes) <= usable_bytes(cluster)
     return inside if inside.ndim else bool(inside)
 
@@ -103,8 +103,8 @@ _FIELDS = (
 
 
 def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
-    """What depends on microbatches and what does not, each computed once for its own distinct rows of plans, pipeline
-    by pipeline (pp, virtual_stages)."""
+    """Bytes that depend on microbatches and bytes that do not, each computed once for its own distinct rows of plans,
+    separately for every (pp, virtual_stages)."""
     d = flat.dims
     is_v = is_v_shaped(flat.schedule, d.pp, flat.virtual_stages)
     ways, pipeline = distinct_rows([d.pp, flat.virtual_stages, is_v.astype(np.int64)])
@@ -142,13 +142,13 @@ Record = TypeVar("Record", KeptBytes, HeldBytes)
 
 
 def _beside(of_pipelines: list[Record]) -> Record:
-    """The plans of all pipelines beside each other; those of fewer distinct ranks are filled up with nothing."""
+    """The plans of all pipelines side by side; pipelines with fewer distinct ranks are padded with zeros."""
     names = of_pipelines[0].__dataclass_fields__
     return type(of_pipelines[0])(**{n: side_by_side([getattr(each, n) for each in of_pipelines]) for n in names})
 
 
 def _kept_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
-    """Plans of distinct rows, as far as `kept_bytes` reads them."""
+    """The distinct rows as plans with the fields that `kept_bytes` reads."""
     which, tp, cp, ep, size, sequence, count, schedule, recompute, layers = rows
     return TrainingPlan(
         dims=ParallelDims(
@@ -167,7 +167,7 @@ def _kept_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
 
 
 def _held_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
-    """Plans of distinct rows, as far as `held_bytes` reads them."""
+    """The distinct rows as plans with the fields that `held_bytes` reads."""
     which, tp, cp, ep, dp, zero, group, offload = rows
     return TrainingPlan(
         dims=ParallelDims(tp=tp, pp=ways[0][which], dp=dp, cp=cp, ep=ep),
@@ -188,7 +188,7 @@ def _take(flat: TrainingPlan, where: slice) -> TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class _Tables:
-    """Bytes [devices, rows] of the distinct ranks of every pipeline, and which rows every plan has."""
+    """Bytes [devices, rows] of the distinct ranks of every pipeline, and the row indices of every plan."""
 
     job: TrainingJob
     cluster: Cluster
@@ -197,7 +197,7 @@ class _Tables:
     device: IntArray
     """[devices, pipelines]: their ranks."""
     real: BoolArray
-    """[devices, kept rows]: whether the pipeline has so many distinct ranks."""
+    """[devices, kept rows]: False for padding (pipelines with fewer distinct ranks)."""
     pipeline: IntArray
     kept_at: IntArray
     held_at: IntArray
@@ -212,16 +212,16 @@ class _Tables:
 
     @cached_property
     def passing(self) -> tuple[Any, Any]:
-        """Activations and temporaries, by both kinds of rows."""
+        """Activations and temporaries, by kept rows and by held rows."""
         return self.stash + self.peak, self.held.gathered + self.held.placeholders
 
     @cached_property
     def base(self) -> tuple[Any, Any]:
-        """States and buffers; a rank that is not there is never the fullest."""
+        """States and buffers; padded ranks get -inf, so they are never the fullest."""
         return np.where(self.real, self.kept.moving, -np.inf), self.held.states + self.held.buckets
 
     def fullest(self, plans: slice) -> FloatArray:
-        """Rows of `_PARTS` of the device with most bytes, for some plans."""
+        """The `_PARTS` [parts, plans] of the device that holds most, for some plans."""
         k, h, held = self.kept_at[plans], self.held_at[plans], self.held
         base, passing = (a.take(k, axis=1) + b.take(h, axis=1) for a, b in (self.base, self.passing))
         step = held.step_peak.take(h, axis=1) if held.step_peak.any() else np.zeros(1)
@@ -259,7 +259,7 @@ class _Tables:
 
 
 def _largest(values: FloatArray) -> IntArray:
-    """Which row is largest, the first of equal ones; rows are few."""
+    """Index of the largest row per column, the first of equal ones; there are few rows."""
     most, best = np.zeros(values.shape[1], dtype=np.int64), values[0]
     for r in range(1, len(values)):
         most = np.where(values[r] > best, r, most)

@@ -1,4 +1,4 @@
-"""What failures and checkpoints take from a run, from rates that were published."""
+"""Time that a run loses to failures and checkpoints, from published rates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ H100."""
 RESTART_S = 600.0
 """MegaScale (Jiang et al. 2024, arXiv 2402.15627, sec. 6.3): failures found and diagnosed in less than 10 minutes."""
 STORED_BYTES_PER_S = 2e12 / 16_384
-"""Of one device into storage: Llama 3 (sec. 3.3.1), 2 TB/s sustained for 16,384 devices."""
+"""Checkpoint bandwidth per device: Llama 3 (sec. 3.3.1), 2 TB/s sustained for 16,384 devices."""
 STATE_BYTES = {Optimizer.ADAM: 14, Optimizer.MUON: 10, Optimizer.SGD: 10}
-"""Of a checkpoint per parameter: 16-bit weights, fp32 master weights, and the optimizer's fp32 moments."""
+"""Checkpoint bytes per parameter: 16-bit weights, fp32 master weights, and the optimizer's fp32 moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Share of a run's time that is training steps which last. The checkpoint interval is the one that loses least."""
+    """Share of a run's time spent on training steps that are not lost, at the checkpoint interval that loses least."""
 
     share: float
     failure_every_s: float
@@ -32,8 +32,8 @@ class Goodput:
 
 
 def goodput(job: TrainingJob, num_devices: int) -> Goodput:
-    """Of a job on so many devices: time is lost while a checkpoint is stored, and with every failure to the restart and
-    the steps since the last checkpoint (Young 1974: save every sqrt(2 x save x time between failures))."""
+    """Goodput of a job on ``num_devices``: time is lost to saving checkpoints, and with each failure to the restart and
+    to the steps since the last checkpoint (Young 1974: save every sqrt(2 x save x time between failures))."""
     between_s = DEVICE_HOURS_PER_FAILURE * 3600 / num_devices
     stored = float(count_params(job.shape).total) * STATE_BYTES[job.optimizer]
     save_s = stored / (STORED_BYTES_PER_S * num_devices)

@@ -25,11 +25,11 @@ CONTEXT_BYTES: Mapping[str, float] = {
     "hopper": 1.1e9,
     "blackwell": 1.3e9,
 }
-"""CUDA context with the kernels of PyTorch, cuBLAS and cuDNN loaded, by generation (recalled: nvidia-smi over
-``torch.cuda.memory_reserved`` of a fresh process that has run a matrix product, CUDA 11-12)."""
+"""CUDA context with the kernels of PyTorch, cuBLAS and cuDNN loaded, by generation (recalled: nvidia-smi minus
+``torch.cuda.memory_reserved`` of a fresh process that has run a matrix multiplication, CUDA 11-12)."""
 
 OTHER_CONTEXT_BYTES = 0.8e9
-"""Of GPUs not listed (ROCm: recalled)."""
+"""Context of GPUs not listed (ROCm: recalled)."""
 TPU_CONTEXT_BYTES = 0.3e9
 """Reserved by the TPU runtime (recalled)."""
 COMMUNICATOR_BYTES = 0.3e9
@@ -45,7 +45,7 @@ class HeldBytes:
     grads: FloatArray
     optimizer: FloatArray
     step_peak: FloatArray
-    """What the optimizer's step needs beside states and buffers, when no activations are kept."""
+    """Extra bytes of the optimizer step, when no activations are kept."""
     gathered: FloatArray
     """Whole weights and gradients of layers that ZeRO 3 shards."""
     placeholders: FloatArray
@@ -64,7 +64,7 @@ Params = list[tuple[Block, BlockParams]]
 
 
 def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> HeldBytes:
-    """Of pipeline ranks that hold ``held`` [devices, blocks]; ``plan`` is of flat arrays whose pp are all the same."""
+    """Bytes of pipeline ranks that hold ``held`` [devices, blocks]; ``plan`` has flat arrays with a single pp."""
     shape = (len(held), len(plan.zero_stage))  # type: ignore[arg-type]
     habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
     return HeldBytes(
@@ -85,7 +85,7 @@ def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
 
 
 def params_at(params: Params, index: Any) -> Params:
-    """Of some plans."""
+    """The parameters of some plans."""
     return [(b, BlockParams(dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
 
 
@@ -107,8 +107,8 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held
 
 
 def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Floats, Floats, Floats]:
-    """Parameters of devices [devices, plans]: in layers, outside of them, in experts. ``copies_table``: the head has a
-    copy of a tied embedding table."""
+    """Parameters of devices [devices, plans]: in layers, outside of them, in experts. ``copies_table``: the head has
+    its own copy of a tied embedding table."""
     layers: Floats = 0.0
     outer: Floats = 0.0
     experts: Floats = 0.0
@@ -124,7 +124,7 @@ def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Floats
 
 
 def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> FloatArray:
-    """Parameters of the largest kind of layer on every device, all its experts or one."""
+    """Parameters of the largest kind of layer on every device, with all its experts or one."""
     best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
     for i, (block, own) in enumerate(params):
         if block.layer is None:
@@ -138,8 +138,8 @@ def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_exper
 
 
 def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
-    """ZeRO 3: whole weights of the layers at work, a layer's whole gradients in 16 bits and, while they are reduced, in
-    the reduction's type, and tables of embedding and head, which stay gathered."""
+    """ZeRO 3: gathered weights of the active layers, one layer's full gradients in 16 bits and, during reduction, in
+    the reduction's type, and the tables of embedding and head, which stay gathered."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
     if not is_3.any():
         return np.zeros((len(held), is_3.size))
@@ -159,7 +159,7 @@ def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: In
 
 
 def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Floats:
-    """Context with libraries, and NCCL's buffers for every group a device belongs to."""
+    """CUDA context with libraries, and NCCL's buffers for every group a device belongs to."""
     d = plan.dims
     if gpu.accelerator is not None:
         return np.asarray(0.0)

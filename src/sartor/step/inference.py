@@ -1,4 +1,4 @@
-"""Memory of a device that serves a model: weights, key/value cache, the operators at work; and what would fit."""
+"""Memory of a device that serves a model: weights, key/value cache, activations; and what would fit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from sartor.step.stage_bytes import usable_of
 from sartor.units import ceil_div
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
-"""Tensor-parallel degrees that are tried for a model that does not fit."""
+"""Tensor-parallel degrees tried for a model that does not fit."""
 
 MANY = 1 << 20
-"""Sequences beyond which nobody asks how many more fit."""
+"""Upper limit of the search for how many sequences fit."""
 
 STATE_BYTES = 4.0
 """Per element of a state-space layer's state, which is kept in fp32 (Mamba-2's released inference code)."""
@@ -39,7 +39,7 @@ class InferenceMemory:
 
     param_bytes: float
     kv_cache_bytes: float
-    """Keys and values of all sequences: their context and the tokens at work."""
+    """Keys and values of all sequences: their context and the new tokens."""
     workspace_bytes: float
     """The residual stream, and the inputs and outputs of the largest operator."""
     context_bytes: float
@@ -64,22 +64,22 @@ class InferenceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What a pass of inference is judged by, beside its time."""
+    """How an inference pass is judged, besides its time."""
 
     memory: InferenceMemory
     would_fit: tuple[Mapping[str, int | str], ...]
-    """Where it does not fit: changes with each of which it would, the best first."""
+    """If it does not fit: changes each of which makes it fit, best first."""
     most_sequences: int
-    """Of this length that fit at once."""
+    """Most sequences of this length that fit at once."""
     bandwidth_utilization: float
     knee: int | None
-    """Of decoding: sequences from which GEMMs are bound by compute."""
+    """For decoding: number of sequences from which GEMMs are compute-bound."""
 
 
 def serving(
     estimate: Estimate, workload: Workload, dims: ParallelDims, calibration: Calibration | None, headroom: float = 0.0
 ) -> Serving:
-    """Of a priced pass of inference; ``headroom`` is the share of the memory that stays free."""
+    """`Serving` of a priced inference pass; ``headroom`` is the share of memory to leave free."""
     gpu = estimate.device
     memory = inference_memory(workload, dims, gpu, estimate.graph, headroom)
     return Serving(
@@ -94,7 +94,7 @@ def serving(
 def inference_memory(
     workload: Workload, dims: ParallelDims, gpu: Gpu, graph: OperatorGraph | None = None, headroom: float = 0.0
 ) -> InferenceMemory:
-    """Of one pass of inference; ``graph`` is that pass's, where it is known already."""
+    """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
     graph = lower(workload, dims) if graph is None else graph
     element = _wide(workload.dtype).bytes
     each = kv_cache_bytes(workload.shape, int(workload.kv_len), int(dims.tp), element) / int(dims.pp)
@@ -109,7 +109,7 @@ def inference_memory(
 
 
 def served_bytes(workload: Workload, dims: ParallelDims) -> float:
-    """What a device of a chip's own runtime holds: weights, key/value cache, the operators at work."""
+    """Bytes of weights, key/value cache and activations on one device of a chip with its own runtime."""
     element = _wide(workload.dtype).bytes
     cache = kv_cache_bytes(workload.shape, int(workload.kv_len), int(dims.tp), element)
     weights = weight_bytes(workload.shape, dims, workload.dtype)
@@ -117,7 +117,7 @@ def served_bytes(workload: Workload, dims: ParallelDims) -> float:
 
 
 def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> float:
-    """Of one device: matrices in layers in ``dtype``, tables and the head in 16 bits at least."""
+    """Weight bytes of one device: matrices in layers in ``dtype``, tables and the head in at least 16 bits."""
     counts = count_params(shape)
     tables = float(counts.embedding) + (0.0 if shape.tied_embeddings else float(counts.lm_head))
     experts = float(counts.routed_expert)
@@ -128,7 +128,7 @@ def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> f
 
 def kv_cache_bytes(shape: TransformerShape, tokens: int, tp: int, element: float) -> float:
     """One sequence's cache on one of ``tp`` devices: layers with a window keep the window, latent attention keeps the
-    latent on every device, state-space layers keep their state whatever the length."""
+    latent on every device, state-space layers keep a state of fixed size."""
     runs = (run for stack in shape.stacks if stack.is_text for run in stack.runs)
     return sum(float(run.count) * _cached(mixer, tokens, tp, element) for run in runs for mixer in run.layer.mixers)
 
@@ -150,14 +150,14 @@ def _cached(
 
 
 def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> float:
-    """The residual stream with its copy before the norm, and the largest operator's activations."""
+    """The residual stream with its copy before the norm, and the activations of the largest GEMM."""
     stream = 2.0 * float(workload.tokens) * float(workload.shape.hidden_size) * element
     gemms = (op for op in graph.operators if isinstance(op, Gemm))
     return stream + max((float(op.batch * op.m * (op.n + op.k)) * element for op in gemms), default=0.0)
 
 
 def _wide(dtype: DType) -> DType:
-    """Of what 8- and 4-bit serving keeps in 16 bits: tables, activations, the cache."""
+    """The type of what 8- and 4-bit serving keeps in 16 bits: tables, activations, the cache."""
     return dtype if dtype.bytes >= 2 else DType.BF16
 
 
@@ -178,8 +178,8 @@ def most_sequences(workload: Workload, dims: ParallelDims, gpu: Gpu, headroom: f
 def would_fit(
     workload: Workload, dims: ParallelDims, gpu: Gpu, headroom: float = 0.0
 ) -> tuple[Mapping[str, int | str], ...]:
-    """Changes with which a pass fits: the fewest devices that hold it whole; else the split that holds most sequences
-    per device, with as many; and the most sequences that fit as it is split."""
+    """Changes with which a pass fits: the fewest devices that hold it as it is; else the split that holds most
+    sequences per device, with that many sequences; and the most sequences that fit with the current split."""
     asked, here = int(workload.microbatch_size), most_sequences(workload, dims, gpu, headroom)
     fewer: list[Mapping[str, int | str]] = [{"microbatch_size": here}] if here else []
     wider = [("tp", n) for n in WIDTHS if n > int(dims.tp)]
@@ -200,12 +200,12 @@ def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int, head
     return inference_memory(replace(workload, microbatch_size=sequences), dims, gpu, headroom=headroom).fits
 
 
-# -- what serving is judged by ---------------------------------------------------------------------------------------
+# -- serving metrics -----------------------------------------------------------------------------------------------
 
 
 def bandwidth_utilization(estimate: Estimate) -> float:
-    """Bytes that the operators move by design, per second over the peak bandwidth (above 1 where the L2 cache keeps
-    some of them)."""
+    """Bytes that the operators move per second, over the peak bandwidth (above 1 if the L2 cache keeps some of
+    them)."""
     operators = (op for op in estimate.graph.operators if not isinstance(op, Collective))
     moved = sum(float(op.bytes_moved) * float(op.count) for op in operators)
     return moved / float(estimate.time_s) / estimate.device.hbm_bytes_per_s
@@ -214,8 +214,8 @@ def bandwidth_utilization(estimate: Estimate) -> float:
 def knee_sequences(
     workload: Workload, dims: ParallelDims, gpu: Gpu, calibration: Calibration | None = None
 ) -> int | None:
-    """The fewest sequences at which decoding's GEMMs are bound by compute instead of by reading weights: further ones
-    no longer come almost free. None where that is beyond 16,384 sequences."""
+    """The fewest sequences at which decoding's GEMMs become compute-bound instead of bound by reading weights: beyond
+    it, further sequences are no longer almost free. None if that is beyond 16,384 sequences."""
     if workload.phase is not Phase.DECODE or workload.shape.traced is not None:
         return None
     batch = np.unique(np.geomspace(1, 16384, 113).round().astype(np.int64))

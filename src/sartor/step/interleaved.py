@@ -1,7 +1,7 @@
-"""Longest paths through interleaved 1F1B with unequal chunks, for many durations of its tasks at once.
+"""Longest paths through interleaved 1F1B with unequal chunks, for many task durations at once.
 
-Every device works through its tasks in the order of `orders`; in each round of a loop all devices whose next task has
-what it needs do it, under all durations together. What `simulation` finds task by task for one, this finds for many.
+Every device works through its tasks in the order of `orders`; each round of a loop runs the next task of every device
+that has its inputs, under all durations at once. `simulation` does the same task by task for one set of durations.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 
 class LongestPaths(NamedTuple):
-    """The makespan [n] of a pipeline under each of n durations, and how often each kind of task lies on its longest
-    path [n, 2, pp, v]: forward and backward, device, chunk."""
+    """Makespan [n] of a pipeline under each of n durations, and how often each kind of task is on its longest path [n,
+    2, pp, v]: forward and backward, device, chunk."""
 
     makespan_s: FloatArray
     tasks: IntArray
 
 
 def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: int) -> LongestPaths:
-    """Of ``microbatches`` (a multiple of pp) through chunks that take so long [n, pp, v]."""
+    """Longest paths of ``microbatches`` (a multiple of pp) through chunks with these durations [n, pp, v]."""
     count, pp, virtual = forward_s.shape
     of = _tasks(pp, virtual, microbatches)
     seconds = np.stack([forward_s, backward_s]).reshape(2, count, -1).swapaxes(1, 2).reshape(-1, count)
-    ends = np.zeros((of.kind.size + 1, count))  # the last: what needs nothing
+    ends = np.zeros((of.kind.size + 1, count))  # the last entry: no input needed
     waited = np.zeros((of.kind.size, count), dtype=bool)
     known = np.zeros(len(ends), dtype=bool)
     known[-1] = True
@@ -49,7 +49,7 @@ def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: i
 
 
 def _backwards(of: _Tasks, last: IntArray, waited: BoolArray, kinds: int) -> IntArray:
-    """Kinds of task on the path that ends in ``last`` [n], counted."""
+    """Count tasks of each kind on the path that ends in ``last`` [n]."""
     columns = np.arange(last.size)
     passed = np.zeros((last.size, kinds), dtype=np.int64)
     task = last
@@ -66,11 +66,11 @@ class _Tasks(NamedTuple):
     order: IntArray
     """[pp, 2 m v]: every device's tasks, first to last."""
     before: IntArray
-    """The task its device does before each."""
+    """The task that the same device runs before each."""
     needs: IntArray
-    """The task of another device that must have ended before each."""
+    """The task of another device that must end before each."""
     kind: IntArray
-    """Of each: forward or backward, of which device's which chunk."""
+    """Kind of each task: forward or backward, device, chunk."""
 
 
 @lru_cache(maxsize=64)
@@ -93,7 +93,7 @@ def _tasks(pp: int, virtual: int, microbatches: int) -> _Tasks:
 
 
 def _alternating(pp: int, virtual: int, microbatches: int) -> tuple[Floats, Floats]:
-    """Of every device's tasks in order [pp, 2 m v]: which are backward, and the how manyth of their direction."""
+    """For every device's tasks in order [pp, 2 m v]: whether it is a backward, and its index among its direction."""
     warm = np.array([[warmup_chunks(d, pp, virtual, microbatches)] for d in range(pp)])
     count = microbatches * virtual
     k = np.arange(2 * count)

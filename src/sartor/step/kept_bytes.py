@@ -1,4 +1,4 @@
-"""What a pipeline rank keeps of its microbatches for backward, and what their peak needs beside that."""
+"""What a pipeline rank keeps of its microbatches for backward, and the extra bytes at their peak."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from sartor.step.states import weight_bytes
 from sartor.units import Array, FloatArray, Floats, IntArray, Ints, ceil_div
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
-"""cuBLAS workspaces held in the allocator: 32 MiB for PyTorch and as much for Transformer Engine from Hopper on
-(recalled)."""
+"""cuBLAS workspaces held in the allocator: 32 MiB each for PyTorch and Transformer Engine from Hopper on (recalled)."""
 OTHER_WORKSPACE_BYTES = 13e6
-"""8.1 MiB of PyTorch's cuBLAS and 4 MiB of Transformer Engine's, before Hopper (recalled)."""
+"""Workspaces before Hopper: 8.1 MiB for PyTorch's cuBLAS and 4 MiB for Transformer Engine (recalled)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +32,18 @@ class KeptBytes:
     layers_kept: FloatArray
     """Activations of layers, all microbatches in flight."""
     head_kept: FloatArray
-    """Of the final norm and the loss."""
+    """Kept by the final norm and the loss."""
     layer_peak: FloatArray
-    """Backward of the fullest layer, with what is computed again for it, less what the loss has freed by then."""
+    """Backward of the largest layer, with recomputed activations, less what the loss has freed by then."""
     head_peak: FloatArray
-    """Logits and their gradients, beyond what of them is kept."""
+    """Logits and their gradients, beyond the kept part."""
     moving: FloatArray
     """Transfers between stages, the head's input gathered over tensor ranks, workspaces of libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Microbatch:
-    """What one microbatch is on a device, for every plan: rows, and what a layer of each block keeps and needs."""
+    """One microbatch on one device, for every plan: rows, and the activations of one layer of each block."""
 
     blocks: tuple[Block, ...]
     activations: tuple[Activations | None, ...]
@@ -55,7 +54,7 @@ class Microbatch:
     """Parameters of the head with its table."""
 
     def at(self, index: object) -> Microbatch:
-        """Of some plans."""
+        """The entries of some plans."""
         return replace(
             self,
             activations=tuple(None if a is None else _taken(a, index) for a in self.activations),
@@ -92,8 +91,8 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
 def kept_bytes(
     job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, counts: IntArray, device: IntArray
 ) -> KeptBytes:
-    """Of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks]; ``plan`` is of flat arrays whose
-    pp and virtual stages are all the same."""
+    """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks]; ``plan`` has flat arrays
+    with a single pp and number of virtual stages."""
     pp, held = int(plan.dims.pp[0]), counts.sum(axis=1)  # type: ignore[index]
     if job.trainer.lockstep:
         return _kept_in_lockstep(job, plan, of, pp, held, device)
@@ -115,8 +114,8 @@ def kept_bytes(
 def _kept_in_lockstep(
     job: TrainingJob, plan: TrainingPlan, of: Microbatch, pp: int, held: IntArray, device: IntArray
 ) -> KeptBytes:
-    """A stage keeps the activations of the microbatch it works on, and of every other one in flight all of them, or
-    under recomputation what entered the stage."""
+    """A stage keeps all activations of its current microbatch, and of every other one in flight all of them or, under
+    full recomputation, the stage's input."""
     each = np.stack([block_stash(job, of.rows, block, of.logits) + 0.0 * of.logits for block in of.blocks])
     activations = summed(held, each)
     entering = np.where(device == 0, 0.0, 1.0)[:, None] * boundary_bytes(job, of.rows)
@@ -129,7 +128,7 @@ def _kept_in_lockstep(
 def _layers(
     job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Floats
 ) -> tuple[FloatArray, FloatArray]:
-    """Activations that layers keep, and the peak of one layer's backward with what it computes again."""
+    """Activations that layers keep, and the peak of one layer's backward with its recomputed activations."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
     share = _recomputed_share(plan, of, counts)
     by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.trainer.checkpoints_operators
@@ -156,36 +155,36 @@ def _layers(
 
 SPLIT = tuple(int(schedule) for schedule in PipelineSchedule if schedule.splits)
 STAY = 2
-"""Layers whose activations are on the device all the same: of the last ones, which backward wants at once, or of one
-that is in use and one that is on its way back (Megatron-Core keeps the last groups; how many is assumed)."""
+"""Layers whose activations stay on the device despite offloading: the last ones, needed first in backward, or one in
+use and one on its way back (Megatron-Core keeps the last groups; the number is assumed)."""
 
 
 def moved_bytes(job: TrainingJob, act: Activations) -> tuple[Floats, Floats, Floats]:
-    """Bytes of a block and microbatch that are moved, by what is recomputed."""
+    """Offloaded bytes of a block and microbatch: without recomputation, with selective, with full."""
     inputs = act.inputs if OffloadModule.LAYER_INPUT in job.offload_modules else 0
     return act.whole_offloaded, act.selective_offloaded, inputs
 
 
 def share_moved(job: TrainingJob, layers: Floats) -> Floats:
-    """Share of a device's ``layers`` whose activations are moved."""
+    """Share of a device's ``layers`` whose activations are offloaded."""
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
 def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Array) -> FloatArray:
-    """What a chunk sent on, held until its gradient comes back: of all chunks but the model's last."""
+    """Chunk outputs held until their gradient comes back, for all chunks but the model's last."""
     sent = flying.sum(axis=2) - np.where(device == pp - 1, 1, 0)[:, None] * flying[:, :, -1]
     held: FloatArray = sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide)
     return held
 
 
 def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> Floats:
-    """Share of a device's layers that full recomputation computes again [devices, plans]."""
+    """Share of a device's layers that full recomputation recomputes [devices, plans]."""
     wanted = np.asarray(plan.recompute_layers)
     return np.where(wanted < 0, 1.0, np.minimum(wanted / _layers_of(of, counts), 1.0))
 
 
 def _layers_of(of: Microbatch, counts: IntArray) -> IntArray:
-    """Layers of every device [devices, 1]."""
+    """Number of layers on every device [devices, 1]."""
     is_layer = np.array([act is not None for act in of.activations])
     layers: IntArray = np.maximum(counts[:, :, is_layer].sum(axis=(1, 2)), 1)[:, None]
     return layers
@@ -194,7 +193,7 @@ def _layers_of(of: Microbatch, counts: IntArray) -> IntArray:
 def _head(
     job: TrainingJob, plan: TrainingPlan, of: Microbatch, held: IntArray, flying: Array
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and what of the kept ones is
+    """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
     free when the last layer's backward begins: one microbatch's."""
     losses = held[:, [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=1)[:, None]
     rows, h, habits = of.rows, job.shape.hidden_size, job.trainer.habits
@@ -211,7 +210,7 @@ def _head(
 
 
 def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray) -> FloatArray:
-    """An activation and a gradient on their way between stages; the head's input gathered over tensor ranks; cuBLAS."""
+    """Transfers between stages (activation, gradient); the head's input gathered over tensor ranks; workspaces."""
     rows, h = of.rows, job.shape.hidden_size
     between = 2 * rows.outer * h * rows.wide if pp > 1 else 0.0
     head = np.minimum(held[:, [b.kind is BlockKind.HEAD for b in of.blocks]].sum(axis=1), 1)[:, None]
@@ -222,12 +221,12 @@ def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray)
 
 def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatches: Ints) -> Floats:
     """Microbatches whose forward has begun and whose backward (with a zero bubble: weight gradient) has not ended, on
-    rank ``device`` when it holds most: broadcast of the arguments' arrays with a last axis of ``virtual`` chunks.
+    rank ``device`` at its peak: broadcast of the arguments' arrays with a last axis of ``virtual`` chunks.
 
-    1F1B fills the pipeline: rank d holds pp - d (Narayanan et al. 2021, sec. 2.2); interleaved it has begun
-    2 (pp - d - 1) + (v - 1) pp + 1 passes through a chunk. ZB-H1 keeps back as many weight gradients as a rank has
-    devices before it, so every rank holds pp. GPipe holds all. In a V rank d holds 2 pp chunks' (Qi et al. 2024,
-    table 2), d + 1 of them of its second chunk, and one more with DualPipeV.
+    1F1B fills the pipeline: rank d holds pp - d (Narayanan et al. 2021, sec. 2.2); interleaved, it has begun 2 (pp - d
+    - 1) + (v - 1) pp + 1 passes through a chunk. In ZB-H1 a rank delays as many weight gradients as there are devices
+    before it, so every rank holds pp. GPipe holds all. In a V, rank d holds 2 pp chunk microbatches (Qi et al. 2024,
+    table 2), d + 1 of them in its second chunk, and DualPipeV holds one more.
     """
     m = np.asarray(microbatches)[..., None]
     d = np.asarray(device)[..., None]
@@ -236,7 +235,7 @@ def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatc
         steady = np.minimum(m, pp - d)
         whole = np.where(kind == PipelineSchedule.ZERO_BUBBLE, np.minimum(m, pp), steady)
         return np.where(kind == PipelineSchedule.GPIPE, m, whole)
-    late = np.where(kind == PipelineSchedule.ZERO_BUBBLE, d, 0)  # weight gradients kept back
+    late = np.where(kind == PipelineSchedule.ZERO_BUBBLE, d, 0)  # delayed weight gradients
     begun = np.minimum((pp - 1 - d) * 2 + (virtual - 1) * pp + 1 + late, m * virtual)
     rounds, rest = begun // (pp * virtual), begun % (pp * virtual)
     of_chunk = rounds * pp + np.clip(rest - np.arange(virtual) * pp, 0, pp)

@@ -1,12 +1,12 @@
 """A pipeline that advances in lockstep: the runtime that accelerator studies assume (PHAZE, sec. 4.3).
 
-Every slot lasts as long as the slowest stage takes for one microbatch, transfers waited for; replicas agree on the
-gradients of the first stage, which are complete last, and update it; nothing overlaps:
+Every slot lasts as long as the slowest stage needs for one microbatch, including transfers. Replicas all-reduce and
+update the first stage, which is complete last. Nothing overlaps:
 
     step = bottleneck * (m + S - 1) + all-reduce(gradients of the first stage) + update(parameters of the first stage)
 
-It is the recurrence whose best placement `sartor.placement` proves. With full recomputation a stage keeps what enters
-it and runs its forward again while the gradient arrives; the last stage goes straight back.
+`sartor.placement` proves the best placement for this formula. With full recomputation a stage keeps its input and runs
+its forward again while the gradient arrives; the last stage starts backward at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 WIDTH_BYTES = 2.0
-"""Of a weight, a gradient and an activation as they are multiplied and sent."""
+"""Bytes of a weight, a gradient and an activation in compute and transfers."""
 LOGIT_BYTES = 6.0
-"""Per logit: 16-bit logits and their probabilities in fp32, kept for the microbatch the last stage works on."""
+"""Per logit: 16-bit logits and their probabilities in fp32, kept for the last stage's current microbatch."""
 
 
 def lockstep_parts(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray) -> dict[str, FloatArray]:
-    """Parts of the pipeline's time of every way to work, and what stages of equal loads would save at most.
+    """Parts of the pipeline's time for every distinct work row, and the most that equal stage loads would save.
     ``transfer_s`` [W] is one microbatch's activation to the next stage."""
     rows, m = s.rows, work["microbatches"]
     f, b = s.forward_s, s.returned_s()

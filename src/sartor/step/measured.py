@@ -1,4 +1,4 @@
-"""What a real run showed of its steady steps: what predictions are held against."""
+"""Measurements of a real run's steady steps, to compare predictions with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """Medians over the steady steps of one run; NaN where nobody measured it."""
+    """Medians over the steady steps of one run; NaN if not measured."""
 
     step_s: float
     spread: float = 0.0
@@ -16,12 +16,12 @@ class MeasuredRun:
     num_steps: int = 0
     """Steady steps."""
     warm_up: int = 0
-    """Steps left out before them."""
+    """Steps skipped before them."""
     tokens_per_s: float = math.nan
     """Of the whole job."""
     flops_per_s: float = math.nan
     """Per GPU, as the trainer counts FLOPs."""
     allocated_bytes: float = math.nan
-    """Peak of the allocator's tensors on the device that says so."""
+    """Peak of allocated tensors on the reporting device."""
     reserved_bytes: float = math.nan
-    """Peak of what its allocator held."""
+    """Peak memory reserved by its allocator."""

@@ -1,7 +1,7 @@
-"""Pipelines over pools of different devices: stages fill the pools in order, each runs at its own pool's pace.
+"""Pipelines over pools of different devices: stages fill the pools in order, and each runs at the speed of its pool.
 
-Tensor, context and data ranks of a stage stand side by side, so a stage lies in one pool; one that straddles two runs
-at the pace of the slower.
+The tensor, context and data ranks of a stage are adjacent, so a stage is in one pool; one that straddles two pools runs
+at the speed of the slower.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sartor.units import FloatArray, IntArray
 
 
 def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
-    """Each pool as a cluster of its own. ``InputError`` where one of several does not say how many devices it has."""
+    """Each pool as its own cluster. Raises ``InputError`` if one of several pools has no ``num_devices``."""
     if not cluster.others:
         return (cluster,)
     for pool in cluster.pools:
@@ -37,12 +37,12 @@ def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
 
 
 def known_of(pool: Cluster, calibration: Calibration | None) -> Calibration | None:
-    """A calibration of one's own where it is of the pool's device."""
+    """The user's calibration if it is for the pool's device, else None."""
     return calibration if calibration is not None and calibration.gpu == pool.gpu.name else None
 
 
 def devices_of_pools(pools: Sequence[Cluster], num_devices: int) -> list[int]:
-    """How many of ``num_devices`` stand in each pool, filled in order."""
+    """How many of ``num_devices`` are in each pool, filled in order."""
     if len(pools) == 1:
         return [num_devices]
     ends = np.minimum(np.cumsum([pool.num_devices for pool in pools]), num_devices)
@@ -51,13 +51,13 @@ def devices_of_pools(pools: Sequence[Cluster], num_devices: int) -> list[int]:
 
 
 def mean_peak_flops_per_s(pools: Sequence[Cluster], dtype: DType, num_devices: int) -> float:
-    """Dense peak of a device, over the devices of all pools that are used."""
+    """Mean dense peak per device over the devices used."""
     counts = devices_of_pools(pools, num_devices)
     return sum(peak_flops_per_s(p.gpu, dtype) * n for p, n in zip(pools, counts, strict=True)) / sum(counts)
 
 
 def pools_of_stages(pools: Sequence[Cluster], job: TrainingJob, pp: int, devices_per_stage: int) -> IntArray:
-    """Which pool each of ``pp`` stages stands in. ``InputError`` where the pools have too few devices."""
+    """Index of the pool of each of ``pp`` stages. Raises ``InputError`` if the pools have too few devices."""
     if len(pools) == 1:
         return np.zeros(pp, dtype=np.int64)
     ends = np.cumsum([pool.num_devices for pool in pools])
@@ -79,7 +79,7 @@ def stage_seconds(tables: Sequence[PlanTables], rows: StageRows, work: dict[str,
 
 
 def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArray) -> StageExchange:
-    """What replicas of distinct stages exchange, each within its own pool."""
+    """Gradient and parameter exchange of distinct stages, each within its own pool."""
     found = [stage_exchange(t, rows, structure) for t in tables]
     if len(found) == 1:
         return found[0]
@@ -89,7 +89,7 @@ def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArr
 
 
 def _own(of_pools: Sequence[FloatArray], rows: StageRows) -> FloatArray:
-    """Rows taken from the pools they stand in."""
+    """For each row, the values of its pool."""
     stacked: FloatArray = np.stack(of_pools)[rows.pool, np.arange(rows.pool.size)]
     return stacked
 
@@ -116,7 +116,7 @@ class _MixedSeconds(StageSeconds):
         return np.concatenate([each.blocks_s() for each in self.of_pools])
 
     def evened_s(self, busy: FloatArray) -> Any:
-        """All work at the first pool's pace, over stages that each do as much more of it as their pool is faster."""
+        """Load per stage if work were divided ideally: each stage gets work in proportion to the speed of its pool."""
         alone = [s.forward_s + s.backward_s + s.wgrad_s for s in self.of_pools]
         faster = np.stack([(alone[0] / np.maximum(each, 1e-30)).max(axis=0) for each in alone])
         return self.rows.times @ alone[0] / (self.rows.times @ faster[self.rows.pool])

@@ -1,8 +1,8 @@
-"""Activations that wait for backward in host memory: seconds on the host link, and what of them stays on the device.
+"""Activation offloading to host memory: seconds on the host link, and how much of them is exposed.
 
-A layer's share goes out while the layers after it run forward, and comes back while the layers after it run backward
-(Megatron-Core's fine_grained_activation_offload.py copies on streams of their own, both ways at once; as of 2026-11).
-So a step sees what of a layer's copy is longer than a layer's compute.
+A layer's activations are copied out while the next layers run forward, and copied back while later layers run backward
+(Megatron-Core's fine_grained_activation_offload.py uses separate copy streams, both ways at once; as of 2026-11). So a
+step sees only the part of a layer's copy that exceeds a layer's compute.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sartor.units import FloatArray, Floats
 
 
 def host_bytes_per_s(cluster: Cluster) -> float:
-    """One way between a device and its host: the link, or the device's share of the host's memory."""
+    """Bandwidth between a device and its host, one way: the link, or the device's share of host memory bandwidth."""
     return min(cluster.host_link_bytes_per_s, cluster.host_memory_bytes_per_s)
 
 
 def offload_seconds(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> FloatArray | None:
-    """One way over the host link, of one microbatch through each block [recomputations, blocks, distinct rows]; None
-    where nothing is moved."""
+    """Seconds one way over the host link for one microbatch through each block [recomputations, blocks, distinct rows];
+    None if nothing is offloaded."""
     if not job.offload_modules:
         return None
     dims = ParallelDims(

@@ -25,10 +25,10 @@ CLIP_BYTES = 12.0
 """fp32 gradient read for its norm, read and written to be scaled."""
 
 NEWTON_SCHULZ_STEPS = 5
-"""Of Muon (Jordan et al. 2024)."""
+"""For Muon (Jordan et al. 2024)."""
 
 NEWTON_SCHULZ_RATE = 0.5
-"""Share of the 16-bit peak its products reach (assumed)."""
+"""Share of the 16-bit peak that its matrix multiplications reach (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class OptimizerLine:
     start_s: float
     s_per_param: float
     offload_s_per_param: float
-    """Where states lie in host memory: gradients out and weights back over the host link, states at the host."""
+    """With states in host memory: gradients out and weights back over the host link, states updated by the host."""
 
     def seconds(self, params: Floats, offload: Bools = False) -> Any:
         each = np.where(offload, self.offload_s_per_param, self.s_per_param)
@@ -46,7 +46,7 @@ class OptimizerLine:
 
 
 def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration) -> OptimizerLine:
-    """The job's optimizer on one device of the cluster; nothing where weights are not trained."""
+    """The job's optimizer on one device of the cluster; zero if weights are frozen."""
     if not job.trains_weights:
         return OptimizerLine(start_s=0.0, s_per_param=0.0, offload_s_per_param=0.0)
     if cluster.gpu.accelerator is not None:
@@ -83,16 +83,16 @@ def chip_update_s_per_param(accelerator: Accelerator) -> Floats:
 
 
 def bytes_per_param(job: TrainingJob) -> float:
-    """fp32 gradient and weight and the moments read, weight and moments written, the kernels' copy written; the
-    gradient's norm and clipping."""
+    """Bytes moved per parameter: fp32 gradient, weight and moments read, weight and moments written, the low-precision
+    copy written; plus the gradient's norm and clipping."""
     moments = 2 if job.optimizer is Optimizer.ADAM else 1
     copy = weight_bytes(job) if weight_bytes(job) < 4 else 0.0
     return 4.0 * 3 + 2 * moments * job.moments_dtype.bytes + copy + CLIP_BYTES
 
 
 def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:
-    """Five times three products on every matrix: per parameter of an m x n one (m the smaller) 2 m (2 + m / n) FLOPs,
-    m taken to be the hidden size and n as large."""
+    """Seconds per parameter of Newton-Schulz: five iterations of three GEMMs on an m x n matrix (m <= n) take 2 m (2 +
+    m / n) FLOPs per parameter each; m and n are taken to be the hidden size."""
     if job.optimizer is not Optimizer.MUON:
         return 0.0
     flops = NEWTON_SCHULZ_STEPS * 6.0 * float(np.max(job.shape.hidden_size))
@@ -100,5 +100,5 @@ def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:
 
 
 def norm_s(num_devices: Ints, cluster: Cluster, calibration: Calibration) -> Any:
-    """All-reduce of the gradient norm's square over all devices: its latency."""
+    """Seconds of the all-reduce of the squared gradient norm over all devices: pure latency."""
     return network_time_s(CollectiveKind.ALL_REDUCE, 4.0, num_devices, 1, cluster, calibration).time_s

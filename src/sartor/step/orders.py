@@ -1,8 +1,8 @@
-"""The order in which every device of a pipeline takes up its microbatches, schedule by schedule.
+"""The order in which every device of a pipeline processes its microbatches, for each schedule.
 
-A task is forward (F), backward (B) or weight gradient (W, where the schedule splits it off) of one microbatch through
-one chunk of layers. Device ``d`` of ``pp`` holds chunks ``0 .. v - 1``; chunk ``c`` is the model's part ``c * pp + d``,
-or in a V the second one part ``2 pp - 1 - d``.
+A task is the forward (F), backward (B) or weight gradient (W, if the schedule splits it off) of one microbatch through
+one chunk of layers. Device ``d`` of ``pp`` holds chunks ``0 .. v - 1``; chunk ``c`` is part ``c * pp + d`` of the
+model. In a V, the second chunk is part ``2 pp - 1 - d``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sartor.model.training import PipelineSchedule
 class Work(StrEnum):
     FORWARD = "F"
     BACKWARD = "B"
-    """With ``WGRAD`` split off: what the stage before waits for."""
+    """With ``WGRAD`` split off: the input gradient, which the previous stage waits for."""
     WGRAD = "W"
 
 
@@ -29,7 +29,7 @@ class Task(NamedTuple):
 
 
 def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int, microbatches: int) -> list[Task]:
-    """Tasks of one device, first to last. ``InputError`` where the schedule has no order for these numbers."""
+    """Tasks of one device, first to last. Raises ``InputError`` if the schedule has no order for these numbers."""
     check_schedule(schedule, pp, virtual, microbatches)
     if schedule.is_v and pp == 1:
         schedule = PipelineSchedule.ZERO_BUBBLE
@@ -48,12 +48,12 @@ def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int,
 
 
 def part_of(schedule: PipelineSchedule, device: int, chunk: int, pp: int) -> int:
-    """Which part of the model a chunk is, counted from the input."""
+    """Index of the model part that a chunk is, counted from the input."""
     return 2 * pp - 1 - device if schedule.is_v and chunk else chunk * pp + device
 
 
 def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatches: int) -> None:
-    """``InputError`` where a schedule has no order for these numbers."""
+    """Raise ``InputError`` if a schedule has no order for these numbers."""
     if schedule.is_v and pp > 1 and virtual != 2:
         raise InputError("virtual_stages", virtual, f"the {schedule.word} schedule has two chunks per device", "2")
     if schedule.is_v and pp > 1 and microbatches < 2 * pp:
@@ -67,7 +67,7 @@ def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatch
 
 def warmup_chunks(device: int, pp: int, virtual: int, microbatches: int) -> int:
     """Forward tasks of a device before its first backward in interleaved 1F1B (Megatron-LM,
-    ``forward_backward_pipelining_with_interleaving``): two more for every device behind it, and all other chunks."""
+    ``forward_backward_pipelining_with_interleaving``): two per later device, plus pp for every chunk but one."""
     return min((pp - 1 - device) * 2 + (virtual - 1) * pp, microbatches * virtual)
 
 
@@ -93,8 +93,8 @@ def _alternate(forward: list[Task], backward: list[Task], warmup: int) -> list[T
 
 
 def _with_weight_gradients(tasks: list[Task], device: int) -> list[Task]:
-    """ZB-H1 (Qi et al. 2023, fig. 2): device d keeps d weight gradients back, which fill its wait at the end; PyTorch's
-    ScheduleInterleavedZeroBubble does the same with chunks."""
+    """ZB-H1 (Qi et al. 2023, fig. 2): device d delays d weight gradients, which fill its idle time at the end;
+    PyTorch's ScheduleInterleavedZeroBubble does the same with chunks."""
     out: list[Task] = []
     late: list[Task] = []
     for task in tasks:
@@ -106,7 +106,7 @@ def _with_weight_gradients(tasks: list[Task], device: int) -> list[Task]:
 
 
 class _Queue:
-    """Tasks of a device that holds two chunks of a V, each kind counted on by itself."""
+    """Tasks of a device that holds two chunks of a V, with a microbatch counter per kind of task."""
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
@@ -118,7 +118,7 @@ class _Queue:
             self._add(Work.FORWARD, chunk)
 
     def backward(self, *chunks: int, split: bool = False) -> None:
-        """With its weight gradient, or with that put off."""
+        """Backward, either with its weight gradient or (``split``) with it delayed."""
         for chunk in chunks:
             task = self._add(Work.BACKWARD, chunk)
             self.late.append(task._replace(work=Work.WGRAD))
@@ -126,7 +126,7 @@ class _Queue:
                 self.tasks.append(self.late.pop())
 
     def weights(self, most: int | None = None) -> None:
-        """Weight gradients put off, the oldest first."""
+        """Run delayed weight gradients, the oldest first."""
         some = self.late[:most]
         self.tasks += some
         del self.late[: len(some)]
@@ -165,8 +165,8 @@ def _zero_bubble_v(device: int, pp: int, microbatches: int) -> list[Task]:
 
 
 def _dual_pipe_v(device: int, pp: int, microbatches: int) -> list[Task]:
-    """As torch.distributed.pipelining.ScheduleDualPipeV orders it (PyTorch 2.9, recalled); a forward that runs beside a
-    backward is taken to run before it."""
+    """As torch.distributed.pipelining.ScheduleDualPipeV orders it (PyTorch 2.9, recalled); a forward that overlaps a
+    backward is assumed to run before it."""
     q, after = _Queue(), pp - device - 1
     q.forward(*[0] * (2 * after))
     for _ in range(device + 1):
@@ -184,7 +184,7 @@ def _dual_pipe_v(device: int, pp: int, microbatches: int) -> list[Task]:
         q.backward(1)
         q.forward(1)
         q.backward(0)
-    for k in range(device + 1):  # from the middle on weight gradients wait
+    for k in range(device + 1):  # weight gradients are delayed from the middle on
         half = (device + 1) // 2
         q.backward(1, split=k > half or (k == half and device % 2 == 1))
         q.backward(0, split=k >= half)

@@ -1,4 +1,4 @@
-"""The nouns of an attribution: parts of a run's time, and what a better run would not have spent."""
+"""Attribution of a run's time: its parts, and the losses that could be avoided."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sartor.operators import Attention, Gemm
 
 
 class PartKind(Enum):
-    """Where the time of a step goes; every instant belongs to one."""
+    """Where the time of a step goes; every instant is counted once."""
 
     MATMUL = "matmul"
     SLOW_COMPUTE = "slow_compute"
-    """Matrix multiplications and attention beyond the predicted time of their sizes."""
+    """Time of matrix multiplications and attention beyond the prediction for their sizes."""
     SHAPE = "shape"
-    """What a matrix multiplication loses by sizes that tensor cores or tiles do not divide."""
+    """Loss of a matrix multiplication with sizes that are not multiples of tensor-core or tile sizes."""
     TILES = "tiles"
-    """What matrix multiplications spend at the edges of part-filled tiles and waves, at predicted speed."""
+    """Loss of matrix multiplications in partly filled tiles and waves, at predicted speed."""
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
     EMBEDDING = "embedding"
@@ -28,13 +28,13 @@ class PartKind(Enum):
     RECOMPUTE = "recompute"
     OPTIMIZER = "optimizer"
     COMMUNICATION = "communication"
-    """Exposed: nothing computes beside it."""
+    """Exposed communication: no compute runs beside it."""
     BUBBLE = "bubble"
-    """Waiting for another pipeline stage: sends and receives beyond what their bytes take."""
+    """Waiting for another pipeline stage: sends and receives beyond their transfer time."""
     SLOW_LINK = "slow_link"
-    """Exposed, and beyond what the links allow."""
+    """Exposed communication beyond what the links need."""
     STRAGGLER = "straggler"
-    """Exposed, waiting for a rank that computes longer."""
+    """Exposed communication spent waiting for a slower rank."""
     COPIES = "copies"
     HOST_GAP = "host_gap"
     """Nothing runs: the device waits for the host."""
@@ -49,14 +49,14 @@ class TracePart:
     seconds: float
     evidence: tuple[str, ...] = ()
     fix: str = ""
-    """What to change, where the part is a loss."""
+    """What to change, if the part is a loss."""
     gain_s: float = 0.0
     """Seconds per step that the change would save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Kernels of one kind that run one after another, in seconds since their step began."""
+    """Consecutive kernels of one kind, in seconds since the start of their step."""
 
     lane: str
     """``compute`` or ``communication``; both may run at once."""
@@ -67,20 +67,20 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedKernels:
-    """All kernels of one operator and size: measured and predicted seconds of the whole span, and those with sizes
-    padded where they are ragged."""
+    """All kernels of one operator and size: measured and predicted seconds over the whole trace, and predicted seconds
+    with sizes padded to multiples."""
 
     operator: Gemm | Attention
     seconds: float
     predicted_s: float
     padded_s: float
     padded: str
-    """The padded size; empty where nothing is ragged."""
+    """The padded size; empty if no padding is needed."""
     count: int
     unfilled_s: float = 0.0
-    """Of ``predicted_s``, what part-filled tiles and waves take."""
+    """The part of ``predicted_s`` spent in partly filled tiles and waves."""
     log_sigma: float = 0.0
-    """Of the prediction."""
+    """Uncertainty of the prediction."""
     source: Source = Source.ANALYTIC
 
     @property

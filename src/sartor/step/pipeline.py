@@ -1,10 +1,10 @@
-"""Time of a pipeline in closed form, arrays of plans at once: 1F1B, interleaved 1F1B, ZB-H1, GPipe, and those in a V.
+"""Closed-form pipeline time for arrays of plans: 1F1B, interleaved 1F1B, ZB-H1, GPipe, and V-shaped schedules.
 
-A schedule's makespan is the longest path through its tasks. Every path goes down to some stage, lingers there, may
-visit the last stage and come back at its first and at its last microbatch, and returns; the largest of these few is
-the price. With equal stages it is the published formula, ``(m + p - 1) (f + b)`` for 1F1B (Narayanan et al. 2021,
-arXiv 2104.04473, sec. 2.2); with unequal ones it is exact for nearly all stage times and never above the simulation
-of `timeline`. docs/concepts/training-step.md derives the terms.
+A schedule's makespan is the longest path through its tasks. Every path goes down to some stage, stays there, may visit
+the last stage and come back for the first and for the last microbatch, and returns; the time is the longest of these
+few paths. With equal stages it is the published formula, ``(m + p - 1) (f + b)`` for 1F1B (Narayanan et al. 2021, arXiv
+2104.04473, sec. 2.2); with unequal ones it is exact for nearly all stage times and never above the simulation of
+`timeline`. docs/concepts/training-step.md derives the terms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PipelineWork:
     """Seconds of one microbatch on every distinct device [R, plans], all its chunks together.
 
     ``dgrad_s`` is backward without ``wgrad_s``. ``transfer_s`` [plans] is one activation (or its gradient) to the next
-    device; ``hidden_share`` of a chunk's forward may hide it where chunks interleave, None: the sender waits for it.
+    device; with interleaved chunks, ``hidden_share`` of a chunk's forward can hide it; None: the sender waits for it.
     """
 
     rows: StageRows
@@ -37,14 +37,14 @@ class PipelineWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTime:
-    """``time_s`` of all microbatches through all stages; its slowest row of devices is busy for ``busy_s`` of it."""
+    """``time_s`` of all microbatches through all stages; the slowest device is busy for ``busy_s`` of it."""
 
     time_s: FloatArray
     slowest: npt.NDArray[np.intp]
     busy_s: FloatArray
-    """Of the slowest row: forward and backward of all microbatches, transfers not counted."""
+    """Busy time of the slowest row: forward and backward of all microbatches, without transfers."""
     transfer_s: FloatArray
-    """What transfers add."""
+    """Seconds added by transfers."""
 
     @property
     def bubble_s(self) -> FloatArray:
@@ -65,7 +65,7 @@ def pipeline_time(work: PipelineWork, num_microbatches: Ints, schedule: Ints) ->
 
 
 def _transfers(work: PipelineWork, m: Ints, schedule: Ints, without: FloatArray) -> FloatArray:
-    """Seconds transfers add: each keeps its sender, or runs beside the next chunk and delays what waits for it."""
+    """Seconds added by transfers: each blocks its sender, or runs beside the next chunk and delays its receiver."""
     rows, c = work.rows, np.asarray(work.transfer_s)
     v, pp = rows.virtual_stages, rows.pp
     if work.hidden_share is not None and v > 1:
@@ -93,7 +93,7 @@ def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: I
 
 
 def _chunked_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints, kind: Ints) -> FloatArray:
-    """Several chunks per device, by the schedule of each plan."""
+    """Makespan with several chunks per device, by the schedule of each plan."""
     whole = interleaved_s(rows, f + b + w, m)
     for schedule, seconds in (
         (PipelineSchedule.ZERO_BUBBLE, interleaved_zero_bubble_s),
@@ -106,7 +106,7 @@ def _chunked_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: 
 
 
 def b_and_w(b: FloatArray, w: FloatArray, splits: Floats) -> tuple[FloatArray, FloatArray | None]:
-    """Backward as the next stage sees it, and weight gradients that wait; None where no plan splits them off."""
+    """Backward that the previous stage waits for, and delayed weight gradients (None if no plan splits them off)."""
     if not np.any(splits):
         return b + w, None
     return np.where(splits, b, b + w), np.where(splits, w, 0.0)
@@ -115,7 +115,7 @@ def b_and_w(b: FloatArray, w: FloatArray, splits: Floats) -> tuple[FloatArray, F
 def one_f_one_b_s(
     rows: StageRows, backward: tuple[FloatArray, FloatArray | None], f: FloatArray, m: Ints
 ) -> FloatArray:
-    """1F1B, and ZB-H1 (Qi et al. 2023, arXiv 2401.10241) where weight gradients are split off.
+    """Seconds of 1F1B, or of ZB-H1 (Qi et al. 2023, arXiv 2401.10241) if weight gradients are split off.
 
     With equal stages: ``m (f + b) + (p - 1) (f + b)``, and ``m (f + b + w) + (p - 1) max(f + b - w, f, b)`` for
     ``m >= p``.
@@ -129,7 +129,7 @@ def one_f_one_b_s(
         down = all_f - head_f - f[r]
         back = all_b - head_b - b[r]
         steady = late * (f[r] + b[r])
-        # Lingering first to last; first microbatch to the end and back; last one; both.
+        # Paths: stay at the device throughout; detour to the end for the first microbatch; for the last; for both.
         first = down + back + m * b[r] + (1 + late) * f[r]
         final = down + back + m * f[r] + (1 + late) * b[r]
         both = np.where(late > 0, 2 * (down + back) + f[r] + b[r] + steady, 0.0)
@@ -154,9 +154,9 @@ def one_f_one_b_s(
 
 
 def interleaved_s(rows: StageRows, busy: FloatArray, m: Ints) -> FloatArray:
-    """Interleaved 1F1B: the slowest device's work, and one chunk of every other (Narayanan et al. 2021, sec. 2.2).
+    """Interleaved 1F1B: the slowest device's work, plus one chunk of every other (Narayanan et al. 2021, sec. 2.2).
 
-    Exact where the chunks of a device are equal but for the head; else within a few percent of the simulation.
+    Exact if the chunks of a device are equal except for the head; else within a few percent of the simulation.
     """
     most = busy.max(axis=0)
     total: FloatArray = m * most + (summed(rows.times, busy) - most) / rows.virtual_stages
@@ -164,8 +164,8 @@ def interleaved_s(rows: StageRows, busy: FloatArray, m: Ints) -> FloatArray:
 
 
 def interleaved_zero_bubble_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
-    """Interleaved 1F1B whose bubble is filled as in ZB-H1: for every other device one chunk's f + b - w, at least the
-    longer of f and b (Qi et al. 2023, table 1, by chunks)."""
+    """Interleaved 1F1B with its bubble filled as in ZB-H1: every other device adds one chunk's f + b - w, but at least
+    the longer of f and b (Qi et al. 2023, table 1, by chunks)."""
     busy = f + b + w
     slowest = np.argmax(busy, axis=0)[None]
     waits = np.maximum(f + b - w, np.maximum(f, b))
@@ -175,9 +175,9 @@ def interleaved_zero_bubble_s(rows: StageRows, f: FloatArray, b: FloatArray, w: 
 
 
 def zero_bubble_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
-    """ZB-V: the slowest device's work, and the longest of the paths that its V leaves at both ends. Exact for equal
-    chunks and m >= 2p: the paths are those that the simulation's makespan follows (tests/step/test_pipeline.py); with
-    unequal devices the mean chunk stands for all."""
+    """ZB-V: the slowest device's work, plus the longest path at the ends of the V. Exact for equal chunks and m >= 2p:
+    the paths are those of the simulation's makespan (tests/step/test_pipeline.py); with unequal devices every chunk is
+    taken to be the mean one."""
     f1, b1, w1, q = _mean_chunk(rows, f, b, w)
     paths = (
         q * b1,
@@ -192,7 +192,7 @@ def zero_bubble_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray
 
 
 def dual_pipe_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
-    """DualPipeV, as ZB-V."""
+    """DualPipeV, computed like ZB-V."""
     f1, b1, w1, q = _mean_chunk(rows, f, b, w)
     paths = (
         q * f1,
@@ -207,7 +207,7 @@ def dual_pipe_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, 
 def _mean_chunk(
     rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, int]:
-    """Seconds of the mean chunk, and the devices but one."""
+    """Seconds of the mean chunk (f, b, w), and pp - 1."""
     parts = rows.pp * rows.virtual_stages
     of_chunk = [np.asarray(summed(rows.times, each)) / parts for each in (f, b, w)]
     return of_chunk[0], of_chunk[1], of_chunk[2], rows.pp - 1

@@ -1,4 +1,4 @@
-"""Words to a training job: recipe, trainer, optimizer and sizes as a user says them, checked, with what was assumed."""
+"""Builds a checked training job from a user's words (recipe, trainer, optimizer, sizes) and lists what was assumed."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ def training_job(
     context_parallel: str | None = None,
     routing_skew: float = 1.0,
 ) -> tuple[TrainingJob, tuple[str, ...]]:
-    """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and what was assumed, in sentences.
+    """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and the assumptions made, as sentences.
 
-    ``framework`` is a trainer's name with its release after an @ where that matters (``nemo@26.06``,
-    ``megatron@2021``); None is Megatron-LM, or
-    lockstep on an accelerator. ``seq_len`` None is the model's longest, at most 4096. ``dtype`` is a
-    recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None the device's 16-bit type. ``context_parallel`` None is
-    what the trainer does. ``gpu`` may be several: all must have the recipe. Raises ``InputError``.
+    ``framework`` is a trainer's name, with its release after an @ if that matters (``nemo@26.06``, ``megatron@2021``);
+    None is Megatron-LM, or lockstep on an accelerator. ``seq_len`` None is the model's longest, at most 4096. ``dtype``
+    is a recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None is the device's 16-bit type. ``context_parallel``
+    None is the trainer's usual kind. If ``gpu`` is several, all must support the recipe. Raises ``InputError``.
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
@@ -81,20 +80,20 @@ def training_job(
 
 
 def within_files(job: TrainingJob, writer: str) -> TrainingJob:
-    """The job with its plans held to what launch files of ``writer`` can say."""
+    """The job restricted to plans that launch files of ``writer`` can express."""
     trainer = as_written(job.trainer, writer)
     return replace(job, trainer=trainer, recompute_modules=job.recompute_modules | {*trainer.always_again})
 
 
 def checked_skew(routing_skew: float) -> float:
-    """The tokens of the busiest expert over the mean. Raises ``InputError`` below 1."""
+    """Tokens of the busiest expert over the mean. Raises ``InputError`` below 1."""
     if not 1.0 <= routing_skew < math.inf:
         raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
     return float(routing_skew)
 
 
 def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe of a word; plain ``fp8`` is what the devices' trainers take for it."""
+    """The recipe that a word names; plain ``fp8`` depends on the devices."""
     if dtype is None:
         own = [Recipe(gpu.default_dtype.value) for gpu in gpus]
         recipe = next((r for r in own if all(supports(r, gpu) for gpu in gpus)), own[0])
@@ -110,7 +109,7 @@ def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, 
 
 
 def _check(recipe: Recipe, gpu: Gpu, said: str) -> None:
-    """``check_recipe`` with the field and the word of the one who asks."""
+    """``check_recipe`` with the user's field and word in the error."""
     try:
         check_recipe(recipe, gpu)
     except InputError as error:
@@ -118,13 +117,13 @@ def _check(recipe: Recipe, gpu: Gpu, said: str) -> None:
 
 
 def _plain_fp8(gpus: Sequence[Gpu]) -> Recipe:
-    """MXFP8 where the devices scale blocks themselves (NVIDIA's recipe from Blackwell on), else per-tensor scaling."""
+    """MXFP8 if the devices scale blocks in hardware (NVIDIA from Blackwell on), else per-tensor scaling."""
     scale_blocks = all(DType.MXFP8 in gpu.peak_flops_per_s and gpu.accelerator is None for gpu in gpus)
     return Recipe.MXFP8 if scale_blocks else Recipe.FP8_DELAYED
 
 
 def padded_shape(shape: TransformerShape, trainer: Trainer) -> TransformerShape:
-    """The vocabulary as the trainer has it: Megatron's pads it, others take it as it is."""
+    """The vocabulary as the trainer uses it: Megatron pads it, others do not."""
     return replace(shape, vocab_size=int(padded_vocab(shape, trainer)))
 
 
@@ -145,7 +144,7 @@ def _job_notes(job: TrainingJob) -> tuple[str, ...]:
 
 
 def _word(enum: type[Word], field: str, word: str, extra: Iterable[str] = ()) -> Word:
-    """A word as the member of an enum it names."""
+    """The member of an enum that a word names."""
     for member in enum:
         if member.value.lower() == str(word).strip().lower().replace("-", "_"):
             return member

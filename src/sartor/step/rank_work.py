@@ -1,6 +1,6 @@
-"""What every rank of a plan does in one step, in numbers: FLOPs, bytes and messages of each task, in its order.
+"""What every rank of a plan does in one step: FLOPs, bytes and messages of each task, in execution order.
 
-Ranks are numbered as Megatron does: tensor-parallel ones are neighbours, then context, then data, then pipeline.
+Ranks are numbered as in Megatron: tensor-parallel ones are neighbours, then context, then data, then pipeline.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Messages = dict[tuple[Axis, CollectiveKind], float]
 
 @dataclass(slots=True)
 class RankTask:
-    """FLOPs, bytes of memory moved and bytes of messages by axis and kind, of one task on one rank."""
+    """FLOPs, bytes of memory moved, and message bytes by axis and kind, of one task on one rank."""
 
     flops: float = 0.0
     bytes_moved: float = 0.0
     messages: Messages = field(default_factory=dict)
 
     def add(self, operator: Operator, times: float) -> None:
-        """``times`` executions of an operator."""
+        """Add ``times`` executions of an operator."""
         if isinstance(operator, Collective):
             if float(np.max(operator.group_size)) > 1:
                 key = (operator.axis, operator.kind)
@@ -47,7 +47,7 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """One step of a plan: ``pieces[stage][chunk][work]`` of a microbatch, what stages hand on, and what replicas
+    """One step of a plan: ``pieces[stage][chunk][work]`` of a microbatch, transfers between stages, and the replicas'
     exchange once a step."""
 
     plan: TrainingPlan
@@ -55,12 +55,12 @@ class StepWork:
     """Tasks of every stage, first to last."""
     pieces: tuple[tuple[dict[Work, RankTask], ...], ...]
     handed_bytes: float
-    """By one rank to the next stage, of one microbatch."""
+    """Bytes that one rank sends to the next stage per microbatch."""
     dense_bytes: tuple[float, ...]
-    """Of every stage: gradients of one rank that all of dp x cp share, and of experts."""
+    """Of every stage: one rank's gradients that all of dp x cp share; ``expert_bytes`` are the experts'."""
     expert_bytes: tuple[float, ...]
     weight_share: float
-    """Bytes of a parameter as it is gathered, over those of its gradient."""
+    """Bytes of a gathered parameter over those of its gradient."""
 
     @property
     def ranks_per_stage(self) -> int:
@@ -69,7 +69,7 @@ class StepWork:
 
 
 def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWork:
-    """The work of a single plan. Raises ``InputError`` where its schedule has no order."""
+    """The work of a single plan. Raises ``InputError`` if its schedule has no order for it."""
     d, pp, virtual = plan.dims, int(plan.dims.pp), int(plan.virtual_stages)
     schedule = PipelineSchedule(int(plan.schedule))
     counts = plan_counts(job.shape, plan)
@@ -103,7 +103,7 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
 
 
 def _handed(job: TrainingJob, plan: TrainingPlan) -> float:
-    """Activations of a microbatch that one tensor rank sends on (Narayanan et al. 2021, sec. 4.1)."""
+    """Activation bytes of a microbatch that one tensor rank sends on (Narayanan et al. 2021, sec. 4.1)."""
     tokens = float(plan.microbatch_size) * job.seq_len / float(plan.dims.cp)
     return tokens * float(np.max(job.shape.hidden_size)) * weight_bytes(job) / float(plan.dims.tp)
 
@@ -131,7 +131,7 @@ def _pieces(
     selective: Sequence[frozenset[Role]],
     split: bool,
 ) -> dict[Work, RankTask]:
-    """Forward, backward and, where the schedule splits it off, the weight gradients of one microbatch in a chunk."""
+    """Forward, backward and (if the schedule splits them off) weight gradients of one microbatch in a chunk."""
     out = {Work.FORWARD: RankTask(), Work.BACKWARD: RankTask(), Work.WGRAD: RankTask()}
     for operators, count, layer, roles in zip(per_block, counts, is_layer, selective, strict=True):
         for operator, each in operators:

@@ -1,8 +1,8 @@
-"""What a training recipe runs: which type products have, who narrows operands, whether a device can.
+"""How a training recipe runs: the type of its GEMMs, who quantizes operands, and whether a device supports it.
 
 Linear layers of attention, feed-forward parts and experts run in the recipe's type; router, attention itself, norms,
-embedding, logits and loss stay wide (Transformer Engine's and DeepSeek-V3's division of labour, arXiv 2412.19437, sec.
-3.3.1). Weights are narrowed once a step and kept (Transformer Engine); torchao narrows them in every microbatch.
+embedding, logits and loss keep a wide type (as in Transformer Engine and DeepSeek-V3, arXiv 2412.19437, sec. 3.3.1).
+Weights are quantized once a step and kept (Transformer Engine); torchao quantizes them in every microbatch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sartor.step.states import FOUR_BIT_BYTES, frozen_in_4_bits, weight_bytes
 from sartor.units import Ints, round_up
 
 _ANY_LAYOUT = frozenset({"blackwell", "cdna3", "cdna4"})
-"""Generations that multiply FP8 in every layout: per-tensor scaling then needs no transposed copy."""
+"""Generations that multiply FP8 in every layout, so per-tensor scaling needs no transposed copy."""
 
 _PER_TENSOR = frozenset({Recipe.FP8_DELAYED, Recipe.FP8_CURRENT})
 
@@ -34,11 +34,11 @@ _NEXT = {
     Recipe.TF32: (Recipe.FP32, Recipe.BF16, Recipe.FP16),
     Recipe.FP32: (Recipe.TF32, Recipe.BF16, Recipe.FP16),
 }
-"""What comes nearest to a recipe, best first; 8-bit ones step up to 16 bits."""
+"""The recipes closest to each, best first; 8-bit ones step up to 16 bits."""
 
 
 def check_recipe(recipe: Recipe, gpu: Gpu) -> None:
-    """``InputError`` where the device has no matrix units for the recipe, naming the nearest that it has."""
+    """Raise ``InputError``, naming the nearest supported recipe, if the device has no matrix units for this one."""
     if supports(recipe, gpu):
         return
     others = _NEXT.get(recipe, (Recipe.BF16, Recipe.FP16, Recipe.FP32))
@@ -53,7 +53,7 @@ def supports(recipe: Recipe, gpu: Gpu) -> bool:
 
 
 def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
-    """The habits of the job's trainer on a cluster."""
+    """The kernels that the job's trainer runs on a cluster."""
     trainer = job.trainer
     near = cluster.tiers[0].span or cluster.num_devices or cluster.devices_per_node
     return Kernels(
@@ -76,8 +76,8 @@ def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
 
 
 def _gradient_bytes(job: TrainingJob) -> float:
-    """Of adding a 16-bit gradient to the buffer of all microbatches: it is read, the sum read and written. Trainers
-    that shard gradients (FSDP) copy it into the buffer they reduce instead."""
+    """Bytes per parameter of adding a 16-bit gradient to the accumulation buffer: the gradient and the sum read, the
+    sum written. Trainers that shard gradients (FSDP) copy it into the buffer they reduce instead."""
     passes = {Accumulation.ADDED: 2, Accumulation.COPIED: 1}.get(job.trainer.adds_gradients, 0)
     if not passes or not job.trains_weights:
         return 0.0
@@ -85,8 +85,8 @@ def _gradient_bytes(job: TrainingJob) -> float:
 
 
 def padded_vocab(shape: TransformerShape, trainer: Trainer, tp: Ints = 1) -> Ints:
-    """Rows of the token table as the trainer lays it out: Megatron fills it up to a multiple of 128 for every tensor
-    rank (its ``make_vocab_size_divisible_by``); other trainers take it as it is."""
+    """Rows of the token table in the trainer: Megatron pads it to a multiple of 128 for every tensor rank (its
+    ``make_vocab_size_divisible_by``); other trainers do not."""
     vocab, multiple = shape.vocab_size, trainer.vocab_multiple
     return round_up(vocab, multiple * tp) if multiple else vocab
 

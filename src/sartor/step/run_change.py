@@ -1,9 +1,9 @@
 """Whether a quantity of two runs differs beyond the noise of their steps.
 
-Steps of one run repeat one measurement; the logarithms of their seconds are taken as normal, outliers (a checkpoint, a
-garbage collection) pulled to three robust standard deviations, and neighbours that resemble each other counted as
-fewer. The interval of the ratio is Welch's. It knows nothing of what differs between two launches of the same run
-(other nodes, other clocks): launch twice to see that.
+Steps of a run are repeated measurements of one value. Logarithms of their seconds are taken as normal; outliers (a
+checkpoint, a garbage collection) are clipped to three robust standard deviations, and correlated neighbours count as
+fewer samples. The interval of the ratio is Welch's. It does not cover differences between launches of the same run
+(other nodes, other clocks): launch twice to see those.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import numpy as np
 from sartor.units import FloatArray
 
 LEVEL = 0.99
-"""Confidence of the interval that must exclude no change."""
+"""Confidence level of the interval; a change is significant if 1 lies outside it."""
 LEAST_STEPS = 3
-"""Steady steps of each run; fewer tell nothing of noise."""
+"""Steady steps needed from each run to estimate noise."""
 OUTLIER = 3.0
-"""Robust standard deviations at which a step is cut."""
+"""Robust standard deviations at which a step is clipped."""
 LEAST_NOISE = 1e-4
-"""Relative standard deviation that every clock has."""
+"""Smallest relative standard deviation assumed, from the clock's resolution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChange:
-    """One quantity of run B beside that of run A, with the interval of their ratio."""
+    """One quantity in run A and in run B, with the interval of their ratio."""
 
     name: str
     a: float
     b: float
     low: float
     high: float
-    """Of B over A, at ``LEVEL`` for all parts of a comparison together."""
+    """Bounds of B over A, at ``LEVEL`` jointly for all parts of a comparison."""
 
     @property
     def ratio(self) -> float:
@@ -43,21 +43,21 @@ class RunChange:
 
     @property
     def significant(self) -> bool:
-        """No change lies outside the interval."""
+        """Whether a ratio of 1 lies outside the interval."""
         return not self.low <= 1.0 <= self.high
 
     def beyond(self, threshold: float) -> bool:
-        """Larger than noise and than the threshold, either way."""
+        """Whether the change exceeds noise and threshold, either way."""
         return self.significant and abs(self.ratio - 1.0) > threshold
 
     def worse(self, threshold: float) -> bool:
-        """B takes more than A, beyond noise and threshold."""
+        """Whether B takes more than A, beyond noise and threshold."""
         return self.beyond(threshold) and self.ratio > 1.0
 
 
 def run_change(name: str, a: FloatArray, b: FloatArray, *, tests: int = 1) -> RunChange:
-    """The change of a quantity from its steps in A to those in B; ``tests`` is how many are asked at once, by which the
-    chance of a false one is divided. Both need ``LEAST_STEPS`` positive values."""
+    """The change of a quantity from its steps in A to those in B; ``tests`` is the number of quantities compared at
+    once, for the Bonferroni correction. Both runs need ``LEAST_STEPS`` positive values."""
     assert min(a.size, b.size) >= LEAST_STEPS, "too few steps to tell noise from change"
     (mean_a, square_a, free_a), (mean_b, square_b, free_b) = _log_mean(a), _log_mean(b)
     error = float(np.sqrt(square_a + square_b))
@@ -69,7 +69,7 @@ def run_change(name: str, a: FloatArray, b: FloatArray, *, tests: int = 1) -> Ru
 
 
 def sum_of(name: str, parts: Sequence[RunChange]) -> RunChange:
-    """The change of a sum of independent parts: the intervals that are known add as squares."""
+    """The change of a sum of independent parts: finite half-widths add in quadrature."""
     a, b = (sum(getattr(each, side) for each in parts) for side in ("a", "b"))
     known = [each for each in parts if np.isfinite(each.high)]
     half = float(np.sqrt(sum((each.a * (each.high - each.low) / 2) ** 2 for each in known))) / a if a else 0.0
@@ -90,12 +90,12 @@ def _log_mean(values: FloatArray) -> tuple[float, float, float]:
 
 
 def _independent(logs: FloatArray) -> float:
-    """How many of a series of steps are independent, by the correlation of neighbours."""
+    """Effective number of independent steps, from the correlation of neighbours."""
     if logs.size < 10 or not np.var(logs):
         return float(logs.size)
     centred = logs - np.mean(logs)
     next_to = float(np.sum(centred[1:] * centred[:-1]) / np.sum(centred**2))
-    alike = min(next_to, 0.9) if next_to > 2 / np.sqrt(logs.size) else 0.0  # less is chance
+    alike = min(next_to, 0.9) if next_to > 2 / np.sqrt(logs.size) else 0.0  # below that it is noise
     return max(float(logs.size) * (1 - alike) / (1 + alike), float(LEAST_STEPS))
 
 

@@ -1,4 +1,4 @@
-"""What a token budget takes on a cluster: hours, device-hours, money and energy, each with what it rests on."""
+"""Cost of a token budget on a cluster: hours, device-hours, money and energy, each with its assumptions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from sartor.step.goodput import Goodput, goodput
 from sartor.step.mixed import devices_of_pools
 
 POWER_SHARE = 1.0
-"""Of the device's TDP drawn while training: what public model cards count with (Llama 2, arXiv 2307.09288, table 2;
-Llama 3.1's card, 2024-07: TDP times device-hours). An upper bound on the device; host, network and cooling are beside
-it."""
+"""Share of the device's TDP drawn in training, as public model cards assume (Llama 2, arXiv 2307.09288, table 2; Llama
+3.1's card, 2024-07: TDP times device-hours). An upper bound for the device; host, network and cooling come on top."""
 CO2_KG_PER_KWH = 0.473
-"""Of electricity, the world's mean of 2024 (Ember, Global Electricity Review 2025)."""
+"""Kilograms per kWh of electricity, world average of 2024 (Ember, Global Electricity Review 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """A training run of ``tokens`` at one plan's predicted rate, without evaluation or idle time; failures and
-    checkpoints are in ``run_hours`` alone."""
+    """A training run of ``tokens`` at one plan's predicted rate, without evaluation or idle time; only ``run_hours``
+    includes failures and checkpoints."""
 
     tokens: float
     hours: float
@@ -33,15 +32,15 @@ class RunCost:
     """80% interval of the step time."""
     device_hours: float
     usd: float | None
-    """None where no price is known."""
+    """None if no price is known."""
     usd_per_device_hour: float | None
     price_source: str
     price_date: str
     energy_j: float
     power_share: float
-    """Of the device's TDP that is assumed drawn."""
+    """Assumed share of the device's TDP."""
     co2_kg: float
-    """Of the devices' energy, at the world's mean mix."""
+    """From the devices' energy, at the world's average mix."""
     run_hours: float
     """With failures, restarts and checkpoints."""
     goodput: Goodput
@@ -51,7 +50,7 @@ def run_cost(
     job: TrainingJob, cluster: Cluster, num_devices: int, step_s: tuple[float, float, float], tokens: float
 ) -> RunCost:
     """Cost of ``tokens`` at steps of ``step_s`` = (predicted, low, high) seconds. The price is the cluster's, else the
-    device's; ``InputError`` for a budget that is not positive."""
+    device's. Raises ``InputError`` for a budget that is not positive."""
     if not 0 < tokens < 1e20:
         raise InputError("tokens", tokens, "must be a positive number of tokens", "1T")
     hours, low, high = (tokens / job.tokens_per_step * s / 3600 for s in step_s)
@@ -82,12 +81,12 @@ def run_cost(
 
 
 def _most_power_w(gpu: Gpu) -> float:
-    """Of one device: its datasheet's limit, a chip's with everything at its peak rate."""
+    """Power of one device: its datasheet's limit, or for a chip its power with everything at peak rate."""
     return gpu.tdp_w if gpu.accelerator is None else float(power(gpu.accelerator).tdp_w)
 
 
 def _price(pool: Cluster) -> tuple[float | None, str, str]:
-    """Of a device for an hour, its source and date: the cluster's own, else the device's."""
+    """Price of a device-hour, its source and date: the cluster's own, else the device's."""
     gpu = pool.gpu
     if pool.price_usd_per_device_hour is None:
         return gpu.price_usd_per_hour, gpu.price_source, gpu.price_date

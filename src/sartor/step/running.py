@@ -1,4 +1,4 @@
-"""What is known of a device's kernels, as they run inside a training step instead of a benchmark."""
+"""A device's calibration as its kernels behave inside a training step instead of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sartor.step.results import WholeStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InRun:
-    """A device at work in a training run: its kernels as they run there, the trainer's habits, and the step that a
+    """A device in a training run: its kernels as they run there, the trainer's kernel choices, and the step that a
     microbatch is part of."""
 
     calibration: Calibration
@@ -22,11 +22,11 @@ class InRun:
 
 
 def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calibration:
-    """The calibration with ``throttle_share`` of the power limit's slowdown and attention ``attention_factor`` as slow.
+    """The calibration with ``throttle_share`` of the power limit's slowdown and attention times ``attention_factor``.
 
-    A benchmark that repeats one product sees the clock fall as that product draws power; in a step all kernels share
-    one clock, so all take as much longer as the table's longest products did, less what kernels between them spare.
-    Attention tables are of the newest kernels; a trainer's may be a generation older.
+    A benchmark that repeats one GEMM lowers the clock by that GEMM's power draw. In a step all kernels share one clock,
+    so all slow down as much as the longest GEMMs did, less what lighter kernels in between save. Attention tables
+    measure the newest kernels; a trainer may use a generation older.
     """
     share, factor = constants.throttle_share, constants.attention_factor
     power = PowerCoefficients(kept=share)
@@ -35,10 +35,10 @@ def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calib
 
 
 def _padded(efficiency: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
-    """Share of the peak by head dimension, where no kernel is slower than a wider one run on padded heads.
+    """Attention efficiency by head dimension, where no kernel is slower than a wider one run on padded heads.
 
-    Tables hold what serving frameworks choose: at 192 on Blackwell a kernel of an older generation (0.11 of the peak
-    where 128 has 0.60 and 256 has 0.54). cuDNN, which trainers call, takes any multiple of 8.
+    Tables measure the kernels that serving frameworks choose: for 192 on Blackwell an older generation's kernel (0.11
+    of peak, against 0.60 for 128 and 0.54 for 256). cuDNN, which trainers call, takes any multiple of 8.
     """
     return tuple(
         (width, max(rate * width / wide for wide, rate in efficiency if wide >= width)) for width, _ in efficiency

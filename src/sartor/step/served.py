@@ -1,4 +1,4 @@
-"""A model on the devices that serve it: what an engine runs for one pass, and how many sequences it holds."""
+"""A model on its serving devices: the operators an engine runs for one pass, and how many sequences fit."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ ATTENTION = (Role.QKV, Role.Q_DOWN, Role.Q_UP, Role.KV_DOWN, Role.KV_UP, Role.AT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What a serving framework does beside its kernels."""
+    """Properties of a serving framework besides its kernels."""
 
     name: str
     all_reduce: CollectiveLibrary = CollectiveLibrary.CUSTOM
     narrow_cache: bool = False
-    """Keys and values are kept in 8 bits on every GPU where weights are narrower than 16, not only on those that
-    multiply 4 bits."""
+    """The key/value cache is 8-bit on every GPU if weights are narrower than 16 bits, not only on GPUs with FP4
+    units."""
     hidden_launches: float = 0.0
-    """Share of the launches of small kernels, attention and experts that a replayed step hides behind the kernel before
-    (programmatic dependent launch)."""
+    """Share of the launch time of small kernels, attention and experts that a replayed step hides behind the previous
+    kernel (programmatic dependent launch)."""
     looks_late: bool = False
-    """May leave some steps out between looks for new requests."""
+    """May skip some steps between checks for new requests."""
     first_token_log_sigma: float = 0.4
     """Standard deviation of ln(measured / predicted) of the time to first token."""
 
@@ -74,13 +74,13 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         )
     }
 )
-"""8-bit caches as the published recipes of SemiAnalysis InferenceX have them (recalled); hidden launches and widths
-fitted on data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
+"""8-bit caches as in the published recipes of SemiAnalysis InferenceX (recalled); hidden launches and sigmas fitted on
+data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A model on one group of devices that answers requests."""
+    """A model served by one group of devices."""
 
     shape: TransformerShape
     gpu: Gpu
@@ -88,9 +88,9 @@ class Server:
     tp: int = 1
     """Devices that split the heads of one sequence."""
     copies: int = 1
-    """Attention's data parallelism: groups of ``tp`` devices with sequences of their own that share the experts."""
+    """Attention's data parallelism: groups of ``tp`` devices with their own sequences, which share the experts."""
     ep: int = 1
-    """Devices that share out the experts whole, of ``tp * copies``; the others split each of them."""
+    """Devices, of ``tp * copies``, over which whole experts are divided; the rest splits each expert."""
     engine: Engine = ENGINES["vllm"]
 
     @property
@@ -99,13 +99,13 @@ class Server:
 
     @property
     def wide_attention(self) -> bool:
-        """4-bit mixtures of experts keep the projections of attention in 16 bits (OpenAI's gpt-oss; NVIDIA's NVFP4
-        checkpoints of DeepSeek-R1)."""
+        """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss; NVIDIA's
+        NVFP4 checkpoints of DeepSeek-R1)."""
         return self.dtype is DType.NVFP4 and self.shape.moe_ffn is not None
 
     @property
     def cache(self) -> DType:
-        """Type of the keys and values it keeps."""
+        """Type of the key/value cache."""
         if self.dtype.bytes >= 2:
             return self.dtype
         narrow = self.engine.narrow_cache or DType.NVFP4 in self.gpu.peak_flops_per_s
@@ -113,11 +113,11 @@ class Server:
 
 
 def served_graph(server: Server, workload: Workload) -> OperatorGraph:
-    """The pass of one device as a serving engine runs it.
+    """The operators of one device's pass as a serving engine runs it.
 
-    Residual sums and casts are done by the kernels beside them (vLLM's ``fused_add_rms_norm`` and its passes for
-    norm, activation and quantization; TensorRT-LLM's ``AllReduceFusionOp``), latent attention's two down projections
-    are one GEMM, and shared and routed experts are summed before one all-reduce.
+    Residual sums and casts are fused into neighbouring kernels (vLLM's ``fused_add_rms_norm`` and its passes for norm,
+    activation and quantization; TensorRT-LLM's ``AllReduceFusionOp``), latent attention's two down projections are one
+    GEMM, and shared and routed experts are summed before one all-reduce.
     """
     graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies))
     experts = iter(_experts(server, workload))
@@ -136,7 +136,7 @@ def served_graph(server: Server, workload: Workload) -> OperatorGraph:
 
 
 def _joined(kept: list[Operator], down: Gemm) -> bool:
-    """Adds latent attention's down projection of keys and values to that of its queries, just before it."""
+    """Merge latent attention's key/value down projection into the query one just before it; False if there is none."""
     at = max((i for i, op in enumerate(kept) if isinstance(op, Gemm)), default=-1)
     before = kept[at] if at >= 0 else None
     if not isinstance(before, Gemm) or before.role not in (Role.Q_DOWN, Role.QKV):
@@ -155,7 +155,7 @@ def _is_reduce(op: Operator) -> bool:
 
 
 def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
-    """Expert GEMMs of one device: all copies' tokens, on its share of the experts and of each."""
+    """Expert GEMMs of one device: all copies' tokens, on its share of the experts and of each expert."""
     if workload.shape.moe_ffn is None:
         return []
     split = server.num_devices // server.ep
@@ -165,8 +165,8 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
 
 
 def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
-    """Keys and values read as they are kept; all-reduces by the engine's library; tokens of other copies gathered and
-    summed once where that is less than to every expert they chose."""
+    """The operator with the engine's cache type, its all-reduce library, and, if that moves fewer bytes, all-gather and
+    reduce-scatter of the tokens instead of sending them to every chosen expert."""
     if isinstance(op, Attention) and workload.phase is Phase.DECODE:
         return replace(op, kv_dtype=server.cache)
     if not isinstance(op, Collective):
@@ -180,7 +180,7 @@ def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
 
 
 def capacity(server: Server, tokens: Ints) -> Ints:
-    """Sequences of so many tokens that one copy holds beside its weights; 0 where the weights leave no room."""
+    """Sequences of ``tokens`` tokens that one copy holds besides its weights; 0 if the weights leave no room."""
     dims = ParallelDims(tp=server.tp)
     weights = weight_bytes(server.shape, dims, server.dtype)
     experts = 2 * (weights - weight_bytes(server.shape, replace(dims, ep=2), server.dtype))

@@ -1,6 +1,6 @@
-"""Exact event simulation of one plan's pipeline: when every device does what, what passes between, what it holds.
+"""Exact event simulation of one plan's pipeline: tasks, transfers and idle times of every device.
 
-It shares nothing with the closed forms of ``pipeline``; they are tested against it.
+It shares no code with the closed forms of ``pipeline``, which are tested against it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Event:
 class PipelineTimes:
     """Seconds of one microbatch through every chunk [devices, chunks per device], and of a transfer between chunks.
 
-    ``wgrad_s`` is counted apart from ``dgrad_s``; schedules that do not split backward do both in one task.
+    ``wgrad_s`` is not part of ``dgrad_s``; schedules that do not split backward run both in one task.
     """
 
     forward_s: FloatArray
@@ -39,13 +39,13 @@ class PipelineTimes:
     wgrad_s: FloatArray
     transfer_s: float = 0.0
     blocking: bool = True
-    """A transfer keeps its sender from the next task; else it runs beside it and only the receiver waits."""
+    """Whether a transfer blocks its sender's next task; if not, it runs in parallel and only the receiver waits."""
 
 
 def simulate(
     schedule: PipelineSchedule, times: PipelineTimes, num_microbatches: int, start_s: Sequence[float] = ()
 ) -> list[Event]:
-    """Every task and transfer of one step's pipeline, by device and start. ``InputError`` as `device_order`.
+    """Every task and transfer of one step's pipeline, by device and start. Raises ``InputError`` as `device_order`.
 
     ``start_s`` is when each device is ready for its first task (empty: at 0).
     """
@@ -81,7 +81,7 @@ def simulate(
 
 
 def _arrival(task: Task, part: int, last: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
-    """When what a task of a part needs has arrived; None while it is not known."""
+    """When a task's input has arrived; None if the task that produces it has not been simulated yet."""
     if task.work is Work.FORWARD:
         return ready.get((Work.FORWARD, part - 1, task.microbatch)) if part else 0.0
     own = ready.get((Work.FORWARD if task.work is Work.BACKWARD else Work.BACKWARD, part, task.microbatch))

@@ -15,11 +15,11 @@ from sartor.step.stages import stage_counts
 from sartor.units import BoolArray, FloatArray, IntArray
 
 USABLE_SHARE = 0.99
-"""Of a device's memory that processes can get (recalled: PyTorch reports 79.15 to 79.33 GiB in all on
-A100 and H100 of 80 GiB)."""
+"""Share of a device's memory that processes can use (recalled: PyTorch reports 79.15 to 79.33 GiB in total on 80-GiB
+A100 and H100)."""
 
 TIGHT_FRAGMENTATION = 1.03
-"""What is left of the gaps on a full device, whose allocator gives idle blocks back before it gives up (assumed)."""
+"""Fragmentation on a full device, where the allocator frees cached blocks before it runs out of memory (assumed)."""
 
 
 def usable_of(gpu: Gpu) -> float:
@@ -35,7 +35,7 @@ class StageBytes:
     held: HeldBytes
     kept: KeptBytes
     reserved: FloatArray
-    """What the allocator holds."""
+    """Bytes reserved by the allocator."""
 
     @property
     def stash(self) -> FloatArray:
@@ -44,23 +44,23 @@ class StageBytes:
 
     @property
     def buffers(self) -> FloatArray:
-        """Communication buckets, transfers between stages, workspaces of libraries."""
+        """Communication buckets, transfers between stages, library workspaces."""
         return self.kept.moving + self.held.buckets
 
     @property
     def working(self) -> FloatArray:
-        """Peak of forward and backward beside what is kept."""
+        """Peak of forward and backward on top of what is kept."""
         peak = np.maximum(self.kept.layer_peak, self.kept.head_peak)
         return peak + self.held.gathered + self.held.placeholders + self.buffers
 
     @property
     def steps(self) -> BoolArray:
-        """Where the optimizer's step is the fullest moment."""
+        """Whether memory peaks in the optimizer's step."""
         return self.held.step_peak + self.buffers > self.stash + self.working
 
     @property
     def allocated(self) -> FloatArray:
-        """What the framework's allocator has handed out at the peak."""
+        """Bytes allocated to tensors at the peak."""
         return self.held.states + np.maximum(self.stash + self.working, self.held.step_peak + self.buffers)
 
     @property
@@ -76,7 +76,7 @@ def stage_bytes(
     device: IntArray,
 ) -> StageBytes:
     """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks] of `blocks`; the fields of
-    ``plan`` are flat arrays of equal length whose pp and virtual stages are all the same."""
+    ``plan`` are flat arrays of equal length with a single pp and number of virtual stages."""
     held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1))
     kept = kept_bytes(job, plan, cluster.gpu, microbatch_of(job, plan), counts, device)
     passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
@@ -94,9 +94,9 @@ def reserved_bytes(
     step_peak: FloatArray,
     context: FloatArray,
 ) -> FloatArray:
-    """What the allocator holds: states and buffers (``base``), activations and temporaries (``passing``) with gaps
-    between them, and blocks of the optimizer's step beside theirs, unless the device is full by then, when it gives
-    idle blocks back first."""
+    """Bytes reserved by the allocator: states and buffers (``base``), activations and temporaries (``passing``) with
+    fragmentation, and separate blocks for the optimizer's step; near the device's limit the allocator frees idle blocks
+    first."""
     habits = job.trainer.memory
     tight = min(habits.fragmentation, TIGHT_FRAGMENTATION)
     full = (USABLE_SHARE * cluster.gpu.hbm_bytes - context) * (1 - 1e-9)
@@ -117,10 +117,10 @@ def devices_of(
     every: bool,
     v_shaped: bool = False,
 ) -> tuple[IntArray, IntArray]:
-    """Counts [devices, chunks, blocks] and ranks: of every device, or of the first of each kind, which is the fullest
-    of its kind, since no later rank has more microbatches in flight."""
+    """Counts [devices, chunks, blocks] and ranks: of every device, or only of the first of each kind. The first needs
+    the most memory of its kind, since no later rank has more microbatches in flight."""
     counts = stage_counts(job.shape, pp, virtual, stage_layers, v_shaped=v_shaped)
-    if every or v_shaped:  # in a V every device holds another number of each chunk in flight
+    if every or v_shaped:  # in a V the number in flight differs on every device
         return counts, np.arange(pp)
     seen: dict[bytes, int] = {}
     for d, row in enumerate(counts):

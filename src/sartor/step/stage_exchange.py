@@ -1,4 +1,4 @@
-"""Once a step: gradients and parameters among the replicas of every distinct stage, and the optimizer."""
+"""Once per step: gradient and parameter exchange among the replicas of every distinct stage, and the optimizer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sartor.units import FloatArray, Floats, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageExchange:
-    """Of distinct stages [R, X] under X structures of plans, and of whole plans [X].
+    """Times of distinct stages [R, X] under X structures of plans, and of whole plans [X].
 
-    An exchange beside which ``compute`` runs is seen for ``base + max(rest - share * compute, 0)`` seconds.
+    Beside ``compute`` seconds, an exchange is exposed for ``base + max(rest - share * compute, 0)`` seconds.
     """
 
     grads_total: FloatArray
@@ -30,15 +30,15 @@ class StageExchange:
     params_rest: FloatArray
     params_share: FloatArray
     updates_s: FloatArray
-    """Of the optimizer; of one whose states lie in host memory ``offloaded_s``."""
+    """Optimizer seconds; ``offloaded_s`` with its states in host memory."""
     offloaded_s: FloatArray
     norm_s: FloatArray
-    """[X]: of all gradients."""
+    """[X]: all-reduce of the gradient norm."""
     tied_s: FloatArray
-    """[X]: a table that first and last stage both hold."""
+    """[X]: all-reduce of the tied table that first and last stage both hold."""
 
     def optimizer_s(self) -> FloatArray:
-        """Of the fullest stage [2, X]: states on the device, in host memory."""
+        """Optimizer seconds of the slowest stage [2, X]: states on the device, states in host memory."""
         return np.stack([each.max(axis=0) + self.norm_s for each in (self.updates_s, self.offloaded_s)])
 
 
@@ -50,13 +50,13 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
     counts, c = rows.counts.astype(np.float64), t.c
     dense, expert = summed(counts, t.dense)[:, params], summed(counts, t.expert)[:, params]
     dense_bytes, expert_bytes = (summed(counts, t.gathered_bytes * x)[:, params] for x in (t.dense, t.expert))
-    if rows.pp > 1 or t.job.trainer.lockstep:  # a copy of the embedding's table beside the head
+    if rows.pp > 1 or t.job.trainer.lockstep:  # the head has its own copy of the embedding table
         dense[-1] += t.tied[params]
         dense_bytes[-1] += t.tied[params] * weight_bytes(t.job)
     grads = _seen(t, grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes))
     gathered = _seen(t, param_exchange(traffic, dense_bytes, expert_bytes, c.bucket_bytes))
     sharded = t.sharded[structure]
-    renewed = sharded & t.job.trains_weights  # frozen weights stay as they are: nothing to gather after an update
+    renewed = sharded & t.job.trains_weights  # frozen weights are not updated, so not gathered
     if t.job.trainer.broadcasts_shards:
         gathered["base"] = gathered["base"] + c.broadcast_s * (np.asarray(traffic.dense.shards) - 1)
     own = dense / np.where(sharded, traffic.dense.shards, 1) + expert / np.where(sharded, traffic.expert.shards, 1)
@@ -77,8 +77,8 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
 def _of_first(
     t: PlanTables, traffic: DataTraffic, found: StageExchange, dense: FloatArray, expert: FloatArray
 ) -> StageExchange:
-    """In lockstep the first stage's gradients are complete last: all wait for these, latencies left out, and for its
-    update alone."""
+    """In lockstep the first stage's gradients are complete last, so the step waits only for their reduction (without
+    latencies) and for that stage's update."""
 
     def first(values: Floats) -> FloatArray:
         out = np.zeros_like(found.grads_base)
@@ -98,8 +98,8 @@ def _of_first(
 
 
 def _seen(t: PlanTables, of: Exchange) -> dict[str, FloatArray]:
-    """What of an exchange lengthens a step when compute runs beside it: a last bucket has nothing to hide behind, and
-    what is hidden is felt too, since compute loses ``sm_contention`` of every second it shares."""
+    """Coefficients of the exposed time of an exchange that runs beside compute: the last bucket is fully exposed, and
+    hidden seconds cost too, since compute loses ``sm_contention`` of every second it shares."""
     total = np.asarray(of.total_s)
     if not t.job.trainer.dp_overlap:
         return {"total": total, "base": total, "rest": np.zeros_like(total), "share": np.zeros_like(total)}
@@ -111,25 +111,25 @@ def _seen(t: PlanTables, of: Exchange) -> dict[str, FloatArray]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """Pipelines by distinct way to work: seconds of a microbatch on distinct stages [R, W], and of the whole [., W]."""
+    """Distinct pipeline work rows: seconds of a microbatch on distinct stages [R, W], and of the whole [., W]."""
 
     forward_s: FloatArray
     rear_s: FloatArray
-    """Backward with weight gradients."""
+    """Backward including weight gradients."""
     gather_s: FloatArray
-    """What ZeRO 3 gathers first, and what it scatters last."""
+    """Exposed first gather and last scatter of ZeRO 3."""
     scatter_s: FloatArray
     hides_gather_s: FloatArray
-    """What the stages before the first of each kind do until it starts: stage s is done with its last microbatch while
-    those before it still work, and starts after them."""
+    """Time that earlier stages work while the first stage of each kind is idle at start and end, which hides its
+    exchange: stage s starts after the stages before it and is done while they still work."""
     hides_reduce_s: FloatArray
     parts: FloatArray
-    """Rows as `step` names them."""
+    """Rows in the order that `step` names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanExchange:
-    """Exchanges of plans: ``of`` says which way each works, ``at`` which structure it has."""
+    """Exchanges of plans: ``of`` is each plan's index into ``work``, ``at`` its index into ``x``."""
 
     c: TrainingCoefficients
     trainer: Trainer
@@ -152,18 +152,18 @@ class PlanExchange:
         return seen
 
     def reduced_s(self) -> FloatArray:
-        """What is seen of reducing gradients after each stage's last microbatch [R, plans]."""
+        """Exposed gradient reduction after each stage's last microbatch [R, plans]."""
         x, rear = self.x, self.work.rear_s.take(self.of, axis=1)
         return self._with_3(self._seen(x.grads_base, x.grads_rest, x.grads_share, rear), self.work.scatter_s)
 
     def gathered_s(self) -> FloatArray:
-        """What is seen of gathering parameters before each stage's first microbatch [R, plans]."""
+        """Exposed parameter gathers before each stage's first microbatch [R, plans]."""
         x, forward = self.x, self.work.forward_s.take(self.of, axis=1)
         return self._with_3(self._seen(x.params_base, x.params_rest, x.params_share, forward), self.work.gather_s)
 
     def earlier_s(self, microbatches: IntArray) -> FloatArray:
-        """Where ZeRO 2 keeps no whole gradient between microbatches, or between rounds of them, each but the last
-        reduces its own as well."""
+        """Exposed reductions before the last: ZeRO 2 that keeps no full gradient between microbatches (or rounds of
+        them) reduces in each."""
         out = np.zeros(self.zero.size)
         times = reductions(self.trainer, self.zero, self.pp, self.virtual, microbatches)
         more = np.flatnonzero(times > 1)

@@ -1,4 +1,4 @@
-"""Busy seconds and bytes of any stage one could cut from a model: what placing layers on stages weighs."""
+"""Busy seconds and bytes of any possible stage of a model, used to place layers on stages."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLoads:
-    """Seconds of one microbatch, forward and backward, through one block of each kind [K] under one plan, with what
-    is seen of communication and of the host; ``again_s`` is what recomputing a layer adds."""
+    """Seconds of one microbatch, forward and backward, through one block of each kind [K] under one plan, with exposed
+    communication and host time; ``again_s`` is what recomputing a layer adds."""
 
     busy_s: FloatArray
     again_s: FloatArray
     is_layer: BoolArray
     recompute_layers: int
-    """Layers of a stage that are recomputed; -1 all."""
+    """Layers of a stage that are recomputed; -1 for all."""
 
     def of(self, counts: IntArray) -> FloatArray:
-        """Seconds of stages that hold ``counts`` [..., K] of `blocks`."""
+        """Busy seconds of stages that hold ``counts`` [..., K] of `blocks`."""
         layers = np.maximum((counts * self.is_layer).sum(axis=-1), 1)
         share = 1.0 if self.recompute_layers < 0 else np.minimum(self.recompute_layers / layers, 1.0)
         return np.asarray(counts @ self.busy_s + share * (counts @ self.again_s))
@@ -37,14 +37,14 @@ class BlockLoads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoads:
-    """Loads of one plan's stages, each at the pace of the pool it stands in."""
+    """Loads of one plan's stages, each at the speed of its pool."""
 
     pools: tuple[BlockLoads, ...]
     pool_of: IntArray
     """[pp]"""
 
     def of(self, counts: IntArray, stage: int = 0) -> FloatArray:
-        """Seconds of pipeline rank ``stage`` if it held ``counts`` [..., K] of `blocks`."""
+        """Busy seconds of pipeline rank ``stage`` if it held ``counts`` [..., K] of `blocks`."""
         return self.pools[int(self.pool_of[stage])].of(counts)
 
 
@@ -55,7 +55,7 @@ def block_loads(
     calibration: Calibration | None = None,
     blocks_known: KnownBlocks | None = None,
 ) -> tuple[StageLoads, ...]:
-    """Loads under every one of a flat array of plans, or of a single plan; what plans share is priced once."""
+    """Loads for a flat array of plans or a single plan; what plans share is priced once."""
     columns, _ = plan_columns(plan)
     tables = tables_of(job, columns, cluster, calibration, blocks_known=blocks_known)
     pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]

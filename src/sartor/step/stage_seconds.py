@@ -1,4 +1,4 @@
-"""Distinct stages of plans that share their cuts: seconds of a microbatch."""
+"""Seconds of a microbatch on the distinct stages of plans that share their cuts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sartor.units import FloatArray, Floats, IntArray
 
 
 class StageSeconds:
-    """Distinct stages [R, W] of W ways to work: ``structure`` (of the tables), recompute, recompute_layers, zero."""
+    """Distinct stages [R, W] of W work rows: ``structure`` (of the tables), recompute, recompute_layers, zero."""
 
     def __init__(self, t: PlanTables, rows: StageRows, work: dict[str, IntArray]) -> None:
         self.t, self.rows, self.work = t, rows, work
@@ -34,12 +34,12 @@ class StageSeconds:
             self._gather_layerwise()
 
     def _sum(self, of_blocks: FloatArray) -> FloatArray:
-        """Over the blocks of each stage: [R, K] @ [K, D] handed out."""
+        """Sum over the blocks of each stage: [R, K] @ [K, D], mapped to the work rows."""
         stages: FloatArray = summed(self.counts, of_blocks).take(self.at, axis=1)
         return stages
 
     def _backward_s(self) -> FloatArray:
-        """With what is computed again."""
+        """Backward including recomputation."""
         t, kind, some = self.t.seconds, self.work["recompute"], self.work["recompute_layers"]
         plain = summed(self.counts, t.backward_s)
         if not np.any(kind):
@@ -54,11 +54,11 @@ class StageSeconds:
         return np.asarray(plain[:, self.at] + again)
 
     def returned_s(self) -> FloatArray:
-        """Backward of one microbatch, nothing computed again [R, W]."""
+        """Backward of one microbatch without recomputation [R, W]."""
         return self._sum(self.t.seconds.backward_s) + self.wgrad_s
 
     def _share(self, layers: Floats) -> FloatArray:
-        """Of stages with so many ``layers`` [R], the share that is recomputed [R, W]."""
+        """Share of layers recomputed [R, W] on stages that have ``layers`` [R]."""
         some = self.work["recompute_layers"]
         return np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
 
@@ -68,28 +68,28 @@ class StageSeconds:
         return np.asarray(stages.take(slowest * stages.shape[1] + self.at))
 
     def blocks_s(self) -> FloatArray:
-        """Forward and backward of one microbatch through every block [K, W], part of the layers recomputed; weights
-        gathered layer by layer not counted."""
+        """Forward and backward of one microbatch through every block [K, W], including recomputation, without
+        layer-by-layer weight gathers."""
         t = self.t.seconds
         return np.asarray((t.forward_s + t.backward_s + t.wgrad_s)[:, self.at] + self._again_s())
 
     def _mean_layers(self) -> FloatArray:
-        """Layers of a stage, on average."""
+        """Mean number of layers per stage."""
         return self.t.is_layer @ self.rows.counts.T @ self.rows.times / self.rows.pp
 
     def _full_share(self) -> Floats:
-        """Share of the layers that is recomputed whole [W]."""
+        """Share of the layers that is fully recomputed [W]."""
         share = self._share(np.array([self._mean_layers()]))[0]
         return np.where(self.work["recompute"] == Recompute.FULL, share, 0.0)
 
     def _again_s(self) -> FloatArray:
-        """What is computed again of one microbatch in every block [K, W], part of the layers in full."""
+        """Recomputation seconds of one microbatch in every block [K, W]."""
         t, kind, share = self.t.seconds, self.work["recompute"], self._full_share()
         again = np.where(kind == Recompute.SELECTIVE, t.selective_s[:, self.at], 0.0)
         return np.asarray(again + share * (t.full_s * self.t.is_layer[:, None])[:, self.at])
 
     def _offload(self, one_way_s: FloatArray) -> None:
-        """What of the copies to and from host memory the compute beside them does not hide."""
+        """Add the exposed part of copies to and from host memory."""
         t, kind = self.t.seconds, self.work["recompute"]
         plain, selective, inputs = one_way_s[:, :, self.at]
         full = self._full_share()
@@ -102,7 +102,7 @@ class StageSeconds:
         self.offload_s = np.asarray(forward + backward)
 
     def _gather_layerwise(self) -> None:
-        """ZeRO 3: what gathering and scattering every block's weights add to its forward and backward."""
+        """ZeRO 3: add the exposed part of gathering and scattering every block's weights."""
         t, c = self.t, self.t.c
         of = np.flatnonzero(self.work["zero"] >= 3)
         at, structure = self.at[of], self.work["structure"][of]
@@ -127,15 +127,15 @@ class StageSeconds:
         self.forward_s = self.forward_s + of_these(forward)
         self.backward_s = self.backward_s + of_these(backward)
         self.layerwise_s = of_these(summed(self.counts, each.forward_s + each.backward_s))
-        if t.job.trainer.dp_overlap:  # what a stage gathers first and scatters last has nothing to hide behind
+        if t.job.trainer.dp_overlap:  # the first gather and last scatter are exposed
             first = np.argmax(self.rows.counts > 0, axis=1)
             self.gather_s = of_these(np.asarray(each.first_s)[first])
             self.scatter_s = of_these(np.asarray(each.last_s)[first])
 
     def evened_s(self, busy: FloatArray) -> Floats:
-        """``busy`` [R, W] if the work were divided at will over the stages."""
+        """``busy`` [R, W] if the work were divided evenly over the stages."""
         return self.rows.times @ busy / self.rows.pp
 
     def flops(self) -> Any:
-        """Product FLOPs of one microbatch over one device of every stage."""
+        """FLOPs of matrix multiplications per microbatch, summed over one device of every stage."""
         return summed(self.rows.times @ self.counts, self.t.seconds.flops)[self.at]

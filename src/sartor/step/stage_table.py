@@ -1,4 +1,4 @@
-"""One plan's pipeline, rank by rank: which layers each holds, how long a microbatch keeps it, what fills its memory."""
+"""One plan's pipeline, rank by rank: its layers, the seconds of a microbatch, and its memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class StageRow:
     stage: int
     layers: int
     chunks: tuple[int, ...]
-    """Layers of each of its chunks, in the order they are passed."""
+    """Layers of each chunk, in model order."""
     holds: tuple[str, ...]
-    """Blocks beside layers: embedding, mtp, head."""
+    """Blocks besides layers: embedding, mtp, head."""
     load_s: float
-    """Busy seconds of one microbatch forward and backward: compute, recomputation, communication that is seen."""
+    """Busy seconds of one microbatch forward and backward: compute, recomputation, exposed communication."""
     state_bytes: float
     """Weights, gradients, optimizer states."""
     stash_bytes: float
@@ -43,7 +43,7 @@ def of_slowest_stage(
     cluster: Cluster,
     calibration: Calibration | None = None,
 ) -> Estimate:
-    """Of a single plan's priced operators those of the pipeline rank that is busy longest."""
+    """The operators and costs of a single plan's slowest pipeline rank."""
     if int(plan.dims.pp) == 1:
         return found
     kinds = blocks(job.shape)

@@ -1,8 +1,8 @@
-"""Which layers every device of a pipeline holds, and the few devices of them that differ.
+"""Which layers every device of a pipeline holds, reduced to the few distinct devices.
 
 A pipeline of ``pp`` devices with ``v`` chunks each cuts a model into ``pp * v`` parts; part ``g`` is chunk ``g // pp``
-of device ``g % pp``; in a V the second half of the parts lies on the devices in reverse. The embedding is on the first
-part, MTP modules and the head on the last.
+of device ``g % pp``; in a V the second half of the parts is on the devices in reverse order. The embedding is on the
+first part, MTP modules and the head on the last.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def stage_counts(
 ) -> IntArray:
     """How many of each of `blocks` every chunk holds: [device, chunk, block].
 
-    ``stage_layers`` are the layers of each part in model order; None spreads them as evenly as can be, the first
-    parts taking the rest; where there are two parts more than layers, embedding and head have their own.
-    ``InputError`` where they are not ``pp * virtual_stages`` numbers that add up to the model.
+    ``stage_layers`` are the layers of each part in model order. None spreads them evenly, with the remainder on the
+    first parts; if there are two more parts than layers, embedding and head get a part of their own. Raises
+    ``InputError`` if they are not ``pp * virtual_stages`` numbers that add up to the model.
     """
     kinds = blocks(shape)
     order = layer_order(shape)
@@ -65,7 +65,7 @@ def is_v_shaped(schedule: Ints, pp: Ints, virtual_stages: Ints) -> BoolArray:
 
 def _layers_of_parts(num_layers: int, parts: int, given: tuple[int, ...] | None) -> IntArray:
     if given is None:
-        if parts == num_layers + 2:  # embedding and head alone
+        if parts == num_layers + 2:  # embedding and head in their own parts
             return np.pad(np.ones(num_layers, dtype=np.int64), 1)
         each, rest = divmod(num_layers, parts)
         return each + (np.arange(parts) < rest).astype(np.int64)
@@ -80,26 +80,26 @@ def _layers_of_parts(num_layers: int, parts: int, given: tuple[int, ...] | None)
 class StageRows:
     """The distinct devices of a pipeline: few, since most hold equal layers. R rows, K blocks.
 
-    A pipeline's time is a largest value over paths that linger at one device; among equal devices the last one's is
-    never smaller, so every row stands at its last position.
+    A pipeline's time is the maximum over paths that stay at one device; among equal devices the last one's path is
+    never shorter, so every row stands for its last device.
     """
 
     pp: int
     virtual_stages: int
     counts: IntArray
-    """[R, K]: of each block, over all chunks of the device."""
+    """[R, K]: number of each block, over all chunks of the device."""
     last: IntArray
-    """[R]: the last device that holds so much."""
+    """[R]: the last device of the row."""
     first: IntArray
-    """[R]: the first."""
+    """[R]: the first device of the row."""
     before: IntArray
-    """[R, R]: how many devices like the second index come before the last like the first index."""
+    """[R, R]: how many devices of the second row come before the last device of the first row."""
     before_first: IntArray
-    """[R, R]: the same, before the first like the first index."""
+    """[R, R]: the same, before the first device of the first row."""
     times: IntArray
-    """[R]: how many devices there are of each."""
+    """[R]: number of devices of the row."""
     pool: IntArray
-    """[R]: which pool of a mixed cluster each stands in; 0 where there is one."""
+    """[R]: index of the stage's pool in a mixed cluster; 0 if there is one."""
 
 
 def stage_rows(
@@ -111,8 +111,8 @@ def stage_rows(
     *,
     v_shaped: bool = False,
 ) -> StageRows:
-    """Distinct rows of `stage_counts` summed over chunks, ordered by their first device; ``pools`` tells devices of
-    different pools apart [pp]."""
+    """Distinct rows of `stage_counts` summed over chunks, ordered by their first device; devices of different ``pools``
+    [pp] are distinct."""
     devices = stage_counts(shape, pp, virtual_stages, stage_layers, v_shaped=v_shaped).sum(axis=1)
     where = np.zeros(pp, dtype=np.int64) if pools is None else pools
     rows, first, which = _distinct_rows(np.column_stack([devices, where]))
@@ -133,7 +133,7 @@ def stage_rows(
 
 
 def each_device(counts: IntArray, virtual_stages: int, pools: IntArray | None = None) -> StageRows:
-    """Every device of ``counts`` [devices, blocks] as a row of its own, equal or not."""
+    """Every device of ``counts`` [devices, blocks] as its own row, equal or not."""
     order = np.arange(len(counts))
     before = (order[:, None] > order).astype(np.int64)
     return StageRows(
@@ -150,8 +150,8 @@ def each_device(counts: IntArray, virtual_stages: int, pools: IntArray | None = 
 
 
 def summed(counts: Floats, values: Any) -> Any:
-    """``counts`` [..., K] of ``values`` [K, n] added up, [..., n]: one after the other, so that an entry doesn't depend
-    on how many stand beside it (a BLAS product's last bits do)."""
+    """``counts`` [..., K] @ ``values`` [K, n] = [..., n], added one after the other, so that an entry does not depend
+    on the other columns (the last bits of a BLAS GEMM do)."""
     weights = np.asarray(counts, dtype=np.float64)
     total = weights[..., 0, None] * values[0]
     for k in range(1, weights.shape[-1]):
@@ -161,7 +161,7 @@ def summed(counts: Floats, values: Any) -> Any:
 
 
 def _distinct_rows(table: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Rows without repeats in order of appearance, where each first appears, and which of them every row is."""
+    """Distinct rows in order of appearance, the position where each first appears, and the index of every row."""
     seen: dict[tuple[Any, ...], int] = {}
     which = np.array([seen.setdefault(tuple(row), len(seen)) for row in table.tolist()], dtype=np.int64)
     first = np.array([int(np.argmax(which == r)) for r in range(len(seen))], dtype=np.int64)

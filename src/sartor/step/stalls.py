@@ -1,12 +1,12 @@
-"""What the devices of an interleaved pipeline wait for each other where their chunks hold unequal numbers of layers.
+"""Stalls of an interleaved pipeline with unequal numbers of layers per chunk.
 
-The closed form of `pipeline.interleaved_s` takes a device's chunks together; where one holds two layers and another
-one, neighbours wait for each other in every round of microbatches: up to a tenth of the step, more where microbatches
-are few. No closed form is known to us. But a step lasts as long as its longest path, a path is so many of each block,
-and few paths are ever the longest: they are found once by going through the schedule at durations spread over all that
-blocks can have, and then priced for a million plans like a formula. Up to three rounds of microbatches it is at most
-the simulation of `simulation` and nearly always equal to it; where layers are placed (``stage_layers``) the durations
-are the plan's own: exact. Further rounds are extrapolated: of 500 random pipelines 3 came out too long, by 5% at most.
+The closed form of `pipeline.interleaved_s` adds up a device's chunks. If one chunk has two layers and another one,
+neighbours also wait for each other in every round of microbatches: up to a tenth of the step, more with few
+microbatches. We know no closed form. But a step lasts as long as its longest path, a path is a count of each block, and
+only few paths are ever the longest: they are found once by walking the schedule with block durations spread over the
+possible range, and then priced for a million plans like a formula. Up to three rounds the result is at most that of
+`simulation` and nearly always equal; with placed layers (``stage_layers``) the plan's own durations are used: exact.
+Further rounds are extrapolated: of 500 random pipelines 3 came out too long, by 5% at most.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from sartor.step.stages import summed
 from sartor.units import BoolArray, FloatArray, Floats, IntArray, Ints
 
 FORWARD = 1 / 3
-"""Share of a chunk's time that is forward (products: one forward, two backward); stalls hardly depend on it."""
+"""Share of a chunk's time that is forward (GEMMs: one forward, two backward); stalls hardly depend on it."""
 ROUNDS = (1, 2, 3)
-"""Rounds of pp microbatches that are gone through; every further one adds what the last of these added."""
+"""Rounds of pp microbatches that are simulated; every further round adds as much as the last of these."""
 DRAWN = 192
-"""Durations of blocks at which paths are looked for."""
+"""Number of sampled block durations in the search for paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """A pipeline's chunks: of every block, how many each holds [pp, v, K], and which of the blocks are layers."""
+    """The chunks of a pipeline: number of every block in each [pp, v, K], and which of the blocks are layers."""
 
     counts: IntArray
     is_layer: BoolArray
     exact: bool = False
-    """Paths are looked for at the plans' own seconds (few plans, their layers placed)."""
+    """Search paths at the plans' own block seconds (few plans, their layers placed)."""
 
     @property
     def unequal(self) -> bool:
@@ -45,8 +45,8 @@ class Chunks:
 
 
 def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> FloatArray:
-    """Seconds [n] a step takes beyond the closed form, or less than it where negative: a microbatch takes ``seconds``
-    [K, n] through each block."""
+    """Seconds [n] a step takes beyond the closed form (negative: less), if a microbatch takes ``seconds`` [K, n]
+    through each block."""
     pp = len(chunks.counts)
     at = tuple(seconds.mean(axis=1).tolist()) if chunks.exact else None
     spared = [_beyond(chunks, _paths(_key(chunks), rounds, at), rounds * pp, seconds) for rounds in ROUNDS]
@@ -62,8 +62,8 @@ def _beyond(chunks: Chunks, paths: FloatArray, microbatches: int, seconds: Float
 
 
 def _at_least(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> FloatArray:
-    """By the paths that linger on one device: a microbatch comes down to it through the first chunks of those before
-    it, there all microbatches are worked on, and the last one goes back the same way."""
+    """Lower bound from paths that stay on one device: a microbatch comes down to it through the first chunks of the
+    devices before it, all microbatches are processed there, and the last one goes back the same way."""
     firsts = np.cumsum(chunks.counts[:, 0], axis=0) - chunks.counts[:, 0]
     lingering: FloatArray = summed(chunks.counts.sum(axis=1), seconds) * microbatches + summed(firsts, seconds)
     return np.asarray(lingering.max(axis=0) - _closed_form(chunks, seconds, microbatches))
@@ -86,7 +86,7 @@ def _key(chunks: Chunks) -> _Key:
 
 @lru_cache(maxsize=256)
 def _paths(key: _Key, rounds: int, at: tuple[float, ...] | None) -> FloatArray:
-    """Longest paths [P, K] as numbers of each block passed (backward twice as long as forward)."""
+    """Longest paths [P, K] as numbers of each block passed, weighted by forward and backward share."""
     shape, counts, layers = key
     held = np.frombuffer(counts, dtype=np.int64).reshape(shape)
     drawn = _drawn(np.frombuffer(layers, dtype=bool)) if at is None else np.array(at)[:, None]
@@ -98,8 +98,8 @@ def _paths(key: _Key, rounds: int, at: tuple[float, ...] | None) -> FloatArray:
 
 
 def _drawn(is_layer: BoolArray) -> FloatArray:
-    """Durations [K, DRAWN] spread over what blocks can have to one another: the slowest kind of layer takes 1, others
-    down to an eighth of it, what is no layer (embedding, head) from a 50th of it to 32 times as much."""
+    """Sampled durations [K, DRAWN]: the slowest kind of layer takes 1, others down to an eighth of it, blocks that are
+    not layers (embedding, head) from a 50th to 32 times as much."""
     draw = np.random.default_rng(0)
     size = (is_layer.size, DRAWN)
     layers: Ints = 2.0 ** draw.uniform(-3, 0, size)

@@ -1,7 +1,7 @@
 """Bytes of weights, gradients and optimizer states per parameter, by optimizer, precision and ZeRO stage.
 
-Mixed-precision Adam holds 2 bytes of weight, a gradient, and fp32 main weight and two moments: 16 bytes with a 16-bit
-gradient (Rajbhandari et al. 2020, sec. 3.1), 18 with an fp32 one (Megatron).
+Mixed-precision Adam holds 2 bytes of weight, a gradient, and an fp32 main weight and two moments: 16 bytes with a
+16-bit gradient (Rajbhandari et al. 2020, sec. 3.1), 18 with an fp32 one (Megatron).
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from sartor.units import Bools, Floats, IntArray, Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """Per parameter that the tensor-parallel rank is in charge of; arrays over plans.
+    """Bytes per parameter of one tensor-parallel rank; arrays over plans.
 
-    Of FSDP's weights, stage 2 shards the fp32 ones and holds gathered 16-bit ones between forward and backward.
+    With FSDP, stage 2 shards the fp32 weights and holds gathered 16-bit ones between forward and backward.
     """
 
     weight: Floats
     narrow: Floats
-    """FP8 or FP4 copies, of matrices in layers."""
+    """FP8 or FP4 copies of matrices in layers."""
     grad: Floats
     optimizer: Floats
     step: Floats
-    """Temporaries while the optimizer steps."""
+    """Temporaries during the optimizer's step."""
 
 
 def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True) -> StateBytes:
-    """Of parameters that all of dp x cp hold copies of."""
+    """Bytes per parameter that is replicated over all of dp x cp."""
     return _states(job, plan, gpu, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
 
 
 def expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> StateBytes:
-    """Of routed experts, of which fewer devices hold copies."""
+    """Bytes per parameter of routed experts, which have fewer replicas."""
     return _states(job, plan, gpu, _shards(plan, expert_replicas(job, plan)), True)
 
 
 def shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
     """Whether gradients are reduced and sharded after every microbatch. ZeRO 2 with a pipeline keeps them whole and
-    reduces them once: so do Megatron's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py) and
-    PyTorch's pipelining, which synchronises in the last microbatch alone (torch/distributed/pipelining/stage.py,
-    ``backward_maybe_with_nosync``); DeepSpeed's pipeline engine refuses ZeRO 2."""
+    reduces them once, as do Megatron's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py) and
+    PyTorch's pipelining, which synchronizes only in the last microbatch (torch/distributed/pipelining/stage.py,
+    ``backward_maybe_with_nosync``); DeepSpeed's pipeline engine does not support ZeRO 2."""
     return np.greater_equal(zero_stage, 3) | (np.equal(zero_stage, 2) & np.equal(pp, 1))
 
 
 def reductions(trainer: Trainer, zero_stage: Ints, pp: Ints, virtual_stages: Ints, microbatches: Ints) -> IntArray:
-    """How often a step reduces a gradient of ZeRO 2: with every microbatch without a pipeline, after every pp of them
-    through a chunk where the trainer ``reduces_rounds``, else once."""
+    """How often a step reduces a ZeRO 2 gradient: after every microbatch without a pipeline, after every pp
+    microbatches of a chunk if the trainer ``reduces_rounds``, else once."""
     two, m = np.equal(zero_stage, 2), np.asarray(microbatches)
     rounds = two & _in_rounds(trainer, pp, virtual_stages)
     return np.where(rounds, -(-m // np.asarray(pp)), np.where(two & np.equal(pp, 1), m, 1))
@@ -63,11 +63,11 @@ def _in_rounds(trainer: Trainer, pp: Ints, virtual_stages: Ints) -> Bools:
 
 
 WHOLE_CHUNKS = 2
-"""Chunks of a device with whole gradients where these are reduced in rounds: the one at work, the one being reduced."""
+"""Chunks per device with full gradients when these are reduced in rounds: the active one and the one being reduced."""
 
 
 def _gradient(job: TrainingJob, plan: TrainingPlan, gradient: float, shards: Floats) -> Floats:
-    """Bytes of a gradient per parameter, whole or of its shard."""
+    """Bytes of gradient per parameter, full or sharded."""
     pp, v = plan.dims.pp, plan.virtual_stages
     held = np.where(shards_gradients(plan.zero_stage, pp), gradient / shards, gradient)
     rounds = np.equal(plan.zero_stage, 2) & _in_rounds(job.trainer, pp, v)
@@ -76,12 +76,12 @@ def _gradient(job: TrainingJob, plan: TrainingPlan, gradient: float, shards: Flo
 
 
 def weight_bytes(job: TrainingJob) -> float:
-    """Of a weight as the matrix products' kernels read it, before any narrowing."""
+    """Bytes per weight as GEMM kernels read it, before quantization."""
     return 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
 
 
 FOUR_BIT_BYTES = (4 + 0.127) / 8
-"""Of a 4-bit weight with its scales, which are quantized too (arXiv 2305.14314, sec. 3: 0.127 bits)."""
+"""Bytes per 4-bit weight with its scales, which are quantized too (arXiv 2305.14314, sec. 3: 0.127 bits)."""
 
 
 def frozen_in_4_bits(job: TrainingJob) -> bool:
@@ -90,8 +90,8 @@ def frozen_in_4_bits(job: TrainingJob) -> bool:
 
 
 def gathered_bytes(job: TrainingJob, *, in_layer: bool) -> float:
-    """Of a weight as replicas gather it: as kernels read it, 8 bits where no wider weights are kept, 4 if it is held
-    so."""
+    """Bytes per weight as replicas gather it: as kernels read it, 8 bits if no wider weights are kept, 4 bits if frozen
+    in 4 bits."""
     if in_layer and frozen_in_4_bits(job):
         return FOUR_BIT_BYTES
     return job.recipe.dtype.bytes if _is_narrow(job, in_layer) else weight_bytes(job)
@@ -99,12 +99,12 @@ def gathered_bytes(job: TrainingJob, *, in_layer: bool) -> float:
 
 def _is_narrow(job: TrainingJob, in_layer: bool) -> bool:
     width, habits = job.recipe.dtype.bytes, job.trainer.habits
-    once = not job.trains_weights and habits.narrow_weights  # no optimizer reads a frozen weight in 16 bits again
+    once = not job.trains_weights and habits.narrow_weights  # no optimizer needs a frozen weight in 16 bits
     return in_layer and width < 2 and (once or (habits.narrow_primary and width >= 1))
 
 
 def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Ints:
-    """Devices that hold the same experts: dp x cp / ep, tensor ranks as well where they leave experts whole."""
+    """Devices that hold the same experts: dp x cp / ep, times tp if tensor parallelism does not split experts."""
     d = plan.dims
     ranks = d.dp * d.cp * (1 if job.trainer.splits_experts else d.tp)
     return np.maximum(ranks // d.ep, 1)
@@ -116,9 +116,9 @@ def _shards(plan: TrainingPlan, replicas: Ints) -> Floats:
 
 
 def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
-    """Copies of a weight that narrow products read: one by rows and one by columns; one for both where the device
-    multiplies FP8 in every layout and all of a tensor has one scale (Transformer Engine's
-    ``is_non_tn_fp8_gemm_supported``: compute capability 10; read 2026-11-24)."""
+    """Low-precision copies of a weight: one by rows and one by columns, or one for both if the device multiplies FP8 in
+    every layout and the tensor has a single scale (Transformer Engine's ``is_non_tn_fp8_gemm_supported``: compute
+    capability 10; read 2026-11-24)."""
     per_tensor = job.recipe in (Recipe.FP8_DELAYED, Recipe.FP8_CURRENT)
     return 1 if per_tensor and gpu.generation == "blackwell" else 2
 
@@ -149,7 +149,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
 
 
 def _moments(job: TrainingJob, in_layer: bool) -> float:
-    """Bytes of moments: Adam has two, momentum one; Muon one on the layers' matrices and Adam's two on the rest."""
+    """Bytes of moments: Adam has two, momentum SGD one; Muon one for the layers' matrices and Adam's two elsewhere."""
     one = job.optimizer is Optimizer.SGD or (job.optimizer is Optimizer.MUON and in_layer)
     return job.moments_dtype.bytes * (1 if one else 2)
 

@@ -1,7 +1,7 @@
 """A training step: seconds of one plan or of a million, part by part.
 
 Blocks are priced once per distinct (tp, cp, ep, microbatch), traffic among replicas once per distinct dims, pipelines
-once per distinct way to work; what is left per plan is a sum. docs/concepts/training-step.md has every formula with its
+once per distinct work row; what remains per plan is a sum. docs/concepts/training-step.md has every formula with its
 source.
 """
 
@@ -34,10 +34,10 @@ from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_table
 from sartor.units import FloatArray, IntArray
 
 CHUNK = 8192
-"""Plans summed up at once: their arrays stay in a core's cache."""
+"""Plans summed up at once: their arrays fit in a core's cache."""
 
 OPTIMIZER_SIGMA = 0.2
-"""Standard deviation of ln of the optimizer step (assumed: how far apart fused and unfused steps lie)."""
+"""Standard deviation of ln of the optimizer step (assumed, from the gap between fused and unfused steps)."""
 
 
 def step(
@@ -48,13 +48,13 @@ def step(
     coefficients: TrainingCoefficients | None = None,
     blocks_known: KnownBlocks | None = None,
 ) -> StepEstimate:
-    """Predicted step of ``job`` as ``plan`` spreads it over ``cluster``; arrays in the plan give arrays of its shape.
+    """Predicted step of ``job`` under ``plan`` on ``cluster``; arrays in the plan give arrays of its shape.
 
-    ``coefficients`` in place of the package's for the job's trainer and device. Raises ``InputError`` for a single plan
-    that does not divide the model or that its schedule has no order for; of arrays such plans are priced as if padded.
+    ``coefficients`` replaces the packaged ones of the job's trainer and device. Raises ``InputError`` for a single plan
+    that does not divide the model or for which its schedule has no order; in arrays such plans are priced as if padded.
 
-    On a mixed cluster stages fill the pools in order, each at its own pool's pace; ``calibration`` is then of the pools
-    of its device.
+    On a mixed cluster stages fill the pools in order, each at its own pool's speed; ``calibration`` then applies to the
+    pools with its device.
     """
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
@@ -79,7 +79,7 @@ def step_each(
     calibration: Calibration | None = None,
     blocks_known: KnownBlocks | None = None,
 ) -> list[StepEstimate]:
-    """`step` of single plans with ``stage_layers`` of their own; what they share is priced once."""
+    """`step` of single plans that have their own ``stage_layers``; what they share is priced once."""
     if not plans:
         return []
     of_each = [plan_columns(plan)[0] for plan in plans]
@@ -94,8 +94,8 @@ _PARTS = tuple(field.name for field in fields(StepEstimate))
 
 
 def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
-    """``InputError`` for what no step can be priced of: a single plan that does not divide the model or that its
-    schedule has no order for."""
+    """Raise ``InputError`` if no step can be priced: a single plan that does not divide the model or for which its
+    schedule has no order."""
     check(job.shape, plan.dims)
     d = plan.dims
     single = all(np.ndim(x) == 0 for x in (plan.schedule, d.pp, plan.virtual_stages, plan.num_microbatches))
@@ -112,17 +112,17 @@ def tables_of(
     coefficients: TrainingCoefficients | None = None,
     blocks_known: KnownBlocks | None = None,
 ) -> list[PlanTables]:
-    """Of every pool of the cluster."""
+    """One table per pool of the cluster."""
     pools = pools_of(cluster)
     known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
     return [plan_tables(job, columns, *each, coefficients, blocks_known) for each in zip(pools, known, strict=True)]
 
 
 STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero", "schedule")
-"""What tables depend on: of ``virtual`` whether chunks interleave, of ``zero`` whether anything is sharded, of
-``schedule`` whether it hides the exchange of experts."""
+"""Columns that tables depend on; of ``virtual`` only whether chunks interleave, of ``zero`` whether anything is
+sharded, of ``schedule`` whether it hides the experts' all-to-all."""
 WORK = ("pipeline", "structure", "recompute", "recompute_layers", "microbatches", "schedule", "zero")
-"""What a pipeline's time depends on: of ``zero`` whether weights are gathered layer by layer."""
+"""Columns that a pipeline's time depends on; of ``zero`` only whether weights are gathered layer by layer."""
 
 
 def _step(
@@ -131,7 +131,7 @@ def _step(
     splits: Sequence[tuple[int, ...] | None],
     tables_for: Callable[[dict[str, IntArray]], list[PlanTables]],
 ) -> FloatArray:
-    """The fields of ``StepEstimate`` [fields, plans]; column ``split`` says which of ``splits`` a plan has."""
+    """The fields of ``StepEstimate`` [fields, plans]; column ``split`` is each plan's index into ``splits``."""
     plans = _plans(job, columns, splits, tables_for)
     out = np.empty((len(_PARTS), columns["tp"].size))
     for start in range(0, out.shape[1], CHUNK):
@@ -197,7 +197,7 @@ def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """The distinct devices of a pipeline, and its chunks where they hold unequal numbers of layers."""
+    """The distinct devices of a pipeline, and its chunks if they hold unequal numbers of layers."""
 
     rows: StageRows
     chunks: Chunks | None
@@ -217,7 +217,7 @@ def _stages(
     if pp == 1 or virtual == 1 or v_shaped:
         return _Stages(rows=rows, chunks=None)
     counts = stage_counts(job.shape, pp, virtual, given)
-    own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # a block counts apart in every pool
+    own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
     apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
     chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=given is not None)
@@ -225,7 +225,7 @@ def _stages(
 
 
 OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "offload_s", "layerwise_s", "bubble_s", "transfer_s")
-"""Seconds of a step that the pipeline alone decides; they add up to its makespan."""
+"""Parts of the step within the pipeline; they add up to its makespan."""
 BESIDE = ("deviation_s", "imbalance_s", "flops")
 
 
@@ -254,7 +254,7 @@ def _work(tables: Sequence[PlanTables], stages: _Stages, work: dict[str, IntArra
 def _overlapping_parts(
     t: PlanTables, stages: _Stages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
 ) -> dict[str, FloatArray]:
-    """Of a pipeline whose stages advance each at its own pace, by its schedule."""
+    """Parts of a pipeline whose stages advance at their own speed, by its schedule."""
     m = work["microbatches"]
     pipeline = PipelineWork(
         rows=s.rows,
@@ -266,7 +266,7 @@ def _overlapping_parts(
     )
     pipe = pipeline_time(pipeline, m, work["schedule"])
     stalled = np.zeros(m.size) if stages.chunks is None else stall_s(stages.chunks, s.blocks_s(), m)
-    stalled = np.where(work["schedule"] == PipelineSchedule.GPIPE, 0.0, stalled)  # it waits for nobody between
+    stalled = np.where(work["schedule"] == PipelineSchedule.GPIPE, 0.0, stalled)  # GPipe has no stalls in between
     slow = {name: m * s.of_slowest(name, pipe.slowest) for name in ("tp_s", "ep_s", "cp_s", "host_s")}
     for name in ("layerwise_s", "offload_s"):
         slow[name] = m * getattr(s, name)[pipe.slowest, np.arange(m.size)]
@@ -284,7 +284,7 @@ def _overlapping_parts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plans:
-    """Plans by index: ``of`` which way each works, ``at`` what it exchanges."""
+    """Plans by index: ``of`` into ``work``, ``at`` into ``exchange``."""
 
     tables: Sequence[PlanTables]
     work: Worked
@@ -331,7 +331,7 @@ class _Plans:
         }
 
     def _exchange_s(self, p: dict[str, IntArray], of: IntArray, at: IntArray) -> FloatArray:
-        """Gradients and parameters among replicas once a step, beyond what compute and the bubble hide."""
+        """Gradient and parameter exchange once a step, beyond what compute and the bubble hide."""
         work, t = self.work, self.tables[0]
         x, trainer = self.exchange, t.job.trainer
         of_plans = {"zero": p["zero"], "pp": p["pp"], "virtual": p["virtual"]}

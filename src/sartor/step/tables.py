@@ -1,4 +1,4 @@
-"""What plans share, computed once: blocks' seconds and parameters, traffic among replicas, transfers between stages."""
+"""Quantities shared by plans, computed once: block seconds and parameters, traffic of replicas, stage transfers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plan_columns(plan: TrainingPlan) -> tuple[dict[str, IntArray], tuple[int, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTables:
-    """What plans share: blocks' seconds and parameters, traffic, transfers; an index says which each plan has."""
+    """Tables shared by plans: block seconds and parameters, traffic, transfers; indices map plans to rows."""
 
     job: TrainingJob
     cluster: Cluster
@@ -70,7 +70,7 @@ class PlanTables:
     tied: FloatArray
     params_index: IntArray
     offload_s: FloatArray | None
-    """[recomputations, K, D]: of one microbatch over the host link, one way."""
+    """[recomputations, K, D]: one microbatch over the host link, one way."""
     traffic: DataTraffic
     norm_s: FloatArray
     traffic_index: IntArray
@@ -81,14 +81,14 @@ class PlanTables:
 
     @property
     def gathered_bytes(self) -> FloatArray:
-        """[K, 1]: of a parameter of each block, as replicas gather it."""
+        """[K, 1]: bytes per parameter of each block in gathers."""
         outer, layer = (gathered_bytes(self.job, in_layer=inside) for inside in (False, True))
         return np.where(self.is_layer > 0, layer, outer)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBlocks:
-    """Blocks that a search has priced for a job on a cluster, so that it prices none twice."""
+    """Cache of the blocks that a search has priced for a job on a cluster."""
 
     job: TrainingJob
     cluster: Cluster
@@ -130,7 +130,7 @@ def plan_tables(
     coefficients: TrainingCoefficients | None,
     blocks_known: KnownBlocks | None = None,
 ) -> PlanTables:
-    """``blocks_known`` counts only if it is of the same job, cluster and calibration."""
+    """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration."""
     c = coefficients or coefficients_for(job, cluster.gpu)
     known = in_a_run(calibration or load_calibration(cluster.gpu), c)
     of = blocks_known
@@ -179,10 +179,10 @@ def _seconds(
     rows: BlockRows,
     c: TrainingCoefficients,
 ) -> tuple[BlockSeconds, IntArray]:
-    """Blocks' seconds by distinct rows; twice as many rows where some plans hide what others wait for.
+    """Block seconds by distinct rows; twice as many rows if some plans hide an exchange that others wait for.
 
-    An exchange of experts is hidden behind another microbatch: by DualPipeV, whose schedule pairs a forward with a
-    backward (DeepSeek-V3, 2024, sec. 3.2.1; torchtitan PR 1721), or where a trainer's switch does the same between the
+    The experts' all-to-all is hidden behind another microbatch by DualPipeV, whose schedule pairs a forward with a
+    backward (DeepSeek-V3, 2024, sec. 3.2.1; torchtitan PR 1721), or if a trainer's switch does the same between the
     chunks of an interleaved pipeline.
     """
     kinds = [block.kind for block in blocks(job.shape)]
@@ -201,12 +201,12 @@ def _seconds(
 
 
 def _twice(offload_s: FloatArray | None, rows: int) -> FloatArray | None:
-    """As many rows as `_seconds` has."""
+    """``offload_s`` repeated to as many rows as `_seconds` has."""
     return offload_s if offload_s is None else np.tile(offload_s, (1, 1, rows // offload_s.shape[2]))
 
 
 def _plan(columns: dict[str, IntArray]) -> TrainingPlan:
-    """Plans of flat columns (what `block_times` and `data_traffic` read of them)."""
+    """The columns as plans with the fields that `block_times` and `data_traffic` read."""
     dims = ParallelDims(
         **{name: columns[name] for name in ("tp", "pp", "dp", "cp", "ep") if name in columns},
         sequence_parallel=columns.get("sequence", np.ones(1, np.int64)).astype(bool),  # type: ignore[arg-type]
@@ -243,8 +243,8 @@ def _scaled(traffic: DataTraffic, factor: float) -> DataTraffic:
 def _transfer(
     job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, known: Calibration
 ) -> tuple[FloatArray, IntArray]:
-    """One microbatch's activations to the next stage: each tensor rank sends its share; without sequence parallelism
-    they are gathered anew at the other end (Narayanan et al. 2021, sec. 4.1: scatter/gather)."""
+    """Seconds of sending one microbatch's activations to the next stage: each tensor rank sends its share; without
+    sequence parallelism the receiver gathers them again (Narayanan et al. 2021, sec. 4.1: scatter/gather)."""
     names = ("tp", "cp", "dp", "pp", "microbatch_size", "sequence")
     found, index = distinct_rows([columns[name] for name in names])
     tp, cp, dp, pp, size, sequence = found

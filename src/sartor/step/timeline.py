@@ -1,7 +1,7 @@
-"""One plan's step in time: what every pipeline rank does from when to when, and what its memory holds meanwhile.
+"""Timeline of one plan's step: what every pipeline rank does and how much memory it holds at each time.
 
-The pipeline is the event simulation of `simulation`, which shares nothing with the closed forms a step is priced by;
-before it parameters are gathered, after it gradients reduced and the optimizer run, as `step` counts them.
+The pipeline is simulated by `simulation`, which shares no code with the closed forms of `step`; parameter gathers
+before it and gradient reduction and optimizer after it are timed as in `step`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sartor.step.tables import PlanTables, plan_columns
 from sartor.units import FloatArray, IntArray
 
 MOST_TASKS = 400_000
-"""Tasks a timeline is made of at most: a few seconds and some hundred megabytes."""
+"""Most tasks in a timeline: takes a few seconds and a few hundred megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class MemoryTrack:
     times_s: FloatArray
     bytes_held: FloatArray
     states_bytes: float
-    """Of it weights, gradients, optimizer states and buffers, which stay."""
+    """The constant part: weights, gradients, optimizer states and buffers."""
     limit_bytes: float
-    """What a process can fill of the device's memory."""
+    """Memory of the device that a process can use."""
 
     @property
     def peak_bytes(self) -> float:
@@ -58,7 +58,7 @@ class Timeline:
     memory: tuple[MemoryTrack, ...]
     step_s: float
     pipeline_s: float
-    """From the first task to the last."""
+    """From the start of the first task to the end of the last."""
 
     def of(self, device: int) -> tuple[Event, ...]:
         return tuple(event for event in self.events if event.device == device)
@@ -73,7 +73,7 @@ def timeline(
 ) -> Timeline:
     """The timeline of a single plan.
 
-    Raises ``InputError`` for arrays of plans, for a plan that `step` refuses, and for more than ``MOST_TASKS`` tasks.
+    Raises ``InputError`` for arrays of plans, for a plan that `step` rejects, and for more than ``MOST_TASKS`` tasks.
     """
     check_plan(job, plan, cluster)
     columns, shape = plan_columns(plan)
@@ -111,7 +111,7 @@ def _phase(device: int, kind: str, start_s: float, end_s: float) -> Event:
 def _stages(
     tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, virtual: int, pools: IntArray
 ) -> StageSeconds:
-    """Seconds of every device (or of every chunk), none taken together."""
+    """Seconds of every single device (or chunk), equal or not."""
     return stage_seconds(tables, each_device(counts, virtual, pools), {**columns, "structure": np.zeros(1, np.int64)})
 
 
@@ -134,7 +134,7 @@ def _exchange(tables: Sequence[PlanTables], stages: StageSeconds, columns: dict[
 def _pipeline_times(
     tables: Sequence[PlanTables], columns: dict[str, IntArray], counts: IntArray, pools: IntArray
 ) -> PipelineTimes:
-    """Seconds of every chunk; layers to recompute are shared out among a device's chunks by their layers."""
+    """Seconds of every chunk; the layers to recompute are divided among a device's chunks by their layers."""
     pp, virtual, _ = counts.shape
     layers = counts @ tables[0].is_layer
     some = columns["recompute_layers"] * layers / np.maximum(layers.sum(axis=1, keepdims=True), 1)
@@ -153,7 +153,7 @@ def _pipeline_times(
 def _phases_after(
     exchange: PlanExchange, columns: dict[str, IntArray], tasks: list[Event]
 ) -> tuple[list[Event], float]:
-    """Reduction of gradients on every rank, then the optimizer and what else a step costs on all at once."""
+    """Gradient reduction on every rank, then the optimizer and the step's other costs on all at once."""
     pp, c = len(exchange.work.rear_s), exchange.c
     ends = [max(e.end_s for e in tasks if e.device == d) for d in range(pp)]
     reduced = exchange.reduced_s()[:, 0] + exchange.earlier_s(columns["microbatches"])
@@ -180,8 +180,8 @@ def _memory(
     tasks: list[Event],
     schedule: PipelineSchedule,
 ) -> tuple[MemoryTrack, ...]:
-    """Activations of a microbatch are held from the start of its forward to the end of its backward (its weight
-    gradient, where that is split off; logits to the end of backward)."""
+    """A microbatch's activations are held from the start of its forward to the end of its backward (of its weight
+    gradient, if split off; logits to the end of backward)."""
     layers, head = _kept_bytes(job, plan, clusters[0], counts)
     whole = every_stage(job, plan, clusters[0])
     states = (whole.held.states + whole.buffers)[:, 0]
@@ -205,14 +205,14 @@ def _memory(
 def _kept_bytes(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Activations of one microbatch in every chunk [devices, chunks], of layers and of the head: those of a pipeline
-    that has no other microbatch."""
+    """Activations of one microbatch in every chunk [devices, chunks], of layers and of the head, computed with a single
+    microbatch in the pipeline."""
     pp, virtual, blocks = counts.shape
     one: Any = np.ones(1, dtype=np.int64)
     alone, _ = flatten(replace(plan, num_microbatches=1, virtual_stages=1, schedule=int(PipelineSchedule.ONE_F_ONE_B)))
     alone = replace(alone, num_microbatches=one)
     some = int(plan.recompute_layers)
-    if some >= 0 and virtual > 1:  # layers to recompute, shared out among the chunks
+    if some >= 0 and virtual > 1:  # divide the layers to recompute among the chunks
         alone = replace(alone, recompute_layers=np.array([some / virtual]))
     ranks = np.repeat(np.arange(pp), virtual)
     found = stage_bytes(job, alone, cluster, counts.reshape(pp * virtual, 1, blocks), ranks)

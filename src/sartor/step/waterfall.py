@@ -1,4 +1,4 @@
-"""Where the bytes of every stage of one plan go: theory, then allocated, then reserved, then device."""
+"""Memory waterfall of every stage of one plan: theory, then allocated, then reserved, then device."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from sartor.step.stage_bytes import StageBytes
 
 
 class MemoryLevel(Enum):
-    """Who knows of a byte: each level holds the ones before."""
+    """What a byte is counted by; each level includes those before it."""
 
     THEORY = "theory"
-    """What the model and the plan say: states and activations kept for backward."""
+    """From model and plan: states and activations kept for backward."""
     ALLOCATED = "allocated"
-    """What the framework has handed out at the peak (``torch.cuda.max_memory_allocated``)."""
+    """Allocated to tensors at the peak (``torch.cuda.max_memory_allocated``)."""
     RESERVED = "reserved"
-    """What its allocator holds of the device (``max_memory_reserved``)."""
+    """Reserved by the framework's allocator (``max_memory_reserved``)."""
     DEVICE = "device"
     """What nvidia-smi shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPart:
-    """One fall of the waterfall: ``size_bytes`` more than the levels above it."""
+    """One bar of the waterfall: ``size_bytes`` on top of the parts before it."""
 
     name: str
     level: MemoryLevel
     size_bytes: float
     what: str
-    """In a sentence."""
+    """A description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """One pipeline rank, part by part, at its fullest moment."""
+    """One pipeline rank, part by part, at its peak."""
 
     stage: int
     moment: str
-    """``backward``: when activations are most; ``loss``: at the logits; ``optimizer step``."""
+    """When memory peaks: ``backward`` (activations), ``loss`` (logits) or ``optimizer step``."""
     parts: tuple[MemoryPart, ...]
 
     def total_bytes(self, level: MemoryLevel = MemoryLevel.DEVICE) -> float:
-        """Bytes of all parts up to ``level``."""
+        """Sum of all parts up to ``level``."""
         upto = list(MemoryLevel)[: list(MemoryLevel).index(level) + 1]
         return sum(part.size_bytes for part in self.parts if part.level in upto)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """All stages of one plan, against what a device can hold."""
+    """All stages of one plan, and the memory that a device can use."""
 
     stages: tuple[StageMemory, ...]
     usable_bytes: float
@@ -115,7 +115,7 @@ def _bytes_of(every: StageBytes, i: int, name: str) -> float:
 
 
 def _working(every: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
-    """What is allocated beside theory at the fullest moment."""
+    """Allocated bytes at the peak beyond theory."""
     of = partial(_bytes_of, every, i)
     level, buffers = MemoryLevel.ALLOCATED, "communication buckets, transfers between stages, library workspaces"
     if steps:

@@ -1,1 +1,1 @@
-"""Predictions beside published measurements."""
+"""Comparison of predictions with published measurements."""

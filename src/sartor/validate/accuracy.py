@@ -1,9 +1,9 @@
-"""How far predictions are from measurements: one line of figures per group of targets.
+"""Accuracy of operator predictions: one line of metrics per group of targets.
 
 ``ratio`` is predicted over measured. ``mape``, ``median_error`` and ``p90_error`` are the mean, the median and the 90th
 percentile of ``|ratio - 1|``; ``bias`` is the median of ``ratio - 1`` (above 0: predicted too slow); ``coverage_80`` is
 the share of measurements inside the predicted 80% interval; ``kendall_tau`` is rank agreement among shapes of
-near-equal work. All are of targets: each shape counts once, however many rows it has.
+near-equal work. All are over targets: each shape counts once, however many rows it has.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from sartor.validate.suspicion import suspected, suspicion, unit_of
 
 WORST = 5
 EXPLAINED_GROUPS = 200
-"""Groups whose worst targets are explained one by one; with more of them, those with the most targets."""
+"""Most groups with individually explained worst targets; of more groups, those with the most targets are explained."""
 
 NEAR_WORK = 1.1
-"""Shapes are ranked against each other when their work lies in one of the steps of this factor."""
+"""Shapes are ranked against each other if their work is in the same step of this factor."""
 
 PAIRS = 64
-"""Each shape is ranked against this many others of its step at most (all of them where a step has no more)."""
+"""Most other shapes of its step that each shape is ranked against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Figures of one group; those of a group without a prediction are None."""
+    """Metrics of one group; None without a prediction."""
 
     keys: JsonMap
     rows: int
-    """Measured rows that are used."""
+    """Measured rows used."""
     targets: int
-    """Different shapes among them."""
+    """Distinct shapes among them."""
     expressed: int
     """Rows of shapes that have a prediction."""
     mape: float | None = None
@@ -59,32 +59,32 @@ class Group:
     coverage_80: float | None = None
     kendall_tau: float | None = None
     measured_spread: float | None = None
-    """Median over shapes with several rows of the rows' mean distance from their median: what frameworks differ by."""
+    """Over shapes with several rows, median of the rows' mean distance from their median: differences of frameworks."""
     roofline_mape: float | None = None
     roofline_median_error: float | None = None
     heuristics_mape: float | None = None
-    """nvidia-matmul-heuristics on a sample of the same shapes, where it is installed and knows the device."""
+    """nvidia-matmul-heuristics on a sample of the same shapes, if it is installed and supports the device."""
     heuristics_targets: int = 0
     calibration: str = ""
-    """Whose coefficients were used: own, joint, borrowed from NAME, generation; several joined by commas."""
+    """Source of the coefficients: own, joint, borrowed from NAME, generation; several are joined by commas."""
     worst: tuple[JsonMap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """The answer of ``sartor validate operators``."""
+    """The result of ``sartor validate operators``."""
 
     data: str
     groups: tuple[Group, ...]
     not_expressed: Mapping[str, int]
-    """Reason -> rows without a prediction."""
+    """Reason -> number of rows without a prediction."""
     left_out: Mapping[str, int]
-    """Reason -> rows that cannot be used at all."""
+    """Reason -> number of unusable rows."""
     num_rows: int
     remarks: tuple[str, ...] = ()
     assumptions: Mapping[str, str] = field(default_factory=dict)
     predicted: tuple[Predicted, ...] = ()
-    """The arrays behind the figures, one per kind of table."""
+    """The arrays behind the metrics, one per kind of table."""
 
     @property
     def expressed(self) -> int:
@@ -102,10 +102,10 @@ def validate_operators(
 ) -> Accuracy:
     """Compare predictions with the tables of a folder or file.
 
-    ``group_by`` are columns of the tables (or ``table``, ``size``, ``calibration``); without any, each kind of table
-    has its own. A column that tells frameworks apart gives each its own targets. ``calibration`` is a file of
-    ``sartor calibrate``, used for targets of its device; ``gpus`` are datasheets (TOML) of devices that the tables call
-    by their ``name``. Raises ``InputError`` when nothing can be used.
+    ``group_by`` are columns of the tables (or ``table``, ``size``, ``calibration``); by default each kind of table has
+    its own. A column that distinguishes frameworks gives each its own targets. ``calibration`` is a file from ``sartor
+    calibrate``, used for targets of its device; ``gpus`` are datasheets (TOML) of devices that the tables refer to by
+    ``name``. Raises ``InputError`` if nothing can be used.
     """
     asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
     devices = {gpu.name: gpu for gpu in map(load_gpu, map(str, gpus))}
@@ -151,7 +151,7 @@ def _own(path: str | Path | None, devices: Devices) -> Calibration | None:
 
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:
-    """One remark per table and unit that times seem to be in."""
+    """One remark per table and unit that its times seem to be in."""
     found: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         if group.bias is not None and suspected(1 + group.bias, group.targets):
@@ -170,7 +170,7 @@ def _suspicion(table: str, groups: Sequence[Group]) -> str:
 
 
 def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST) -> list[Group]:
-    """Figures of every combination of values of the columns ``names``, in the order of those values."""
+    """Metrics for every combination of values of the columns ``names``, in the order of those values."""
     targets = predicted.targets
     columns = {_key(name): _column(predicted, name) for name in names}
     joint = combine([column.codes for column in columns.values()]) if columns else np.zeros(len(targets), np.int64)
@@ -195,12 +195,12 @@ def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST)
 
 
 def _key(name: str) -> str:
-    """What a column is called among the figures of a group: ``by_rows`` where a figure has its name already."""
+    """A column's key in the output of a group: ``by_rows`` if ``rows`` is already the name of a metric."""
     return f"by_{name}" if name in Group.__slots__ and name != "calibration" else name
 
 
 def _rank(value: Floats) -> tuple[bool, float, str]:
-    """Numbers in their order, then words in theirs."""
+    """Sort key: numbers by value, then words alphabetically."""
     number = isinstance(value, (int, float))
     return not number, float(value) if number else 0.0, str(value)
 
@@ -211,7 +211,7 @@ def _shown(figures: JsonMap, groups: int) -> set[int]:
 
 
 def _column(predicted: Predicted, name: str) -> Coded:
-    """A column to group by: of the table, or derived."""
+    """A column to group by, from the table or derived."""
     targets = predicted.targets
     if name in targets.coded:
         return targets.coded[name]
@@ -227,7 +227,7 @@ def _column(predicted: Predicted, name: str) -> Coded:
 
 
 def _figures(predicted: Predicted, group: Index, groups: int) -> JsonDict:
-    """Arrays with one figure per group."""
+    """Arrays with one metric per group."""
     targets, good = predicted.targets, predicted.expressed
     ratio = predicted.time_s / targets.measured_s
     error = np.abs(ratio - 1)
@@ -280,10 +280,10 @@ def quantile(values: Floats64, group: Index, groups: int, q: float, where: Any) 
 def near_tau(predicted: Predicted, group: Index, groups: int) -> Floats64:
     """Kendall's tau among shapes of near-equal work, pooled per group.
 
-    Work (FLOPs; bytes where there are none) is cut into steps of a factor ``NEAR_WORK``. Within a step, pairs whose
-    measured times differ are concordant when the predictions order them the same way, discordant when the other way:
-    tau = (C - D) / (C + D). In a step of more than ``PAIRS`` + 1 shapes each is paired with ``PAIRS`` others, drawn by
-    a fixed shuffle.
+    Work (FLOPs; bytes if there are none) is cut into steps of a factor ``NEAR_WORK``. Within a step, pairs with
+    different measured times are concordant if the predictions order them the same way, discordant otherwise: tau = (C -
+    D) / (C + D). In a step of more than ``PAIRS`` + 1 shapes each is paired with ``PAIRS`` others, drawn by a fixed
+    shuffle.
     """
     at = np.flatnonzero(predicted.expressed)
     step = np.floor(np.log(np.maximum(predicted.work[at], 1.0)) / np.log(NEAR_WORK)).astype(np.int64)
@@ -308,7 +308,7 @@ def _finite(value: Any) -> Any:
 
 
 def _owners(predicted: Predicted, group: Index, groups: int) -> list[str]:
-    """Of every group, whose coefficients its targets were predicted with."""
+    """For every group, the sources of the coefficients used for its targets."""
     column, good = predicted.calibration, predicted.expressed
     found: list[set[str]] = [set() for _ in range(groups)]
     for g, code in {*zip(group[good].tolist(), column.codes[good].tolist(), strict=True)}:
@@ -320,7 +320,7 @@ def _owners(predicted: Predicted, group: Index, groups: int) -> list[str]:
 
 
 def _worst(predicted: Predicted, at: Index, count: int) -> tuple[JsonMap, ...]:
-    """The targets whose prediction is the largest factor off, with what the model thinks bounds them."""
+    """The targets with the largest factor between prediction and measurement, with the term that bounds them."""
     if not at.size:
         return ()
     off = np.abs(np.log(predicted.time_s[at] / predicted.targets.measured_s[at]))
@@ -347,7 +347,7 @@ def _case(predicted: Predicted, i: int, at: Index) -> JsonDict:
 
 
 def _near(predicted: Predicted, i: int, at: Index) -> JsonDict:
-    """How far off the others of its group with near-equal work are: whether the model misses a region or this row."""
+    """Error of the other targets of the group with near-equal work: does the model miss a region, or only this row?"""
     step = np.abs(np.log(predicted.work[at] / predicted.work[i])) <= np.log(NEAR_WORK)
     others = at[step & (at != i)]
     error = np.abs(predicted.time_s[others] / predicted.targets.measured_s[others] - 1)

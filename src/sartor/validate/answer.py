@@ -1,4 +1,4 @@
-"""The answer of ``sartor validate`` as plain data: what goes into JSON, and what charts are drawn from."""
+"""The result of ``sartor validate`` as plain data, for JSON and for charts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BESIDE = ("measured_spread", "roofline_mape", "roofline_median_error", "heuristi
 
 
 def accuracy_body(found: Accuracy) -> JsonDict:
-    """The result keys of the contract: ``groups``, ``not_expressed``; and what was left out, assumed and remarked."""
+    """The result keys of the contract: ``groups``, ``not_expressed``, and what was left out, assumed and remarked."""
     return {
         "data": found.data,
         "num_rows": found.num_rows,
@@ -29,7 +29,7 @@ def accuracy_body(found: Accuracy) -> JsonDict:
 
 
 def group_body(group: Group) -> JsonDict:
-    """One entry of ``groups``: its keys, then its figures."""
+    """One entry of ``groups``: its keys, then its metrics."""
     return {
         **group.keys,
         "rows": group.rows,
@@ -55,11 +55,11 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "layer_and_model": ("batch", "seq"),
     "max_matmul": ("m", "n", "k"),
 }
-"""Sizes that an error is drawn against."""
+"""Sizes on the x axis of error charts."""
 
 
 def scatter_rows(predicted: Predicted) -> list[JsonDict]:
-    """Evenly spaced targets of one kind of table, in order of their measured time: device, seconds, seconds."""
+    """Evenly spaced targets of one kind of table, by measured time: device, measured and predicted seconds."""
     at = np.flatnonzero(predicted.expressed)
     order = at[np.argsort(predicted.targets.measured_s[at], kind="stable")]
     chosen = order[np.linspace(0, order.size - 1, min(SAMPLE, order.size)).astype(np.int64)] if order.size else order

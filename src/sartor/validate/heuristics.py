@@ -1,6 +1,6 @@
-"""nvidia-matmul-heuristics as a second opinion on GEMMs, where it is installed (extra ``heuristics``).
+"""nvidia-matmul-heuristics as a second prediction of GEMMs, if it is installed (extra ``heuristics``).
 
-It takes 0.1 to 0.7 ms a product, so a sample of each group is asked. Proprietary licence: never needed, never shipped.
+It takes 0.1 to 0.7 ms per GEMM, so only a sample of each group is used. Proprietary licence: optional, never shipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sartor.records.tables import Floats64, Index
 from sartor.validate.predictions import Predicted
 
 SAMPLE = 300
-"""GEMMs asked about in each group: evenly spaced ones, so that the same are asked each time."""
+"""GEMMs sampled in each group, evenly spaced, so that the same ones are used each time."""
 
 _GPUS = {
     "a100_sxm": "A100_SXM_80GB",
@@ -41,14 +41,14 @@ _GPUS = {
     "rtx_5090": "RTX_5090",
     "rtx_pro_6000_server": "RTX_PRO_6000",
 }
-"""Catalogue name -> its predefined devices, version 0.1.0.27."""
+"""Catalogue name -> the package's predefined device, version 0.1.0.27."""
 
 _PRECISIONS = {"bfloat16": "TST", "bf16": "TST", "float16": "HSH", "fp16": "HSH", "half": "HSH"}
-"""Its letters for 16-bit operands, sums in fp32 and a 16-bit result."""
+"""The package's letters for 16-bit operands, fp32 sums and a 16-bit result."""
 
 
 def heuristics_s(predicted: Predicted, group: Index, groups: int) -> Floats64:
-    """Its time [s] for a sample of every group's GEMMs; NaN elsewhere, and everywhere without the package."""
+    """The package's time [s] for a sample of every group's GEMMs; NaN elsewhere, and everywhere if not installed."""
     targets = predicted.targets
     out = np.full(len(targets), np.nan)
     if targets.kind.name != "gemm":
@@ -57,8 +57,8 @@ def heuristics_s(predicted: Predicted, group: Index, groups: int) -> Floats64:
         package: Any = import_module("nvMatmulHeuristics")
     except ImportError:
         return out
-    handles: dict[tuple[str, str], Any] = {}  # opening one takes longer than a thousand questions
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its complaints
+    handles: dict[tuple[str, str], Any] = {}  # opening one takes longer than a thousand predictions
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints warnings
         for at in _sample(predicted, group, groups):
             words, sizes = targets.words(int(at)), targets.sizes(int(at))
             key = _GPUS.get(str(words["gpu"]), ""), _PRECISIONS.get(str(words["dtype"]), "")
@@ -68,7 +68,7 @@ def heuristics_s(predicted: Predicted, group: Index, groups: int) -> Floats64:
                 handles[key] = _interface(package, *key)
             out[at] = _one(package, handles[key], sizes)
     for interface, _ in handles.values():
-        interface.handle = None  # freeing it crashes the process (0.1.0.27), so it is left to the process's end
+        interface.handle = None  # freeing it crashes the process (0.1.0.27), so it is never freed
     return out
 
 

@@ -1,8 +1,8 @@
-"""Inference end to end against published figures: prefill passes, decoding steps and throughput at full load.
+"""End-to-end inference compared with published figures: prefill passes, decoding steps and throughput at full load.
 
 A row is a model, a plan and one measured time or rate. Its shape is built from the row's own columns, or taken from the
-zoo where the row gives only a name; what cannot be built is counted with its reason. Modes and columns:
-data/end_to_end/README.md. What a mode is taken to mean: ``inference_modes.ASSUMED``.
+zoo if the row gives only a name; rows whose shape cannot be built are counted by reason. Modes and columns:
+data/end_to_end/README.md. Interpretation of each mode: ``inference_modes.ASSUMED``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ GROUPS = ("mode", "gpu", "weight_dtype")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """The answer of ``sartor validate inference``."""
+    """The result of ``sartor validate inference``."""
 
     data: str
     rows: tuple[InferenceRow, ...]
     group_by: tuple[str, ...]
     worst: int = 5
     assumed: Mapping[str, str] = field(default_factory=lambda: ASSUMED)
-    """What the words of a mode are taken to mean."""
+    """How each mode is interpreted."""
 
 
 def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
-    """One prediction per row it can express. ``data`` is a CSV file or the folder that holds ``inference.csv``.
+    """One prediction per usable row. ``data`` is a CSV file or a folder with ``inference.csv``.
 
-    Raises ``InputError`` when the file or its columns cannot be used, or none of its rows.
+    Raises ``InputError`` if the file, its columns or all of its rows cannot be used.
     """
     path, rows = read_rows(Path(data), "inference.csv", REQUIRED, group_by)
     found = tuple(outcome(row) for row in rows)
@@ -57,7 +57,7 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
 def read_rows(
     path: Path, name: str, required: Sequence[str], group_by: Sequence[str], also: Sequence[str] = ()
 ) -> tuple[Path, list[dict[str, str]]]:
-    """The rows of a file, or of ``name`` in a folder, which have the columns to group by, or they are of ``also``."""
+    """The rows of a file, or of ``name`` in a folder; ``group_by`` must be columns of it or in ``also``."""
     path = path / name if path.is_dir() else path
     rows = read_csv(path, "data", f"must be a .csv file that exists, or a folder with {name}", required)
     if not rows:
@@ -74,7 +74,7 @@ def read_rows(
 
 
 def inference_body(found: Inference) -> JsonDict:
-    """The JSON of the contract: groups, not_expressed, and what each mode was taken to mean."""
+    """The JSON of the contract: groups, not_expressed, and how each mode was interpreted."""
     groups: dict[tuple[str, ...], list[InferenceRow]] = {}
     for row in found.rows:
         groups.setdefault(tuple(row.words[name] for name in found.group_by), []).append(row)
@@ -126,7 +126,7 @@ def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow])
 
 
 def _tau(rows: Sequence[InferenceRow]) -> float | None:
-    """Rank agreement over all pairs of the group whose measured times differ."""
+    """Rank agreement over all pairs of the group with different measured times."""
     measured = np.asarray([row.measured_s for row in rows])
     predicted = np.asarray([row.predicted_s for row in rows])
     signs = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
@@ -151,7 +151,7 @@ def _case(row: InferenceRow) -> JsonDict:
 
 
 def inference_charts(found: Inference) -> list[JsonDict]:
-    """Rows for the scatter; there is no axis of sizes that all modes share."""
+    """Rows for the scatter plot; the modes share no size axis."""
     rows = [
         {"gpu": row.words["gpu"], "measured_s": row.measured_s, "predicted_s": row.predicted_s}
         for row in found.rows

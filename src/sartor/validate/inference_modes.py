@@ -1,4 +1,4 @@
-"""One row of an inference table: what its mode is taken to mean, the passes it ran, and their predicted time.
+"""One row of an inference table: the interpretation of its mode, the passes it ran, and their predicted time.
 
 Modes and columns: data/end_to_end/README.md.
 """
@@ -56,32 +56,32 @@ ASSUMED = {
     "also carry a prompt (as often as sequences begin) are launched from the host, no faster than 50 us a kernel, the "
     "others replayed from a graph; no time between steps",
 }
-"""What the words of a mode are taken to mean."""
+"""How each mode is interpreted."""
 
 HOST_KERNEL_S = 5e-5
-"""Host's time for one kernel of a PyTorch step that is not replayed from a graph: 47 to 53 us of gelu and layer norm on
-A100 (data/measured/memory_bound.parquet, PrincetonUniversity/LLMCompass; 2026-11-21), not fitted to inference."""
+"""Host time per kernel of a PyTorch step that is not replayed from a graph: 47 to 53 us for GELU and layer norm on A100
+(data/measured/memory_bound.parquet, PrincetonUniversity/LLMCompass; 2026-11-21), not fitted to inference."""
 
 MODE_LOG_SIGMA = {"offline_max_throughput": 0.23, "prefill_forward": 0.14}
-"""Standard deviation of ln(measured / predicted) that what a mode is taken to mean adds to a pass's (other modes:
-``STEP_LOG_SIGMA``): with it 80% of the development rows lie inside. Chosen without the rows of one GPU or one model in
-turn, it holds 77 to 81% of those (data/end_to_end, 2026-11-21)."""
+"""Standard deviation of ln(measured / predicted) that a mode's interpretation adds to a pass (other modes:
+``STEP_LOG_SIGMA``): with it the interval covers 80% of the development rows. Fitted without the rows of one GPU or
+model at a time, it covers 77 to 81% of those (data/end_to_end, 2026-11-21)."""
 
 STEP_LOG_SIGMA = 0.04
-"""The same of one decoding step, one GPU's rows and a GCD's."""
+"""The same for one decoding step, from the rows of one GPU and one GCD."""
 
 CHUNK = 8192
-"""Tokens of prompts an engine takes into one step (TensorRT-LLM's and vLLM's default)."""
+"""Prompt tokens that an engine processes in one step (TensorRT-LLM's and vLLM's default)."""
 
 MEMORY_SHARE = 0.9
 """Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
 
 MAX_BATCH = 2048
-"""TensorRT-LLM's default for the most sequences at once."""
+"""TensorRT-LLM's default for the largest number of concurrent sequences."""
 
 
 IMPOSSIBLE = 2.0
-"""A row this many times faster than its roofline is in another unit (of the published rows none is faster than it)."""
+"""A row this many times faster than its roofline has another unit (no published row is faster than its roofline)."""
 
 TOO_FAST = (
     f"faster than {IMPOSSIBLE:g} x what the datasheet allows: are times in milliseconds, rates in tokens a second?"
@@ -90,7 +90,7 @@ TOO_FAST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRow:
-    """One row's outcome; ``reason`` says why there is no prediction."""
+    """Result for one row; ``reason`` says why there is no prediction."""
 
     words: Mapping[str, str]
     measured_s: float = float("nan")
@@ -101,7 +101,7 @@ class InferenceRow:
     source: str = ""
     batch: int = 0
     calibration: str = ""
-    """Whose coefficients its GEMMs were priced with."""
+    """Source of the coefficients that its GEMMs were priced with."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """Share of the predicted time by kind of operator, and of waiting for the host."""
     reason: str = ""
@@ -130,7 +130,7 @@ DTYPES = {
     "int8": DType.INT8_WO,
     "int4": DType.INT4_WO,
 }
-"""``int8`` and ``int4`` of the collection are weight-only (gpt-fast); int8 GEMMs are called otherwise."""
+"""``int8`` and ``int4`` in the collection are weight-only (gpt-fast); int8 GEMMs have another name."""
 
 
 def _predict(row: Mapping[str, str]) -> InferenceRow:
@@ -161,7 +161,7 @@ def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dty
 def _estimate(
     workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims | None = None, *, whole: bool = True
 ) -> Estimate:
-    """One pass on one device of the group, tensor parallel unless ``dims`` says else; a pipeline's stages in turn."""
+    """One pass on one device of the group, tensor parallel unless ``dims`` differs; pipeline stages in sequence."""
     stages = whole_of(row, "pp", 1)
     graph = _graph(workload, row, dims or ParallelDims(tp=whole_of(row, "tp", 1), pp=stages))
     if stages > 1:
@@ -170,7 +170,7 @@ def _estimate(
 
 
 def _is_eager(row: Mapping[str, str]) -> bool:
-    """Whether the row's framework is PyTorch as it comes: no serving engine, no compiler named there or in a note."""
+    """Whether the row's framework is plain PyTorch: no serving engine, and no compiler in its name or note."""
     name = row.get("framework", "").lower()
     compiled = "compile" in name + row.get("note", "").lower()
     return name.startswith(("pytorch", "hugging", "transformers")) and not compiled
@@ -184,19 +184,19 @@ def _graph(workload: Workload, row: Mapping[str, str], dims: ParallelDims) -> Op
 
 
 def _only(graph: OperatorGraph, *, layers: bool) -> OperatorGraph:
-    """The layers of a graph, or what surrounds them."""
+    """The operators of a graph's layers, or those outside its layers."""
     chosen = tuple(op for op in graph.operators if (op.part is Part.LAYER) == layers)
     return OperatorGraph(operators=chosen, tokens=graph.tokens)
 
 
 def _priced(graph: OperatorGraph, gpu: Gpu, dtype: DType) -> Estimate:
-    """Short runs, at the boost clock."""
+    """Price at the boost clock, for short runs."""
     return price(graph, gpu, load_calibration(gpu, dtype), clock=Clock.BOOST, details=False)
 
 
 def _stage(workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims) -> list[tuple[Estimate, float]]:
-    """The slowest stage of a pipeline: the last, with its share of the layers (rounded up), the head, and what it takes
-    from the stage before. The whole model where there is one stage."""
+    """The slowest stage of a pipeline: the last, with its share of the layers (rounded up), the head, and the transfer
+    from the previous stage; the whole model if there is one stage."""
     graph, stages = _graph(workload, row, dims), int(dims.pp)
     if stages == 1:
         return [(_priced(graph, gpu, workload.dtype), 1.0)]
@@ -211,7 +211,7 @@ def _stage(workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelD
 
 
 def _handed_on(graph: OperatorGraph, workload: Workload, count: int) -> Collective:
-    """What one stage of a pipeline sends the next: its tokens' activations in 16 bits."""
+    """Transfer from one pipeline stage to the next: activations of its tokens in 16 bits."""
     return Collective(
         name="to_the_next_stage",
         kind=CollectiveKind.SEND_RECV,
@@ -224,13 +224,13 @@ def _handed_on(graph: OperatorGraph, workload: Workload, count: int) -> Collecti
 
 
 def _cache_dtype(weights: DType) -> DType:
-    """What a server at full load keeps keys and values in (``ASSUMED``)."""
+    """Type of the key/value cache of a server at full load (``ASSUMED``)."""
     return DType.FP8 if weights.bytes < 2 else weights
 
 
 def _served(op: Operator, workload: Workload) -> Operator:
-    """The operator as a server at full load runs it: keys and values read from the cache as they are kept, and tokens
-    sent to every device once, gathered and summed, where that is less than to every expert they chose."""
+    """The operator in a server at full load: keys and values are read in the cache's type, and tokens are gathered and
+    summed once over all devices if that moves less than sending them to every chosen expert."""
     if isinstance(op, Attention) and workload.phase is Phase.DECODE:
         return replace(op, kv_dtype=_cache_dtype(workload.dtype))
     if isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL:
@@ -249,7 +249,7 @@ def _done(
     per: float = 1.0,
     waits_s: float = 0.0,
 ) -> InferenceRow:
-    """A row whose time is a weighted sum of passes and what the device waits for the host, over ``per``."""
+    """A row with a time that is a weighted sum of passes and host waits, divided by ``per``."""
     time_s = (sum(float(each.time_s) * weight for each, weight in found) + waits_s) / per
     spread = sum(float(each.time_s * each.log_sigma) * weight for each, weight in found) / per
     return InferenceRow(
@@ -265,7 +265,7 @@ def _done(
 
 
 def _parts(found: Sequence[tuple[Estimate, float]], waits_s: float) -> dict[str, float]:
-    """Shares of the time, largest first."""
+    """Shares of the time by kind of operator, largest first."""
     parts = {"waiting for the host": waits_s}
     for each, weight in found:
         for op, cost in zip(each.graph.operators, each.costs, strict=True):
@@ -279,7 +279,7 @@ _PARTS = {Gemm: "products", GroupedGemm: "experts", Attention: "attention", Coll
 
 
 def roofline_s(found: Estimate) -> Floats:
-    """Seconds of a pass at the datasheet's rates."""
+    """Seconds of a pass at datasheet rates."""
     total: Floats = 0.0
     for op in found.graph.operators:
         compute = op.flops / peak_flops_per_s(found.device, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
@@ -311,7 +311,7 @@ def _measured_ms(row: Mapping[str, str], *names: str) -> float:
 
 
 def _throughput(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
-    """Seconds per output token of the whole group, spread over its devices the faster way that is allowed."""
+    """Seconds per output token of the whole group, with the faster of the allowed ways to spread it over devices."""
     if whole_of(row, "osl") < 1 or number_of(row, "output_tokens_per_s") <= 0:
         raise Unexpressed("osl or output_tokens_per_s is not above 0")
     found = [_at_full_load(row, gpu, dtype, shape, dims) for dims in _ways(row, shape)]
@@ -319,8 +319,8 @@ def _throughput(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: Transform
 
 
 def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]:
-    """Heads and experts split over the group, or each device with sequences of its own and the experts shared out;
-    what ``attention_dp`` says, else both."""
+    """Ways to spread the model: heads and experts split over the group, or each device with its own sequences and a
+    share of the experts; the one that ``attention_dp`` specifies, else both."""
     tp = whole_of(row, "tp", 1)
     pp = whole_of(row, "pp", 1)
     split, apart = ParallelDims(tp=tp, pp=pp), ParallelDims(ep=tp, pp=pp)
@@ -340,8 +340,8 @@ _ATTENTION_DP: Mapping[str, bool | None] = {
 def _at_full_load(
     row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape, dims: ParallelDims
 ) -> InferenceRow:
-    """A sequence costs one prefill and ``osl`` shares of a step, on every device of the group or on its own. A pipeline
-    holds a batch in every stage: each step of the slowest is a token of one of them."""
+    """Each sequence costs one prefill and ``osl`` shares of a step, on all devices of the group or on its own. A
+    pipeline has a batch in every stage: each step of the slowest stage yields a token for one of them."""
     isl, osl = whole_of(row, "isl"), whole_of(row, "osl")
     held, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
     batch = max(1, held // int(dims.pp))
@@ -360,8 +360,8 @@ def _host_wait_s(
     fills_per_step: float,
     prompts_per_step: float,
 ) -> float:
-    """Seconds of a mean step for which the device waits for the host: steps with a prompt (Poisson) are launched kernel
-    by kernel."""
+    """Seconds per mean step that the device waits for the host: steps with a prompt (Poisson) are launched kernel by
+    kernel."""
     kernels = sum(share * _kernels(each.graph) for each, share in steps)
     carrying = 1 - math.exp(-prompts_per_step)
     busy = carrying * _seconds(steps) + fills_per_step * _seconds(fills)
@@ -377,8 +377,8 @@ def _seconds(found: Sequence[tuple[Estimate, float]]) -> float:
 
 
 def _largest_batch(gpu: Gpu, dtype: DType, shape: TransformerShape, length: int, dims: ParallelDims) -> int:
-    """Sequences of one device, or of a group that splits their heads and layers, whose keys and values fit beside the
-    weights; of each stage no more than an engine takes at once."""
+    """Sequences of one device (or of a group that splits heads and layers) whose keys and values fit besides the
+    weights, limited per stage to what an engine processes at once."""
     tp, pp = int(dims.tp), int(dims.pp)
     counted = count_params(shape)
     shared_out = int(counted.routed_expert)

@@ -1,4 +1,4 @@
-"""The model of an inference row: from its own columns, or from the zoo where the row gives only a name."""
+"""The model of an inference row: from its own columns, or from the zoo if the row gives only a name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _named(name: str) -> TransformerShape:
 
 
 def _zoo(name: str) -> TransformerShape | None:
-    """The zoo's model of a name, or of the first of two that share a shape (``A/B``); None where it knows neither."""
+    """The zoo's model of a name, or of the first known of two that share a shape (``A/B``); None if unknown."""
     for each in (name, *name.split("/")):
         try:
             return named_model(each)
@@ -55,14 +55,14 @@ def _zoo(name: str) -> TransformerShape | None:
 
 
 def _agrees(shape: TransformerShape, sizes: Mapping[str, int]) -> bool:
-    """Whether a model of the zoo, which also knows what no column says (windows, shared experts), has these sizes."""
+    """Whether a zoo model has these sizes; it also has what no column gives (windows, shared experts)."""
     same = {"num_layers": "L", "hidden_size": "h", "num_heads": "a", "num_kv_heads": "kv", "head_dim": "head_dim"}
     fields = shape.fields()
     return all(fields.get(name) == sizes[column] for name, column in same.items())
 
 
 def size_of(word: str) -> int:
-    """A whole number that a size may be. Raises ``ValueError``."""
+    """A size as a whole number within limits. Raises ``ValueError``."""
     value = float(word)
     if value != int(value) or abs(value) > MAX_SIZE:
         raise ValueError(word)
@@ -70,14 +70,14 @@ def size_of(word: str) -> int:
 
 
 MAX_SIZE = 2**28
-"""Largest size that is read, as of a config.json."""
+"""Largest size accepted, as in a config.json."""
 
 
 def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
-    """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, positions.
+    """The row as a zoo entry. What the columns omit matters little: norms, activation, positions.
 
-    A Switch Transformer is a T5 with experts, which has as many layers again in its decoder (arXiv 2101.03961; so in
-    transformers' SwitchTransformersConfig).
+    A Switch Transformer is a T5 with experts and an equally deep decoder (arXiv 2101.03961; also in transformers'
+    SwitchTransformersConfig).
     """
     bert, t5 = "bert" in row["model"].lower(), "switch" in row["model"].lower()
     gated = bool(sizes["gated"])
@@ -96,7 +96,7 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
         "activation": "silu" if gated else "gelu",
         "gated": gated,
         "parallel": False,
-        "vocab_size": sizes["vocab"] or 1024,  # a single layer has none: nothing of it is counted
+        "vocab_size": sizes["vocab"] or 1024,  # a single layer has no vocabulary: it is not counted
         "max_positions": 0,
         "positions": "relative" if t5 else "rope" if gated else "learned",
         "tied_embeddings": False,

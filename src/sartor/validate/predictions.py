@@ -1,4 +1,4 @@
-"""What sartor predicts for every target, and the plain roofline beside it: arrays in, arrays out."""
+"""Predictions for every target, with the plain roofline for comparison: arrays in, arrays out."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ from sartor.records.whole_models import model_work
 from sartor.units import Floats
 
 IMPOSSIBLE = 1.1
-"""A row this many times faster than the datasheet allows is a mistake of its units or its label, not a measurement
-(data/measured/README.md flags such rows by the same factor)."""
+"""A row this many times faster than the datasheet allows has wrong units or a wrong label (data/measured/README.md
+flags such rows by the same factor)."""
 
 TOO_FAST = f"faster than {IMPOSSIBLE} x what the datasheet allows: is latency_us in microseconds?"
 
 
 SHARP = 0.12
-"""Standard deviation of predictions above which they cannot tell a defect of the table from an error of their own: a
-judgement (no row of data/measured and data/measured_amd with flag 0 is taken for one, 2026-11-24)."""
+"""Above this standard deviation, predictions cannot distinguish a defect of the table from their own error: an estimate
+(no row of data/measured and data/measured_amd with flag 0 is taken for a defect, 2026-11-24)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """One entry per target; NaN where ``reason`` says why there is no prediction."""
+    """One entry per target; NaN if ``reason`` gives why there is no prediction."""
 
     targets: Targets
     time_s: Floats64
     log_sigma: Floats64
     roofline_s: Floats64
     work: Floats64
-    """FLOPs, or bytes where there are none: shapes of near-equal work are ranked against each other."""
+    """FLOPs, or bytes if there are none: shapes of near-equal work are ranked against each other."""
     reason: Index
-    """Index into ``reasons``; 0 is expressed."""
+    """Index into ``reasons``; 0 has a prediction."""
     reasons: tuple[str, ...]
     calibration: Coded
-    """Whose coefficients were used: ``own``, ``joint``, ``borrowed from NAME`` or ``generation``."""
+    """Source of the coefficients: ``own``, ``joint``, ``borrowed from NAME`` or ``generation``."""
     clock: Clock
     own: Calibration | None = None
-    """The user's, used for targets of its device."""
+    """The user's calibration, used for targets of its device."""
     devices: Devices = field(default_factory=dict)
     """The user's datasheets."""
 
@@ -78,7 +78,7 @@ class Predicted:
 
 @dataclass(slots=True)
 class _Filling:
-    """A ``Predicted`` while its entries are being filled."""
+    """A ``Predicted`` under construction."""
 
     size: int
     reasons: dict[str, int] = field(default_factory=lambda: {"": 0})
@@ -101,9 +101,9 @@ def predict(
 ) -> Predicted:
     """Predictions for all targets of one kind of table.
 
-    Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is what the table ran at: short
-    runs at boost; ``max_matmul`` holds rates found in long searches and is always sustained. ``own`` stands in for what
-    the catalogue knows of its device; ``devices`` are datasheets the catalogue lacks, by the tables' names for them.
+    Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is the table's: boost for short
+    runs; ``max_matmul`` has rates found in long searches and is always sustained. ``own`` replaces the catalogue's
+    calibration of its device; ``devices`` are datasheets that the catalogue lacks, by the tables' names for them.
     """
     clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
     out, sheets = _Filling(len(targets)), devices or {}
@@ -129,8 +129,8 @@ def predict(
 
 
 def explain(predicted: Predicted, i: int) -> JsonMap:
-    """Why one target is predicted as it is: its terms, what bounds its largest operator, how far the residual moved
-    that, for a product its tile and waves, and whose coefficients these are."""
+    """Explanation of one target's prediction: its terms, what bounds its largest operator, how far the residual moved
+    it, tile and waves of a GEMM, and the source of the coefficients."""
     targets = predicted.targets
     words, sizes = targets.words(i), targets.sizes(i)
     gpu = device_of(str(words["gpu"]), predicted.devices)
@@ -156,8 +156,8 @@ TERMS = ("compute_s", "memory_s", "network_s", "overhead_s")
 
 
 def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> Calibration:
-    """What is known of a device, with a product's dtype asked for even where its datasheet has no peak for it; the
-    user's own where it is of this device and knows the dtype."""
+    """Calibration of a device, including a GEMM's dtype even if its datasheet has no peak for it; the user's own if it
+    is for this device and dtype."""
     if own and own.gpu == gpu.name and (not isinstance(main, (Gemm, GroupedGemm)) or main.dtype in own.gemm):
         return own
     return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
@@ -166,7 +166,7 @@ def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> 
 def cost_of(
     op: Operator, work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True
 ) -> Cost:
-    """Cost of one operator as its row was timed."""
+    """Cost of one operator under the conditions its row was timed in."""
     if isinstance(op, GroupedGemm):
         return grouped_cost(op, gpu, calibration, clock=clock)
     if isinstance(op, Gemm):
@@ -184,7 +184,7 @@ def cost_of(
 
 
 def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
-    """Positions of targets that share every word, with the words."""
+    """Positions of targets that share all words, with the words."""
     shared = [column for name, column in targets.coded.items()]
     codes = combine([column.codes for column in shared]) if shared else np.zeros(len(targets), dtype=np.int64)
     order = np.argsort(codes, kind="stable")
@@ -228,8 +228,8 @@ def _fill(
 def _strange(
     work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, measured_s: Floats64, time_s: Floats
 ) -> Iterator[tuple[str, Any]]:
-    """GEMMs that are no measurements of what they say; told only where the device's own were measured, and of single
-    ones, so that what a borrowed calibration or a batch misses is never taken for a defect of the table."""
+    """GEMM rows that do not measure what they claim. Checked only if the device itself was measured, and only for
+    single GEMMs, so that errors of a borrowed calibration or of batches are not taken for defects of the table."""
     op = work.operators[0]
     if not isinstance(op, Gemm) or f"gemm.{op.dtype.value}" not in calibration.calibrated or len(work.operators) > 1:
         return
@@ -248,7 +248,7 @@ def _strange(
 
 
 def _parts(kind: str, rows: Index) -> list[Index]:
-    """All rows at once; whole models, whose size changes their structure, one by one."""
+    """All rows at once; whole models one by one, since their size changes their structure."""
     if kind == "layer_and_model":
         return [rows[i : i + 1] for i in range(rows.size)]
     return [rows] if rows.size else []
@@ -272,9 +272,9 @@ def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> 
 
 
 def _bounds(work: RowWork, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
-    """Plain roofline (FLOPs at peak or bytes at full bandwidth, whichever is longer, of each operator), the least time
-    that any device of these numbers could take (bytes that fit in L2 are free, links may be twice as fast as a
-    datasheet's: a row's machine may have others), and the work."""
+    """Plain roofline (per operator the longer of FLOPs at peak and bytes at full bandwidth), the smallest time possible
+    on any such device (bytes that fit in L2 are free, and links may be twice as fast as in the datasheet, since a row's
+    machine may have others), and the work."""
     roofline: Floats = 0.0
     least: Floats = 0.0
     flops: Floats = 0.0
@@ -288,7 +288,7 @@ def _bounds(work: RowWork, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
             fastest = op.bytes_moved * np.minimum(_bus(op), 1.0) / (2 * max(link, 64e9))
         roofline = roofline + np.maximum(fastest, stream) * op.count
         spill = np.maximum(op.bytes_moved - gpu.l2_bytes - gpu.memory_side_cache_bytes, 0) / gpu.hbm_bytes_per_s
-        # Windows spare attention keys, routing spares experts, and a collective's bytes are not HBM's.
+        # Windows skip attention keys, routing skips experts, and a collective's bytes are not HBM traffic.
         may_stay = isinstance(op, (Attention, Collective)) or len(work.operators) > 1
         least = least + (fastest if may_stay else np.maximum(fastest, spill)) * op.count
         flops, moved = flops + op.flops * op.count, moved + op.bytes_moved * op.count
@@ -310,7 +310,7 @@ def _bus(op: Collective) -> Floats:
 
 
 def _main(work: RowWork) -> Operator:
-    """The operator whose fit counts: a product where there is one."""
+    """The operator that determines the calibration: a GEMM if there is one."""
     return next((op for op in work.operators if isinstance(op, (Gemm, GroupedGemm))), work.operators[0])
 
 
@@ -318,7 +318,7 @@ _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory
 
 
 def _owner(kind: str, work: RowWork, calibration: Calibration) -> str:
-    """Whose fit the main operator's coefficients are."""
+    """Source of the main operator's coefficients."""
     main = _main(work)
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
     return calibration.owner(_SECTIONS.get(kind, f"gemm.{dtype.value}"))

@@ -1,6 +1,6 @@
-"""Served models against published figures: times to first token and between tokens at a number of sequences in flight.
+"""Served models compared with published figures: time to first token and between tokens at a given concurrency.
 
-A row is a model, a server and what its requests saw. Rows of one server are predicted together. Columns:
+A row is a model, a server and the latency its requests saw. Rows of one server are predicted together. Columns:
 data/end_to_end/README.md.
 """
 
@@ -40,8 +40,8 @@ WAVES = 10
 
 
 def received_every(server: Server, concurrency: Ints) -> Ints:
-    """Decoding steps between looks for new requests, as the recipes of SemiAnalysis InferenceX start SGLang (their
-    ``SCHEDULER_RECV_INTERVAL``, read 2026-11-25); others look at every step."""
+    """Decoding steps between checks for new requests, as the recipes of SemiAnalysis InferenceX start SGLang (their
+    ``SCHEDULER_RECV_INTERVAL``, read 2026-11-25); other engines check in every step."""
     return np.where(np.asarray(concurrency) < 16, 10, 30) if server.engine.looks_late else 1
 
 
@@ -57,8 +57,8 @@ ASSUMED = {
 
 
 def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
-    """Two predictions per row it can express, one for each time it gives. ``data`` is a CSV file or the folder that
-    holds ``serving.csv``. Raises ``InputError``."""
+    """Up to two predictions per usable row, one for each time it gives. ``data`` is a CSV file or a folder with
+    ``serving.csv``. Raises ``InputError``."""
     path, rows = read_rows(Path(data), "serving.csv", REQUIRED, group_by, also=("measure",))
     found = tuple(_outcomes(rows))
     if all(row.reason for row in found):
@@ -69,7 +69,7 @@ def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """One row that can be read."""
+    """One readable row."""
 
     words: Mapping[str, str]
     concurrency: int
@@ -93,7 +93,7 @@ def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
 POOLS = tuple(f"{pool}_{name}" for pool in ("prefill", "decode") for name in ("workers", "tp", "dp", "ep", "gpus"))
 SHAPE = ("model", "L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab", "experts", "topk", "moe_d_ff", "mla")
 SERVER = ("mode", *POOLS, *SHAPE, "gpu", "weight_dtype", "gemm_quant", "framework", "tp", "ep", "attention_dp", "n_gpu")
-"""Columns that say which server a row is of."""
+"""Columns that identify a row's server."""
 
 
 def _key(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -118,11 +118,11 @@ def _asked(row: Mapping[str, str]) -> _Asked:
 MEASURED = ("tpot_ms", "ttft_ms")
 
 MOST = 2**20
-"""Sequences, and tokens of one, beyond which a row is in another unit."""
+"""Largest number of sequences, and of tokens per sequence; a larger value has another unit."""
 
 
 def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_dp", ep: str = "ep") -> Server:
-    """Who answered, its devices by the columns named. Raises ``Unexpressed`` and ``InputError``."""
+    """The row's server, with device counts from the named columns. Raises ``Unexpressed`` and ``InputError``."""
     engine = ENGINES.get(row["framework"].lower())
     if engine is None:
         raise Unexpressed(f"framework {row['framework'][:30]}: must be one of {', '.join(ENGINES)}")
@@ -137,7 +137,7 @@ def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_d
 
 
 def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
-    """What a row's server does under many loads, and whose devices decode."""
+    """The server that decodes for a row, and its steady state under many loads."""
     if row["mode"] == "serving_agg":
         server = server_of(row)
         if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
@@ -168,7 +168,7 @@ def _of_server(asked: Sequence[_Asked]) -> Iterator[InferenceRow]:
 
 
 def _rows(asked: _Asked, found: Steady, i: int) -> Iterator[InferenceRow]:
-    """The times of one row beside what is predicted."""
+    """The measured times of one row with their predictions."""
     predicted = {
         "tpot_ms": (found.tpot_s, found.tpot_log_sigma, found.step),
         "ttft_ms": (found.ttft_s, found.ttft_log_sigma, found.prompt),

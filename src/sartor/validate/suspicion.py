@@ -1,4 +1,4 @@
-"""A factor of a hundred between all predictions and measurements is a unit, not an error of the model."""
+"""Detects wrong units: a factor of a hundred between predictions and measurements is not a model error."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ _NAMES = {-12: "picoseconds", -9: "nanoseconds", -6: "microseconds", -3: "millis
 """Power of ten of a second -> its name."""
 
 LEAST_TARGETS = 5
-"""Fewer targets than this say nothing about a unit."""
+"""Fewest targets from which a unit can be judged."""
 
 NEAR_UNIT = 0.15
-"""A median this near to a power of a thousand (in its logarithm: within a factor of 2.8) is taken for another unit."""
+"""A median this close to a power of a thousand (in logarithm: within a factor of 2.8) counts as another unit."""
 
 
 def suspected(factor: float | None, targets: int) -> bool:
-    """Whether so many targets, predicted over measured by ``factor`` in the middle, cannot be in the unit asked for."""
+    """Whether ``targets`` with median predicted over measured of ``factor`` cannot be in the expected unit."""
     return factor is not None and targets >= LEAST_TARGETS and not 0.01 < factor < 100
 
 
 def unit_of(factor: float, expected: int) -> str:
-    """The unit that measured times of which predictions are ``factor`` times seem to be in; empty where it is none.
+    """The unit that measured times seem to be in if predictions are ``factor`` times as long; empty if none fits.
 
     ``expected`` is the power of ten of a second that they should be in: -6 for microseconds.
 
@@ -33,7 +33,7 @@ def unit_of(factor: float, expected: int) -> str:
 
 
 def suspicion(whose: str, factor: float, column: str, expected: int) -> str:
-    """The remark: by how much, as if in which unit, and in which the column should be."""
+    """The remark: the factor, the unit the times seem to be in, and the unit the column should have."""
     unit = unit_of(factor, expected)
     off = f"{max(factor, 1 / factor):,.0f} x too {'short' if factor > 1 else 'long'}"
     as_if = f", as if they were {unit}" if unit else ""

@@ -1,8 +1,7 @@
-"""How far predicted training steps are from published runs: time, memory, and the choice among plans.
+"""Accuracy of predicted training steps against published runs: time, memory, and the choice among plans.
 
-``mape``, ``median_error``, ``p90_error`` are of ``|predicted / measured - 1|``, ``bias`` is the median of
-``predicted / measured - 1``; ``coverage_80`` the share of runs inside the predicted 80% interval.
-Every row counts once.
+``mape``, ``median_error``, ``p90_error`` are of ``|predicted / measured - 1|``, ``bias`` is the median of ``predicted /
+measured - 1``; ``coverage_80`` the share of runs inside the predicted 80% interval. Every row counts once.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from sartor.validate.training_shapes import whole
 from sartor.validate.training_shots import DRAWS, Shots, drawn, planned
 
 DERIVED = {name: name for name in ("precision", "trainer", "year", "scale")} | {"experts_kind": "experts"}
-"""What can be grouped by beside the file's columns, and the property of a row: precision (16-bit, fp8, ...), trainer,
-year of its release, scale in devices, dense or moe."""
+"""Derived columns for grouping, with the property of a row: precision (16-bit, fp8, ...), trainer, year of its release,
+scale in devices, dense or moe."""
 
 WORST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAccuracy:
-    """The answer of ``sartor validate training`` and ``finetune``."""
+    """The result of ``sartor validate training`` and ``finetune``."""
 
     data: str
     table: str
@@ -47,9 +46,9 @@ class TrainingAccuracy:
     shots: int = 0
     worst: int = WORST
     after: Shots = field(default_factory=lambda: Shots(index=np.empty(0, np.int64), ratio=np.empty(0)))
-    """Predictions after calibration on those ``shots`` runs that tell most of the others."""
+    """Predictions after calibration on the ``shots`` runs that are most informative about the others."""
     after_any: Shots = field(default_factory=lambda: Shots(index=np.empty(0, np.int64), ratio=np.empty(0)))
-    """The same on runs drawn at random."""
+    """The same with runs drawn at random."""
 
 
 def validate_training(
@@ -61,12 +60,12 @@ def validate_training(
     worst: int = WORST,
     calibration: str | Path | None = None,
 ) -> TrainingAccuracy:
-    """One prediction per row it can express. ``data`` is a CSV file, or the folder that holds ``training.csv``
-    (``table``: or ``finetune.csv``).
+    """One prediction per usable row. ``data`` is a CSV file, or a folder with ``training.csv`` (``table``: or
+    ``finetune.csv``).
 
     ``shots`` K > 0: also calibrate on K configurations of every source, device and precision and predict the rest.
-    ``calibration`` is a table of a step's constants (the format of cost/correction/data/training.toml). Raises
-    ``InputError`` when the file, its columns or all of its rows cannot be used.
+    ``calibration`` is a table of step constants (the format of cost/correction/data/training.toml). Raises
+    ``InputError`` if the file, its columns or all of its rows cannot be used.
     """
     if not 0 <= shots <= 1000:
         raise InputError("shots", shots, "must be from 0 to 1000", "3")
@@ -90,7 +89,7 @@ def validate_training(
 
 
 def training_body(found: TrainingAccuracy) -> JsonDict:
-    """The JSON of the contract: figures of groups and of all rows, what was not expressed, what was assumed."""
+    """The JSON of the contract: metrics per group and overall, rows without a prediction, and assumptions."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, each in enumerate(found.outcomes):
         groups.setdefault(tuple(column(each, name) for name in found.group_by), []).append(i)
@@ -114,7 +113,7 @@ def training_body(found: TrainingAccuracy) -> JsonDict:
 
 
 def _unusable(outcome: TrainingOutcome) -> list[str]:
-    """What of a row's measurements cannot be compared, of a row that has a prediction."""
+    """Measurements of a predicted row that cannot be compared."""
     case = outcome.case
     if outcome.reason:
         return []
@@ -134,14 +133,14 @@ def _suspicions(everything: JsonDict) -> list[str]:
 
 
 def column(outcome: TrainingOutcome, name: str) -> str:
-    """A row's value of a column or of a derived one."""
+    """A row's value of a column, or of a derived column."""
     if name in DERIVED:
         return str(getattr(outcome.case, DERIVED[name]))
     return outcome.case.words.get(name, "")
 
 
 def group_figures(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
-    """Every figure of some rows; None where there is nothing to take it from."""
+    """All metrics of some rows; None if there is no data for one."""
     rows = [found.outcomes[i] for i in members]
     timed = [each for each in rows if each.timed]
     ratio = np.asarray([each.ratio for each in timed])
@@ -180,7 +179,7 @@ def errors_of(ratio: Any) -> dict[str, float | None]:
 
 
 def _after(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
-    """Errors after calibration, of rows in classes with more runs than were looked at."""
+    """Errors after calibration, for rows in classes with more than ``shots`` configurations."""
     if not found.shots:
         return {}
     mine = np.isin(found.after.index, np.asarray(list(members), dtype=np.int64))
@@ -194,8 +193,8 @@ def _after(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
 
 
 def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
-    """Memory against what was measured; whether what ran is said to fit and what ran out not to; of what ran out, the
-    share said not to fit (recall), and of what is said not to fit, the share that ran out (precision)."""
+    """Memory against measurements; whether fit or out-of-memory was predicted correctly; the share of out-of-memory
+    runs predicted so (recall), and of those predicted so, the share that ran out (precision)."""
     weighed = [each.predicted_bytes / each.case.measured_bytes for each in rows if each.weighed]
     judged = [each for each in rows if not each.reason and each.case.memory_known]
     right = [each.fits != each.case.out_of_memory for each in judged]
@@ -213,7 +212,7 @@ def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
 
 
 def _tau(rows: Sequence[TrainingOutcome]) -> float | None:
-    """Rank agreement of tokens per second and device over all pairs of the group."""
+    """Rank agreement of tokens per second per device over all pairs of the group."""
     work = [_tokens(each) for each in rows]
     measured = np.asarray([each.case.measured_s / w for each, w in zip(rows, work, strict=True)])
     predicted = np.asarray([each.predicted_s / w for each, w in zip(rows, work, strict=True)])
@@ -240,7 +239,7 @@ _DEFAULTS = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1"}
 
 
 def _case(each: TrainingOutcome) -> JsonDict:
-    """One row: what it is, both times, and the largest parts of the predicted step."""
+    """One row: its configuration, both times, and the largest parts of the predicted step."""
     words = each.case.words
     spread = math.exp(Z80 * each.log_sigma)
     parts = sorted(each.parts.items(), key=lambda item: -item[1])[:3]
@@ -282,11 +281,11 @@ def _remarks(found: TrainingAccuracy) -> list[str]:
 
 
 AXES = ("n_gpu", "seq", "gbs")
-"""Sizes that an error is drawn against."""
+"""Sizes on the x axis of error charts."""
 
 
 def training_charts(found: TrainingAccuracy) -> list[JsonDict]:
-    """Rows for the scatter of predicted against measured step times, and of the error by size."""
+    """Rows for the scatter plot of predicted against measured step times, and for the error by size."""
     timed = [each for each in found.outcomes if each.timed]
     rows = [
         {"gpu": each.case.words.get("gpu", ""), "measured_s": each.case.measured_s, "predicted_s": each.predicted_s}
@@ -296,7 +295,7 @@ def training_charts(found: TrainingAccuracy) -> list[JsonDict]:
 
 
 def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[JsonDict]:
-    """Errors of every power of two of one column."""
+    """Errors for every power of two of one column."""
     sizes = np.asarray([whole(each.case.words, axis) or 1 for each in rows])
     ratio = np.asarray([each.ratio for each in rows])
     octave = np.floor(np.log2(sizes)).astype(np.int64)

@@ -23,15 +23,15 @@ HBM2E_STACK_BYTES = 16 * GIB
 
 
 EXPORTED = {"a800": ("a100", 200e9), "h800": ("h100", 200e9)}
-"""Versions for export: the same chip with NVLink of 400 GB/s, both directions together (NVIDIA's and its partners' A800
-and H800 datasheets, 2022 and 2023; recalled)."""
+"""Export versions: the same chip with NVLink at 400 GB/s, both directions together (NVIDIA's and its partners' A800 and
+H800 datasheets, 2022 and 2023; recalled)."""
 
 
 def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
-    """The catalogue's device of a row's name: the whole name, or what is left of it without its last words.
+    """The catalogue's device for a row's name: the whole name, or the name without its last words.
 
-    Words that are left out may say a memory size [GB], a power limit [W] or HBM2e: the device is changed by them where
-    it has none of its own. Raises ``Unexpressed``.
+    Removed words may be a memory size [GB], a power limit [W] or HBM2e, which then change the device. Raises
+    ``Unexpressed``.
     """
     words = [word for word in re.split(r"[-_ ]+", name.strip()) if word]
     first = words[0].lower() if words else ""
@@ -68,19 +68,19 @@ def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:
 
 
 POWER_EXPONENT = 1 / 3
-"""Matrix rate goes with this power of the power limit: dynamic power is as clock times voltage squared, and voltage
-follows the clock."""
+"""Matrix rate scales with this power of the power limit: dynamic power is proportional to clock times voltage squared,
+and voltage follows the clock."""
 
 
 def _limited(gpu: Gpu, power_w: float) -> Gpu:
-    """The device under a lower power limit."""
+    """The device with a lower power limit."""
     rate = (power_w / gpu.tdp_w) ** POWER_EXPONENT
     peaks = {dtype: peak * rate for dtype, peak in gpu.peak_flops_per_s.items()}
     return replace(gpu, tdp_w=power_w, peak_flops_per_s=peaks, boost_clock_hz=gpu.boost_clock_hz * rate)
 
 
 def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
-    """The row's cluster as two tiers (one where all devices share it), and what was assumed. Raises ``Unexpressed``."""
+    """The row's cluster as two tiers (one if all devices share it), and what was assumed. Raises ``Unexpressed``."""
     gpu, said = gpu_of(row.get("gpu", ""))
     devices, node = whole(row, "n_gpu"), whole(row, "gpus_per_node")
     if not devices:
@@ -96,10 +96,10 @@ def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
 
 
 def _domain(row: Mapping[str, str], gpu: Gpu, per_node: int, devices: int) -> int:
-    """Devices that share the inner links: those of a node, of a rack that one switch joins, or of a slice of TPUs,
-    whose links go from host to host (as many as the largest slice has, unless the row tells of several slices).
+    """Devices that share the inner links: those of a node, of a rack with one switch, or of a TPU slice, whose links
+    connect hosts (as many as the largest slice has, unless the row mentions several slices).
 
-    Of a rack a job over several takes as many whole nodes as divide its devices (64 of 72).
+    A job over several racks uses as many whole nodes of each as divide its devices (64 of 72).
     """
     if gpu.vendor == "Google" and "slices" not in row.get("inter_node", ""):
         return max(per_node, gpu.link_domain)
@@ -113,7 +113,7 @@ def _domain(row: Mapping[str, str], gpu: Gpu, per_node: int, devices: int) -> in
 def _inner(row: Mapping[str, str], gpu: Gpu, span: int) -> LinkTier:
     kind, word = _inner_kind(row, gpu), row.get("intra_node", "")
     stated = re.search(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?GB/s", word)  # "7x128 GB/s": seven links
-    both_ways = kind in ("nvswitch", "nvlink", "xgmi")  # such figures are of both directions together
+    both_ways = kind in ("nvswitch", "nvlink", "xgmi")  # these rates count both directions together
     own = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
     rate = int(stated[1] or 1) * float(stated[2]) * GIGA / (1 + both_ways) if stated else own
     return LinkTier(
@@ -142,7 +142,7 @@ def _inner_kind(row: Mapping[str, str], gpu: Gpu) -> str:
 
 
 def _outer(row: Mapping[str, str], gpu: Gpu) -> tuple[LinkTier, tuple[str, ...]]:
-    """The network between nodes, as the row names it; a usual rate where it does not say."""
+    """The network between nodes as the row names it, with a usual rate if none is given."""
     word = row.get("inter_node", "").lower()
     known = {"infiniband": "infiniband", "omni": "omnipath", "slingshot": "slingshot", "efa": "efa", "dcn": "dcn"}
     is_tpu = gpu.vendor.lower() == "google"

@@ -1,4 +1,4 @@
-"""Plans that a row's blanks leave open, and which of them a competent team would have run: the fastest that fits."""
+"""Plans that a row's blank cells leave open, and the one a competent team would have run: the fastest that fits."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sartor.step.results import Footprint, StepEstimate
 from sartor.units import Floats
 
 MOST_SEQUENCES = 64
-"""Of a microbatch that a blank may stand for."""
+"""Largest microbatch, in sequences, assumed for a blank cell."""
 MOST_CHUNKS = 16
-"""Of a pipeline stage."""
+"""Most chunks per pipeline stage assumed for a blank cell."""
 
 
 def open_plans(
     row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape, trainer: Trainer
 ) -> TrainingPlan | None:
-    """All plans that the row's empty microbatch, interleaving and expert parallelism allow, as arrays; None where
-    nothing is open. Recomputation that is unknown is open with them: how much fits depends on it."""
+    """All plans that the row's empty microbatch, interleaving and expert parallelism allow, as arrays; None if nothing
+    is open. Unknown recomputation is then open too, since what fits depends on it."""
     sizes, chunks, experts = _microbatches(row, plan), _virtual(row, plan, shape, trainer), _experts(row, plan, shape)
     if len(sizes) * len(chunks) * len(experts) == 1:
         return None
@@ -69,14 +69,14 @@ def _divisors(number: int, most: int) -> Iterator[int]:
 
 
 def _runs(plan: TrainingPlan, micro: int, virtual: int) -> bool:
-    """Interleaved schedules take microbatches in rounds of pp."""
+    """Interleaved schedules need microbatches in multiples of pp."""
     steps = int(plan.microbatch_size * plan.num_microbatches) // micro
     return virtual == 1 or steps % int(plan.dims.pp) == 0
 
 
 def fastest(plans: TrainingPlan, found: StepEstimate, held: Footprint, gpu: Gpu) -> tuple[TrainingPlan, float]:
-    """Of plans as arrays the fastest that fits (the smallest where none does), and how far the others that fit are
-    from it: the root of the mean square of ln(seconds)."""
+    """The fastest plan that fits (the smallest if none does), and how far the others that fit are from it: root mean
+    square of ln(seconds)."""
     needed, seconds = np.ravel(needed_bytes(held)), np.ravel(found.step_s)
     fits = needed <= gpu.hbm_bytes
     if not fits.any():
@@ -86,7 +86,7 @@ def fastest(plans: TrainingPlan, found: StepEstimate, held: Footprint, gpu: Gpu)
 
 
 def needed_bytes(held: Footprint) -> Floats:
-    """Allocated, and the context: an allocator gives the gaps it holds back before it runs out."""
+    """Allocated bytes plus context: an allocator frees cached gaps before it runs out of memory."""
     return held.device_bytes - held.reserved_bytes + held.allocated_bytes
 
 

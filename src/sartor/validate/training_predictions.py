@@ -1,4 +1,4 @@
-"""Predicted time and memory of every training row, beside the roofline everybody can do in their head."""
+"""Predicted time and memory of every training row, with a naive estimate for comparison."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PARTS = (
 )
 
 IMPOSSIBLE = 2.0
-"""A step this many times faster than its FLOPs at the dense peak is in another unit (of the published runs none is
-faster than they are)."""
+"""A step this many times faster than its FLOPs at the dense peak has another unit (no published run is faster than its
+FLOPs allow)."""
 
 TOO_FAST = f"faster than {IMPOSSIBLE:g} x what the dense peak allows: is iter_time_s in seconds?"
 
 NAIVE_EFFICIENCY = 0.5
-"""Share of peak of the naive prediction: model FLOPs over half of the dense peak of the recipe's dtype."""
+"""Share of peak in the naive prediction: model FLOPs over half of the dense peak of the recipe's dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class TrainingOutcome:
     log_sigma: float = math.nan
     naive_s: float = math.nan
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of every part of the step, of those that were timed."""
+    """Seconds of every timed part of the step."""
     predicted_bytes: float = math.nan
-    """Of the kind that was measured; device bytes where nothing was."""
+    """Of the measured kind; device bytes if memory was not measured."""
     needed_bytes: float = math.nan
-    """Allocated, and the context: an allocator gives the gaps it holds back before it runs out."""
+    """Allocated bytes plus context: an allocator frees cached gaps before it runs out of memory."""
     reason: str = ""
 
     @property
@@ -118,8 +118,8 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
 
 
 def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
-    """The case with one plan: of those the row leaves open the fastest that fits, and ln(seconds) of the others from
-    it (root mean square)."""
+    """The case with a single plan: the fastest that fits of those the row leaves open, and the root mean square of the
+    others' ln(seconds) relative to it."""
     if case.open_plans is None or case.job is None or case.cluster is None:
         return case, 0.0
     gpu = case.cluster.gpu
@@ -137,7 +137,7 @@ def _calibration(cluster: Cluster, known: dict[str, Calibration]) -> Calibration
 
 
 def _naive_s(case: TrainingCase, found: StepEstimate) -> float:
-    """Model FLOPs, a third more where all is recomputed, over half of the peak of all devices."""
+    """Model FLOPs, a third more with full recomputation, over half of the peak of all devices."""
     assert case.job is not None
     assert case.plan is not None
     assert case.cluster is not None
@@ -147,7 +147,7 @@ def _naive_s(case: TrainingCase, found: StepEstimate) -> float:
 
 
 def _bytes(case: TrainingCase, held: Footprint) -> float:
-    """Of the fullest device; of what nvidia-smi lists, of the first node's, where it is run: the first stages."""
+    """Bytes of the fullest device; for nvidia-smi figures, of the first node (where it is run): the first stages."""
     assert case.job is not None
     assert case.plan is not None
     assert case.cluster is not None
@@ -160,7 +160,7 @@ def _bytes(case: TrainingCase, held: Footprint) -> float:
 
 
 def _needed(case: TrainingCase, held: Footprint) -> float:
-    """Bytes without which a device runs out; no optimizer's where none steps."""
+    """Bytes a device needs at least; without optimizer states if no optimizer steps."""
     states = held.optimizer_bytes if case.no_optimizer else 0.0
     return _one(needed_bytes(held) - states)
 

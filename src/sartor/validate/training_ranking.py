@@ -1,4 +1,4 @@
-"""Is the right plan chosen? Pairs of plans of one model on one cluster, and what the first choice loses."""
+"""Ranking of plans for one model on one cluster: pairs ordered correctly, and the loss from the predicted best."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NEAR = 0.02
 """Plans whose measured times differ by less count as equal."""
 
 SAME = ("source", "model", "L", "h", "a", "d_ff", "seq", "gpu", "n_gpu", "gbs", "dtype")
-"""Columns that two plans of one question share, beside the number of devices the plans themselves take."""
+"""Columns that must match for two plans to be compared, besides the number of devices in the plans."""
 
 LEAST = 3
-"""Plans that a question must have for the first choice to be worth asking."""
+"""Fewest plans for which the first choice is evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """``right`` of ``pairs`` pairs are ordered as measured; ``regrets`` has one share of time lost per question."""
+    """``right`` of ``pairs`` pairs are ordered as measured; ``regrets`` has one share of time lost per group."""
 
     pairs: int
     right: float
@@ -34,12 +34,12 @@ class Ranking:
 
     @property
     def regret(self) -> float | None:
-        """Mean over questions of the chosen plan's measured time over the best one's, less 1."""
+        """Mean over groups of the chosen plan's measured time over the best one's, minus 1."""
         return float(np.mean(self.regrets)) if self.regrets else None
 
 
 def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
-    """Pairs and regrets among timed runs; repeats of a configuration count as one, at their mean."""
+    """Pairs and regrets among timed runs; repeats of a configuration count once, with their mean."""
     questions: dict[tuple[object, ...], dict[str, list[TrainingOutcome]]] = {}
     for i, each in enumerate(outcomes):
         if each.timed:

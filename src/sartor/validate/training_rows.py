@@ -1,7 +1,7 @@
-"""Rows of published training runs as questions: a job, a plan, a cluster, and what was measured.
+"""Rows of published training runs as predictable cases: a job, a plan, a cluster, and the measurements.
 
-Columns are those of data/end_to_end/training.csv. A row that cannot be expressed carries its reason; what had to be
-assumed is stated per row and counted in the answer.
+Columns are those of data/end_to_end/training.csv. A row that cannot be predicted carries its reason; assumptions are
+stated per row and counted in the result.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from sartor.validate.training_trainers import optimizer_of, recipe_of, recompute
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 MOST_ROWS = 100_000
 LARGE = 1024
-"""Devices of the largest runs that count as small enough to fit on when larger ones are judged."""
+"""Most devices of runs used for fitting when larger runs are judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCase:
-    """One row. Where ``reason`` is not empty there is no question; ``assumed`` has a phrase per guess."""
+    """One row. With a ``reason`` there is nothing to predict; ``assumed`` has a phrase per assumption."""
 
     words: Mapping[str, str]
     job: TrainingJob | None = None
     plan: TrainingPlan | None = None
     open_plans: TrainingPlan | None = None
-    """As arrays, all that the row's blanks allow; None where it leaves nothing open."""
+    """All plans that the row's blank cells allow, as arrays; None if nothing is open."""
     cluster: Cluster | None = None
     measured_s: float = math.nan
-    """Seconds of one step, of the devices the plan names."""
+    """Seconds of one step on the devices of the plan."""
     measured_bytes: float = math.nan
     memory_kind: str = ""
-    """``allocated``, ``reserved`` or ``device``: which figure of a footprint ``measured_bytes`` is."""
+    """``allocated``, ``reserved`` or ``device``: the kind of memory in ``measured_bytes``."""
     out_of_memory: bool = False
     memory_known: bool = True
-    """Whether the row says all that memory depends on (recomputation and microbatch are stated)."""
+    """Whether the row states all that memory depends on (recomputation and microbatch)."""
     no_optimizer: bool = False
-    """Forward and backward alone were timed."""
+    """Only forward and backward were timed."""
     assumed: tuple[str, ...] = ()
     reason: str = ""
 
@@ -72,12 +72,12 @@ class TrainingCase:
 
     @property
     def trainer(self) -> str:
-        """Whose constants apply; empty without a job."""
+        """The trainer whose constants apply; empty without a job."""
         return "" if self.job is None else self.job.trainer.name
 
     @property
     def year(self) -> str:
-        """Of the software's release: ``2024`` of 2024-12, of container 24.07 and of "2023-2024"; empty if not told."""
+        """Year of the software's release: ``2024`` for 2024-12, container 24.07 and "2023-2024"; empty if not given."""
         found = re.findall(r"\b20(\d\d)\b|\b(2\d)\.\d\d\b", self.words.get("framework_version", ""))
         return max((f"20{a or b}" for a, b in found), default="")
 
@@ -91,13 +91,13 @@ class TrainingCase:
 
 
 def read_training(data: str | Path, table: str = "training") -> tuple[TrainingCase, ...]:
-    """Every row of a CSV file, or of ``training.csv`` in a folder (``table`` for another). ``InputError`` where it
-    cannot be used."""
+    """Every row of a CSV file, or of ``training.csv`` in a folder (or of another ``table``). Raises ``InputError`` if
+    it cannot be used."""
     return tuple(training_case(row) for row in _read(Path(data), table))
 
 
 def training_case(row: Mapping[str, str]) -> TrainingCase:
-    """One row as a question, or with the reason why it is none."""
+    """One row as a case, or with the reason why it cannot be predicted."""
     try:
         return _case(row)
     except Unexpressed as error:
@@ -154,7 +154,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
 
 
 def _has_dropout(row: Mapping[str, str], shape: TransformerShape, said: list[str]) -> bool:
-    """GPT-2's and -3's kind of model (not gated, learned positions) was trained with dropout, the trainers' default."""
+    """Models like GPT-2 and GPT-3 (not gated, learned positions) were trained with dropout, the trainers' default."""
     dense = shape.dense_ffn
     gated = row["gated"] == "1" if row.get("gated") else dense is None or dense.gated
     learned = (
@@ -167,7 +167,7 @@ def _has_dropout(row: Mapping[str, str], shape: TransformerShape, said: list[str
 
 
 def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerShape:
-    """A vocabulary that tensor ranks divide, as trainers pad it."""
+    """The shape with a vocabulary that tp divides, padded as trainers do."""
     if int(shape.vocab_size) % tp == 0:
         return shape
     said.append("vocabulary padded to a multiple of tp")
@@ -175,16 +175,16 @@ def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerSha
 
 
 def _tells_memory(row: Mapping[str, str], said: list[str]) -> bool:
-    """Whether recomputation and microbatch are the row's own, no guess of ours."""
+    """Whether the row itself gives recomputation and microbatch, so that neither is a guess."""
     guesses = ("as full", "as four of five", "as two of three", "microbatch not stated")
     guessed = any(guess in phrase for phrase in said for guess in guesses)
     return row.get("recompute", "") not in ("", "unknown") and not guessed
 
 
 def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[ParallelDims, float]:
-    """Degrees of parallelism, and what to multiply measured seconds by where they do not make up the devices.
+    """Degrees of parallelism, and a factor for measured seconds if they do not use all devices.
 
-    Published figures are rates per device: a plan that leaves devices over (or takes more) is priced on its own.
+    Published figures are rates per device: a plan that uses fewer (or more) devices is priced on its own.
     """
     tp, pp, cp, ep = (whole(row, name) or 1 for name in ("tp", "pp", "cp", "ep"))
     dp = whole(row, "dp") or max(1, cluster.num_devices // (tp * pp * cp))
@@ -236,10 +236,10 @@ def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: 
 
 
 def _layers_by_chunk(layers: int, chunks: int) -> tuple[int, ...] | None:
-    """Layers of every pipeline chunk where they don't divide evenly, None where they do. Raises ``Unexpressed``.
+    """Layers of every pipeline chunk if they do not divide evenly, else None. Raises ``Unexpressed``.
 
-    Embedding and head count as a layer each where that divides (``account_for_embedding_in_pipeline_split``): 126
-    layers in 64 chunks are 1, 62 x 2, 1. Otherwise all chunks but the last are filled; it holds the head too.
+    Embedding and head count as one layer each if that divides (``account_for_embedding_in_pipeline_split``): 126 layers
+    in 64 chunks are 1, 62 x 2, 1. Otherwise all chunks but the last are filled; the last also holds the head.
     """
     if chunks == 1 or layers % chunks == 0:
         return None
@@ -253,13 +253,13 @@ def _layers_by_chunk(layers: int, chunks: int) -> tuple[int, ...] | None:
 
 
 def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:
-    """Devices that share a set of shards; 0 where it is all of them."""
+    """Devices that share one set of shards; 0 for all of them."""
     size, ranks = whole(row, "fsdp_size") or 0, int(dims.dp * dims.cp)
     return size if 1 < size < ranks and ranks % size == 0 else 0
 
 
 def _batch(row: Mapping[str, str], batch: int, dp: int, said: list[str]) -> tuple[int, int]:
-    """Microbatch size and count. What the row leaves out follows from the rest, or is assumed."""
+    """Microbatch size and count; missing values are derived from the rest or assumed."""
     micro, steps = whole(row, "mbs") or 0, whole(row, "grad_accum") or 0
     if micro and steps:
         return micro, steps
@@ -278,7 +278,7 @@ def _batch(row: Mapping[str, str], batch: int, dp: int, said: list[str]) -> tupl
 
 
 def _memory_kind(words: str) -> str:
-    """Which figure of a footprint a row's memory is; PyTorch's reserved one where it only says GiB."""
+    """The kind of memory that a row gives; PyTorch's reserved memory if only GiB is given."""
     low = words.lower()
     if not low or "oom" in low:
         return ""

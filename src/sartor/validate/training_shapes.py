@@ -1,4 +1,4 @@
-"""The model of a training row: the zoo's where it knows the name and agrees with the columns, else from the columns."""
+"""The model of a training row: the zoo's if it knows the name and the sizes agree, else from the columns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIZES = ("L", "h", "a", "kv", "head_dim", "d_ff", "vocab")
 
 
 def training_shape(row: Mapping[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:
-    """The row's model and what had to be assumed. Raises ``Unexpressed``.
+    """The row's model and what was assumed. Raises ``Unexpressed``.
 
-    Columns do not tell norms, biases, windows or positions: where the zoo has a model of that name whose sizes are the
-    row's, its shape is taken.
+    Columns do not give norms, biases, windows or positions: if the zoo has a model of that name with the row's sizes,
+    its shape is used.
     """
     named = _named(row["model"])
     sizes = {name: whole(row, name) for name in SIZES}
@@ -39,7 +39,7 @@ def training_shape(row: Mapping[str, str]) -> tuple[TransformerShape, tuple[str,
 
 
 def whole(row: Mapping[str, str], name: str) -> int | None:
-    """A column as an integer; None where it is empty. Raises ``Unexpressed`` where it is no number."""
+    """A column as an integer; None if empty. Raises ``Unexpressed`` if it is not a number."""
     word = (row.get(name) or "").strip()
     if not word:
         return None
@@ -55,7 +55,7 @@ def whole(row: Mapping[str, str], name: str) -> int | None:
 
 
 _FROM_ONE = frozenset(("tp", "pp", "dp", "cp", "ep", "mbs", "grad_accum"))
-"""Columns whose 0 means nothing: they are left empty where they are not known."""
+"""Columns where 0 is invalid; they are left empty if unknown."""
 
 
 def _count(missing: str) -> str:
@@ -70,7 +70,7 @@ def _named(name: str) -> TransformerShape | None:
 
 
 def _agrees(shape: TransformerShape, sizes: Mapping[str, int | None], row: Mapping[str, str]) -> bool:
-    """Whether a zoo model is the row's: equal sizes; the vocabulary may be padded."""
+    """Whether a zoo model is the row's model: equal sizes."""
     mine = (shape.num_layers, shape.hidden_size, shape.num_heads, shape.head_dim)
     same = mine == tuple(sizes[name] for name in ("L", "h", "a", "head_dim"))
     vocab, padded = int(shape.vocab_size), sizes["vocab"] or 0
@@ -88,7 +88,7 @@ def _agrees(shape: TransformerShape, sizes: Mapping[str, int | None], row: Mappi
 
 
 def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
-    """The row in the words of a zoo entry. What the columns do not say changes little: norms, activation, biases."""
+    """The row as a zoo entry. What the columns omit matters little: norms, activation, biases."""
     encoder = "bert" in row["model"].lower()
     gated, learned = whole(row, "gated") != 0, whole(row, "learned_pos") == 1
     entry: JsonDict = {

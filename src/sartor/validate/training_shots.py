@@ -1,14 +1,13 @@
-"""Calibrating on a few runs of one's own: what they were off by tells what runs like them are off by.
+"""Calibrating on a few of one's own runs: their errors predict the errors of similar runs.
 
-A class of runs (one source, device and precision) is cut into K configurations that are looked at and all others that
-are predicted. Which K is settled before anything is measured: those after which least is unknown of the rest
-(`planned`). `drawn` says what K runs that happened to be at hand give: the same for several draws. Repeats of a
-configuration stay together.
+A class of runs (one source, device and precision) is divided into K observed configurations and the others, which are
+predicted. `planned` chooses the K before anything is measured, to leave the least uncertainty about the rest. `drawn`
+uses K runs that happen to be at hand: several random draws. Repeats of a configuration stay together.
 
-ln(measured / predicted) of two runs is taken to vary together by three causes: a factor of compute all runs share, one
-of all the rest, and one that runs share the more the more alike they are (model, recomputation, sizes of the plan).
-Predictions move by what is then expected of them given the runs that were looked at (kriging; Rasmussen and Williams
-2006, ISBN 026218253X, eq. 2.23).
+ln(measured / predicted) of two runs is assumed to covary through three causes: a factor of compute that all runs share,
+one of everything else, and one that grows with the similarity of the runs (model, recomputation, sizes of the plan).
+Predictions move by its expected value given the observed runs (kriging; Rasmussen and Williams 2006, ISBN 026218253X,
+eq. 2.23).
 """
 
 from __future__ import annotations
@@ -27,43 +26,43 @@ DRAWS = 20
 SEED = 20261121
 
 COMPUTE, REST, ALIKE, OWN = 0.1, 0.1, 0.1, 0.05
-"""Standard deviations of ln(measured / predicted): of compute, of the rest, of runs that are alike, of one run alone.
-Chosen among a dozen on data/end_to_end with every source's constants fitted on the others (2026-11-21)."""
+"""Standard deviations of ln(measured / predicted): of compute, of the rest, of similar runs, of a single run. Chosen
+among a dozen on data/end_to_end with every source's constants fitted on the others (2026-11-21)."""
 
 OWN_OF_EXPERTS = 0.15
-"""The same of one run of a model with experts: the same plan moves by up to twice between releases (README of
+"""The same for a single run of a model with experts: the same plan changes by up to twice between releases (README of
 data/end_to_end, 2026-11-21)."""
 
 WORDS = ("model", "recompute", "flash_attention", "ep", "zero_stage", "dtype")
 RELEASE = "framework_version"
 SIZES = {"n_gpu": 0.1, "seq": 0.15, "tp": 0.15, "pp": 0.1, "mbs": 0.15, "grad_accum": 0.05}
 WORD = 0.5
-"""Distance of two runs: this for each word that differs (half for the trainer's release), and of sizes so much for
-each factor of two; what they share falls by e for each unit."""
+"""Distance of two runs: ``WORD`` for each word that differs (half for the trainer's release), and for sizes their
+weight per factor of two; shared variance falls by e per unit."""
 
 BUSY = ("compute_s", "optimizer_s")
-"""Parts of compute; bubbles count in the shares of the rest of the step."""
+"""Parts that are compute; bubbles scale with the rest of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shots:
-    """Predictions after calibration: one entry per choice of runs to look at and run not looked at."""
+    """Predictions after calibration: one entry per choice of observed runs and unobserved run."""
 
     index: np.ndarray
-    """Which outcome."""
+    """Index of the outcome."""
     ratio: np.ndarray
     """Predicted over measured."""
 
 
 def class_of(outcome: TrainingOutcome) -> tuple[str, ...]:
-    """What a calibration is of: source, device and precision."""
+    """The class that shares a calibration: source, device and precision."""
     words = outcome.case.words
     return (words.get("source", ""), words.get("gpu", ""), outcome.case.precision)
 
 
 def planned(outcomes: Sequence[TrainingOutcome], shots: int) -> Shots:
-    """Predictions of every timed run from those ``shots`` configurations of its class that tell most of the others;
-    classes with no more are left out. No measured time has a say in the choice."""
+    """Predictions of every timed run from the ``shots`` configurations of its class that are most informative about the
+    others; classes with no more are left out. Measured times do not influence the choice."""
     return _calibrated(outcomes, shots, lambda of, members: [of.telling(members, shots)])
 
 
@@ -78,7 +77,7 @@ def drawn(outcomes: Sequence[TrainingOutcome], shots: int, draws: int = DRAWS) -
 
 
 Members = Sequence[npt.NDArray[np.int64]]
-"""Of every configuration of a class: its runs."""
+"""The runs of every configuration of a class."""
 
 
 def _calibrated(
@@ -111,7 +110,7 @@ def _classes(outcomes: Sequence[TrainingOutcome]) -> dict[tuple[str, ...], list[
 
 
 class _Class:
-    """Runs that share a calibration: how far off they are, and how that varies together."""
+    """Runs that share a calibration: their errors and the covariance of these."""
 
     def __init__(self, runs: Sequence[TrainingOutcome]) -> None:
         self.off = np.log([each.ratio for each in runs])
@@ -121,14 +120,14 @@ class _Class:
         self.own = np.array([OWN_OF_EXPERTS if each.case.experts == "moe" else OWN for each in runs]) ** 2
 
     def telling(self, members: Members, shots: int) -> list[int]:
-        """Configurations to look at, one after the other the one that leaves least unknown of runs not looked at (the
-        sum of their standard deviations). Its first run stands for each; what is a run's own averages out."""
+        """Configurations to observe, chosen greedily to leave the least uncertainty about unobserved runs (the sum of
+        their standard deviations). Each is represented by its first run; errors of single runs average out."""
         first, repeats = np.array([of[0] for of in members]), np.array([len(of) for of in members])
         left, own = self.together[np.ix_(first, first)], self.own[first] / repeats
-        rest = repeats[:, None] * (1.0 - np.eye(len(members)))  # [i, j]: runs of i left once j was looked at
+        rest = repeats[:, None] * (1.0 - np.eye(len(members)))  # [i, j]: runs of i left after observing j
         chosen: list[int] = []
         for _ in range(shots):
-            told = left**2 / (np.diag(left) + own)  # [i, j]: variance of i that looking at j takes away
+            told = left**2 / (np.diag(left) + own)  # [i, j]: variance of i removed by observing j
             unknown = (rest * np.sqrt(np.maximum(np.diag(left)[:, None] - told, 0.0))).sum(axis=0)
             unknown[chosen] = np.inf
             best = int(np.argmin(unknown))
@@ -138,7 +137,7 @@ class _Class:
         return chosen
 
     def after(self, seen: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]) -> FloatArray:
-        """Predicted over measured of ``rest`` once ``seen`` were looked at."""
+        """Predicted over measured of ``rest`` after observing ``seen``."""
         known = self.together[np.ix_(seen, seen)] + np.diag(self.own[seen])
         expected = self.together[np.ix_(rest, seen)] @ np.linalg.solve(known, self.off[seen])
         left: FloatArray = np.exp(self.off[rest] - expected)
@@ -146,7 +145,7 @@ class _Class:
 
 
 def distances(rows: Sequence[Mapping[str, str]]) -> FloatArray:
-    """How unlike runs are [n, n]."""
+    """Distances between runs [n, n]."""
     words = np.array([[row.get(name, "") for name in WORDS] for row in rows])
     sizes = np.array([[_octaves(row.get(name, "")) * weight for name, weight in SIZES.items()] for row in rows])
     releases = np.array([row.get(RELEASE, "") for row in rows])
@@ -164,6 +163,6 @@ def _octaves(word: str) -> float:
 
 
 def busy_share(parts: Mapping[str, float]) -> float:
-    """Share of compute in a step."""
+    """Share of compute in a step, without the bubble."""
     busy, bubble = sum(parts[name] for name in BUSY), parts["pp_bubble_s"]
     return busy / max(sum(parts.values()) - bubble, 1e-30)

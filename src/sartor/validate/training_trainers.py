@@ -1,4 +1,4 @@
-"""The trainer of a row: whose record, with which switches; and how words of precision and recompute read."""
+"""The trainer of a row with its switches, and the meaning of words for precision and recomputation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
-    """The precision recipe; where the row does not say, 16 bits (bf16 if the device can). Raises ``Unexpressed``."""
+    """The precision recipe; by default 16 bits (bf16 if the device supports it). Raises ``Unexpressed``."""
     word = re.sub(r"[\s\-]+", "_", row.get("dtype", "").strip().lower())
     if not word or word in ("mixed", "amp", "16bit", "half"):
         recipe = Recipe.BF16 if DType.BF16 in gpu.peak_flops_per_s else Recipe.FP16
@@ -62,7 +62,7 @@ _RECIPES: Mapping[str, Recipe] = {
 
 
 def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompute, int, tuple[str, ...]]:
-    """What is recomputed, in how many layers per stage (-1: all), and what was assumed."""
+    """The kind of recomputation, the number of layers per stage (-1: all), and what was assumed."""
     word = row.get("recompute", "").strip().lower()
     number = re.search(r"(\d+)[ _-]*layers?\b", word)
     if word in ("none", "0", ""):
@@ -86,11 +86,11 @@ def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompu
 _MODULES = re.compile(
     r"full|block|uniform|all|every|layer|checkpoint|attn|attention|mlp|ffn|moe|expert|proj|qkv|norm|act|method|save|offload"
 )
-"""Words that say what is recomputed, in full or nearly."""
+"""Words for modules or kinds of recomputation that count as full."""
 
 
 _CHEAP = re.compile(r"((moe_|mlp_)?act(ivation)?|layer_?norm|norm|mla_up_proj|[ ,+])+")
-"""Modules recomputed alone that cost memory traffic or one small product."""
+"""Recomputing these modules alone costs only memory traffic or one small GEMM."""
 
 _PARTLY: Mapping[re.Pattern[str], tuple[float, str]] = {
     re.compile(r"^op$|selective_op|selective_block|every_other"): (0.5, "every second layer"),
@@ -98,7 +98,7 @@ _PARTLY: Mapping[re.Pattern[str], tuple[float, str]] = {
     re.compile(r"^(moe|mlp|ffn)$"): (2 / 3, "two of three layers"),
     re.compile(r"^partial"): (0.5, "every second layer"),
 }
-"""Words of what is recomputed, and the share of layers recomputed in full that costs as much: attention's projections
+"""Words for partial recomputation, and the share of fully recomputed layers with the same cost: attention's projections
 are 4, and those to queries, keys and values 3, of a layer's 12 h x h GEMMs at a feed-forward width of 4 h."""
 
 _CORE = re.compile(r"selective|core_attn|core_attention")

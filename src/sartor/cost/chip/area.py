@@ -1,4 +1,4 @@
-"""Die area: the published closed form, and a fuller model with what that leaves out.
+"""Die area: the published closed form, and a fuller model that adds what it leaves out.
 
 ``published_area_mm2`` is the closed form of PHAZE (ICML 2024), exact on its grid: multiply-accumulators, registers and
 buffers at 22 nm. ``die_area`` starts from the same parts, sizes multipliers by data type, adds memory PHYs, links, the
@@ -64,12 +64,12 @@ GLOBAL_BUFFER_UM2 = {
 
 
 def published_area_mm2(accelerator: Accelerator) -> Floats:
-    """Area by the published closed form [mm2], at 22 nm whatever the node:
+    """Area by the published closed form [mm2], always at 22 nm:
 
         n_tc (w d 760.041386 + S(L2_tc)) + n_vc (w_vc 759.823853 + S(L2_vc)) + G(GLB)   [um2]
 
-    Exact where buffers are powers of two within the tables; between and beyond them S and G are interpolated on
-    logarithmic axes, which is ours and not published. Broadcasts over candidates.
+    Exact if buffers are powers of two within the tables. Between and beyond them S and G are interpolated on
+    logarithmic axes, which is our addition, not published. Broadcasts over candidates.
     """
     a = accelerator
     cores, buffer = _published_core_um2(a)
@@ -99,8 +99,8 @@ def _published_core_um2(a: Accelerator) -> tuple[Floats, Floats]:
 
 
 def buffer_area_um2(size: Floats, table: dict[int, float]) -> Floats:
-    """Area of a buffer [um2] from a table of powers of two: exact at its entries, straight lines between and beyond
-    them on logarithmic axes (so it grows with the size everywhere)."""
+    """Area of a buffer [um2] from a table of powers of two: exact at its entries, log-log linear between and beyond
+    them (so it always grows with the size)."""
     at = np.log2(np.asarray(list(table), dtype=np.float64))
     area = np.asarray(list(table.values()))
     x = np.log2(np.asarray(size, dtype=np.float64))
@@ -113,7 +113,7 @@ def buffer_area_um2(size: Floats, table: dict[int, float]) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedGrid:
-    """The published search space: ``accelerators`` holds every point (1-D), the masks say which fit and are kept."""
+    """The published search space: ``accelerators`` holds every point (1-D); masks mark those that fit and are kept."""
 
     accelerators: Accelerator
     area_mm2: Floats
@@ -197,24 +197,24 @@ LINK_25GB = PhyArea(phy_mm2=1.888, controller_mtr=74.632)
 takes half the PHY: 0.965 mm2)."""
 
 NETWORK_MTR_PER_BYTE = 44.3 * 128 / (48 * 128)
-"""Million transistors of the chip's network per byte a cycle that it delivers to all cores together: 44.3 for each of
-128 A100 SMs, their ports and their share of the crossbar (LLMCompass), before a buffer of 48 MiB that gives 128 bytes
-a cycle and MiB (NVIDIA A100 whitepaper, 2020). That it grows in proportion is an assumption; ports wider than what the
-buffer can fill are not charged, and wires over the cores are not."""
+"""Million transistors of the on-chip network per byte per cycle delivered to all cores together: 44.3 for each of 128
+A100 SMs, for ports and a share of the crossbar (LLMCompass), with a 48 MiB buffer that delivers 128 bytes per cycle and
+MiB (NVIDIA A100 whitepaper, 2020). Proportional growth is an assumption; ports wider than what the buffer can fill and
+wires over the cores are not counted."""
 LANE_CONTROL_MTR = 0.9962
 """Million transistors of control per 32-bit vector lane, mean of A100 and MI210 (LLMCompass cost model), times the
 accelerator's ``control_share``."""
 TENSOR_CONTROL_LANES = 16
 """A tensor core's sequencer counted as this many lanes' control: an assumption."""
 UNCORE_SHARE = 0.15
-"""Host interface, clock, test and white space over all other parts: an assumption; on the TPU v1 die host interface,
-control, pads and interfaces besides memory were about 15% (Jouppi et al., ISCA 2017, fig. 2)."""
+"""Host interface, clock, test and white space relative to all other parts: an assumption; on the TPU v1 die host
+interface, control, pads and interfaces besides memory were about 15% (Jouppi et al., ISCA 2017, fig. 2)."""
 
 
 def die_area(accelerator: Accelerator) -> DieArea:
     """Area by part at the accelerator's node [mm2]: a fuller model, uncertain where its constants say so.
 
-    Multipliers follow ``dtype`` and what is packed in its place (Horowitz 2014), logic and buffers shrink by published
+    Multiplier size follows ``dtype`` and packed narrower types (Horowitz 2014); logic and buffers shrink by published
     densities, analog parts do not.
     """
     a, node = accelerator, accelerator.node_nm

@@ -1,7 +1,7 @@
-"""Chips no one can build: how much clock, die, edge, power and heat is too much.
+"""Limits on what can be built: clock, die size, die edge, power and heat.
 
-Each limit stands at or above what has shipped, so a chip beyond it is refused and not only doubted. Sources are quoted
-from memory where they say "recalled". Every GPU, TPU and template chip of the catalogue is within all of them.
+Each limit is at or above what has shipped, so a chip beyond it is rejected, not just flagged. Sources marked "recalled"
+are quoted from memory. Every GPU, TPU and template chip of the catalogue is within all of them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ MAX_CLOCK_HZ = 3.5 * GIGA
 """A quarter above the fastest accelerators of the catalogue: Trainium and Inferentia2 at 2.8 GHz (AWS Neuron
 documentation). Single processor cores reach 6.2 GHz (Intel Core i9-14900KS, March 2024, recalled), not arrays."""
 MAX_PACKAGE_W = 1400.0
-"""Most in one package: GB300 and MI355X (NVIDIA and AMD datasheets, 2025). Peak rates of all parts at once count."""
+"""Highest power in one package: GB300 and MI355X (NVIDIA and AMD datasheets, 2025). Counts all parts at peak rate."""
 MAX_W_PER_MM2 = 2.0
-"""Over the die, memory apart. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.05, as its die is modelled too
-small. Liquid in channels of the silicon itself took 7.9 in a laboratory (Tuckerman and Pease, 1981, recalled)."""
+"""Power density of the die, without memory. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.05 (its die is
+modelled too small). Channels in the silicon cooled 7.9 in a laboratory (Tuckerman and Pease, 1981, recalled)."""
 HOT_W_PER_MM2 = 1.05
-"""What the template's H100 has; only its TPU v6e has more, 1.32, so a chip above this asks for cooling few have."""
+"""The template's H100; only its TPU v6e has more (1.32), so a chip above this needs unusual cooling."""
 STACK_EDGE_MM = 7.75
 """Short side of an HBM2 stack, 7.75 mm x 11.87 mm (SK hynix and Samsung, 2016, recalled); later stacks are wider. A
-stack stands along the die's edge, as its 1024 wires must. LPDDR packages stand apart and need none here."""
+stack needs die edge for its 1024 wires. LPDDR packages are placed farther away and need none here."""
 LINK_BYTES_PER_S_PER_MM = 60 * GIGA
-"""Most that leaves a die by long-reach serial links, one direction and mm of edge: a switch of 51.2 Tb/s in one die
-(Broadcom Tomahawk 5, August 2022, recalled) has 6.4 TB/s around a die of at most 858 mm2, 55 GB/s. H100 has 4."""
+"""Highest bandwidth of long-reach serial links, one direction per mm of die edge: a single-die switch of 51.2 Tb/s
+(Broadcom Tomahawk 5, August 2022, recalled) has 6.4 TB/s on a die of at most 858 mm2, 55 GB/s. H100 has 4."""
 EDGE_OF_ROOT = 3 * 2**0.5
-"""Edge of a die twice as long as wide, over the root of its area: the longest that is taken."""
+"""Perimeter of a die twice as long as wide, over the root of its area: the longest edge assumed."""
 WORDS = {
     "clock": "clock_mhz={needs:,.0f}: no array has shipped above 2,800 MHz; at most {most:,.0f} is taken as possible",
     "die": "a whole die of {needs:,.0f} mm2 at {node} nm (links and control too): scanners expose {most:.0f} mm2",
@@ -44,7 +44,7 @@ WORDS = {
 
 
 def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
-    """What a chip needs and the most there is, by limit; both broadcast over candidates."""
+    """What a chip needs and the maximum, by limit; both broadcast over candidates."""
     die, watts = np.asarray(die_area(a).total_mm2), power(a)
     stacks = np.asarray(a.num_stacks) * (STACK_EDGE_MM if a.memory.value.startswith("hbm") else 0.0)
     return {
@@ -58,7 +58,7 @@ def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
 
 
 def too_hot(a: Accelerator) -> str:
-    """A sentence where one chip can be built and is hotter than ``HOT_W_PER_MM2``; else empty."""
+    """A sentence if a chip can be built but is hotter than ``HOT_W_PER_MM2``; else empty."""
     density = float(limits(a)["cooling"][0])
     if not HOT_W_PER_MM2 < density <= MAX_W_PER_MM2:
         return ""
@@ -69,14 +69,14 @@ def too_hot(a: Accelerator) -> str:
 
 
 def excess(a: Accelerator) -> Floats:
-    """What a chip needs over what there is, where that is largest: no one can build it above 1."""
+    """The largest ratio of need to maximum over all limits: above 1 the chip cannot be built."""
     shares = (np.broadcast_to(np.divide(needs, most), a.shape) for needs, most in limits(a).values())
     found: Floats = np.maximum.reduce(list(shares))
     return found
 
 
 def faults(a: Accelerator) -> Iterator[str]:
-    """Why no one can build one chip, a sentence for each limit it exceeds, with both numbers."""
+    """Why a chip cannot be built: a sentence for each limit it exceeds, with both numbers."""
     found = limits(a)
     die = float(found["die"][0])
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"

@@ -1,4 +1,4 @@
-"""What a die costs: dies per wafer, yield, price."""
+"""Cost of a die: dies per wafer, yield, price."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def die_cost(
 ) -> DieCost:
     """Cost of a good die of ``area_mm2``; infinite beyond the reticle. Broadcasts.
 
-    Dies per wafer: pi (d/2)^2 / A - pi d / sqrt(2 A). Yield: (1 + A D / c)^-c, the negative binomial, whose limit for
-    large c is exp(-A D). Price and defects default to ``WAFER_USD`` and ``DEFECTS_PER_MM2``: assumptions, give yours.
+    Dies per wafer: pi (d/2)^2 / A - pi d / sqrt(2 A). Yield: (1 + A D / c)^-c, the negative binomial, which approaches
+    exp(-A D) for large c. Price and defects default to ``WAFER_USD`` and ``DEFECTS_PER_MM2``: assumptions.
     """
     price = WAFER_USD[node_nm] if wafer_usd is None else wafer_usd
     defects = DEFECTS_PER_MM2[node_nm] if defects_per_mm2 is None else defects_per_mm2

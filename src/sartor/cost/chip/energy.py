@@ -1,8 +1,8 @@
 """Energy of operators on the accelerator, its static power, and an estimate of its thermal design power.
 
-Energy is counted where it is spent: arithmetic, registers, private buffers, global buffer, memory, links, and leakage
-for as long as the operator runs. Every figure comes from ``cost.technology`` with its source; docs/concepts/area.md
-says which are assumptions.
+Energy is counted by component: arithmetic, registers, private buffers, global buffer, memory, links, and leakage during
+the operator's time. Every figure comes from ``cost.technology`` with its source; docs/concepts/area.md lists the
+assumptions.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ PICO = 1e-12
 
 REGISTER_SHARE = 0.25
 """Energy of one multiply-accumulate's register traffic over that of a 16-bit multiply-accumulate. Eyeriss (Chen, Emer
-and Sze, ISCA 2016, table 4) has 1.0 for a 512-byte register file; 32 bytes are taken at the square root of the size
+and Sze, ISCA 2016, table 4) has 1.0 for a 512-byte register file; 32 bytes are scaled by the square root of the size
 ratio, which is an assumption."""
 LINK_PJ_PER_BIT = 5.5
-"""Long-reach SerDes at 112 Gb/s, as compared with NVLink-C2C's 1.3 pJ/bit (NVIDIA, Hot Chips 34, 2022): uncertain."""
+"""Long-reach SerDes at 112 Gb/s, compared with NVLink-C2C's 1.3 pJ/bit (NVIDIA, Hot Chips 34, 2022): uncertain."""
 IDLE_W_PER_MM2: dict[int, float] = {22: 0.085, 16: 0.176, 7: 0.150, 5: 0.150, 3: 0.150}
-"""Power of an idle chip per area, leakage and clocks together. 22 nm: TPU v1's 28 W on 331 mm2 at 28 nm (Jouppi et
-al., ISCA 2017, table 2); 16 nm: TPU v3's 123 W on under 700 mm2; 7 nm: TPU v4's 90 W on under 600 mm2 (Jouppi et al.,
-arXiv 2304.01433, table 4, both with their memory); 5 and 3 nm taken as 7 nm's, an assumption."""
+"""Power of an idle chip per area, leakage and clocks together. 22 nm: TPU v1's 28 W on 331 mm2 at 28 nm (Jouppi et al.,
+ISCA 2017, table 2); 16 nm: TPU v3's 123 W on under 700 mm2; 7 nm: TPU v4's 90 W on under 600 mm2 (Jouppi et al., arXiv
+2304.01433, table 4, both with their memory); 5 and 3 nm as 7 nm, an assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """Energy of one execution of an operator by where it goes [J]. Fields broadcast over candidates."""
+    """Energy of one execution of an operator by component [J]. Fields broadcast over candidates."""
 
     arithmetic_j: Floats = 0.0
     registers_j: Floats = 0.0
@@ -90,8 +90,8 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
 
 
 def power(accelerator: Accelerator) -> Power:
-    """Static power and peak dynamic power by part [W]; shapes broadcast. On the TPUv4-like entry at 7 nm the sum can be
-    held against the 192 W measured at most (Jouppi et al. 2023): docs/concepts/area.md."""
+    """Static power and peak dynamic power by part [W]; shapes broadcast. The TPUv4-like entry at 7 nm can be compared
+    with the measured maximum of 192 W (Jouppi et al. 2023): docs/concepts/area.md."""
     a, node = accelerator, accelerator.node_nm
     macs = np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * a.clock_hz
     lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz
@@ -111,18 +111,18 @@ def power(accelerator: Accelerator) -> Power:
 
 
 def static_power_w(accelerator: Accelerator) -> Floats:
-    """Idle power [W]: by area and node."""
+    """Idle power [W], from area and node."""
     return die_area(accelerator).total_mm2 * IDLE_W_PER_MM2[accelerator.node_nm]
 
 
 def memory_pj_per_byte(accelerator: Accelerator) -> float:
-    """Energy of a byte from or to the memory stacks [pJ]."""
+    """Energy per byte of memory-stack traffic [pJ]."""
     return 8 * accelerator.memory.stack.energy_pj_per_bit
 
 
 def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
-    """Energy of a byte of a buffer of ``size`` bytes [pJ]: straight lines on logarithmic axes through 8 KiB, 32 KiB and
-    1 MiB (Jouppi et al., ISCA 2021, table 2); beyond 1 MiB the last slope goes on, which is an extrapolation."""
+    """Energy per byte of a buffer of ``size`` bytes [pJ]: log-log linear through 8 KiB, 32 KiB and 1 MiB (Jouppi et
+    al., ISCA 2021, table 2); beyond 1 MiB extrapolated with the last slope."""
     at = np.log2(np.asarray(list(SRAM_PJ_PER_64BIT), dtype=np.float64))
     energy = np.log2([energy_between_nodes(*pair, node_nm) for pair in SRAM_PJ_PER_64BIT.values()])
     x = np.log2(np.asarray(size, dtype=np.float64))
@@ -137,13 +137,13 @@ def _register_pj(a: Accelerator) -> float:
 
 
 def _place_pj(a: Accelerator, dtype: DType) -> float:
-    """One place of the array in one cycle: an operand's multiply and add, or those of all packed in it."""
+    """Energy of one array cell in one cycle: one multiply and add, or those of all operands packed in it."""
     packed = a.packing(dtype)
     return mac_energy_pj(a.dtype, a.node_nm) if packed == 1 else packed_energy_pj(dtype, packed, a.node_nm)
 
 
 def _hottest_pj(a: Accelerator) -> float:
-    """A place of the array in the type that takes most."""
+    """Energy of an array cell in the data type that takes most."""
     return max(_place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
 
 
@@ -161,7 +161,7 @@ def _product_energy(product: Product, a: Accelerator, dtype: DType) -> Energy:
 
 
 def _attention_energy(op: Attention, a: Accelerator) -> Energy:
-    """The products' energy on chip, the softmax's, and the kernel's own traffic and time."""
+    """On-chip energy of the matrix multiplications and the softmax, with the fused kernel's own traffic and time."""
     products = [_product_energy(p, a, a.dtype) for p in attention_products(op)]
     cost = attention_cost(op, a)
     lane_cycles = cost.vector_s * a.num_vector_cores * a.vector_lanes * a.clock_hz

@@ -1,4 +1,4 @@
-"""Time of a fused attention kernel on the accelerator: products on tensor cores, softmax beside them on the lanes."""
+"""Time of a fused attention kernel on the accelerator: GEMMs on tensor cores overlap softmax on the vector lanes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sartor.units import Floats, Ints, plain
 FORWARD_CYCLES = 6 + EXPONENTIAL
 """Lane cycles per query-key pair: the softmax of ``vector_core``."""
 BACKWARD_CYCLES = 5 + EXPONENTIAL
-"""Probabilities again (scale, subtract, exponential), then (dp - D) p and the scale."""
+"""Recomputed probabilities (scale, subtract, exponential), then (dp - D) p and the scale."""
 NEVER_BINDS = 1e30
-"""Bytes per second of a memory that takes no time."""
+"""Bandwidth in bytes per second that takes no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class AttentionCost:
 
 
 def attention_products(op: Attention) -> tuple[Product, ...]:
-    """The products a kernel is made of: two forward, five backward (Dao et al. 2022, sec. 3.1). Each query multiplies
-    as many keys as the mask lets through on average, rounded up."""
+    """The matrix multiplications of a kernel: two forward, five backward (Dao et al. 2022, sec. 3.1). Each query is
+    multiplied with the mean number of unmasked keys, rounded up."""
     batch, q, d, dv = op.batch * op.num_heads, op.seq_q, op.head_dim, op.v_head_dim
     keys = np.ceil(np.asarray(op.pairs, dtype=np.float64) / q)
 
@@ -47,8 +47,8 @@ def attention_products(op: Attention) -> tuple[Product, ...]:
 
 
 def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
-    """Cost on all cores; shapes broadcast. Scores never leave the chip; keys and values are read once where those of
-    one head fit half the global buffer, else once per block of queries that does."""
+    """Cost on all cores; shapes broadcast. Scores never leave the chip; keys and values are read once if one head's fit
+    half the global buffer, else once per block of queries that fits."""
     a = accelerator
     on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)
     tensor = sum((np.asarray(product_time_s(p, on_chip)) for p in attention_products(op)), np.asarray(0.0))
@@ -67,7 +67,7 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
 
 
 def _read_again(op: Attention, a: Accelerator) -> Floats:
-    """Bytes of keys and values read more than once."""
+    """Bytes of keys and values read again after the first time."""
     row = (op.head_dim + op.v_head_dim) * op.dtype.bytes
     half = np.asarray(a.global_buffer_bytes) / 2
     blocks = np.ceil(op.seq_q / np.maximum(np.floor(half / row), 1))

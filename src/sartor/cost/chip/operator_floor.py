@@ -1,7 +1,7 @@
-"""What no latency of an operator goes below, without a look at tiles: array passes, lane cycles, bytes, links.
+"""Lower bounds on operator latency that ignore tiling: array passes, lane cycles, bytes, links.
 
-A hundred times cheaper than `operator_latencies` and never above it, so whole spaces can be sifted first. Operands
-narrower than the array waste rows and columns here too; what tiles, buffers and waves add is left out.
+A hundred times cheaper than `operator_latencies` and never above it, so whole spaces can be filtered first. Operands
+narrower than the array waste rows and columns here too; losses from tiles, buffers and waves are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sartor.units import Floats, ceil_div
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFloor:
-    """Seconds of one execution. ``tensor_s`` and ``vector_s``: of all tensor and vector cores together, however the
-    operator is split; ``memory_s``, ``buffer_s`` and ``link_s``: of what operators share, at full rate; ``least_s``: of
-    the operator, on one core or on all."""
+    """Seconds of one execution. ``tensor_s``, ``vector_s``: all tensor (vector) cores together, however the operator is
+    split; ``memory_s``, ``buffer_s``, ``link_s``: shared resources at full rate; ``least_s``: the whole operator, on
+    one core or on all."""
 
     least_s: Floats
     tensor_s: Floats = 0.0
@@ -69,15 +69,15 @@ def _floor(
 
 
 def _lanes(cycles: Floats, a: Accelerator) -> Floats:
-    """Seconds of so many lane cycles on all lanes."""
+    """Seconds of ``cycles`` lane cycles on all lanes."""
     return cycles / (1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz)
 
 
 def _product_floor(product: Product, a: Accelerator) -> tuple[Floats, Floats]:
     """Seconds of all tensor cores (array passes, or operands through their ports), and of the global buffer.
 
-    A core tile of tall x wide sums reads k (tall + wide) operands, and the private buffer (or, where sums live in the
-    global one, the array) holds that many sums: so every product of operands costs at least 2 / sqrt(sums) of them.
+    A core tile of tall x wide sums reads k (tall + wide) operands, and the private buffer (or the array, if sums are in
+    the global buffer) holds that many sums: so every multiply-accumulate costs at least 2 / sqrt(sums) operand reads.
     """
     p = product
     sums = np.maximum(np.asarray(a.tensor_core_sram_bytes) / a.accumulator_bytes, 1.0 * a.array_rows * a.array_cols)
@@ -89,7 +89,7 @@ def _product_floor(product: Product, a: Accelerator) -> tuple[Floats, Floats]:
 
 
 def _cycles(product: Product, a: Accelerator) -> Floats:
-    """Cycles in which an array streams the whole product through stationary blocks of rows x cols."""
+    """Cycles for an array to stream the whole GEMM through stationary blocks of rows x cols."""
     m, n, k = product.m, product.n, product.k
     if a.dataflow is Dataflow.OUTPUT_STATIONARY:
         cycles: Floats = 1.0 * product.batch * ceil_div(m, a.array_rows) * ceil_div(n, a.array_cols) * k

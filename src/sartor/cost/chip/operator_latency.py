@@ -1,7 +1,7 @@
 """Latency of any operator on the accelerator: on one core, and split over all of them.
 
-The two numbers are what an operator schedule chooses between (``sartor.schedules``): l on one tensor core, one vector
-core or one of each, and q on all cores while nothing else runs.
+Operator schedules choose between the two (``sartor.schedules``): l on one tensor core, one vector core or one of each,
+and q on all cores with nothing else running.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Latencies = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """A product and the streaming operator that follows it, as one: the lanes work on tiles as the arrays finish them,
-    and the product's result is not read back."""
+    """A GEMM and the streaming operator after it, fused: vector lanes process tiles as the arrays finish them, and the
+    GEMM's result is not read back."""
 
     product: Gemm
     epilogue: MemoryBound
@@ -50,7 +50,7 @@ _USES: dict[type, tuple[str, ...]] = {
     Collective: _LINKS,
     Fused: (*_TENSOR, *_VECTOR, *_MEMORY),
 }
-"""Fields an operator's time depends on: candidates that agree in them are priced once."""
+"""Fields an operator's time depends on: candidates equal in these are priced once."""
 
 
 def operator_time_s(op: Operator | Fused, accelerator: Accelerator) -> Floats:
@@ -67,8 +67,8 @@ def operator_time_s(op: Operator | Fused, accelerator: Accelerator) -> Floats:
 
 
 def fused_product(op: Fused, accelerator: Accelerator) -> Product:
-    """The product with its epilogue per element of C: lane cycles, and what the streaming operator moves through memory
-    besides reading C."""
+    """The GEMM with its epilogue per element of C: lane cycles, and bytes that the streaming operator moves through
+    memory besides reading C."""
     plain, work = product_of(op.product, accelerator), vector_work(op.epilogue)
     outputs = 1.0 * plain.batch * plain.m * plain.n
     elements = 1.0 * op.epilogue.rows * op.epilogue.cols
@@ -81,7 +81,7 @@ def fused_product(op: Fused, accelerator: Accelerator) -> Product:
 
 
 def one_core(accelerator: Accelerator) -> Accelerator:
-    """The accelerator as one tensor core and one vector core see it: all of the global buffer, memory and links."""
+    """The accelerator with one tensor core and one vector core, with all of the buffer, memory and links."""
     return replace(accelerator, num_tensor_cores=1, num_vector_cores=1)
 
 
@@ -90,9 +90,9 @@ def operator_latencies(
 ) -> tuple[Latencies, Latencies]:
     """``(one_core_s, all_cores_s)``, each of shape (operators, *candidates) [s]; ``count`` is not applied.
 
-    Candidates are the accelerator's arrays. Equal operators are priced once, and candidates that differ only in what an
-    operator does not use share its price, so a grid of thousands of candidates costs as much as its distinct
-    tensor-core and vector-core configurations. Sizes of an operator may be arrays over the candidates; then each is
+    Candidates are the accelerator's arrays. Equal operators are priced once, and candidates that differ only in fields
+    an operator does not use share its price, so a grid of thousands of candidates costs as much as its distinct
+    tensor-core and vector-core configurations. If an operator's sizes are arrays over the candidates, each candidate is
     priced.
     """
     ops = operators.operators if isinstance(operators, OperatorGraph) else tuple(operators)
@@ -105,7 +105,7 @@ def operator_latencies(
 
 
 def has_arrays(op: Operator | Fused) -> bool:
-    """Whether some size differs between candidates."""
+    """Whether some size is an array over candidates."""
     if isinstance(op, Fused):
         return has_arrays(op.product) or has_arrays(op.epilogue)
     return any(isinstance(getattr(op, name), np.ndarray) for name in _FIELDS[type(op)])
@@ -117,7 +117,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 
 def _what_is_priced(op: Operator | Fused, accelerator: Accelerator) -> tuple[type, Product | Operator]:
-    """All that the price depends on: a product's sizes, or everything but the count and the place in the model."""
+    """What the price depends on: a GEMM's sizes, or all fields except the count and the place in the model."""
     if isinstance(op, Fused):
         return Fused, fused_product(op, accelerator)
     if isinstance(op, Gemm | GroupedGemm):
@@ -128,7 +128,7 @@ def _what_is_priced(op: Operator | Fused, accelerator: Accelerator) -> tuple[typ
 def _priced(
     asked: Mapping[Any, Operator | Fused], accelerator: Accelerator, shape: tuple[int, ...]
 ) -> dict[Any, Latencies]:
-    """Seconds of each, of the candidates' ``shape``. Products are priced together, one below the other."""
+    """Seconds of each operator, in the candidates' ``shape``. GEMMs are priced together, stacked in one column."""
     distinct: dict[tuple[str, ...], _Distinct] = {}
     found: dict[Any, Latencies] = {}
     for kind in (Gemm, Fused):
@@ -147,12 +147,12 @@ def _priced(
 
 
 def _column(products: Sequence[Product]) -> Product:
-    """Products as one, its sizes of shape (products, 1)."""
+    """All GEMMs as one with sizes of shape (products, 1)."""
     return Product(**{each.name: np.array([[getattr(p, each.name)] for p in products]) for each in fields(Product)})
 
 
 class _Distinct:
-    """The candidates that differ in what an operator ``uses``: each distinct combination of those fields once."""
+    """The distinct combinations of the candidates' fields that an operator ``uses``."""
 
     def __init__(self, accelerator: Accelerator, uses: Iterable[str], shape: tuple[int, ...]) -> None:
         varying = [name for name in ARRAY_FIELDS if np.ndim(getattr(accelerator, name))]
@@ -166,14 +166,14 @@ class _Distinct:
         self.candidates = replace(accelerator, **fixed) if fixed else accelerator
 
     def spread(self, seconds: Floats) -> Latencies:
-        """(operators, candidates of its own) or less, over all candidates: (operators, *candidates)."""
+        """Seconds of shape (operators, distinct candidates or 1), expanded to (operators, *candidates)."""
         of: Latencies = np.atleast_2d(np.asarray(seconds, dtype=np.float64))
         of = of if of.shape[1] > 1 else np.broadcast_to(of, (len(of), self.inverse.max(initial=0) + 1))
         return of[:, self.inverse].reshape(len(of), *self.shape)
 
 
 def _distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Positions of the first of each distinct row, and for every row the number of its kind."""
+    """Positions of the first of each distinct row, and the index of every row's distinct row."""
     code = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
         values, index = np.unique(column, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What it costs to own a chip: its parts, its package, and the electricity that it takes over its years."""
+"""Cost of owning a chip: parts, package, and electricity over its years of use."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ H100_PACKAGES = 28
 STACK_MM2 = 7.75 * 11.87
 """Footprint of an HBM2 stack (as in ``buildable``)."""
 H100_SILICON_MM2 = 814 + 6 * STACK_MM2
-"""What such a package carries: the die (NVIDIA H100 whitepaper, 2022) and six places for stacks."""
+"""Area on one such package: the die (NVIDIA H100 whitepaper, 2022) and six stack sites."""
 PACKAGE_USD_PER_MM2 = INTERPOSER_WAFER_USD / H100_PACKAGES / H100_SILICON_MM2
-"""0.31 USD per mm2 of die and stacks: an interposer is as large as what it carries, its margins in proportion."""
+"""0.31 USD per mm2 of die and stacks: the interposer area is proportional to what it carries."""
 USD_PER_KWH = 0.0806
-"""Mean price to industry in the United States in 2023: EIA, by Statista (published 18 March 2024)."""
+"""Mean US industrial price in 2023: EIA, by Statista (published 18 March 2024)."""
 YEARS = 4.0
 """Assumption: how long a training chip is in use."""
 PUE = 1.56
-"""Power of a data center over that of its computers: mean of Uptime Institute's survey of 2024 (recalled); the largest
+"""Data center power over the power of its computers: mean of Uptime Institute's survey of 2024 (recalled); the largest
 operators report 1.1."""
 HOURS_PER_YEAR = 8766.0
 
@@ -30,7 +30,7 @@ def package_usd(die_mm2: Floats, num_stacks: Floats) -> Floats:
 
 
 def electricity_usd(power_w: Floats, years: float = YEARS, usd_per_kwh: float = USD_PER_KWH) -> Floats:
-    """Electricity of a device that draws ``power_w`` all the time, with its share of the data center's [USD].
+    """Electricity of a device that always draws ``power_w``, including data center overhead [USD].
 
     >>> round(electricity_usd(700.0))
     3086

@@ -1,4 +1,4 @@
-"""Costs of operators on an accelerator of the template, in the same record as a GPU's."""
+"""Costs of operators on a template accelerator, in the same `Cost` record as on a GPU."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from sartor.units import Floats
 
 
 def chip_cost(op: Operator, gpu: Gpu, known: Calibration, cluster: Cluster | None = None) -> Cost:
-    """One operator on all cores of the chip that ``gpu`` is the datasheet of; shapes broadcast.
+    """One operator on all cores of the chip described by ``gpu``; shapes broadcast.
 
-    Terms overlap on the chip: matrix units, the buffer's ports and lanes count as compute, HBM as memory; what is left
-    of the time, the first operands' way in, is overhead. All cores are never slower than one. Nothing of
-    the template has been measured, so every cost is analytic with the interval of a datasheet alone.
+    Terms overlap on the chip: matrix units, buffer ports and lanes count as compute, HBM as memory; the rest of the
+    time, loading the first operands, is overhead. All cores are never slower than one. Nothing of the template has been
+    measured, so every cost is analytic with the interval of a datasheet alone.
     """
     if isinstance(op, Collective):
         return collective_cost(op, gpu, known, cluster)
     assert gpu.accelerator is not None
     if not isinstance(op, MemoryBound):
-        gpu.peak(op.dtype)  # refuses a type that the arrays do not multiply
+        gpu.peak(op.dtype)  # raises for a type that the arrays do not multiply
     return _cost(op, gpu.accelerator)
 
 
 def chip_alternatives(op: Gemm, accelerator: Accelerator) -> tuple[Cost, ...]:
-    """Every core tile and split considered for one product of scalar sizes, fastest first."""
+    """Every core tile and split considered for one GEMM of scalar sizes, fastest first."""
     return tuple(_of_product(each) for each in product_alternatives(product_of(op, accelerator), accelerator))
 
 
@@ -59,7 +59,7 @@ def _of_product(product: ProductCost) -> Cost:
 
 COUNTS = ("tile_m", "tile_n", "split_k", "waves")
 SHARES = ("tile_efficiency", "wave_efficiency", "utilization")
-"""With ``COUNTS``, what a product's cost says of its mapping."""
+"""With ``COUNTS``, the mapping details reported with a GEMM's cost."""
 
 
 def _of_terms(on_cores_s: Floats, memory_s: Floats, time_s: Floats) -> Cost:

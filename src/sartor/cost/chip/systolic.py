@@ -1,11 +1,10 @@
-"""Time of a matrix product on the accelerator template: array, core buffer, global buffer and memory, for every
-candidate at once.
+"""Time of a GEMM on the accelerator template, for all candidates at once: array, core buffer, global buffer, memory.
 
-A product is cut into core tiles (tile_m x tile_n x k/split_k) that are dealt over the tensor cores; each tile is passes
-of the array; tiles read operands from the global buffer, which is filled from memory block by block. Work at the levels
-overlaps (double buffering), so time is the largest of them plus filling and draining once. Tiles, blocks and splits are
-chosen for the least time from menus that do not depend on the problem: therefore more cores, bandwidth or buffer never
-cost time, and a larger product never saves any. docs/concepts/systolic.md derives every term.
+A GEMM is cut into core tiles (tile_m x tile_n x k/split_k) that are distributed over the tensor cores. Each tile is a
+number of array passes; it reads operands from the global buffer, which is filled from memory block by block. The levels
+overlap (double buffering), so time is the largest of them plus filling and draining once. Tiles, blocks and splits are
+chosen for the least time from menus that do not depend on the problem, so more cores, bandwidth or buffer never cost
+time, and a larger GEMM never saves any. docs/concepts/systolic.md derives every term.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ ROW_TILES = (1, 2, 4, 8, 16, 32, 64, 128)
 COL_TILES = (1, 2, 4, 8)
 """Widths of a core tile, in array columns."""
 SPLITS_OF_K = (1, 4, 16, 64)
-"""Over how many cores the contraction may be split, whose partial sums are then added."""
+"""Over how many cores k can be split; the partial sums are then added."""
 CONCURRENT = (1, 8, 64, 512)
-"""How many products of a batch may share the chip."""
+"""How many GEMMs of a batch can share the chip."""
 BLOCK_ASPECTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Height over width of an output block in the global buffer, square-rooted: 1/64 to 64."""
+"""Square root of height over width of an output block in the global buffer (aspect ratios 1/64 to 64)."""
 CHUNK = 512
-"""Candidates priced at a time, so that temporaries stay in cache."""
+"""Candidates priced at once, so that temporaries stay in cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """``batch`` products C[m,n] = A[m,k] B[k,n] and what surrounds them. Fields broadcast.
+    """``batch`` GEMMs C[m,n] = A[m,k] B[k,n] with their epilogue. Fields broadcast.
 
-    ``output_bytes`` per element of C moved to (and, accumulating, from) memory. An epilogue fused to the product takes
+    ``output_bytes`` per element of C are moved to (and, accumulating, from) memory. A fused epilogue takes
     ``epilogue_cycles`` of a vector lane and moves ``epilogue_bytes`` more through memory, per element of C.
     """
 
@@ -66,11 +65,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductCost:
-    """Predicted time and the mapping it belongs to. All fields have the candidates' shape."""
+    """Predicted time and the mapping that achieves it. All fields have the candidates' shape."""
 
     time_s: Floats
     compute_s: Floats
-    """Array passes of the busiest core, filling and draining once, and summing split contractions."""
+    """Array passes of the busiest core, filling and draining once, and adding the partial sums of a split k."""
     buffer_s: Floats
     """Moving operands, results and partial sums between the global buffer and the cores."""
     memory_s: Floats
@@ -79,25 +78,25 @@ class ProductCost:
     tile_n: Floats
     split_k: Floats
     concurrent: Floats
-    """Products of the batch that share the chip."""
+    """GEMMs of the batch that share the chip."""
     core_sram_bytes: Floats
-    """Bytes through the private buffers: what energy is paid for."""
+    """Bytes through the private buffers, for energy."""
     buffer_bytes: Floats
     memory_bytes: Floats
     utilization: Floats
-    """Share of all multiply-accumulators' cycles that did work."""
+    """Share of all multiply-accumulator cycles that do useful work."""
     waves: Floats
-    """Rounds in which core tiles are dealt over the tensor cores."""
+    """Rounds in which core tiles are distributed over the tensor cores."""
     tile_efficiency: Floats
-    """Share of the array's cycles in a core tile that are not spent on padding."""
+    """Share of the array cycles in a core tile that are not padding."""
     wave_efficiency: Floats
-    """Share of the rounds' places that hold a tile."""
+    """Share of the tile slots in all rounds that hold a tile."""
 
 
 def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
-    """The product an operator asks of an accelerator. A grouped product is one per expert, as large as the most loaded
-    expert's. Packed operands are a product of wider ones along a shorter contraction. ``InputError`` for operands wider
-    than the arrays multiply."""
+    """The GEMM that an operator runs on an accelerator. A grouped GEMM becomes one per expert, all of the busiest
+    expert's size. Packed operands become wider operands with a shorter k. Raises ``InputError`` for operands wider than
+    the arrays multiply."""
     if op.dtype.bytes > accelerator.dtype.bytes:
         must = f"is wider than the {accelerator.dtype.value} that {accelerator.name or 'the accelerator'} multiplies"
         raise InputError("dtype", op.dtype.value, must, accelerator.dtype.value)
@@ -110,7 +109,7 @@ def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
 
 
 def _plain_product(op: Gemm | GroupedGemm, out: Floats) -> Product:
-    """An operand in each place of the array."""
+    """The GEMM with one operand per array cell."""
     if isinstance(op, GroupedGemm):
         rows = np.maximum(np.ceil(np.asarray(op.rows * op.skew, dtype=np.float64) / op.groups), 1)
         if op.pass_ is Pass.WGRAD:
@@ -120,7 +119,7 @@ def _plain_product(op: Gemm | GroupedGemm, out: Floats) -> Product:
 
 
 def product_time_s(product: Product, accelerator: Accelerator) -> Floats:
-    """Time of a product on all cores [s]; shapes of product and accelerator broadcast."""
+    """Time of a GEMM on all cores [s]; shapes of product and accelerator broadcast."""
     time: Floats
     (time,) = _each_chunk(product, accelerator, lambda p, a, flow: (_best(p, a, flow).time_s,))
     return time
@@ -138,7 +137,7 @@ def product_cost(product: Product, accelerator: Accelerator) -> ProductCost:
 
 
 def product_alternatives(product: Product, accelerator: Accelerator) -> tuple[ProductCost, ...]:
-    """Every core tile and split of one product (scalar sizes, one chip) that fits the cores, fastest first."""
+    """Every core tile and split of one GEMM (scalar sizes, one chip) that fits the cores, fastest first."""
     menu = np.arange((1 + len(ROW_TILES)) * len(COL_TILES) * len(SPLITS_OF_K))
     sizes = [np.full(len(menu), value, dtype=np.float64) for value in _problem_arrays(product)]
     chips = [np.full(len(menu), value, dtype=np.float64) for value in _chip_arrays(accelerator)]
@@ -174,7 +173,7 @@ class _Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """What a product needs to know of an accelerator; rates in bytes/s."""
+    """The accelerator fields that a GEMM's time depends on; rates in bytes/s."""
 
     cores: FloatArray
     rows: FloatArray
@@ -186,7 +185,7 @@ class _Chip:
     buffer_rate: FloatArray
     memory_rate: FloatArray
     lanes: FloatArray
-    """Of all vector cores."""
+    """Lanes of all vector cores."""
     accumulator: FloatArray
     sustained: FloatArray
 
@@ -276,8 +275,8 @@ def _better(a: _Best, b: _Best) -> _Best:
 
 
 def _ends(p: _Problem, chip: _Chip, time: FloatArray) -> FloatArray:
-    """The epilogue runs beside the product on the vector lanes, but for its last array tile; the first operands must
-    arrive before anything starts."""
+    """Add the ends: the epilogue overlaps the GEMM on the vector lanes except for its last array tile, and the first
+    operands must arrive before anything starts."""
     first = p.e * (np.minimum(chip.rows, p.m) + np.minimum(chip.cols, p.n)) * np.minimum(chip.rows, p.k)
     elements = p.batch * p.m * p.n
     epilogue = elements * p.epilogue_cycles / (chip.lanes * chip.clock)
@@ -287,8 +286,8 @@ def _ends(p: _Problem, chip: _Chip, time: FloatArray) -> FloatArray:
 
 
 def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -> tuple[FloatArray, ...]:
-    """The chosen mapping priced once more, alone, with all its terms; with ``tile`` (flat indices into the menu of core
-    tiles) that one instead, beside the blocks that suit it."""
+    """The chosen mapping priced again with all its terms; ``tile`` (flat indices into the menu of core tiles) replaces
+    the best tile, with blocks that suit it."""
     best = _best(problem, chip, flow)
     p = problem.swapped() if flow is Dataflow.INPUT_STATIONARY else problem
     menu = _tile_menu(chip)
@@ -339,14 +338,14 @@ class _OnCores:
     buffer_bytes: FloatArray
     sram_bytes: FloatArray
     tiles: FloatArray
-    """Of one product of the batch."""
+    """Core tiles of one GEMM of the batch."""
     waves: FloatArray
     tile_cycles: FloatArray
 
 
 def _tile_menu(chip: _Chip) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Core tiles as (height, width, split of k, whether sums live in the global buffer), on three trailing axes. The
-    first height is the fallback for private buffers that hold no tile of sums."""
+    """Core tiles as (height, width, split of k, whether sums are in the global buffer), on three trailing axes. The
+    first height is the fallback for private buffers too small for a tile of sums."""
     rows, cols = chip.rows[:, None, None, None], chip.cols[:, None, None, None]
     heights = rows * np.asarray((1, *ROW_TILES), dtype=np.float64)[:, None, None]
     widths = cols * np.asarray(COL_TILES, dtype=np.float64)[:, None]
@@ -355,7 +354,7 @@ def _tile_menu(chip: _Chip) -> tuple[FloatArray, FloatArray, FloatArray, FloatAr
 
 
 def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[FloatArray, ...], together: FloatArray) -> _OnCores:
-    """Time of all core tiles dealt over the cores, ``together`` products of the batch at a time."""
+    """Time of all core tiles distributed over the cores, ``together`` GEMMs of the batch at a time."""
     height, width, split, spilled = tile
     k = np.ceil(p.k / split)
     tall, wide = np.minimum(height, p.m), np.minimum(width, p.n)
@@ -384,8 +383,8 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[FloatArray, 
 def _passes(
     flow: Dataflow, chip: _Chip, k: FloatArray, tall: FloatArray, wide: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Array passes of a core tile and the length of what streams through in each. Weight-stationary: a rows x cols
-    block of B stays, ``tall`` rows of A stream. Output-stationary: a rows x cols block of C stays, k streams."""
+    """Array passes of a core tile, and rows streamed in each. Weight-stationary: a rows x cols block of B stays,
+    ``tall`` rows of A stream. Output-stationary: a rows x cols block of C stays, k streams."""
     if flow is Dataflow.OUTPUT_STATIONARY:
         return np.ceil(tall / chip.rows) * np.ceil(wide / chip.cols), k
     return np.ceil(k / chip.rows) * np.ceil(wide / chip.cols), tall
@@ -394,8 +393,8 @@ def _passes(
 def _held_bytes(
     p: _Problem, flow: Dataflow, chip: _Chip, k: FloatArray, tall: FloatArray, wide: FloatArray, spilled: FloatArray
 ) -> FloatArray:
-    """What a core tile keeps in its private buffer: sums, and where operands are used by several passes a
-    double-buffered strip of them. Stationary blocks are double-buffered in the array's own registers."""
+    """Bytes of a core tile in its private buffer: sums, and a double-buffered strip of operands that several passes
+    use. Stationary blocks are double-buffered in the array's own registers."""
     strip = 2 * p.e * np.minimum(chip.rows, k)
     if flow is Dataflow.OUTPUT_STATIONARY:
         single = (tall <= chip.rows) & (wide <= chip.cols)
@@ -407,8 +406,8 @@ def _held_bytes(
 
 
 def _sum_of_splits(p: _Problem, chip: _Chip, split: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Adding the partial sums of a split contraction: they are read from the global buffer and the sum is written; each
-    core adds as many a cycle as it has columns."""
+    """Time and bytes of adding the partial sums of a split k: they are read from the global buffer and the sum is
+    written; each core adds as many elements per cycle as it has columns."""
     elements = p.batch * p.m * p.n
     moved = np.where(split > 1, elements * (split * chip.accumulator + p.o), 0.0)
     adds = np.ceil((split - 1) * elements / (chip.cols * chip.cores)) / chip.clock
@@ -419,12 +418,12 @@ def _sum_of_splits(p: _Problem, chip: _Chip, split: FloatArray) -> tuple[FloatAr
 
 
 def _from_memory(p: _Problem, chip: _Chip, together: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Time on memory's side, and of partial sums that go through the global buffer again, per block menu (last axis).
+    """Time of memory traffic, and of partial sums that return through the global buffer, per block menu (last axis).
 
-    Each product has 1/``together`` of the buffer, half of which holds a block and half what streams past it, twice:
+    Each GEMM has 1/``together`` of the buffer: half holds a block and half the streamed data, double-buffered:
 
     - a panel of A with all of k (B streams once per panel), or of B (A streams);
-    - a block of C (strips of A and B stream, and its sums come back for every strip).
+    - a block of C (strips of A and B stream, and its sums are read back for every strip).
     """
     half = chip.buffer / together / 2
     a, b = p.batch * p.m * p.k * p.e, p.batch * p.k * p.n * p.e

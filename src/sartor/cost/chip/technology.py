@@ -1,6 +1,6 @@
-"""Silicon: how area, energy and wafer prices change with the node, and what arithmetic of each type takes.
+"""Silicon by node: area, energy and wafer prices, and the area and energy of arithmetic by data type.
 
-Every factor has its source; what is interpolated or assumed says so. docs/concepts/area.md has the tables.
+Every factor has its source; interpolated and assumed values are marked. docs/concepts/area.md has the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sartor.operators import DType
 LOGIC_MTR_PER_MM2: dict[int, float] = {22: 19.9, 16: 28.9, 7: 96.3, 5: 138.2, 3: 221.1}
 """Million transistors per mm2 of foundry logic: Khan and Mann, "AI Chips", CSET 2020 (28 nm 15.3, 20 nm 22.1, 16/12 nm
 28.9, 7 nm 96.3, 5 nm 138.2). 22 nm is interpolated on logarithmic axes between 28 and 20 nm. 3 nm is 5 nm times TSMC's
-stated 1.6 for N3E (IEDM 2022, WikiChip Fuse December 2022), a claim and not a measured chip."""
+stated 1.6 for N3E (IEDM 2022, WikiChip Fuse December 2022), which is claimed, not measured."""
 
 SRAM_BITCELL_UM2: dict[int, float] = {22: 0.092, 16: 0.070, 7: 0.027, 5: 0.021, 3: 0.021}
 """High-density six-transistor cell: Intel 22 nm (Karl et al., ISSCC 2012), TSMC 16FF (Wu et al., IEDM 2013), N7 (Chang
@@ -27,7 +27,7 @@ def logic_scale(node_nm: int) -> float:
 
 
 def sram_scale(node_nm: int) -> float:
-    """Area of SRAM at a node over that at 22 nm, periphery taken to shrink with the cell (an assumption)."""
+    """Area of SRAM at a node over that at 22 nm, assuming that the periphery shrinks with the cell."""
     return SRAM_BITCELL_UM2[node_nm] / SRAM_BITCELL_UM2[22]
 
 
@@ -42,7 +42,7 @@ Google Cloud blog, August 2019: a multiplier grows with the square of its signif
 _SIGNIFICAND_BITS = {DType.FP64: 53, DType.TF32: 11, DType.FP8: 4, DType.FP8_BLOCK: 4, DType.MXFP8: 4}
 _SIGNIFICAND_BITS |= {DType.NVFP4: 2, DType.MXFP4: 2}
 _ADD_UM2 = {"int16": 67.0, "int32": 137.0, "fp16": 1360.0, "fp32": 4184.0}
-"""Adders at 45 nm, same source: sums are kept in 32 bits."""
+"""Adders at 45 nm, same source; sums are kept in 32 bits."""
 
 
 def mac_area_um2_45nm(dtype: DType) -> float:
@@ -57,9 +57,9 @@ def mac_area_um2_45nm(dtype: DType) -> float:
 
 
 def packed_area_um2_45nm(wide: DType, narrow: DType) -> float:
-    """What a multiply-accumulator of a wide type takes more to multiply narrower operands in one's place [um2]:
-    multipliers of their own, and adders before the one that accumulates. Four products of 4 bits add as integers
-    exactly; those of 8 bits take 16-bit floating adders. What real units share is not counted: an upper estimate."""
+    """Extra area for a multiply-accumulator of a wide type to multiply several narrower operands instead [um2]:
+    separate multipliers, and adders before the accumulator. Four 4-bit products add exactly as integers; 8-bit ones
+    need 16-bit floating adders. Hardware sharing is not counted, so this is an upper estimate."""
     types = [each for each in (DType.FP8, DType.NVFP4) if narrow.bytes <= each.bytes < wide.bytes]
     extra = 0.0
     for each in types:
@@ -88,13 +88,13 @@ SRAM_PJ_PER_64BIT = {8 * 1024: (10.0, 7.5), 32 * 1024: (20.0, 8.5), 1024 * 1024:
 """Bytes of the memory -> picojoules of a 64-bit access at 45 and 7 nm, same table."""
 
 _ISO_SPEED_POWER = {5: 0.70, 3: 0.70 * 0.68}
-"""Energy over 7 nm's: TSMC's stated power reductions at equal speed, N5 over N7 30% (2020), N3E over N5 32% (2022):
-claims of a maker."""
+"""Energy relative to 7 nm: TSMC's stated power reductions at equal speed, N5 over N7 30% (2020), N3E over N5 32%
+(2022); manufacturer claims."""
 
 
 def energy_between_nodes(at_45_pj: float, at_7_pj: float, node_nm: int) -> float:
-    """Energy of an operation at a node from its values at 45 and 7 nm: interpolated on logarithmic axes for 22 and
-    16 nm (an assumption), below 7 nm by the maker's stated reduction."""
+    """Energy of an operation at a node from its values at 45 and 7 nm: interpolated on logarithmic axes for 22 and 16
+    nm (an assumption), below 7 nm by the manufacturer's stated reduction."""
     if node_nm in _ISO_SPEED_POWER:
         return at_7_pj * _ISO_SPEED_POWER[node_nm]
     share = math.log(node_nm / 7) / math.log(45 / 7)
@@ -118,8 +118,8 @@ def mac_energy_pj(dtype: DType, node_nm: int) -> float:
 
 
 def packed_energy_pj(dtype: DType, packed: int, node_nm: int) -> float:
-    """Energy of so many products of a narrow type, added and accumulated in 32 bits [pJ]; 4-bit ones add as integers,
-    counted at 32 bits."""
+    """Energy of ``packed`` products of a narrow type, added and accumulated in 32 bits [pJ]; 4-bit products are added
+    as integers, counted at 32 bits."""
     adder = energy_between_nodes(*_PICOJOULES_45_AND_7NM["add_fp16" if dtype.bytes >= 1 else "add_int32"], node_nm)
     accumulate = energy_between_nodes(*_PICOJOULES_45_AND_7NM["add_fp32"], node_nm)
     each = mac_energy_pj(dtype, node_nm) - accumulate
@@ -132,7 +132,7 @@ WAFER_USD: dict[int, float] = {22: 3434.0, 16: 3984.0, 7: 9346.0, 5: 16988.0, 3:
 """Price of a processed 300 mm wafer in 2020: Khan and Mann, "AI Chips", CSET 2020, table 9 (28 nm 2891, 20 nm 3677);
 22 nm interpolated on logarithmic axes; 3 nm is a press report (DigiTimes, November 2022) and uncertain."""
 DEFECTS_PER_MM2: dict[int, float] = {22: 0.0007, 16: 0.0010, 7: 0.0009, 5: 0.0010, 3: 0.0020}
-"""Assumption by default. 7 nm: 0.09 per cm2, 5 nm: 0.10 to 0.11 (TSMC technology symposium, August 2020); 22 and 16 nm
-as Ning et al. (ISCA 2023, supply-chain model) estimate for 20 and 14 nm; 3 nm as they do for the newest node."""
+"""Default assumptions. 7 nm: 0.09 per cm2, 5 nm: 0.10 to 0.11 (TSMC technology symposium, August 2020); 22 and 16 nm as
+Ning et al. (ISCA 2023, supply-chain model) estimate for 20 and 14 nm; 3 nm as they do for the newest node."""
 CLUSTERING = 3.0
-"""Clustering parameter of the negative binomial yield (Ning et al., ISCA 2023, and Hennessy and Patterson before)."""
+"""Clustering parameter of the negative binomial yield (Ning et al., ISCA 2023; also Hennessy and Patterson)."""

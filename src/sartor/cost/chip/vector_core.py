@@ -1,7 +1,7 @@
-"""Time of streaming operators on the accelerator's vector cores: lane cycles, passes over rows, and memory traffic.
+"""Time of streaming operators on the accelerator's vector cores: lane cycles, passes over rows, memory traffic.
 
-Norms and softmax are what they are: statistics over the row, then the row again. Cycles of divisions, roots and
-exponentials are those of PHAZE's vector core (reference/phaze.md sec. 4). docs/concepts/systolic.md has the table.
+Norms and softmax need statistics over a row and then the row again. Cycles of divisions, roots and exponentials are
+those of PHAZE's vector core (reference/phaze.md sec. 4). docs/concepts/systolic.md has the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DIVIDE, ROOT, EXPONENTIAL = 10, 15, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorWork:
-    """What a kind of operator asks of the lanes."""
+    """Vector-lane work of one kind of operator."""
 
     per_element: float
     """Lane cycles."""
@@ -28,9 +28,9 @@ class VectorWork:
     reductions: int = 0
     """Sums or maxima over the row: the lanes' partial results are combined in log2(lanes) steps each."""
     passes: int = 1
-    """Times the row is read; more than one only costs where a row does not fit the private buffer."""
+    """Times the row is read; more than one only costs time if a row does not fit the private buffer."""
     per_flop: float = 0.0
-    """Lane cycles per FLOP the operator states, for kinds whose work is not a constant per element."""
+    """Lane cycles per FLOP of the operator, for kinds without a fixed number of cycles per element."""
 
 
 _FORWARD: dict[MemoryBoundKind, VectorWork] = {
@@ -61,11 +61,11 @@ _BACKWARD: dict[MemoryBoundKind, VectorWork] = {
     MemoryBoundKind.ACTIVATION: VectorWork(per_element=7 + EXPONENTIAL + DIVIDE),
     MemoryBoundKind.CROSS_ENTROPY: VectorWork(per_element=2),
 }
-"""Where backward is not listed it takes forward's cycles."""
+"""Kinds not listed for backward take forward's cycles."""
 
 
 def vector_work(op: MemoryBound) -> VectorWork:
-    """What an operator asks of the lanes."""
+    """Vector-lane work of an operator."""
     table = _BACKWARD if op.pass_ is Pass.BACKWARD else _FORWARD
     return table[op.kind]
 
@@ -79,14 +79,14 @@ class VectorCost:
     buffer_s: Floats
     memory_s: Floats
     lane_cycles: Floats
-    """Cycles summed over lanes: what energy is paid for."""
+    """Cycles summed over lanes, for energy."""
     buffer_bytes: Floats
 
 
 def vector_cost(op: MemoryBound, accelerator: Accelerator) -> VectorCost:
     """Cost of a streaming operator on all vector cores; shapes broadcast.
 
-    Rows with statistics are dealt over the cores whole, elements of the others one by one. Every byte of
+    Rows with statistics are distributed whole over the cores, elements of other operators individually. Every byte of
     ``bytes_moved`` comes from or goes to memory; rows longer than the private buffer are read again from the global
     buffer for every further pass.
     """

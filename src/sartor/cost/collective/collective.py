@@ -1,7 +1,7 @@
 """Time of a collective: NCCL's over the tiers of links it crosses (``tiers``), or a serving engine's own.
 
-An all-reduce of a serving framework has two more ways: every device reads all peers' buffers (one shot), or reduces
-a part and gathers the parts (two shots); the fastest is taken. docs/concepts/collectives.md has symbols and fit.
+A serving framework's all-reduce has two more algorithms: every device reads all peers' buffers (one-shot), or reduces a
+part and gathers the parts (two-shot); the fastest is used. docs/concepts/collectives.md has symbols and fit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DIRECT_MOST_BYTES = 8 * 2**20
 def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None) -> Cost:
     """Cost of one collective over ``group_size`` devices; zero for a group of one.
 
-    Without a ``cluster`` the devices are joined by the scale-up link (PCIe where there is none of its own); with one,
-    bytes go over the tiers that the group, ``stride`` apart, crosses.
+    Without a ``cluster`` the devices are connected by the scale-up link (or PCIe); with one, bytes go over the tiers
+    that the group, with its ``stride``, crosses.
     """
     where = cluster or own_links(gpu)
     if cluster is None and gpu.accelerator is not None and not gpu.link_bytes_per_s and np.any(op.group_size > 1):
@@ -90,7 +90,7 @@ def _chosen(first: Floats, one: Cost, other: Cost) -> Cost:
 
 
 def _of_engine(op: Collective, gpu: Gpu, calibration: Calibration, ring: Cost) -> Cost:
-    """A serving engine's all-reduce among devices joined by the scale-up link; ``ring``: what NCCL takes."""
+    """A serving engine's all-reduce among devices on the scale-up link; ``ring`` is NCCL's cost."""
     c = calibration.collective
     link = own_links(gpu).tiers[0].bytes_per_s
     n = np.asarray(op.group_size, dtype=np.float64)
@@ -115,14 +115,14 @@ def _of_engine(op: Collective, gpu: Gpu, calibration: Calibration, ring: Cost) -
 
 
 _COPY_SHARE = 0.87
-"""Share of HBM bandwidth of a copy: read off eager minus graph-replayed times at 1 GiB on three GPUs of
-collectives.parquet (2026-11-21), not fitted."""
+"""Share of HBM bandwidth of a copy: from eager minus graph-replayed times at 1 GiB on three GPUs of collectives.parquet
+(2026-11-21), not fitted."""
 
 
 def _direct(
     library: CollectiveLibrary, n: Ints, size: Ints, link: float, c: CollectiveCoefficients
 ) -> tuple[Floats, Floats]:
-    """The faster of one shot and two: seconds on the links and around them."""
+    """The faster of one-shot and two-shot: seconds on the links, and overhead."""
     launch, peer, one_share, second, two_share = next(row[1:6] for row in c.direct if row[0] == library.value)
     one = (n - 1) * size / (one_share * link)
     two = 2 * (n - 1) / n * size / (two_share * link)

@@ -1,7 +1,7 @@
-"""A collective on one tier of links: how many steps follow each other, how much of the buffer each device sends.
+"""A collective on one tier of links: sequential steps, and share of the buffer that each device sends.
 
-GPUs (``tiers``) and chips of the template (``link_time_s``) take the same steps; only what is known of the links
-differs. Ring and tree: Thakur, Rabenseifner and Gropp, IJHPCA 2005, sec. 4.
+GPUs (``tiers``) and template chips (``link_time_s``) use the same steps; they differ only in the link parameters. Ring
+and tree: Thakur, Rabenseifner and Gropp, IJHPCA 2005, sec. 4.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sartor.units import Floats
 
 
 def hops(kind: CollectiveKind, n: Floats) -> Floats:
-    """Steps that follow each other: around the ring twice or once; all-to-all and send/recv go straight."""
+    """Sequential steps: around the ring twice or once; one for all-to-all and send/recv."""
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (n - 1)
     if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
@@ -24,23 +24,23 @@ def hops(kind: CollectiveKind, n: Floats) -> Floats:
 
 
 def volume(kind: CollectiveKind, n: Floats) -> Floats:
-    """Share of the buffer that leaves each device."""
+    """Share of the buffer that each device sends."""
     if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (n - 1) / n
     return np.ones_like(n) if kind is CollectiveKind.SEND_RECV else (n - 1) / n
 
 
 def tree_steps(n: Floats) -> Floats:
-    """Steps of a tree that sends the whole buffer: up to the root and down again, as small buffers go fastest."""
+    """Steps of a tree that sends the whole buffer up to the root and down again, the fastest way for small buffers."""
     return 2 * np.ceil(np.log2(np.maximum(n, 1)))
 
 
 def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
     """Time of a collective over ``group_size`` accelerators on their own links [s]; shapes broadcast over candidates.
 
-    It occupies no core. A message is striped over all links and reaches the stated rate; a step takes the stated
-    latency. A group that spans more neighbours than links join goes at the pace of the network beyond. A group of one
-    costs nothing; without links, infinity.
+    It uses no core. A message is striped over all links and reaches the nominal rate; a step takes the nominal latency.
+    A group that spans more devices than the links connect runs at the speed of the scale-out network. A group of one
+    costs nothing; without links the time is infinite.
     """
     n = np.asarray(op.group_size, dtype=np.float64)
     bytes_per_s, latency_s = accelerator.reach(op.group_size * op.stride)
@@ -54,7 +54,7 @@ def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
 
 
 def fitted(kind: CollectiveKind, n: Floats, c: CollectiveCoefficients) -> tuple[Floats, float, float]:
-    """Share of the link's rate that ``n`` devices reach, seconds of a launch, seconds of a hop."""
+    """Share of the link's rate that ``n`` devices reach, launch seconds, seconds per hop."""
     general = c.all_reduce_share if kind is CollectiveKind.ALL_REDUCE else c.link_share
     own = [each[1:4] for each in c.kinds if each[0] == kind.value]
     share, launch, hop = own[0] if own else (general, c.launch_s, c.hop_s)

@@ -1,7 +1,7 @@
-"""What is known of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
+"""Efficiency of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
 
 Every default but ``pipeline`` is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml``
-(fitted on published runs) or a record of one's own replaces any of them. Symbols: docs/concepts/clusters.md.
+(fitted on published runs) or a user's record replaces any of them. Symbols: docs/concepts/clusters.md.
 """
 
 from __future__ import annotations
@@ -34,49 +34,48 @@ SHARES: Mapping[str, float] = MappingProxyType(
         "": 0.75,
     }
 )
-"""Share of a tier's nominal rate a large collective reaches, by kind of link. NVLink and PCIe: rounded from the fits of
-this package's calibrations (A100 to B300; RTX PRO 6000), 2026-11-21. ICI: 45 of 50 GB/s a link (How to Scale Your
-Model, jax-ml, 2025). InfiniBand: nccl-tests with one adapter per device come to some 0.9 of the wire (recalled). RDMA
-over Ethernet, EFA, Omni-Path, Slingshot, DCN: recalled orders, low confidence; a host's socket bus, others: assumed."""
+"""Share of a tier's nominal rate that a large collective reaches, by kind of link. NVLink and PCIe: rounded from the
+fits of this package's calibrations (A100 to B300; RTX PRO 6000), 2026-11-21. ICI: 45 of 50 GB/s a link (How to Scale
+Your Model, jax-ml, 2025). InfiniBand: nccl-tests with one adapter per device reach about 0.9 of the wire (recalled).
+RDMA over Ethernet, EFA, Omni-Path, Slingshot, DCN: recalled orders, low confidence; smp and others: assumed."""
 
 
 SIGMAS: Mapping[str, float] = MappingProxyType({"pcie": 0.1, "tcp": 0.3})
-"""Standard deviations of ln(measured/predicted) where collectives.parquet has links beyond the innermost (vidur's
-bridged cards, priced by constants of others): it needed 0.04 over PCIe, of one machine, and 0.19 and 0.5 over sockets,
-of two; 2026-11-21."""
+"""Standard deviations of ln(measured/predicted) for links beyond the innermost in collectives.parquet (vidur's bridged
+cards, priced with other GPUs' constants): needed 0.04 over PCIe (one machine), and 0.19 and 0.5 over sockets (two
+machines); 2026-11-21."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkCoefficients:
-    """Efficiencies of collectives across tiers; all shares of 1, times in seconds."""
+    """Efficiencies of collectives across tiers; shares are from 0 to 1, times in seconds."""
 
     shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
     """Kind of link -> share of its nominal rate (missing kinds: ``SHARES``)."""
     all_to_all_share: float = 0.75
-    """On top of ``shares`` where everybody sends to everybody between nodes: unequal paths through the switches
-    (assumed)."""
+    """Further factor for all-to-all between nodes: unequal paths through the switches (assumed)."""
     tree_share: float = 0.9
-    """Rate of a tree over a ring's (NCCL src/graph/tuning.cc: busBw * .9)."""
+    """Rate of a tree relative to a ring (NCCL src/graph/tuning.cc: busBw * .9)."""
     tree_hop: float = 2.0
-    """Hop of a tree over a ring's (the same file: 8.5 to 4.0 us with LL128 on the network)."""
+    """Hop latency of a tree relative to a ring (same file: 8.5 to 4.0 us with LL128 on the network)."""
     in_network_share: float = 0.9
-    """Rate of reduction in switches between nodes (the same file, CollNet: busBw * .9)."""
+    """Rate of in-network reduction between nodes (same file, CollNet: busBw * .9)."""
     exposed_share: float = 0.1
-    """Of the faster tiers' time, what does not hide behind the slowest tier's (assumed; NCCL's model has 0)."""
+    """Share of the faster tiers' time that the slowest tier does not hide (assumed; NCCL's model has 0)."""
     pipeline: float = 0.5
-    """Seen of what cutting a buffer into pieces leaves between nodes, ``2 sqrt(hops x bytes)`` of both times. Chosen
-    between fits of two-node all-reduces in collectives.parquet (vidur, A100): 0.25 on one device per node alone, 0.69
-    with four per node; 2026-11-21."""
+    """Factor on the cost of cutting a buffer into pieces between nodes, ``2 sqrt(hops x bytes)`` of both times. Between
+    two fits of two-node all-reduces in collectives.parquet (vidur, A100): 0.25 for one device per node, 0.69 for four
+    per node; 2026-11-21."""
     flow_bytes_per_s: float = 2.5e9
     """Most that a device sends through a host's socket (``tcp``): one stream on one core. Two nodes of A100 (Azure) and
-    two of A40 agree on it; docs/concepts/collectives.md."""
+    two of A40 agree; docs/concepts/collectives.md."""
     peer_s: float = 3e-7
     """Host and adapter time per peer of an all-to-all between nodes (assumed)."""
     log_sigma: float = 0.35
-    """Standard deviation of ln(measured/predicted) of a collective between nodes (assumed), where ``log_sigmas`` has no
-    other."""
+    """Standard deviation of ln(measured/predicted) of a collective between nodes (assumed), for links without an entry
+    in ``log_sigmas``."""
     log_sigmas: Mapping[str, float] = field(default_factory=lambda: SIGMAS)
-    """Kind of link -> its own."""
+    """Kind of link -> its own standard deviation."""
 
     def __post_init__(self) -> None:
         for kind, share in self.shares.items():
@@ -92,7 +91,7 @@ class NetworkCoefficients:
                 raise InputError(f"network.{name}", value, "must be a finite number not below 0")
 
     def sigma(self, kind: str) -> float:
-        """Standard deviation of ln(measured/predicted) of a collective whose outermost links are of ``kind``."""
+        """Standard deviation of ln(measured/predicted) of a collective with outermost links of ``kind``."""
         return float(self.log_sigmas.get(kind, self.log_sigma))
 
     def share(self, kind: str) -> float:
@@ -101,7 +100,7 @@ class NetworkCoefficients:
 
 
 def network_coefficients(table: JsonMap) -> NetworkCoefficients:
-    """Coefficients from a ``[network]`` table; ``InputError`` for a name nobody knows or a value that cannot be."""
+    """Coefficients from a ``[network]`` table. Raises ``InputError`` for an unknown name or an invalid value."""
     known = {each.name for each in fields(NetworkCoefficients)}
     for name in table:
         if name not in known:

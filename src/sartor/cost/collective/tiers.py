@@ -1,8 +1,8 @@
-"""Time of a collective on a cluster: which tiers of links its group crosses, and the best algorithm over them.
+"""Time of a collective on a cluster: the tiers of links its group crosses, and the best algorithm over them.
 
-A group is ``group_size`` devices, ``stride`` apart in device numbers. Inside the innermost tier it costs what the
-device's calibration says (``collective``); across tiers, rings, trees and reduction in switches are compared.
-docs/concepts/clusters.md has symbols, sources and what is assumed of contention.
+A group is ``group_size`` devices whose numbers are ``stride`` apart. Inside the innermost tier its cost comes from the
+device's calibration (``collective``); across tiers, rings, trees and in-switch reduction are compared.
+docs/concepts/clusters.md has symbols, sources and the assumptions on contention.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEASURED_RING = 8
 
 
 def own_links(gpu: Gpu) -> Cluster:
-    """Any number of devices, joined by their own scale-up link, or PCIe."""
+    """A cluster of any number of devices connected by their own scale-up link, or PCIe."""
     rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
     tier = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
     return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(tier,))
@@ -50,10 +50,10 @@ def network_time_s(
 ) -> Cost:
     """Cost of a collective over ``group_size`` devices ``stride`` apart; all arguments but the kind broadcast.
 
-    ``message_bytes`` is the whole, unsharded buffer. Every device is taken to be in such a group at once and to have
-    its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together; ``alone``
-    is one group whose neighbours are silent, as benchmarks measure.
-    ``SEND_RECV`` passes the buffer to the next member; the slowest link of the group counts. One device costs nothing.
+    ``message_bytes`` is the whole, unsharded buffer. Every device is assumed to be in such a group at the same time,
+    with its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together;
+    ``alone`` is a single group with idle neighbours, as in benchmarks. ``SEND_RECV`` passes the buffer to the next
+    member over the group's slowest link. A group of one costs nothing.
     """
     given = (group_size, stride, message_bytes)
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
@@ -85,14 +85,14 @@ def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> Sou
 
 
 def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Mask:
-    """Whether a group stays inside one innermost tier that is no torus: there the single-node model holds."""
+    """Whether a group stays inside one innermost tier that is not a torus, where the single-node model holds."""
     n, s = np.asarray(group_size, dtype=np.float64), np.asarray(stride, dtype=np.float64)
     return (_members(n, s, _spans(cluster)[0], cluster.num_devices) >= n) & (cluster.tiers[0].torus_axes == 0)
 
 
 def local_coefficients(tier: LinkTier, calibration: Calibration) -> CollectiveCoefficients:
-    """What is known of the innermost links: the device's own fit where it is of links of that kind, else of the links
-    nearest to the tier's."""
+    """Coefficients of the innermost links: the device's own fit if it is for links of that kind, else those of the
+    links most similar to the tier's."""
     if not tier.kind or calibration.collective.over_pcie == (tier.kind == "pcie"):
         return calibration.collective
     return collectives_on(calibration.collective, pcie=tier.kind == "pcie", bytes_per_s=tier.bytes_per_s)
@@ -104,7 +104,7 @@ def ring_sigma(kind: CollectiveKind, c: CollectiveCoefficients) -> float:
 
 
 def _sigma(near: Mask, inside: float, reach: list[Floats], cluster: Cluster, c: NetworkCoefficients) -> Floats:
-    """Of the innermost links alone, or of the outermost tier that a group crosses."""
+    """Standard deviation of the innermost links, or of the outermost tier that a group crosses."""
     found: Floats = inside
     for i, tier in enumerate(cluster.tiers):
         crossed = reach[i] > (reach[i - 1] if i else 1)
@@ -116,8 +116,8 @@ def _sigma(near: Mask, inside: float, reach: list[Floats], cluster: Cluster, c: 
 
 
 def members(n: Floats, s: Floats, cluster: Cluster) -> list[Floats]:
-    """Members of a group of ``n`` devices, ``s`` apart, that one group of each tier holds, innermost first; the last
-    holds all."""
+    """For each tier, innermost first, the members of a group of ``n`` devices, ``s`` apart, in one group of the tier;
+    the last tier holds all."""
     found: list[Floats] = []
     for span in _spans(cluster):
         inner = found[-1] if found else np.ones_like(n)
@@ -126,8 +126,8 @@ def members(n: Floats, s: Floats, cluster: Cluster) -> list[Floats]:
 
 
 def _spans(cluster: Cluster) -> list[int]:
-    """Devices of each tier's groups that a job uses: where ``num_devices`` don't fill whole groups, the largest number
-    below that does and leaves at most a quarter idle (64 of 72 in an NVL72 rack); else the groups as they are."""
+    """Devices per group of each tier that a job uses. If ``num_devices`` do not fill whole groups: the largest smaller
+    number that does and leaves at most a quarter idle (64 of 72 in an NVL72 rack), or else the full size."""
     used, unit = [], 1
     for tier in cluster.tiers:
         span, total = tier.span, cluster.num_devices
@@ -140,8 +140,8 @@ def _spans(cluster: Cluster) -> list[int]:
 
 
 def _members(n: Floats, s: Floats, span: int, num_devices: int) -> Floats:
-    """Members side by side in one group of ``span`` devices (0: all). A group that does not tile it straddles two, and
-    the smallest piece sets the pace; where no number of devices is given, one that fits is taken to be placed so."""
+    """Adjacent members in one group of ``span`` devices (0: all). A group that does not divide the span straddles two,
+    and the smallest piece sets the speed; if ``num_devices`` is unknown, a group that fits is assumed to be aligned."""
     if not span:
         return n
     extent, spacing = np.maximum(n * s, 1).astype(np.int64), np.maximum(s, 1).astype(np.int64)
@@ -162,8 +162,8 @@ def _ways(kind: CollectiveKind, cluster: Cluster, c: CollectiveCoefficients) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A collective by one algorithm: ``ring`` through all devices, ``tree`` between nodes, sums in the ``switch``; or a
-    tree inside nodes too, which sends the ``whole`` buffer at every step."""
+    """A collective with one algorithm: ``ring`` through all devices, ``tree`` between nodes, reduction in the
+    ``switch``, or a tree inside nodes too, which sends the ``whole`` buffer in every step."""
 
     kind: CollectiveKind
     name: str
@@ -175,7 +175,7 @@ class _Way:
     alone: bool
 
     def seconds(self, size: Floats) -> tuple[Floats, Floats]:
-        """Seconds on the links, and around them: the tiers work at once, so the slowest counts whole."""
+        """Seconds on the links, and overhead: the tiers overlap, so the slowest counts fully."""
         times: list[Floats] = []
         latency, pipelined, slowest = self._launch(), np.zeros_like(self.n), np.zeros_like(self.n)
         for i in range(len(self.cluster.tiers)):
@@ -188,7 +188,7 @@ class _Way:
         return slowest + self.calibration.network.exposed_share * rest, latency + pipelined
 
     def _tier(self, i: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Share of the buffer each device sends over the tier, its rate, seconds of hops, and of filling its pipe."""
+        """For tier i: share of the buffer each device sends, rate, seconds of hops, and of filling the pipeline."""
         inner = self.reach[i - 1] if i else np.ones_like(self.n)
         outer, tier = self.reach[i], self.cluster.tiers[i]
         crossed = outer > inner
@@ -201,19 +201,19 @@ class _Way:
             part, rate, hop_s, filling_s = self._innermost(tier)
         else:
             part, rate, hop_s = self._between(i, inner, outer)
-            cut = self.kind is not CollectiveKind.SEND_RECV  # a buffer that makes one hop is not cut for it
+            cut = self.kind is not CollectiveKind.SEND_RECV  # a single hop needs no pieces
             filling_s = self.calibration.network.pipeline**2 * np.where(crossed, hop_s, 0.0) if cut else 0.0
         return np.where(crossed, part, 0.0), rate, np.where(crossed, hop_s, 0.0), filling_s
 
     def _innermost(self, tier: LinkTier) -> tuple[Floats, Floats, Floats, Floats]:
-        """As the single-node model: the calibrated share of the link for the members there are."""
+        """Like the single-node model: the calibrated share of the link for this number of members."""
         c, m, kind = local_coefficients(tier, self.calibration), self.reach[0], self.kind
         share, _, hop = fitted(kind, m, c)
         hop *= self._slower(tier)
         steps = near = hops(kind, m)
-        if self.name == "ring" and kind in _RINGS:  # round all devices, so as often as there are groups of this tier
+        if self.name == "ring" and kind in _RINGS:  # the ring passes through every group of the tier
             steps = near / np.maximum(m - 1, 1) * (self.n - self.n / m)
-        if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no further than measured
+        if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no more than measured
             steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
         part = (m - 1) / self.n + self._forwarded() if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
         if self.name == "whole":
@@ -224,7 +224,7 @@ class _Way:
         return part, rate, steps * hop, c.pipeline**2 * near * hop
 
     def _between(self, i: int, inner: Floats, outer: Floats) -> tuple[Floats, Floats, Floats]:
-        """Links between groups of the tier inside: each device sends its share of what leaves the group."""
+        """Links between groups of the next inner tier: each device sends its share of what leaves the group."""
         tier, c, n, kind = self.cluster.tiers[i], self.calibration.network, self.n, self.kind
         rate = c.share(tier.kind) * self._capacity(tier, inner) / self._core(i, inner)
         if tier.kind == "tcp":
@@ -239,15 +239,15 @@ class _Way:
             return 1 / inner, rate * c.in_network_share, np.full_like(n, 2 * tier.latency_s)
         if self.name != "ring":
             steps = 2 * c.tree_hop * np.ceil(np.log2(np.maximum(groups, 1)))
-            return 2 / inner, rate * c.tree_share, steps * tier.latency_s  # inner in one tree, a leaf of the other
+            return 2 / inner, rate * c.tree_share, steps * tier.latency_s  # NCCL's double tree: inner node and leaf
         turns = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
         turns_taken: Floats = turns * (n / inner - n / outer)
-        near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange what is left of each
+        near = volume(kind, groups) if tier.kind == "dcn" else volume(kind, n)  # slices exchange their reduced shards
         return near / inner, rate, turns_taken * tier.latency_s
 
     def _core(self, i: int, inner: Floats) -> Floats:
-        """By how much the core network slows what a device sends over a tier: rings and trees between nodes stay within
-        rails where members stand alike in their nodes; an all-to-all meets the core with what its inner links don't
+        """Slowdown factor of the core network on a tier: rings and trees between nodes stay within rails if members
+        have the same position in their nodes; an all-to-all crosses the core with whatever its inner links do not
         forward to the right rail."""
         tier, node = self.cluster.tiers[i], self.cluster.tiers[0].span
         sending = self._crossing(i)
@@ -262,25 +262,25 @@ class _Way:
         return 1 + (np.maximum(tier.oversubscription * sending, 1.0) - 1) * across
 
     def _crossing(self, i: int) -> Floats:
-        """Share of the devices that send over a tier: of a transfer to the next member only those whose next one lies
-        beyond the group of the tier inside; they have the core to themselves."""
+        """Share of the devices that send over a tier: for a transfer to the next member, only those whose next member
+        is outside the inner tier's group; they have the core to themselves."""
         inside = _spans(self.cluster)[i - 1]
         if self.kind is not CollectiveKind.SEND_RECV or not inside:
             return np.ones_like(self.n)
         return np.minimum(self.stride / inside, 1.0)
 
     def _forwards(self) -> bool:
-        """Whether what goes to another rail goes over the node's own links first (NCCL's PXN, which wants NVLink)."""
+        """Whether data for another rail goes over the node's own links first (NCCL's PXN, which needs NVLink)."""
         return any(tier.rails for tier in self.cluster.tiers) and self.cluster.tiers[0].kind in _FORWARDING
 
     def _forwarded(self) -> Floats:
-        """Share of the buffer of an all-to-all that a device hands to a neighbour on the right rail: of what leaves the
-        node, all but the part for the own place in the other nodes."""
+        """Share of an all-to-all's buffer that a device hands to a neighbour on the right rail: all that leaves the
+        node, except the part for the same position in other nodes."""
         inside = self.reach[0]
         return (self.n - inside) / self.n * (1 - 1 / inside) if self._forwards() else np.zeros_like(self.n)
 
     def _capacity(self, tier: LinkTier, inner: Floats) -> Floats:
-        """What one of ``inner`` members in a node may send: its share, or what silent neighbours leave."""
+        """Bandwidth of one of ``inner`` members in a node: its share, or more if neighbours are idle."""
         if not self.alone:
             return tier.bytes_per_s
         most = max(tier.alone_bytes_per_s, tier.bytes_per_s)
@@ -288,7 +288,7 @@ class _Way:
         return np.minimum(np.maximum(share, tier.bytes_per_s), most)
 
     def _shares_port(self, i: int) -> bool:
-        """Whether what goes further leaves through the same adapters."""
+        """Whether the next outer tier uses the same adapters."""
         tiers = self.cluster.tiers
         return i + 1 < len(tiers) and tiers[i + 1].kind == tiers[i].kind
 
@@ -300,14 +300,14 @@ class _Way:
         return part / inner, rate * share / tier.oversubscription, steps * tier.latency_s
 
     def _launch(self) -> Floats:
-        """Of the kernel; an all-to-all's step inside a node is paid however far its peers are."""
+        """Launch overhead of the kernel; an all-to-all always pays its step inside a node."""
         c = local_coefficients(self.cluster.tiers[0], self.calibration)
         launch, hop = fitted(self.kind, self.n, c)[1:]
         swap = self.kind is CollectiveKind.ALL_TO_ALL and not self.cluster.tiers[0].torus_axes
         return launch + (hop * self._slower(self.cluster.tiers[0]) if swap else 0.0) + np.zeros_like(self.n)
 
     def _slower(self, tier: LinkTier) -> float:
-        """Latency of the innermost links over the device's own, which the calibration was fitted on."""
+        """Latency of the innermost links relative to the device's own, on which the calibration was fitted."""
         return tier.latency_s / (self.cluster.gpu.link_latency_s or tier.latency_s or 1.0)
 
 

@@ -1,8 +1,8 @@
-"""Collectives on a torus of links (TPU): a group uses the axes it covers, and half of an axis it only covers in part.
+"""Collectives on a torus of links (TPU): a group uses all axes it covers, and an axis it covers only in part at half.
 
-Devices are numbered along the axes of a slice that is as near a cube (a square) as its size allows. Sources: How to
+Devices are numbered along the axes of a slice that is as close to a cube (a square) as its size allows. Sources: How to
 Scale Your Model (jax-ml/scaling-book, 2025), chapters TPUs and Sharding: a bidirectional ring along an axis uses both
-links, an axis that is not closed takes twice the time, an all-to-all a quarter of an all-gather's.
+links, an axis without wraparound takes twice the time, an all-to-all a quarter of an all-gather's.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _EPSILON = 1e-6
 def torus_terms(
     kind: CollectiveKind, n: Floats, stride: Floats, tier: LinkTier, slice_devices: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Share of the buffer each device sends, nominal bytes/s it sends at, and hops that follow each other.
+    """Share of the buffer each device sends, its nominal rate [bytes/s], and the number of sequential hops.
 
-    ``n`` members ``stride`` apart on a torus of ``slice_devices`` (0: just as many as the largest group needs).
+    ``n`` members ``stride`` apart on a torus of ``slice_devices`` (0: as many as the largest group needs).
     """
     axes = tier.torus_axes
     devices = slice_devices or float(np.max(n * stride, initial=1.0))
@@ -41,7 +41,7 @@ def torus_terms(
 
 
 def _axes(n: Floats, stride: Floats, side: float, axes: int) -> tuple[Floats, Floats]:
-    """How many axes a group covers whole, and how many in part."""
+    """How many axes a group covers fully, and how many in part."""
     first = np.log(stride) / np.log(side)
     last = np.log(np.maximum(n * stride, 1.0)) / np.log(side)
     start, end = np.floor(first + _EPSILON), np.ceil(last - _EPSILON)

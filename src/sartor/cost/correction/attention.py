@@ -1,9 +1,9 @@
-"""The residual of fused attention: what its networks see of a kernel, and where they apply.
+"""The residual of fused attention: the features of its networks, and the kernels they apply to.
 
-Tables hold three kernels in 16-bit types, values as wide as keys: a causal prefill of whole sequences, one new token
-against a cache, and an encoder without a mask. There alone the formula is moved; backward, latent attention, chunks of
-a prefill and speculation keep its time. A cache in 8 bits is moved as one in 16 bits of the same sizes would be: no
-table holds one.
+Tables measure three kernels in 16-bit types, with values as wide as keys: a causal prefill of whole sequences, one new
+token against a cache, and an encoder without a mask. Only these get a residual; backward, latent attention, chunked
+prefill and speculative decoding keep the formula's time. An 8-bit cache gets the residual of a 16-bit one of the same
+sizes, since no table has one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SHORTEST = 9
 """Prefills of fewer tokens run the decode kernel (``sartor.cost.gpu.attention.DECODE_ROWS``)."""
 
 HEAD_STEP = 64
-"""Causal tables hold head dimensions in multiples of 64; others are seen as the next one."""
+"""Causal tables have head dimensions in multiples of 64; others are rounded up."""
 
 WINDOW_REACH = 2
-"""How many times beyond the windows seen at its head dimension a kernel may lie."""
+"""Factor by which a window may lie outside the measured windows of its head dimension."""
 
 _SHORT = 8
 """Kernels shorter than so many launches have an interval of their own."""
@@ -41,7 +41,7 @@ SIZES = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_kv", "head_dim", "w
 
 
 def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
-    """The formula's cost moved by the networks of the kernels that run; ``residual`` in its details is the factor."""
+    """The formula's cost with the networks of its kernels applied; ``residual`` in its details is the factor."""
     if op.pass_ is not Pass.FORWARD or op.latent or op.dtype.bytes != 2:
         return cost
     c, peak = calibration.attention, peak_flops_per_s(gpu, op.dtype)
@@ -76,8 +76,8 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
 
 
 def residual_of(calibration: Calibration, part: str) -> Residual | None:
-    """The network of the framework's kernels; of the median of frameworks where none is named, and with an interval
-    that holds any of them where none of that name was measured (``ANY``)."""
+    """The network of the framework's kernels. Without a framework, or if this one was not measured: the network of the
+    median of frameworks, in the latter case with an interval that covers all of them (``ANY``)."""
     framework, c = calibration.kernels.partition("_")[0], calibration.attention
     own = applicable(calibration, c, f"{part}.{framework}") if framework else None
     median = own or applicable(calibration, c, part)
@@ -117,7 +117,7 @@ def launch_of(part: str, c: AttentionCoefficients) -> float:
 def attention_features(
     part: str, block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gpu, c: AttentionCoefficients
 ) -> Weights:
-    """What the network sees, (features, kernels)."""
+    """The network's input features, (features, kernels)."""
     b, h, kv, q, s, d, w = (block[name] for name in SIZES)
     dim = d if part == "encoder" else np.ceil(d / HEAD_STEP) * HEAD_STEP
     reach, kv_bytes, rest_bytes, flops = _work(part, b, h, kv, q, s, dim, w)
@@ -168,8 +168,8 @@ def _sizes(op: Attention, shape: tuple[int, ...]) -> dict[str, Array]:
 
 
 def windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
-    """Whether rows with such a window were fitted on: those of another head dimension say nothing (a network that knew
-    256 with 1024 keys alone was 18 times off with 128 of them)."""
+    """Whether the fit saw such windows at this head dimension: other head dimensions are no guide (a network trained at
+    256 only with 1024 keys was 18 times off with 128)."""
     dim, window = np.ceil(sizes["head_dim"] / HEAD_STEP) * HEAD_STEP, sizes["window"]
     known: Mask = window == 0
     for seen, least, most in residual.windows:
@@ -178,7 +178,7 @@ def windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
 
 
 def _runs(part: str, op: Attention, sizes: Mapping[str, Array]) -> Mask:
-    """Where the kernel a table calls ``part`` runs."""
+    """Mask of the problems that run the kernel of table ``part``."""
     q, s = sizes["seq_q"], sizes["seq_kv"]
     plain: Mask = (sizes["v_head_dim"] == sizes["head_dim"]) & (sizes["num_kv_heads"] <= sizes["num_heads"])
     if part == "generation":

@@ -1,4 +1,4 @@
-"""Who borrows whose calibration: rules read from top to bottom, the first that finds something holds.
+"""Which measured device an unmeasured one borrows its calibration from: the first rule that finds something applies.
 
 A measured device (``data/h200_sxm.toml``, ``h200_sxm.bf16.toml``, ...) uses its own fits. What it lacks it borrows:
 
@@ -8,11 +8,11 @@ collectives        those of the device whose links are most alike
 streaming kernels  its relative's, or the relative's relative; called from the host: its vendor's
 attention          its relative's; of another generation, the median of all that were measured
 MoE                its relative's
-anything else      what is assumed of its generation (``generations.toml``)
+anything else      assumptions for its generation (``generations.toml``)
 =================  =====================================================================================
 
-Which device is whose relative stands in ``data/kin.toml``; a device that the file does not know has its generation's.
-How values change on the way is ``carrying``'s business; how well each kind of borrowing does: docs/kin.md.
+``data/kin.toml`` lists every device's relative; a device that is not in the file gets its generation's. ``carrying``
+converts the values. Accuracy of each kind of borrowing: docs/kin.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Relative:
 
     @property
     def same_die(self) -> bool:
-        """Other memory or another power limit at most."""
+        """Differs at most in memory or power limit."""
         return self.widen <= DIE
 
 
@@ -79,7 +79,7 @@ class Found:
     own: bool = False
     """Whether they were fitted on this very device and type."""
     record: JsonMap
-    """Where they come from: source, rows, date, errors; empty where nothing was fitted."""
+    """Their source, rows, date and errors; empty if nothing was fitted."""
 
 
 # ------------------------------------------------------------------------------------------------ whose relative
@@ -89,7 +89,7 @@ SAME_GENERATION = 1.8
 """Widening for another die of the same generation (``kin.toml``)."""
 
 SAME_SM = 0.1
-"""FLOPs per cycle of two SMs of one kind differ by less: 1 to 2% by rounded peaks, 100% between kinds."""
+"""FLOPs per cycle of two SMs of one kind differ by less: 1 to 2% from rounding, 100% between kinds."""
 
 
 def relative_of(gpu: Gpu) -> Relative:
@@ -99,8 +99,8 @@ def relative_of(gpu: Gpu) -> Relative:
 
 
 def _entry(gpu: Gpu) -> JsonMap:
-    """What ``kin.toml`` says of the device, or of its generation's relative where it does not know the device: GEMMs by
-    the joint fit then, unless the SMs are of the relative's kind."""
+    """The ``kin.toml`` entry of the device. An unknown device gets its generation's relative, and for GEMMs the joint
+    fit unless its SMs are like the relative's."""
     table = _file("kin.toml")
     if gpu.name in table or any(table_of(f"{gpu.name}{end}.toml") for end in ("", ".bf16", ".fp16", ".fp32")):
         return table.get(gpu.name, {})  # type: ignore[no-any-return]
@@ -112,7 +112,7 @@ def _entry(gpu: Gpu) -> JsonMap:
 
 
 def _further(relative: Relative) -> str:
-    """The relative's own relative, where all three are one die; else empty."""
+    """The relative's own relative if all three have the same die; else empty."""
     entry = _file("kin.toml").get(relative.name, {})
     return str(entry["of"]) if max(relative.widen, entry.get("widen", 9.0)) <= DIE else ""
 
@@ -141,15 +141,15 @@ OWN_OTHER_TYPE = {"lender": "own (another dtype)"}
 """What a record says of coefficients of another type of the same device (``Calibration.owner``)."""
 
 OTHER_UNITS = 3.0
-"""Widening of a joint fit of 16-bit GEMMs for a type it was not made of: as from another generation."""
+"""Widening of a joint fit of 16-bit GEMMs for other types: as from another generation."""
 
 JOINT_VENDOR = "NVIDIA"
-"""Whose generations the joint fit was made of."""
+"""The vendor whose generations the joint fit covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Borrower:
-    """Coefficients of GEMMs that are looked for."""
+    """A request for GEMM coefficients."""
 
     gpu: Gpu
     dtype: DType
@@ -165,7 +165,7 @@ class _Borrower:
 
     @property
     def general(self) -> str:
-        """The vendor's device whose general cores stand in for others': fp32 alone runs on those."""
+        """The vendor's device whose fp32 fit on general cores is borrowed; empty for other types."""
         lender: str = _file("kin.toml").get("general_cores", {}).get(self.gpu.vendor, "")
         return lender if self.dtype is DType.FP32 and table_of(f"{lender}.fp32.toml") else ""
 
@@ -189,7 +189,7 @@ def _own_fit(asked: _Borrower) -> Found | None:
 
 
 def _joint_fit(asked: _Borrower) -> Found | None:
-    """2. The joint fit of all generations, for devices with no relative of the same kind of SM."""
+    """2. The joint fit of all generations, for devices without a relative that has the same kind of SM."""
     return _joint(asked, asked.dtype, near="joint")
 
 
@@ -200,7 +200,7 @@ def _relatives_fit(asked: _Borrower) -> Found | None:
 
 
 def _two_away(near: Relative) -> Relative:
-    """The relative's own relative, no nearer than either is to the other."""
+    """The relative's own relative, widened by the larger of both steps."""
     far = relative_of(_known(near.name)) if near.name else near
     return replace(far, widen=max(near.widen, far.widen))
 
@@ -241,7 +241,7 @@ def _own_16_bits(asked: _Borrower) -> Found | None:
 
 
 def _others_16_bits(asked: _Borrower) -> Found | None:
-    """6. The same of the joint fit, else of the relative."""
+    """6. Rule 5 with the joint fit, else with the relative's."""
     for dtype in (DType.BF16, DType.FP16):
         joint = _joint(asked, dtype, widen=OTHER_UNITS)
         if joint:
@@ -264,9 +264,9 @@ GEMM_RULES: tuple[Callable[[_Borrower], Found | None], ...] = (
 
 
 def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -> Found | None:
-    """The fit of all generations at once, or the one that leans on its kind of SM, on this device's datasheet: for
-    devices that ``kin.toml`` says so of, and for those it does not know whose maker's generations were fitted. Its
-    interval is what generations held out need."""
+    """The fit of all generations (or the variant for this kind of SM) on this device's datasheet: for devices with such
+    an entry in ``kin.toml``, and for unknown devices of the vendor whose generations were fitted. Its interval is what
+    held-out generations need."""
     gpu = asked.gpu
     name, rates = _entry(gpu).get("gemm", ""), Rates.of(gpu)
     if not name or dtype not in gpu.peak_flops_per_s or rates is None or gpu.vendor != JOINT_VENDOR:
@@ -274,7 +274,7 @@ def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -
     if gpu.generation in _generations_with_own_tiles():
         return None
     table = _file(f"{name}.toml")
-    alike = () if dtype is DType.FP8_BLOCK else SIBLINGS.get(dtype, ())  # its kernels are a framework's own
+    alike = () if dtype is DType.FP8_BLOCK else SIBLINGS.get(dtype, ())  # fp8_block kernels are a framework's own
     kinds = ("_warp", "") if rates.by_warps else ("",)
     fit = next((table[d.value + kind] for d in (dtype, *alike) for kind in kinds if d.value + kind in table), None)
     if fit is None:
@@ -285,7 +285,7 @@ def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -
 
 @cache
 def _generations_with_own_tiles() -> frozenset[str]:
-    """Generations whose tiles are assumed to be others than those fitted."""
+    """Generations with their own assumed tiles, different from the fitted ones."""
     return frozenset(name for name, entry in _file("generations.toml").items() if "tiles" in entry.get("gemm", ()))
 
 
@@ -294,12 +294,12 @@ def _general_per_joule(gpu: Gpu) -> float:
 
 
 def _tables(owner: str, dtypes: Iterable[DType]) -> Iterator[JsonMap]:
-    """The fits of a device in these types, as far as there are some."""
+    """The existing fits of a device in these types."""
     return (table for _, table in _fits(owner, dtypes))
 
 
 def _fits(owner: str, dtypes: Iterable[DType]) -> Iterator[tuple[DType, JsonMap]]:
-    """The same with the type each was fitted on."""
+    """The same fits with their types."""
     named = ((dtype, table_of(f"{owner}.{dtype.value}.toml")) for dtype in dtypes if owner)
     return ((dtype, table) for dtype, table in named if table)
 
@@ -310,7 +310,7 @@ def _alike(fitted: DType, asked: DType) -> bool:
 
 
 def _sibling(found: GemmCoefficients) -> GemmCoefficients:
-    """A fit of another type of the same units, as uncertain as those that can be checked turn out."""
+    """A fit of another type of the same units, as uncertain as measured siblings are."""
     return widened(found, 1.0, {"": SIBLING_LOG_SIGMA})
 
 
@@ -355,7 +355,7 @@ def _attention_of_all(gpu: Gpu) -> Found | None:
 
 
 FEWEST_GENERATIONS = 2
-"""Below this many a median says nothing."""
+"""Fewest generations for a meaningful median."""
 
 
 def _section(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Found:
@@ -371,7 +371,7 @@ def _section(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Found:
 
 
 def _carried(found: Any, gpu: Gpu, relative: Relative) -> Any:
-    """Attention's or experts' coefficients of another die by this one's datasheet."""
+    """Attention or expert coefficients of another die, adjusted by this device's datasheet."""
     before, after = Rates.of(_known(relative.name)), Rates.of(gpu)
     if relative.same_die or before is None or after is None:
         return found
@@ -381,7 +381,7 @@ def _carried(found: Any, gpu: Gpu, relative: Relative) -> Any:
 
 
 def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
-    """Grouped GEMMs by whose kernels run: the device's own, else its relative's."""
+    """Grouped GEMM coefficients by kernel family: the device's own, else its relative's."""
     relative = relative_of(gpu)
     for owner in (gpu.name, relative.name):
         table = _file(f"{owner}.toml")
@@ -394,12 +394,12 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
 
 
 def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
-    """Memory-bound kernels: the device's own, else a relative's, carried by the datasheet.
+    """Memory-bound kernels: the device's own, else a relative's, adjusted by the datasheet.
 
-    Kernels timed alone and those the host waits for are two tables, and a device may have one of them only. The other
-    is its relative's, then: of kernels the host waits for, the vendor's ``host_kernels``; of kernels alone, where no
-    relative has any, its own ones' shares without what the host adds, and for one never measured those of the vendor's
-    ``lone_kernels`` with most nearly as many bytes to a cycle. What a host adds on another die is ``host_kernels``'.
+    Kernels timed alone and kernels that the host waits for are two tables; a device may have only one and borrows the
+    other from its relative. Host-timed kernels are the vendor's ``host_kernels``. Kernels timed alone, if no relative
+    has any, are the device's host-timed shares without the host's time; if it was never measured, those of the vendor's
+    ``lone_kernels`` with the most similar bytes per cycle. Host times on another die are ``host_kernels``'.
     """
     relative = relative_of(gpu)
     held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
@@ -423,13 +423,13 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
 
 
 def _alone(gpu: Gpu) -> list[str]:
-    """Measured devices whose kernels were timed alone, of the vendor, the most alike in bytes to a cycle first."""
+    """Measured devices of the vendor with kernels timed alone, most similar in bytes per cycle first."""
     names = [name for name in _file("kin.toml").get("lone_kernels", {}).get(gpu.vendor, ()) if _streams(name)]
     return sorted(names, key=lambda name: abs(math.log(bytes_per_cycle(_known(name)) / bytes_per_cycle(gpu))))
 
 
 def _streams(owner: str) -> JsonMap:
-    """What a device's own file says of memory-bound kernels; nothing where there is none."""
+    """The memory-bound section of a device's own file; empty if there is none."""
     found: JsonMap = _file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
     return found
 
@@ -443,21 +443,20 @@ def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
 
 
 SAME_RATE = 0.05
-"""Link rates nearer than this are of one generation of links."""
+"""Link rates closer than this are of the same generation of links."""
 
 OTHER_NODE = 0.1
-"""What another number of devices in a node counts, as a difference of ln(link rate): it decides among equal rates."""
+"""Penalty for another number of devices per node, as a difference of ln(link rate): decides between equal rates."""
 
 SAME_LINKS, SAME_LINKS_OTHER_NODE, OTHER_LINKS = 1.2, 1.8, 3.0
 """Widening of the interval, in the classes of ``kin.toml``: its floors say what devices held out needed."""
 
 
 def collective_coefficients(gpu: Gpu, assumed: CollectiveCoefficients) -> Found:
-    """Collectives inside a node: the device's own, else those of the most alike links.
+    """Collectives inside a node: the device's own, else those of the most similar links.
 
-    What a collective takes is the links', the host's and the library's, not the die's: eight B200 in a node are priced
-    from eight B300 as well as from themselves, and less well from the GB200 of the same die
-    (docs/concepts/collectives.md).
+    Their time depends on links, host and library, not on the die: eight B200 in a node are predicted from eight B300 as
+    well as from themselves, and less well from the GB200 with the same die (docs/concepts/collectives.md).
     """
     entry = _entry(gpu)
     named = Relative(name=str(entry["links"]), widen=float(entry["widen"])) if "links" in entry else None
@@ -469,8 +468,8 @@ def collective_coefficients(gpu: Gpu, assumed: CollectiveCoefficients) -> Found:
 
 
 def collectives_on(found: CollectiveCoefficients, *, pcie: bool, bytes_per_s: float = 0.0) -> CollectiveCoefficients:
-    """``found`` where it was fitted on such links; else those of the nearest NVLink generation (``bytes_per_s`` of it
-    given), or what is assumed of PCIe: NVLink's shares say nothing of PCIe, whose devices share the host's bridges."""
+    """``found`` if it was fitted on such links; else those of the nearest NVLink generation (if ``bytes_per_s`` is
+    given), or the assumed PCIe ones: NVLink's shares do not apply to PCIe, whose devices share the host's bridges."""
     if found.over_pcie == pcie:
         return found
     near = nearest_rate(bytes_per_s, measured_links()) if bytes_per_s and not pcie else Relative()
@@ -487,8 +486,8 @@ def measured_links() -> list[str]:
 
 
 def nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:
-    """The measured device whose links are nearest to this one's; none where the device has no link beyond PCIe, or no
-    measured one is of its maker.
+    """The measured device with the most similar links; none if the device has only PCIe, or no device of its vendor
+    is measured.
 
     >>> nearest_links(load_gpu("h100_sxm"), ["a100_sxm", "h200_sxm", "b200_sxm"])
     Relative(name='h200_sxm', widen=1.2)

@@ -36,7 +36,7 @@ from sartor.json_types import JsonMap
 from sartor.operators import DType
 
 ANY = "any"
-"""A framework nobody knows: the middle of all, with an interval that holds 80% of each one's kernels."""
+"""An unknown framework: the median of all, with an interval that covers 80% of each one's kernels."""
 
 
 class Clock(Enum):
@@ -47,8 +47,8 @@ class Clock(Enum):
 
 
 BUILT = {"_trtllm": ("sglang_trtllm", "vllm_trtllm", "trtllm"), "_cutlass": ("trtllm",)}
-"""Ends of families' names and families of the same library, nearest first: kernels that frameworks call as they are
-built, FlashInfer's out of TensorRT-LLM. Triton's depend on tiles that each framework ships (docs/concepts/moe.md)."""
+"""Suffixes of kernel families, and families of the same library, nearest first: kernels that frameworks call as built,
+such as FlashInfer's from TensorRT-LLM. Triton's depend on tiles that each framework ships (docs/concepts/moe.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +58,19 @@ class Calibration:
     gpu: str
     gemm: Mapping[DType, GemmCoefficients]
     grouped: GroupedCoefficients = field(default_factory=GroupedCoefficients)
-    """Of the middle of frameworks."""
+    """For the median of frameworks."""
     grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
-    """The same by whose kernels run."""
+    """By kernel family."""
     kernels: str = ""
-    """Framework whose attention and grouped kernels run, or its family of grouped ones: ``vllm``, ``sglang_triton``;
-    ``ANY``; empty for the middle of frameworks, as shapes are compared."""
+    """The framework whose attention and grouped kernels run, or its family of grouped ones: ``vllm``,
+    ``sglang_triton``; ``ANY``; empty for the median of frameworks, as in comparisons of shapes."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
     power: PowerCoefficients = field(default_factory=PowerCoefficients)
-    """Of the generation."""
+    """Coefficients of the generation."""
     network: NetworkCoefficients = field(default_factory=NetworkCoefficients)
-    """Of links between nodes, whatever the device."""
+    """Coefficients of links between nodes, for any device."""
     calibrated: frozenset[str] = frozenset()
     """Sections fitted on this very device: ``gemm.bf16``, ``attention``, ..."""
     relative: str = ""
@@ -78,13 +78,13 @@ class Calibration:
     same_die: bool = False
     """Whether that is the same die with other memory or another power limit."""
     own_rows: Mapping[DType, OwnRows] = field(default_factory=dict)
-    """What a user's own measured GEMMs say beyond coefficients."""
+    """A factor from the user's own measured GEMMs, on top of the coefficients."""
     provenance: Mapping[str, JsonMap] = field(default_factory=dict)
     """Per section: source, rows, date, fit and held-out errors."""
 
     def owner(self, section: str) -> str:
-        """Whose fit a section's coefficients are: ``own``, ``own (another dtype)``, ``joint``, ``borrowed from NAME``;
-        ``generation`` where nothing was fitted."""
+        """The source of a section's coefficients: ``own``, ``own (another dtype)``, ``joint``, ``borrowed from NAME``;
+        ``generation`` if nothing was fitted."""
         if section in self.calibrated:
             return "own"
         record = self.provenance.get(section)
@@ -96,9 +96,9 @@ class Calibration:
     def with_kernels(self, family: str = "") -> Calibration:
         """The same with the kernels of a framework (``vllm``) or of one of its families (``sglang_triton``).
 
-        Grouped kernels are the family's, or the framework's where it has one family; where it has none, those of the
-        same library (``BUILT``); else the middle of families. From another die a library's are the better known: what
-        a framework does beside them may not hold. Attention's are the framework's.
+        Grouped kernels are the family's, or the framework's if it has one family; else those of the same library
+        (``BUILT``); else the median of families. From another die the library's come first, since a framework's
+        additions to them may not apply. Attention kernels are the framework's.
         """
         if not family:
             return self
@@ -110,7 +110,7 @@ class Calibration:
         return replace(self, grouped=found, kernels=family)
 
     def with_cold_weights(self) -> Calibration:
-        """The same where no GEMM finds its weights in L2: other GEMMs' have passed through it since."""
+        """The same with no weights in L2, because other GEMMs' weights have passed through it since."""
         if not any(c.weight_copies for c in self.gemm.values()):
             return self
         return replace(self, gemm={dtype: replace(c, weight_copies=0.0) for dtype, c in self.gemm.items()})
@@ -149,8 +149,7 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
 
 
 def _of_a_chip(gpu: Gpu) -> Calibration:
-    """What is known of a chip of the template beyond its description: nothing. Its links deliver their full rate, and
-    a hop takes their latency."""
+    """A template chip has no measurements: its links deliver their full rate, and a hop takes their latency."""
     links = CollectiveCoefficients(
         link_share=1.0,
         all_reduce_share=1.0,

@@ -1,8 +1,8 @@
-"""A calibration of one's own: the TOML that ``sartor calibrate`` writes, read back as what is known of a device.
+"""A user's calibration: the TOML that ``sartor calibrate`` writes, read back as the calibration of a device.
 
 The format is that of the packaged files (``[provenance.gemm]`` and ``[gemm]``), with ``gpu`` and ``dtype`` on top.
-GEMMs are calibrated; where a file has ``[memory_bound]`` or ``[attention]``, those too; the rest stays as the
-package knows it. ``[own_rows]`` is a factor on the GEMMs' times.
+GEMMs are always calibrated, ``[memory_bound]`` and ``[attention]`` if present; the rest is the package's.
+``[own_rows]`` is a factor on the GEMMs' times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sartor.units import Floats
 
 MUST = "must be a TOML file of sartor calibrate"
 SIXTEEN_BITS = (DType.BF16, DType.FP16)
-"""One set of units at one rate: a fit of either serves both."""
+"""The same units at the same rate, so a fit of either serves both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
 
 SECTIONS = ("gpu", "dtype", "provenance", "gemm", "own_rows", *_STREAMS)
 LARGEST = 1e9
-"""No coefficient is near it; products of a few that are do not overflow."""
+"""No real coefficient is close to it, and products of a few such numbers do not overflow."""
 _STEPS = ("input_penalty", "output_penalty")
 _MAY_BE_ZERO = {"wave_s", "tile_s", "split_s", "overlap", "throttle", "throttle_s"} | {
     each.name for each in fields(GemmCoefficients) if each.default == 0.0

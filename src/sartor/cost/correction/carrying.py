@@ -1,6 +1,6 @@
-"""How a calibration changes on its way to a device that nobody measured: intervals widen, values follow the datasheet.
+"""How a calibration is carried over to an unmeasured device: intervals widen, values follow the datasheet.
 
-Intervals: as wide as devices held out of the fits needed. GEMMs on tensor cores: shares of a rate carry as they are;
+Intervals: as wide as held-out devices needed. GEMMs on tensor cores: shares of a rate carry as they are;
 the rules for the rest were chosen by predicting whole generations held out of the fit (docs/kin.md has the figures,
 docs/concepts/gemm.md the reasons):
 
@@ -38,16 +38,16 @@ from sartor.operators import DType
 from sartor.units import Floats
 
 DIE = 1.35
-"""Another memory or power limit on the same die widens by this much at most (``kin.toml``), another die by more."""
+"""Largest widening for the same die with other memory or another power limit (``kin.toml``); other dies exceed it."""
 
 OTHER_DIE = 2.5
-"""Another die of the generation widens by this much at most, another generation by more. A fit that saw no power limit
-(sweeps of V100) is slowed on another generation's device as its general cores are: T4 has 70 W for V100's 300."""
+"""Largest widening for another die of the generation; another generation exceeds it. A fit without a power limit
+(sweeps of V100) is slowed on another generation's device like its general cores: T4 has 70 W, V100 300 W."""
 
 
 def borrowed(found: AnyCoefficients, section: str, widen: float, near: str = "") -> AnyCoefficients:
-    """Another device's coefficients, as uncertain as devices held out of the fits were (``lent.toml``; docs/kin.md): on
-    the same die, in the same generation, or elsewhere; ``near`` says so where ``widen`` does not."""
+    """Another device's coefficients with the uncertainty of held-out devices (``lent.toml``; docs/kin.md) on the same
+    die, in the same generation, or elsewhere; ``near`` overrides what ``widen`` implies."""
     near = near or ("die" if widen <= DIE else "generation" if widen <= OTHER_DIE else "other")
     floors = (table_of("kin.toml") or {}).get("floors", {}).get(near, {})
     judged = (table_of("lent.toml") or {}).get(near, {})
@@ -58,7 +58,7 @@ def borrowed(found: AnyCoefficients, section: str, widen: float, near: str = "")
 
 
 _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", "half_block_": ".half_block"}
-"""Beginning of a standard deviation's field, and how its floor's key ends."""
+"""Prefix of a standard deviation's field -> suffix of its floor's key."""
 
 
 def widened(
@@ -67,8 +67,8 @@ def widened(
     least: Mapping[str, float] | None = None,
     times: Mapping[str, float] | None = None,
 ) -> AnyCoefficients:
-    """The same coefficients with every standard deviation ``factor`` times as wide, and not below ``least``; both
-    ``least`` and ``times``, which stands in for ``factor``, go by the beginning of a field."""
+    """The same coefficients with every standard deviation multiplied by ``factor`` and at least ``least``; ``times``
+    overrides ``factor``. Keys of both are prefixes of a field."""
     floors, factors = least or {}, times or {}
 
     def width(sigma: float, part: str) -> float:
@@ -86,7 +86,7 @@ def widened(
 
 
 _WITH_SIGMA = ("kinds", "host_kinds", "eager_kinds", "direct")
-"""Fields of rows that end in a standard deviation of their own."""
+"""Fields of rows whose last entry is a standard deviation."""
 
 
 # ------------------------------------------------------------------------------------- GEMMs on tensor cores
@@ -95,27 +95,27 @@ _WITH_SIGMA = ("kinds", "host_kinds", "eager_kinds", "direct")
 DELAYS = ("step_s", "wave_s", "tile_s", "launch_s", "split_s", "quantize_s")
 FEED_POWER = 0.75
 MOST_THROTTLE = 0.6
-"""The greatest that any fit found."""
+"""The largest throttle in any fit."""
 L2_BYTES_PER_CYCLE = 64
-"""From L2 into one SM (NVIDIA whitepapers, V100 to H100)."""
+"""L2 bandwidth into one SM (NVIDIA whitepapers, V100 to H100)."""
 
 
 HOST_WAIT = {"grace": 1.76}
-"""How much longer kernels that wait for the host take than with an x86 one: GB200 over B200 1.77, GB300 over B300 1.75
+"""Factor on kernels that wait for the host, relative to an x86 host: GB200 over B200 1.77, GB300 over B300 1.75
 (block-scaled GEMMs narrower than a block; data/measured/gemm_lowbit.parquet, vllm 0.24)."""
 
 
 WARP_FLOPS_PER_CYCLE = 2200.0
-"""SMs of fewer 16-bit FLOPs per cycle are of the kind whose warps feed their tensor cores."""
+"""In SMs with fewer 16-bit FLOPs per cycle, warps feed the tensor cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What the rules look at, of 16-bit GEMMs."""
+    """The device properties that the rules use, for 16-bit GEMMs."""
 
     clock_hz: float
     flops_per_cycle: float
-    """Of one SM, at the rate its generation's tensor cores have before a product line's limits."""
+    """Per SM, at the rate of its generation's tensor cores before product-line limits."""
     l2_over_hbm: float
     """L2's rate over memory's."""
     flops_per_joule: float
@@ -129,7 +129,7 @@ class Rates:
 
     @classmethod
     def of(cls, gpu: Gpu) -> Rates | None:
-        """None of devices without tensor cores in 16 bits."""
+        """The rates of a device; None without tensor cores in 16 bits."""
         peak = next((gpu.peak_flops_per_s[d] for d in (DType.BF16, DType.FP16) if d in gpu.peak_flops_per_s), None)
         if peak is None:
             return None
@@ -143,12 +143,12 @@ class Rates:
 
 
 def l2_bytes_per_s(gpu: Gpu) -> float:
-    """Most that L2 hands to all SMs together."""
+    """L2 bandwidth to all SMs together."""
     return L2_BYTES_PER_CYCLE * gpu.num_sms * gpu.boost_clock_hz
 
 
 REFERENCE = Rates(clock_hz=1.85e9, flops_per_cycle=4096.0, l2_over_hbm=10.0, flops_per_joule=1e12)
-"""The device, between all there are, that coefficients of no device in particular are written for."""
+"""The middle device for which the joint coefficients are written."""
 
 
 def rescaled(c: GemmCoefficients, before: Rates, after: Rates) -> GemmCoefficients:
@@ -169,8 +169,8 @@ def rescaled(c: GemmCoefficients, before: Rates, after: Rates) -> GemmCoefficien
 
 
 def quantized_on(c: GemmCoefficients, before: Gpu, after: Gpu) -> GemmCoefficients:
-    """``GemmCoefficients`` in which the kernel that narrows operands takes as long on as many SMs of a generation:
-    H100 and H200, which differ in memory alone, narrow as fast (7.2 bytes an element at 3.35 TB/s, 9.8 at 4.8)."""
+    """``GemmCoefficients`` with the same quantization speed for the same number of SMs within a generation: H100 and
+    H200, which differ only in memory, quantize equally fast (7.2 bytes an element at 3.35 TB/s, 9.8 at 4.8)."""
     pace = after.hbm_bytes_per_s / before.hbm_bytes_per_s * before.num_sms / after.num_sms
     return replace(c, quantize_pace=pace) if c.quantize_bytes else c
 
@@ -203,7 +203,7 @@ def experts_on(c: GroupedCoefficients, before: Rates, after: Rates) -> GroupedCo
 def between(
     found: Sequence[AttentionCoefficients], middle: Callable[[Sequence[float]], Floats]
 ) -> AttentionCoefficients:
-    """``AttentionCoefficients`` between several, each by itself: ``middle`` of its logarithms."""
+    """``AttentionCoefficients`` between several: for each coefficient the ``middle`` of its logarithms."""
     widths = sorted({dim for c in found for dim, _ in c.efficiency})
 
     def of(values: Sequence[float]) -> float:
@@ -221,17 +221,17 @@ def between(
 
 
 GENERAL_THROTTLE_S = 3e-4
-"""Compute time at which half of the clock that general cores lose under the power limit is gone: the tables' GEMMs
-follow each other, and those of a millisecond run at the limit's clock already (T4, P4, L4)."""
+"""Compute time at which general cores have lost half of the clock that the power limit takes: the tables' GEMMs run
+back to back, and those of a millisecond already run at the limit's clock (T4, P4, L4)."""
 
 
 def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCoefficients:
-    """``MemoryBoundCoefficients`` of the device ``before`` as those of ``after``.
+    """``MemoryBoundCoefficients`` of the device ``before``, converted to ``after``.
 
-    The plainest kernel (``hbm_share``) reaches the same share of any memory. What keeps another below it is work inside
-    SMs, which takes as many cycles per byte of one SM: 1/share = 1/plainest + bandwidth per SM and cycle / (bytes an SM
-    gets through in one). From A100's vLLM kernels it makes A40's RMS norm 0.57 of its memory (0.57 measured; 0.35 on
-    A100), layer norm 0.74 (0.72), rotary 0.63 (0.73), SwiGLU 0.68 (0.75).
+    The simplest kernel (``hbm_share``) reaches the same share on any memory. Others reach less because of work inside
+    SMs, which takes a fixed number of cycles per byte of one SM: 1/share = 1/simplest + bandwidth per SM and cycle /
+    (bytes an SM processes per cycle). From A100's vLLM kernels it predicts A40's RMS norm at 0.57 of its memory (0.57
+    measured; 0.35 on A100), layer norm 0.74 (0.72), rotary 0.63 (0.73), SwiGLU 0.68 (0.75).
     """
     harder = bytes_per_cycle(after) / bytes_per_cycle(before)
 
@@ -247,23 +247,23 @@ def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCo
 
 
 def bytes_per_cycle(gpu: Gpu) -> float:
-    """Of memory, for one SM in one of its cycles."""
+    """Memory bytes per SM and clock cycle."""
     return gpu.hbm_bytes_per_s / (gpu.num_sms * gpu.boost_clock_hz)
 
 
 def hosted(c: MemoryBoundCoefficients, by: MemoryBoundCoefficients) -> MemoryBoundCoefficients:
-    """``MemoryBoundCoefficients`` with what another table's host adds: launches are the server's and the framework's,
-    shares of memory the die's."""
+    """``MemoryBoundCoefficients`` with the host times of another table: launches depend on server and framework, shares
+    of memory bandwidth on the die."""
     starts = {row[0]: row[2] for row in by.host_kinds}
     waited = tuple((name, share, starts.get(name, start), sigma) for name, share, start, sigma in c.host_kinds)
     return replace(c, eager_launch_s=by.eager_launch_s, host_kinds=waited)
 
 
 def with_calls(c: MemoryBoundCoefficients, *, calls_are_own: bool) -> MemoryBoundCoefficients:
-    """``MemoryBoundCoefficients`` in which no kernel is faster where the host waits for it than alone.
+    """``MemoryBoundCoefficients`` in which no kernel is faster when the host waits for it than alone.
 
-    Where both tables know a kernel, the device's own one says its share. A kernel that only the other table knows has
-    its share there, without what the host adds.
+    If both tables have a kernel, the device's own one gives its share. A kernel that only the other table has keeps its
+    share there, without the host's time.
     """
     alone = {row[0]: row for row in c.kinds}
     plain = {name: (name, share, 0.0, sigma) for name, share, _, sigma in c.host_kinds}

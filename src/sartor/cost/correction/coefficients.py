@@ -64,19 +64,19 @@ class GemmCoefficients:
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
     quantize_pace: float = 1.0
-    """How much longer a byte of it takes, over what the device's memory says, where a relative's SMs set its pace."""
+    """Factor on the time per byte of that kernel, if the SMs of a relative set its speed instead of memory."""
     pack_tn: float = 0.0
-    """Traffic of copying the second operand into a kernel's blocks before the GEMM, per element of it, where the
-    layout is TN; 0 where kernels read operands as they lie. Libraries for hosts' cores copy."""
+    """Traffic of copying the second operand into a kernel's blocks before the GEMM, per element, in layout TN; 0 if
+    kernels read operands in place. CPU libraries copy."""
     pack_nn: float = 0.0
     """The same of NN and NT."""
     pack_nt: float = 0.0
-    """The same of the first operand of NT, which lies across its rows."""
+    """The same for the first operand of NT, which is not contiguous along its rows."""
     pack_columns: float = 0.0
     """Columns of the result that one copy of NT's first operand serves; wider ones copy it again. 0: one for all."""
     fresh_cost: float = 0.0
-    """Traffic of a result that the allocator hands out as fresh pages (over ``FRESH_BYTES`` on a host), per byte of it,
-    beyond its write."""
+    """Traffic of a result in newly allocated pages (over ``FRESH_BYTES`` on a host), per byte, in addition to its
+    write."""
     sub_block_s: float = 0.0
     """Least time of a block-scaled GEMM with k under one block (``SCALE_BLOCK``) or n under half of one, with an x86
     host: the fast kernels refuse it and what runs instead is bound by the host. Median of such rows."""
@@ -102,15 +102,15 @@ class GemmCoefficients:
     log_sigma_small: float = 0.35
     """The same of shorter ones."""
     batched_log_sigma: float = 0.25
-    """The same of batched GEMMs, at least; 0 where the fit saw as many of those. As it is: no table holds any (V100's
-    and MI250X's sweeps need 0.36 and 0.35, A100's 0.14: between them; lab/fit_gemm.py)."""
+    """The same for batched GEMMs, at least; 0 if the fit has enough of those. Default: no table has any (V100's and
+    MI250X's sweeps need 0.36 and 0.35, A100's 0.14: in between; lab/fit_gemm.py)."""
     penalty_log_sigma: float = 0.5
-    """Standard deviation of what misaligned operands cost, over ln of that cost: a judgement where it is assumed, 0.02
-    where sweeps show it."""
+    """Standard deviation of the cost of misaligned operands, relative to ln of that cost: an estimate if the cost is
+    assumed, 0.02 if sweeps measured it."""
     ragged_log_sigma: float = 0.0
-    """Standard deviation of ln(measured/predicted) that misaligned operands add whatever their assumed cost: where a
-    library's fast kernels refuse them and another's run; 0 where sweeps show that it does not happen, or
-    ``penalty_log_sigma`` covers it."""
+    """Standard deviation of ln(measured/predicted) that misaligned operands add in any case, if a library's fast
+    kernels reject them and another's run; 0 if sweeps show that this does not happen, or ``penalty_log_sigma`` covers
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +128,15 @@ class GroupedCoefficients:
     tile_s: float = 1.0e-6
     """Fill and epilogue of a 128 x 128 tile; others in proportion."""
     tail: float = 0.7
-    """Share of a started wave that is paid."""
+    """Share of a started wave that costs time."""
     hbm_share: float = 0.85
     overlap: float = 0.1
     """Share of the lesser of compute and memory time that is not hidden behind the greater."""
     masked: float = 0.3
-    """Part of the traffic of rows of other devices' experts that is paid where a kernel only masks them."""
+    """Share of the traffic for rows of other devices' experts that a masking kernel still causes."""
     dragged: float = 0.0
-    """Part of those rows that is computed all the same where their token has a row here: a kernel that is handed whole
-    tokens does all of each one's choices."""
+    """Share of those rows that is computed anyway if their token has a row here: a kernel that gets whole tokens
+    computes all choices of each."""
     launch_s: float = 1.0e-5
     """One GEMM's launch with its share of sorting tokens by expert."""
     log_sigma: float = 0.3
@@ -171,7 +171,7 @@ class AttentionCoefficients:
     """Query rows that one decode block takes together (heads of a group)."""
     decode_block_s: float = 1.5e-6
     decode_step_s: float = 1.0e-7
-    """Added per key tile up to 32: the walk before splitting over SMs sets in, and the merge after it."""
+    """Added per key tile up to 32: the serial steps before the split over SMs starts, and the merge after it."""
     decode_hbm_share: float = 0.8
     decode_overlap: float = 0.2
     decode_launch_s: float = 6.0e-6
@@ -183,11 +183,11 @@ class MemoryBoundCoefficients:
     """Streaming kernels; symbols and fit in docs/concepts/memory-bound.md."""
 
     hbm_share: float = 0.85
-    """Share of HBM bandwidth where ``kinds`` says nothing else."""
+    """Share of HBM bandwidth for kernels not in ``kinds``."""
     kinds: tuple[tuple[str, float, float, float], ...] = ()
-    """(kind or kernel, share of HBM bandwidth, s on top of a launch, log_sigma) of what was measured apart."""
+    """(kind or kernel, share of HBM bandwidth, s on top of a launch, log_sigma) of separately measured kernels."""
     host_kinds: tuple[tuple[str, float, float, float], ...] = ()
-    """The same where the host waits for each kernel: their start holds what it adds to the plainest kernel's call."""
+    """The same if the host waits for each kernel: the start includes what it adds to the simplest kernel's call."""
     l2_part: float = 0.5
     """Part of L2 that serves a kernel's first bytes."""
     l2_speedup: float = 2.0
@@ -228,7 +228,7 @@ class CollectiveCoefficients:
     whole_tree: bool = False
     """Small buffers are reduced whole along a tree where that is quicker than a ring: on a chip's own links."""
     over_pcie: bool = False
-    """Fitted on devices joined by PCIe alone."""
+    """Fitted on devices connected only by PCIe."""
     log_sigma: float = 0.3
 
 
@@ -251,4 +251,4 @@ Coefficients: TypeAlias = (
     | PowerCoefficients
 )
 AnyCoefficients = TypeVar("AnyCoefficients", bound=Coefficients)
-"""One family: a function that takes it gives it back."""
+"""One of these families (a function returns the one it gets)."""

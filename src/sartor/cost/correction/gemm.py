@@ -1,7 +1,7 @@
-"""What measurements add to the formula of a GEMM: one step after another, each where the data say something.
+"""Corrections from measurements on top of the GEMM formula: one step after another, each only if it has data.
 
-A step looks for what it needs in the calibration (a network fitted on these coefficients, rows up to which kernels
-stream, a wait for the host, a user's own rows) and leaves the record as it is where there is nothing.
+A step looks up its data in the calibration (a network fitted on these coefficients, rows up to which kernels stream, a
+wait for the host, a user's own rows) and leaves the rows unchanged if there are none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sartor.units import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmRows:
-    """GEMMs of one type on one device: flat arrays with what the formula, and every correction so far, say of them."""
+    """GEMMs of one type on one device: flat arrays with the results of the formula and of every correction so far."""
 
     gpu: Gpu
     dtype: DType
@@ -35,37 +35,37 @@ class GemmRows:
     coefficients: GemmCoefficients
     sizes: Problems
     terms: dict[str, Array]
-    """``time_s``; with details what it is made of and the tile it takes."""
+    """``time_s``; with details also its parts and the chosen tile."""
     log_sigma: Array
     formula_s: Array
     short: Mask
-    """Mostly launch."""
+    """Mostly launch time."""
     single: Mask
     """A linear layer's forward as tables of tensor cores time it: TN, batch 1, quantizing kernel included."""
     across: Mask
-    """The same in layout NN, batched or not: tables of general cores hold those as well."""
+    """The same in layout NN, batched or not, which tables of general cores also have."""
     quantized: Mask
-    """Operands arrive narrow."""
+    """Operands are already quantized."""
 
     @property
     def time_s(self) -> Array:
         return self.terms["time_s"]
 
     def with_terms(self, **terms: Any) -> GemmRows:
-        """The same with these terms in place of those that are kept."""
+        """The same with these terms in place of the existing ones of the same name."""
         return replace(self, terms=self.terms | {name: v for name, v in terms.items() if name in self.terms})
 
 
 def correct(rows: GemmRows) -> GemmRows:
-    """The formula's times and intervals moved by all that was learned, in this order."""
+    """The formula's times and intervals with all corrections, in this order."""
     for step in _STEPS:
         rows = step(rows)
     return rows
 
 
 def _by_network(rows: GemmRows) -> GemmRows:
-    """Times moved by the network that was fitted on these coefficients; the terms stay the formula's, ``residual`` says
-    by how much the time was moved. Where its tables hold nothing alike, the formula alone speaks."""
+    """Apply the network fitted on these coefficients; the terms stay the formula's, and ``residual`` is the factor.
+    Unlike its tables, the formula's time stays."""
     residual = applicable(rows.calibration, rows.coefficients)
     if residual is None:
         return rows
@@ -115,7 +115,7 @@ def _as_stream(rows: GemmRows) -> GemmRows:
 
 
 def _without_quantizing(rows: GemmRows) -> GemmRows:
-    """GEMMs whose operands arrive narrow are shorter by the share that the formula gives the quantizing kernel."""
+    """Shorten GEMMs with quantized operands by the formula's share for the quantizing kernel."""
     if not np.any(rows.quantized):
         return rows
     quantizing = quantizing_s(rows.sizes, rows.machine, rows.coefficients)
@@ -142,12 +142,12 @@ def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
 
 
 _FEW_ROWS = 32
-"""From so many rows on vLLM leaves FlashInfer's block-scaled kernel for DeepGEMM's (H200, 17 and 32 rows measured)."""
+"""From this many rows on vLLM runs DeepGEMM's block-scaled kernel, not FlashInfer's (H200, 17 and 32 rows measured)."""
 
 
 def _by_own_rows(rows: GemmRows) -> GemmRows:
-    """Times moved by what the user measured (docs/howto/calibrate.md), never under the roofline, with the interval that
-    held-out regions of those rows needed. The terms stay the formula's; ``own_rows`` is the factor."""
+    """Apply the factor from the user's measurements (docs/howto/calibrate.md), never below the roofline, with the
+    interval that held-out regions of those rows needed. The terms stay the formula's; ``own_rows`` is the factor."""
     own = rows.calibration.own_rows.get(rows.dtype)
     if own is None:
         return rows
@@ -161,7 +161,7 @@ def _by_own_rows(rows: GemmRows) -> GemmRows:
 
 
 def _in_long_runs(rows: GemmRows) -> GemmRows:
-    """The power limit's own uncertainty, where it is what slows a long run."""
+    """Add the uncertainty of the power limit if it slows a long run."""
     run = rows.machine.long_run
     if run is None or not run.limit_flops_per_s:
         return rows
@@ -169,8 +169,8 @@ def _in_long_runs(rows: GemmRows) -> GemmRows:
 
 
 def _beyond_the_tables(rows: GemmRows) -> GemmRows:
-    """Wider where the fit saw nothing alike: batches, misaligned operands, lengths outside what tables hold. Where that
-    is more than what the fit missed by, ``assumed`` says so."""
+    """Widen intervals outside the fitted range: batches, misaligned operands, lengths beyond the tables. ``assumed``
+    marks where this exceeds the fit's own error."""
     p, c = rows.sizes, rows.coefficients
     if rows.dtype in rows.calibration.own_rows:
         return rows
@@ -185,7 +185,7 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
 
 
 def _slowdown(rows: GemmRows) -> Array:
-    """ln of what misaligned operands make of the formula's time."""
+    """ln of the slowdown that misaligned operands cause in the formula's time."""
     found, where = np.zeros_like(rows.log_sigma), np.flatnonzero(rows.sizes.penalty > 1)
     if where.size:
         p = rows.sizes.part(where)
@@ -195,17 +195,17 @@ def _slowdown(rows: GemmRows) -> Array:
 
 
 def _beyond(length: Array, span: tuple[float, float]) -> Array:
-    """How far outside, as ln."""
+    """Distance outside the span, as ln."""
     excess: Array = np.maximum(np.maximum(span[0] / length, length / span[1]), 1.0)
     return np.log(excess) if np.any(excess > 1.0) else excess - 1.0
 
 
 _M, _NK = (1.0, 131072.0), (32.0, 262144.0)
-"""Lengths that tables of GEMMs hold (data/measured, data/measured_amd); beyond their 65,536 columns a vocabulary adds
-waves of the same tiles alone."""
+"""Lengths in tables of GEMMs (data/measured, data/measured_amd); beyond their 65,536 columns a vocabulary only adds
+waves of the same tiles."""
 
 _PER_E_FOLD = 0.2
-"""Standard deviation for every factor e outside: a judgement."""
+"""Standard deviation per factor of e outside: an estimate."""
 
 _STEPS = (
     _by_network,

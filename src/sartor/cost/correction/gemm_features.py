@@ -1,4 +1,4 @@
-"""What the network of a GEMM sees of it: numbers without units, on tensor cores and on general ones."""
+"""Features of a GEMM for its network: dimensionless numbers, for tensor cores and for general ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sartor.units import Array
 
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
          (192, 128), (256, 256))  # fmt: skip
-"""Output tiles through which a GEMM is seen, whatever the menu of its calibration."""
+"""Output tiles used for the features, independent of the calibration's menu."""
 
 
 def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
-    """What the network sees, (features, GEMMs). No part of it depends on the clock or on the formula's time."""
+    """The network's input, (features, GEMMs). No feature depends on the clock or on the formula's time."""
     m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
     log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
     wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
@@ -30,7 +30,7 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
 
 
 GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
-"""Output tiles of sgemm kernels, through which a GEMM on general cores is seen."""
+"""Output tiles of sgemm kernels, used for the features of GEMMs on general cores."""
 
 
 def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
@@ -59,7 +59,7 @@ def _ratios(
 def _tiled(
     tiles: tuple[tuple[int, int], ...], m: Weights, n: Weights, batch: object, log_area: Weights, machine: Machine
 ) -> tuple[Weights, Weights, Weights]:
-    """What the last wave leaves idle, what tiles pad and how many waves there are, by tile, all as ln."""
+    """Idle share of the last wave, tile padding and number of waves, for each tile, all as ln."""
     tm, tn = np.asarray(tiles, dtype=np.float32).T[:, :, None]
     grid = np.ceil(m / tm) * np.ceil(n / tn) * batch
     waves, log_grid = grid / np.float32(machine.num_sms), np.log(grid)
@@ -68,16 +68,16 @@ def _tiled(
 
 
 _GENERAL_EDGES = tuple(np.float32(q) for q in (2, 4, 8, 32, 128))
-"""Of all three lengths: tables of general cores hold sizes at random."""
+"""For all three lengths: tables of general cores have random sizes."""
 
 _EDGES = tuple(np.float32(q) for q in (8, 16, 32, 64, 128, 256))
-"""Of rows only: tables hold n and k in multiples of 256 alone (but for the smallest), so theirs can't be learned."""
+"""For rows only: tables have n and k in multiples of 256 (except the smallest), so theirs cannot be learned."""
 
 
 def table_length(length: Array) -> Array:
-    """``n`` or ``k`` rounded up to what tables hold: 32, 64, 128, then multiples of 256.
+    """``n`` or ``k`` rounded up to sizes in the tables: 32, 64, 128, then multiples of 256.
 
-    Between those the formula alone speaks: a factor learned from no measurement is noise a search would go after.
+    Sizes in between get no factor of their own: one without measurements would be noise that a search exploits.
     """
     step = np.select([length <= 32, length <= 64, length <= 128], [32.0, 64.0, 128.0], 256.0)
     rounded: Array = np.ceil(length / step) * step

@@ -32,7 +32,7 @@ SHORT = 5
 
 
 def correct_grouped(op: GroupedGemm, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
-    """The formula's cost moved by the network of the kernels that run; ``residual`` in its details is the factor."""
+    """The formula's cost with the network of its kernels applied; ``residual`` in its details is the factor."""
     if op.pass_ is not Pass.FORWARD or op.dtype.bytes != 2 or op.apart:
         return cost
     c, peak = calibration.grouped, peak_flops_per_s(gpu, op.dtype)
@@ -66,9 +66,9 @@ def grouped_columns(op: GroupedGemm, shape: tuple[int, ...]) -> dict[str, Array]
 
 
 def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, c: GroupedCoefficients, gpu: Gpu) -> Weights:
-    """What the network sees, (features, GEMMs): experts, tokens and their rows, how compute, traffic and launch
-    compare, rows over L2, tiles over SMs. Not n and k themselves: tables hold a dozen weight shapes, which a network
-    would learn by heart."""
+    """The network's input, (features, GEMMs): experts, tokens and their rows, ratios of compute, traffic and launch,
+    rows over L2, tiles over SMs. n and k themselves are left out: tables have a dozen weight shapes, which a network
+    would memorize."""
     groups, routed, n, k, skew, others, told, held = (block[name] for name in SIZES)
     tokens, experts = np.where(told > 0, told, routed + others), np.where(held > 0, held, groups)
     rows, masked = walked_rows(routed, others, told, c.dragged)
@@ -89,8 +89,8 @@ def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, c: Gro
 
 
 def walked_rows(rows: Ints, masked: Floats, tokens: Ints, dragged: float) -> tuple[Floats, Floats]:
-    """Rows computed and rows only masked: ``dragged`` of the choices that tokens with a row here made elsewhere are
-    computed too."""
+    """Rows computed and rows only masked: of the choices that tokens with a row here made elsewhere, the share
+    ``dragged`` is computed too."""
     if not dragged:
         return rows, masked
     every = np.asarray(rows, dtype=np.float64) + masked

@@ -1,13 +1,13 @@
-"""Networks that say how far measurements lay from the formula: a factor near 1 on a predicted time, as data.
+"""Residual networks: how far measurements are from the formula, as a factor near 1 on a predicted time, stored as data.
 
-One ``<key>.npz`` per fit in ``data/residual/`` and one ``residuals.json`` with what each was fitted on, how well it did
-on weights it had not seen, and the fingerprint of the coefficients it corrects. A residual belongs to those
-coefficients and no others: refit or replace them and it is not found. Written by lab/fit_residual.py.
+There is one ``<key>.npz`` per fit in ``data/residual/``, and one ``residuals.json`` with the data each was fitted on,
+its error on unseen weights, and the fingerprint of the coefficients it corrects. A residual belongs to exactly those
+coefficients: if they change, it is not found. Written by lab/fit_residual.py.
 
-A network sees a problem through numbers without units only (how compute, traffic and launch compare on this device,
-tiles over SMs, what tiles waste, operands over L2), so another device of the same die can borrow it. Outside what it
-was fitted on the factor fades to 1. Rows are evaluated in panels of one fixed size, padded, so that an entry of an
-array equals the scalar call to the last bit. What it gains, and where it was found to lose: docs/concepts/residual.md.
+The features of a network are dimensionless (ratios of compute, traffic and launch on this device, tiles over SMs, waste
+of tiles, operands over L2), so another device with the same die can borrow it. Outside its fitted range the factor
+fades to 1. Rows are evaluated in padded panels of one fixed size, so that an entry of an array equals the scalar call
+to the last bit. Gains and known losses: docs/concepts/residual.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PANEL = 32
 wait for each other by spinning, which on a busy machine made this a hundred times slower."""
 
 FADE = 1.0
-"""Standard deviations beyond the range fitted on at which nothing of the residual is left."""
+"""Standard deviations beyond the fitted range at which the residual has faded completely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +68,19 @@ class Residual:
     layers: tuple[tuple[Weights, Weights], ...]
     """(outputs, inputs) and (outputs, 1) per layer, ramps between them."""
     least: float
-    """ln(measured / formula) of the rows fitted on lay between this and ``most`` (all but 1 in 500)."""
+    """Range of ln(measured / formula) of the fitted rows, from this to ``most`` (all but 1 in 500)."""
     most: float
     formula_log_sigma: float
-    """The calibration's own ``log_sigma`` when this was fitted: what a borrower's widening is measured against."""
+    """The calibration's own ``log_sigma`` at the time of the fit, for comparison with a borrower's."""
     log_sigma: float
     """Standard deviation of ln(measured / predicted) on unseen weights, residual included; ``small`` of short ones."""
     log_sigma_small: float
     kin_log_sigma: float
-    """The same where a device of the same die borrows coefficients and residual."""
+    """The same for a device with the same die that borrows coefficients and residual."""
     kin_log_sigma_small: float
     any_log_sigma: float = 0.0
-    """Attention, where this is the network of the median: the standard deviation that holds 80% of all frameworks;
-    ``any_log_sigma_small`` of short ones."""
+    """For the network of attention's median: the standard deviation that covers 80% of all frameworks;
+    ``any_log_sigma_small`` for short kernels."""
     any_log_sigma_small: float = 0.0
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
@@ -106,9 +106,9 @@ def moved_by(
     log_sigma: Array,
     short: Mask,
 ) -> Corrected:
-    """Times moved by the residual, never under ``floor_s``; intervals as wide as it was found to miss by.
+    """Times with the residual applied, never below ``floor_s``, with the residual's own error as interval.
 
-    ``features`` turns a block of ``columns`` into what the network sees. Where the residual has faded, ``log_sigma``
+    ``features`` computes the network's input from a block of ``columns``. Where the residual has faded, ``log_sigma``
     is the formula's own. ``short`` marks problems that are mostly launch.
     """
     log_factor, trust = _evaluate(residual, columns, features)
@@ -129,7 +129,7 @@ def applicable(calibration: Calibration, coefficients: Fitted, part: str = "") -
 
 
 def without_residuals(calibration: Calibration) -> Calibration:
-    """The formula alone: what the laws of docs/concepts/gemm.md are stated for. Its times count as analytic."""
+    """The formula alone, to which the laws of docs/concepts/gemm.md apply. Its times count as analytic."""
     return replace(calibration, calibrated=frozenset(), relative="")
 
 
@@ -141,7 +141,7 @@ def sigmas(residual: Residual, gpu: Gpu) -> tuple[float, float]:
 
 
 def forward(residual: Residual, features: Weights) -> tuple[Weights, Weights]:
-    """ln(measured / formula) and how far to believe it (0..1), for (features, rows); rows in whole panels."""
+    """ln(measured / formula) and trust in it (0..1), for (features, rows); rows in whole panels."""
     z = (features - residual.mean) / residual.scale
     inside = np.clip(z, residual.low, residual.high)
     trust = np.clip(1 - np.abs(z - inside).max(axis=0) / np.float32(FADE), 0, 1)
@@ -176,10 +176,10 @@ def _filled(values: Array) -> Array:
 
 
 def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None:
-    """The residual fitted on exactly these coefficients, whoever borrows them; None where there is none.
+    """The residual fitted on exactly these coefficients, whichever device borrows them; None if there is none.
 
-    ``part`` names the kernel where coefficients serve several: ``context``, ``generation``, ``encoder``, and behind a
-    dot the framework where the network is of its kernels alone.
+    ``part`` is the kernel if coefficients serve several: ``context``, ``generation``, ``encoder``, followed by a dot
+    and the framework if the network is for that framework's kernels only.
     """
     key = _keys().get((fingerprint(coefficients), part))
     return _load(key) if key else None
@@ -191,7 +191,7 @@ def residual_records() -> Mapping[str, JsonMap]:
 
 
 def fingerprint(coefficients: Coefficients) -> str:
-    """Sixteen hex digits of the coefficients that are not defaults, less the interval's width: a borrower widens it."""
+    """Sixteen hex digits of the non-default coefficients, without interval widths, which a borrower changes."""
     return _fingerprint(coefficients)
 
 
@@ -203,7 +203,7 @@ def _fingerprint(coefficients: Coefficients) -> str:
 
 
 def _beside(name: str) -> bool:
-    """Widths of intervals, what concerns only GEMMs no residual is fitted on, and what a borrower's datasheet says."""
+    """Interval widths, coefficients of GEMMs without residual, and those from a borrower's datasheet."""
     return "log_sigma" in name or name.startswith(("sub_block", "half_block", "quantize_pace"))
 
 
@@ -246,7 +246,7 @@ def _load(key: str) -> Residual:
 
 
 def _times(record: JsonMap) -> float:
-    """What a borrower's interval has to be multiplied by so that it holds 80% on devices held out (``lent.toml``)."""
+    """Factor on a borrower's interval so that it covers 80% on held-out devices (``lent.toml``)."""
     judged = (table_of("lent.toml") or {}).get("die", {})
     key = f"residual.{record.get('part', '').partition('.')[0] or record.get('dtype')}"
     return float(judged.get(key, {}).get("times", 1.0))

@@ -1,7 +1,7 @@
-"""What a user's own measured GEMMs say beyond coefficients: a smooth factor on predicted times, as data.
+"""A smooth factor on predicted times from a user's own measured GEMMs, stored as data.
 
-A Gaussian process over (ln rows, ln n, ln k): ``ln factor = mean + sum of weight x closeness``, closeness falling from
-1 at a measured GEMM to 0 far from all of them (Matern 5/2; Rasmussen and Williams 2006, eq. 4.17), so that far
+A Gaussian process over (ln rows, ln n, ln k): ``ln factor = mean + sum of weight x closeness``, where closeness falls
+from 1 at a measured GEMM to 0 far from all of them (Matern 5/2; Rasmussen and Williams 2006, eq. 4.17), so that far
 away only the mean is left. Written by ``sartor calibrate``, applied by ``sartor.cost.correction.gemm``.
 """
 
@@ -20,11 +20,11 @@ FARTHEST = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRows:
-    """The factor of one dtype on one device, and how far off GEMMs still were that it had not seen."""
+    """The factor of one dtype on one device, and its error on unseen GEMMs."""
 
     mean: float
     length: float
-    """Distance in ln(size) over which the times of GEMMs are related."""
+    """Correlation length of GEMM times in ln(size)."""
     points: tuple[tuple[float, float, float], ...]
     """(ln of batch x m, ln n, ln k) of the measured GEMMs."""
     weights: tuple[float, ...]
@@ -32,7 +32,7 @@ class OwnRows:
     """Standard deviation of ln(measured / predicted) on regions held out; ``small`` of short GEMMs."""
     log_sigma_small: float
     residual: str = ""
-    """Fingerprint of the coefficients whose residual was in the times these rows were compared with; empty: none."""
+    """Fingerprint of the coefficients with the residual used when these rows were fitted; empty: none."""
 
     def log_factor(self, rows: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
         """ln of the factor for flat arrays of GEMMs; an entry equals the call with that entry alone."""
@@ -50,7 +50,7 @@ _BLOCK = 2048
 
 
 def closeness(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
-    """Matern 5/2 of every point of ``a`` with every one of ``b``."""
+    """Matern 5/2 kernel between every point of ``a`` and every point of ``b``."""
     squared: Floats = sum((a[:, None, i] - b[None, :, i]) ** 2 for i in range(a.shape[1]))
     d = np.sqrt(5.0 * squared) / length
     found: FloatArray = (1 + d + d * d / 3) * np.exp(-d)
@@ -58,7 +58,7 @@ def closeness(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
 
 
 def own_rows_of(values: JsonMap) -> OwnRows:
-    """From the tables of a file. Raises ``TypeError`` or ``ValueError`` where they are no such rows."""
+    """The record from a file's tables. Raises ``TypeError`` or ``ValueError`` if they are not valid."""
     points = tuple((float(a), float(b), float(c)) for a, b, c in values["points"])
     weights = tuple(float(each) for each in values["weights"])
     numbers = {name: float(values[name]) for name in ("mean", "length", "log_sigma", "log_sigma_small")}

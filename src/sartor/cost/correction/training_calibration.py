@@ -1,11 +1,11 @@
-"""Free constants of a training step as data: ``calibration/training.toml``, and a file of one's own in its format.
+"""Free constants of a training step as data: ``calibration/training.toml``, and a user's file in its format.
 
 A section gives constants by name to what it names: ``[default]``, ``[generation.hopper]``, ``[precision.fp8]``,
 ``[generation.hopper.fp8]``, ``[framework.megatron]``, ``[framework.megatron.hopper]``, ``[framework.megatron.fp8]``,
 ``[experts]`` (models that have some), ``[experts.megatron]``, ``[experts.hopper]``, ``[experts.fused]`` (where their
-layers are), ``[unseen]`` (devices of no generation that ``provenance.generations`` lists). Factors of all sections that
-apply multiply, of deviations (``_sigma``) the largest holds, of other constants the last named. What each means is
-``training.coefficients``' business; ``[provenance...]`` says what they were fitted on.
+layers are), ``[unseen]`` (generations that ``provenance.generations`` does not list). Of all sections that apply,
+factors are multiplied, the largest deviation (``_sigma``) and the last of other constants are used. Their meaning is in
+``training.coefficients``; ``[provenance...]`` lists the data they were fitted on.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ LARGEST_SIGMA = 3.0
 
 
 def read_training_table(path: str | Path) -> JsonMap:
-    """A table of one's own.
+    """A user's table.
 
-    ``InputError`` when it cannot be read, is of another kind (a calibration of operators, a GPU), or a constant is no
-    finite number above or at 0.
+    ``InputError`` when it cannot be read, is of another kind (a calibration of operators, a GPU), or a constant is not
+    a finite number of at least 0.
     """
     table = read_toml(Path(path), "calibration", "must be a TOML file of step constants")
     for section in table:

@@ -20,7 +20,7 @@ from sartor.operators import Attention, Pass
 from sartor.units import Floats, plain
 
 DECODE_ROWS = 8
-"""Up to so many new tokens per sequence the decode kernel runs (one, or a few when speculating)."""
+"""New tokens per sequence up to which the decode kernel runs (one, or a few with speculative decoding)."""
 
 TILE_KV = 128
 """Keys of one step of a block, in both kernels."""
@@ -61,12 +61,12 @@ def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> 
     blocks = op.batch * op.num_heads * tiles * 1.0
     reach = np.where(np.asarray(op.window) > 0, np.minimum(seq_kv, np.asarray(op.window) + c.tile_q), seq_kv)
     longest = np.ceil(reach / TILE_KV)
-    # Steps of a mean block: its share of the pairs, and half a tile more where the mask's edge cuts through.
+    # Steps of a mean block: its share of the pairs, plus half a tile at the mask's edge.
     mean = np.minimum(longest, op.pairs / (seq_q * TILE_KV) + (0.5 if op.causal else 0.0) + 0.5)
     step = _step_s(op, gpu, c, peak, c.tile_q)
     per_sm = blocks / gpu.num_sms
     compute = np.maximum(np.maximum(per_sm, 1.0) * mean, longest) * step + np.ceil(per_sm) * c.block_s
-    # Keys and values again for every wave that finds them gone from L2 are part of the step; here once each.
+    # Reading keys and values again after they left L2 is part of the step; here they count once each.
     memory = op.bytes_moved / (c.hbm_share * gpu.hbm_bytes_per_s)
     return compute, memory, c.launch_s, c.overlap
 
@@ -93,7 +93,7 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     """One tile of queries against one of keys: two GEMMs (five backward) at the head dimension's share of peak."""
     padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
     padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
-    # Latent attention's 192/128 has kernels of its own, as good as those of its value dimension.
+    # Latent attention's 192/128 has its own kernels, as efficient as those of its value dimension.
     share = np.interp(
         np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
     )

@@ -107,7 +107,7 @@ def _side_by_side(
 
 
 def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]], rows: GemmRows) -> Iterator[Cost]:
-    """Rows handed back to the GEMMs they are of, each in its own shape."""
+    """The rows split back into their GEMMs, each in its own shape."""
     fitted_here = f"gemm.{rows.dtype.value}" in rows.calibration.calibrated
     source, start = Source.CALIBRATED if fitted_here else Source.ANALYTIC, 0
     for gemm, shape in zip(gemms, shapes, strict=True):
@@ -119,8 +119,8 @@ def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]]
 
 
 def _swept(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
-    """A linear layer's fp16 GEMM where fp16 was fitted on GEMMs the host launched one by one, and bf16, which
-    runs at the same rates, on replayed ones."""
+    """Whether this is a linear layer's fp16 GEMM, with fp16 fitted on GEMMs that the host launched one by one and bf16
+    (same rates) on graph replays."""
     by_host = [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
     return gemm.dtype is DType.FP16 and gemm.layout is Layout.TN and by_host == ["host", None]
 
@@ -152,10 +152,10 @@ _BARE = (DType.FP8, DType.MXFP8, DType.INT8, DType.NVFP4, DType.MXFP4, DType.INT
 
 
 def _coefficients_of(kind: tuple[DType, bool], calibration: Calibration) -> GemmCoefficients:
-    """Of a type; without its quantizing kernel the device's 16-bit ones, at the narrow type's peak and bytes.
+    """Coefficients of a type; without its quantizing kernel the 16-bit ones, at the narrow type's peak and bytes.
 
-    Fits of narrow types take that kernel's traffic for the GEMM's own (docs/concepts/gemm.md, "Narrow types"). The
-    interval is that of other units, twice as wide.
+    Fits of narrow types include that kernel's traffic in the GEMM (docs/concepts/gemm.md, "Narrow types"). The interval
+    is that of other units, twice as wide.
     """
     dtype, bare = kind
     if not bare:
@@ -309,7 +309,7 @@ def _cost(flat: dict[str, FloatArray], sigma: FloatArray, shape: tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmAlternative:
-    """One way a library could run a GEMM, and what it would take; shares are 0..1."""
+    """One way a library could run a GEMM, and its predicted time; shares are 0..1."""
 
     tile_m: int
     tile_n: int

@@ -44,7 +44,7 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
 
 
 def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
-    """The formula's alone."""
+    """The cost from the formula, without residual."""
     c = _on_units_of(op.dtype, calibration)
     gemm = calibration.gemm.get(op.dtype)
     run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
@@ -64,8 +64,8 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
 
 
 def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
-    """Experts of fewer than 16 bits reach the share of their peak that the device's GEMMs of their type reach of theirs
-    over the 16-bit ones', and are as uncertain as ``narrow_sigma`` says."""
+    """For experts of fewer than 16 bits: the efficiency scaled by the ratio of plain GEMM efficiency in their type to
+    16 bits, with a standard deviation of at least ``narrow_sigma``."""
     c, own, wide = _kernels_of(dtype, calibration), calibration.gemm.get(dtype), calibration.gemm.get(DType.BF16)
     if dtype.bytes >= 2 or own is None or wide is None:
         return c
@@ -158,7 +158,7 @@ def least_load(skew: Floats) -> Floats:
 
 
 NOBODY_MEASURED = GroupedCoefficients().narrow_sigma
-"""Narrower is the interval of narrow experts only where a fit saw some."""
+"""Default of ``narrow_sigma``; a smaller value means that a fit had narrow experts."""
 
 
 def _source(dtype: DType, calibration: Calibration) -> Source:

@@ -44,7 +44,7 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
 def _from_the_host(
     op: MemoryBound, gpu: Gpu, calibration: Calibration, least_s: float, start_s: float, share: float, sigma: float
 ) -> Cost:
-    """A kernel that the host launches and waits for: nothing is faster than the call, and bytes follow a start."""
+    """A kernel that the host launches and waits for: at least the time of the call, else a start plus its bytes."""
     memory = np.asarray(op.bytes_moved, dtype=np.float64) / (share * gpu.hbm_bytes_per_s)
     time = np.maximum(least_s, start_s + memory) * op.kernels
     return Cost(

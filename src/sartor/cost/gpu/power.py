@@ -1,9 +1,9 @@
-"""Long runs under a power limit: how far the clock falls below what short runs see.
+"""Long runs under a power limit: how far the clock falls below that of short runs.
 
-The power that GEMMs draw grows with their rate of FLOPs and the fourth power of the clock, near enough: dynamic
-power goes with clock x voltage^2, and near the top of the range voltage rises a little faster than the clock. So work
-at a rate above the one at which the limit is met takes longer by the fourth root of their ratio, and below it as long
-as ever. Evidence and figures: docs/concepts/gemm.md, "Clock".
+The power that GEMMs draw grows approximately with their FLOP rate and the fourth power of the clock: dynamic power is
+proportional to clock x voltage^2, and near the top of the range voltage rises a little faster than the clock. So work
+at a rate above the limit's rate slows by the fourth root of the ratio, and work below it does not. Evidence and
+figures: docs/concepts/gemm.md, "Clock".
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class LongRun:
     """What a power limit does to kernels of one type on one device; one of the first two is 0."""
 
     limit_flops_per_s: float = 0.0
-    """Rate at which the limit is met by a kernel that runs alone."""
+    """FLOP rate at which a kernel running alone reaches the limit."""
     uniform: float = 0.0
-    """How much longer every kernel takes, where only that is known."""
+    """Factor on every kernel's time, if only that is known."""
     kept: float = 1.0
-    """Share of the slowdown that is kept."""
+    """Share of the slowdown that remains."""
 
 
 def long_run(gpu: Gpu, dtype: DType, power: PowerCoefficients, throttle: float, clock: Clock) -> LongRun | None:
@@ -42,7 +42,7 @@ def long_run(gpu: Gpu, dtype: DType, power: PowerCoefficients, throttle: float, 
 
 
 def lasting_s(time_s: Floats, flops: Floats, run: LongRun | None) -> Floats:
-    """``time_s`` of a short run as it is in a long one; never less."""
+    """The time in a long run of a kernel that takes ``time_s`` in a short one; never less."""
     if run is None:
         return time_s
     if run.uniform:
@@ -56,8 +56,8 @@ LONG_RUN_LOG_SIGMA = 0.08
 short ratios of power-metered tables lie inside (0.06 to 0.13 of five pairs on B200, GB200, H200; 2026-11-21)."""
 
 _NARROW = 2.0
-"""GEMMs of 8 and fewer bits over those of 16, per joule: their rate at the limit, B200 to GB300, H200 and RTX PRO
-6000 (longest GEMMs of data/measured/gemm_lowbit.parquet against their middle: fp8 1.3 to 2.4, nvfp4 1.6 to 2.4)."""
+"""FLOPs per joule at the limit of GEMMs with 8 or fewer bits relative to 16, B200 to GB300, H200 and RTX PRO 6000
+(longest GEMMs of data/measured/gemm_lowbit.parquet against their median: fp8 1.3 to 2.4, nvfp4 1.6 to 2.4)."""
 
 _OF_16_BITS = {
     DType.TF32: 0.5,
@@ -73,4 +73,4 @@ _OF_16_BITS = {
     DType.MXFP4: _NARROW,
     DType.INT4: _NARROW,
 }
-"""FLOPs per joule over those of 16-bit GEMMs, of types that run on tensor cores."""
+"""FLOPs per joule relative to 16-bit GEMMs, for types that run on tensor cores."""

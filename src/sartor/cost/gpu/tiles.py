@@ -63,15 +63,15 @@ class Machine:
     l2_bytes_per_s: float
     element_bytes: float
     first_bytes: float
-    """Of one element of the first operand, where it is wider than the second's."""
+    """Bytes per element of the first operand, if wider than the second's."""
     step_k: float
     """Elements of k that one main-loop step covers."""
     throttle_s: float
-    """Compute time at which half of the slowdown that short runs see has set in."""
+    """Compute time at which half of the slowdown of short runs is reached."""
     long_run: LongRun | None
-    """What the power limit does in long runs; None in short ones and where it is not known."""
+    """Effect of the power limit in long runs; None in short ones and if unknown."""
     quantize_bytes: float
-    """Traffic of quantizing one element of the first operand in a kernel of its own; 0 where there is none."""
+    """Traffic per element of the first operand of a separate quantizing kernel; 0 if there is none."""
 
 
 def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) -> dict[str, FloatArray]:
@@ -117,7 +117,7 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tiles:
-    """What both ways of dealing tiles share; columns of the menu against rows of GEMMs."""
+    """What whole and split tiles share; columns of the menu against rows of GEMMs."""
 
     tm: FloatArray
     tn: FloatArray
@@ -211,12 +211,12 @@ def _throttled(compute: FloatArray, p: Problems, machine: Machine, c: GemmCoeffi
 
 
 def _combine(compute: FloatArray, memory: FloatArray, overlap: float) -> FloatArray:
-    """The greater, and what of the lesser is not hidden behind it."""
+    """The larger of both, plus the part of the smaller that is not hidden."""
     return np.maximum(compute, memory) + overlap * np.minimum(compute, memory)
 
 
 def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
-    """First operand (less what is warm in L2), second operand, result."""
+    """Seconds of memory traffic: first operand (less what is in L2), second operand, result."""
     first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
     if machine.warm_weight_bytes == 0 and machine.near_out_bytes == 0:
         rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
@@ -229,7 +229,7 @@ def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray
 
 
 def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
-    """What comes before the GEMM: a kernel that narrows the first operand, where the dtype needs one, and copies
-    of operands into blocks, where the library makes them."""
+    """Seconds before the GEMM: a kernel that quantizes the first operand, if the dtype needs one, and copies of
+    operands into blocks, if the library makes them."""
     traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
     return c.quantize_s + traffic / machine.hbm_bytes_per_s

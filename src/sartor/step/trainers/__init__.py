@@ -1,4 +1,4 @@
-"""Trainers, one record each, and who a name or a published run means.
+"""Trainers, one record each, and which one a user's name or a published run refers to.
 
 A release is given after an @: ``nemo@26.06``, ``megatron@2021``, ``torchtitan@2025``.
 """
@@ -65,19 +65,19 @@ TRAINERS: Mapping[str, Trainer] = {
     "hai-llm": HAI_LLM,
     "lockstep": LOCKSTEP,
 }
-"""Those whose words are most specific first: the name in a table may hold words of several."""
+"""Most specific names first, since the software column of a table can match several."""
 
 DEFAULT = "megatron"
 
 
 def default_trainer(gpus: Sequence[Gpu]) -> str:
-    """Megatron-LM on GPUs; on accelerators of the template the runtime that design assumes."""
+    """Megatron-LM on GPUs; on template accelerators the lockstep runtime that their design assumes."""
     return "lockstep" if any(gpu.accelerator is not None for gpu in gpus) else DEFAULT
 
 
 def trainer_named(name: str, gpu: Gpu) -> Trainer:
-    """The trainer a user means on devices such as ``gpu``, as the launch files that sartor writes set it up.
-    ``InputError`` for a name nobody knows."""
+    """The trainer that a name refers to on devices such as ``gpu``, set up as in the launch files that sartor writes.
+    Raises ``InputError`` for an unknown name."""
     said, _, release = name.strip().lower().replace("_", "-").partition("@")
     word = next((key for key, each in TRAINERS.items() if said in each.aliases), said)
     if word not in TRAINERS:
@@ -87,8 +87,8 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
 
 
 def as_launched(trainer: Trainer) -> Trainer:
-    """With compiled kernels and gradients reduced in fp32, where sartor writes the launch files: these say so. One that
-    keeps gradients wider than it reduces them has no word for that."""
+    """The trainer with compiled kernels and fp32 gradient reduction, as set in the launch files that sartor writes;
+    gradients kept wider than they are reduced cannot be set there, so their type stays."""
     if not trainer.launchable:
         return trainer
     narrow = trainer.memory.grad_bytes > trainer.grad_dtype.bytes
@@ -96,19 +96,19 @@ def as_launched(trainer: Trainer) -> Trainer:
 
 
 def as_written(trainer: Trainer, name: str) -> Trainer:
-    """The trainer held to what the launch files of the one called ``name`` can say."""
+    """The trainer restricted to what launch files of the trainer ``name`` can express."""
     files = next(each for key, each in TRAINERS.items() if name in (key, *each.aliases))
     return replace(trainer, **files.in_files)
 
 
 def trainer_in_table(name: str) -> Trainer | None:
-    """The trainer that a published run's software is, or is of the kind of; None where no word tells."""
+    """The trainer that a published run's software belongs to; None if no known name matches."""
     said = name.lower()
     return next((each for each in TRAINERS.values() if any(word in said for word in each.words)), None)
 
 
 def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
-    """The trainer as of a release (``26.06``, ``2021``, any text that holds such) on a generation of devices."""
+    """The trainer as of a release (``26.06``, ``2021``, or text that contains one) on a generation of devices."""
     years = re.findall(r"\b(20\d\d)", release)[:1]
     containers = re.findall(r"\b(2\d)\.(\d\d)\b", release)[:1]
     versions = [*((int(year),) for year in years), *((int(a), int(b)) for a, b in containers)]

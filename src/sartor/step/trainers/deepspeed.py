@@ -1,10 +1,10 @@
 """Microsoft DeepSpeed: ZeRO in 16 bits, a pipeline that keeps its outputs, no interleaving.
 
 Its defaults are recalled: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements, the first one held
-twice (``contiguous_gradients``); ``stage3_max_live_parameters`` of 1e9. bf16 training sums gradients in fp32 beside the
-16-bit ones (BF16_Optimizer); fp16 training casts the shard's gradients and lays them end to end at the step, two fp32
-copies. Its pipeline engine keeps outputs as the roots of backward. ZeRO 3 gathers matrix by matrix, the largest of
-which is a third of a layer (4 h^2 of 12 h^2 where f = 4h).
+twice (``contiguous_gradients``); ``stage3_max_live_parameters`` of 1e9. bf16 training sums gradients in fp32 besides
+the 16-bit ones (BF16_Optimizer); fp16 training casts the shard's gradients and flattens them in the step: two fp32
+copies. Its pipeline engine keeps outputs as the roots of backward. ZeRO 3 gathers matrix by matrix; the largest is a
+third of a layer (4 h^2 of 12 h^2 if f = 4h).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEEPSPEED = Trainer(
     interleaves=False,
     optional_sequence_parallel=False,
     launchable=True,
-    in_files={  # the rest is said in the model's code
+    in_files={  # the rest is set in the model's code
         "pipelines": False,
         "contexts": False,
         "expert_parallel": False,

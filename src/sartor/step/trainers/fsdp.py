@@ -1,9 +1,9 @@
-"""PyTorch FSDP as Hugging Face accelerate, Lightning and others run it: fp32 shards, eager kernels.
+"""PyTorch FSDP as run by Hugging Face accelerate, Lightning and others: fp32 shards, eager kernels.
 
 Eager cross-entropy holds 16-bit logits, their log-softmax, and two fp32 gradients (recalled from
-torch.nn.functional.cross_entropy), over a split vocabulary two fp32 temporaries more
-(torch.distributed.tensor.parallel.loss); expandable segments leave little unused. Gradients are reduced in 16 bits
-(accelerate's set_mixed_precision; reduce_dtype is param_dtype unless said) and kept as fp32 shards.
+torch.nn.functional.cross_entropy); with a split vocabulary also two fp32 temporaries
+(torch.distributed.tensor.parallel.loss). Expandable segments leave little unused memory. Gradients are reduced in 16
+bits (accelerate's set_mixed_precision; reduce_dtype defaults to param_dtype) and kept as fp32 shards.
 """
 
 from __future__ import annotations

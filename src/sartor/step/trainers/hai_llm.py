@@ -1,9 +1,9 @@
-"""HAI-LLM, the trainer of DeepSeek-V3 (arXiv 2412.19437, sec. 3.2 and 3.3; recalled 2026-11-24): not published.
+"""HAI-LLM, the unpublished trainer of DeepSeek-V3 (arXiv 2412.19437, sec. 3.2 and 3.3; recalled 2026-11-24).
 
-A pipeline in both directions hides the exchange of experts, which its own kernels send to a node once; RMS norms, the
-up-projections of latent attention and the activation of experts are computed again in backward, and linear layers keep
-their inputs in FP8. Two things are not as published: DualPipe is priced as DualPipeV, which overlaps the same but holds
-one copy of the weights, not two; 16-bit moments of the optimizer are the plan's to say (``moments_dtype=bf16``).
+A bidirectional pipeline hides the experts' all-to-all; its own kernels send a token to each node only once. RMS norms,
+the up-projections of latent attention and the experts' activation are recomputed, and linear layers keep their inputs
+in FP8. Two differences from the paper: DualPipe is priced as DualPipeV, which overlaps the same but holds one copy of
+the weights, not two; 16-bit optimizer moments must be set in the plan (``moments_dtype=bf16``).
 """
 
 from __future__ import annotations

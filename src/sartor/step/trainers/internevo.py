@@ -1,4 +1,4 @@
-"""InternEvo: Megatron's kind of layers, whose ZeRO divides parameters by whole tensors."""
+"""InternEvo: layers like Megatron's; its ZeRO assigns whole tensors to ranks."""
 
 from __future__ import annotations
 

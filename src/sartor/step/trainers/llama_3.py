@@ -1,9 +1,9 @@
-"""The trainer of Llama 3 (The Llama 3 Herd of Models, arXiv 2407.21783, sec. 3.3.2): not published as software.
+"""The unpublished trainer of Llama 3 (The Llama 3 Herd of Models, arXiv 2407.21783, sec. 3.3.2).
 
-FSDP shards optimizer states and gradients, and does not gather parameters again after forward; gradients are summed
-and reduced in fp32; the pipeline interleaves chunks of one layer, embedding and head in chunks of their own; context
-parallelism gathers keys and values. Recalled from the paper, 2026-11-23. Two things the paper does not say are assumed:
-when a gradient is reduced (after each round of microbatches), and habits of memory (Megatron-LM's).
+FSDP shards optimizer states and gradients, and does not gather parameters again after forward; gradients are summed and
+reduced in fp32; the pipeline interleaves chunks of one layer, with embedding and head in their own chunks; context
+parallelism gathers keys and values. Recalled from the paper, 2026-11-23. Two things that the paper leaves open are
+assumed: when a gradient is reduced (after each round of microbatches), and memory habits (Megatron-LM's).
 """
 
 from __future__ import annotations

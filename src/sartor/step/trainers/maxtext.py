@@ -1,8 +1,8 @@
-"""MaxText and other JAX trainers, on TPUs and GPUs: XLA compiles the step as a whole.
+"""MaxText and other JAX trainers, on TPUs and GPUs: XLA compiles the whole step.
 
-Buffers are laid out ahead, nothing is left between them; fp32 logits and their gradient; matrices are gathered and
-their gradients scattered one by one. A gather and its product are decomposed into pieces that run beside each other
-(Wang et al. 2023, ASPLOS, "Overlap communication with dependent computation via decomposition").
+Buffers are planned ahead, without fragmentation; logits and their gradient are fp32; matrices are gathered and their
+gradients scattered one by one. A gather and its GEMM are split into pieces that overlap (Wang et al. 2023, ASPLOS,
+"Overlap communication with dependent computation via decomposition").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ByteDance's MegaScale on Megatron-LM: the collectives of tensor parallelism run in pieces beside their GEMMs.
+"""ByteDance's MegaScale on Megatron-LM: tensor-parallel collectives run in pieces beside their GEMMs.
 
 Jiang et al. 2024 (arXiv 2402.15627), sec. 3.2: all-gather and reduce-scatter of tensor and sequence parallelism are
-fused with the GEMMs next to them and cut into chunks. Its parallel blocks are the model's, LAMB the job's (sec. 3.1).
+fused with the GEMMs next to them and cut into chunks. Parallel blocks are set in the model, LAMB in the job (sec. 3.1).
 """
 
 from __future__ import annotations

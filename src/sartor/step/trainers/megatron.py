@@ -1,4 +1,4 @@
-"""Megatron-LM with Megatron-Core and Transformer Engine; its facts are the defaults of ``Trainer``.
+"""Megatron-LM with Megatron-Core and Transformer Engine: the defaults of ``Trainer``.
 
 Recalled from megatron/core/distributed/param_and_grad_buffer.py, tensor_parallel/cross_entropy.py and
 pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11).

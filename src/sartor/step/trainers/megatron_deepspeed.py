@@ -9,7 +9,7 @@ from sartor.model.trainer import Accumulation, Release, Trainer
 from sartor.step.trainers.deepspeed import HABITS
 
 CLONED = replace(HABITS, logit_bytes=10.0, kept_logit_bytes=8.0)
-"""Its loss clones the fp32 logits, which the pipeline holds as its output, and turns the clone into probabilities;
+"""Its loss clones the fp32 logits, which the pipeline keeps as its output, and turns the clone into probabilities;
 their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt_model.py; read 2026-11-25)."""
 
 MEGATRON_DEEPSPEED = Trainer(

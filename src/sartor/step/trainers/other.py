@@ -1,4 +1,4 @@
-"""A trainer nobody knows: of Megatron's kind, at the pace that trainers have on average."""
+"""An unknown trainer: assumed similar to Megatron, at the average speed of trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch as it comes (Hugging Face transformers, plain loops): eager, one gradient that autograd keeps."""
+"""Plain PyTorch (Hugging Face transformers, hand-written loops): eager, with the gradient that autograd accumulates."""
 
 from __future__ import annotations
 
