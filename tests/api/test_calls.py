@@ -44,7 +44,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an axis that no plan has": (
         lambda: api.plan("gpt2", **TRAIN, fix={"tensor": 2}),
-        "fix=tensor: is no axis of a plan",
+        "fix=tensor: is not an axis of a plan",
     ),
     "a clock of another name": (
         lambda: api.gemm(64, 64, 64, clock="max"),

@@ -34,7 +34,7 @@ def test_records_become_a_datasheet_and_the_datasheet_a_calibration(tmp_path: Pa
 
 
 def test_a_machine_without_products_or_streams_is_not_described() -> None:
-    with pytest.raises(InputError, match="a product and a large streaming kernel"):
+    with pytest.raises(InputError, match="at least one GEMM and one large streaming kernel"):
         machine_toml([], HOST, "2026-11-21")
 
 

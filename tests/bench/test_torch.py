@@ -101,7 +101,7 @@ def test_optimizer_and_experts_run_and_scans_are_said_to_lack_a_kernel(host: Any
     assert seconds(host, BenchCase(work=adam(1000))) > 0
     experts = GroupedGemm(name="e", groups=4, rows=32, n=16, k=8, dtype=DType.FP32)
     assert seconds(host, BenchCase(work=experts)) > 0
-    with pytest.raises(UnsupportedCase, match="no PyTorch kernel stands for it"):
+    with pytest.raises(UnsupportedCase, match="no PyTorch kernel does the same"):
         host.load(BenchCase(work=streamed("scan", 8, 8, 2.0, DType.FP32)))
 
 

@@ -134,7 +134,7 @@ def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path
     [
         ("schedule=zero_bubble", "no plan has schedule=zero_bubble: megatron has no such schedule"),
         ("recompute=selective", "selective recomputation saves nothing with flash attention"),
-        ("zero_stage=3,pp=4", "no plan has zero_stage=3, pp=4 together: ZeRO 2 and 3 do not go with a pipeline"),
+        ("zero_stage=3,pp=4", "no plan has zero_stage=3, pp=4 together: ZeRO 2 and 3 do not work with a pipeline"),
     ],
 )
 def test_values_that_leave_no_plan_are_said_with_the_reason(
@@ -148,8 +148,8 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--fix", "tpp=8"], "--fix=tpp: is no axis of a plan"),
-        (["--fix", "optimizer=muon"], "is no axis of a plan but the job's; nearest: --optimizer"),
+        (["--fix", "tpp=8"], "--fix=tpp: is not an axis of a plan"),
+        (["--fix", "optimizer=muon"], "is a setting of the job, not of the plan; nearest: --optimizer"),
         (["--fix", "rails=true"], "nearest: a tier of a cluster's file: rails = ..."),
         (["--fix", "tp"], "must read AXIS=VALUE"),
         (["--fix", "tp=2,tp=4"], "tp is already 2"),
@@ -157,7 +157,7 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
         (["--fix", "dp=8,microbatch_size=3"], "--global-batch-size=32: must be a multiple of dp=8 x microbatch_size=3"),
         (["--num-devices", "sixteen"], "--num-devices=sixteen: must be a whole number"),
         (["--num-devices", "0"], "--num-devices=0: must be an integer from 1"),
-        (["--num-devices", "509"], "--num-devices=509: no tp x pp x dp x cp of it suits"),
+        (["--num-devices", "509"], "--num-devices=509: no tp x pp x dp x cp split works"),
         (["--cluster", "dgx-h10"], "--cluster=dgx-h10: not in the catalogue"),
         (["--dtype", "fp7"], "--dtype=fp7: must be one of"),
         (["--framework", "megatrn"], "nearest: megatron"),
@@ -181,7 +181,7 @@ def test_what_cannot_be_used_is_one_sentence(
 def test_a_plan_that_contradicts_itself_names_the_one_change_that_mends_it(sartor: Call) -> None:
     asked = ("estimate", "llama-3-8b", "--gpu", "h100", "--num-devices", 64, "--global-batch-size", 256, "--json")
     said = sartor(*asked, "--pp", 4, "--zero-stage", 3).refusal()
-    assert "ZeRO 2 and 3 do not go with a pipeline; nearest: zero_stage=1 or pp=1" in said
+    assert "ZeRO 2 and 3 do not work with a pipeline; nearest: zero_stage=1 or pp=1" in said
     for change in (("--pp", 1, "--zero-stage", 3), ("--pp", 4, "--zero-stage", 1)):
         assert sartor(*asked, *change).code in (0, 3)
 

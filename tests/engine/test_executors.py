@@ -75,7 +75,7 @@ def test_workers_killed_on_the_way_are_replaced_and_the_answer_is_the_same(
 
 
 def test_workers_that_always_die_are_an_error_in_words() -> None:
-    with pytest.raises(InputError, match="die before they finish anything"):
+    with pytest.raises(InputError, match="died before finishing anything"):
         run_search(ASKED, SPACE, Submitting(name="local", start=partial(Deadly, 1)), None)
 
 

@@ -466,4 +466,4 @@ def test_offloaded_parameters_are_said_to_have_no_price(name: str, text: str, tm
     (tmp_path / name).write_text(text)
     reading = read_launch(tmp_path / name, num_devices=8)
     assert reading.plan.optimizer_offload
-    assert any("optimizer states alone have a price" in note for note in reading.assumptions)
+    assert any("only the offloading of optimizer states is priced" in note for note in reading.assumptions)

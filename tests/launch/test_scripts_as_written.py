@@ -151,9 +151,9 @@ if [[ -n $FP16 && $FP16 != no ]]; then PRECISION=--never; fi
     [
         ("pretrain_t5.py --num-layers 12", "encoder-decoder"),
         ("pretrain_bert.py --num-layers 12", "an encoder"),
-        ("pretrain_vlm.py --num-layers 12", "images or video"),
-        ("pretrain_vision_classify.py --num-layers 12", "images or video"),
-        ("pretrain_mamba.py --num-layers 12", "state space"),
+        ("pretrain_vlm.py --num-layers 12", "image or video input"),
+        ("pretrain_vision_classify.py --num-layers 12", "image or video input"),
+        ("pretrain_mamba.py --num-layers 12", "state-space layers"),
         ("pretrain_retro.py --num-layers 12", "RETRO"),
         ("tools/run_text_generation_server.py --num-layers 12", "serving a model"),
         ("examples/inference/gpt/gpt_dynamic_inference.py --num-layers 12", "serving a model"),

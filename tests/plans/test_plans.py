@@ -290,7 +290,7 @@ def test_whole_experts_may_lie_on_tensor_ranks_and_split_ones_may_not(splits: bo
 def test_devices_that_no_plan_can_use_name_their_neighbours() -> None:
     with pytest.raises(InputError) as error:
         search(job(8, 16), 17)
-    assert str(error.value).startswith("num_devices=17: no tp x pp x dp x cp of it suits")
+    assert str(error.value).startswith("num_devices=17: no tp x pp x dp x cp split works")
     assert error.value.nearest == "16 or 20"
 
 
@@ -370,7 +370,9 @@ def test_layers_held_to_be_recomputed_are() -> None:
     found = search_plans(job(), cluster(), 8, {"recompute_layers": 2, "pp": 2})
     assert found.best is not None
     assert all(int(each.plan.recompute) == Recompute.FULL and each.plan.recompute_layers == 2 for each in found.top)
-    with pytest.raises(InputError, match=r"recompute_layers=2: .*recompute=none has none of; nearest: recompute=full"):
+    with pytest.raises(
+        InputError, match=r"recompute_layers=2: .*recompute=none recomputes no whole layer; nearest: recompute=full"
+    ):
         search_plans(job(), cluster(), 8, {"recompute_layers": 2, "recompute": "none"})
     with pytest.raises(InputError, match=r"recompute_layers=9: must be at most the model's 8 layers"):
         search_plans(job(), cluster(), 8, {"recompute_layers": 9})

@@ -312,8 +312,8 @@ def test_the_experts_width_beside_the_dense_layers_is_no_contradiction() -> None
 
 def test_a_misspelt_field_is_named_beside_the_field_that_it_may_mean() -> None:
     reading = read_model({**{k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}, "num_key_value_head": 8})
-    said = "num_key_value_head is ignored: no published class has it; num_key_value_heads, which may be meant, "
-    assert said + "is not in the file" in reading.assumptions
+    said = "num_key_value_head is ignored: no published class has it; it may mean num_key_value_heads, "
+    assert said + "which is not in the file" in reading.assumptions
     assert not reading.exact
 
 

@@ -41,7 +41,7 @@ def changed(position: int, **fields: Any) -> tuple[OperatorRun, ...]:
         ((*GOOD, row("z", 0, 1, "single", (0,), ())), 7, "'z' is not an operator"),
         (changed(0, start=-1, end=3), 7, "before 0"),
         (changed(0, end=3), 7, "takes 3 in mode single, not 4"),
-        (changed(2, start=3, end=6), 6, "'b' starts at 3, before what it waits for ends at 4"),
+        (changed(2, start=3, end=6), 6, "'b' starts at 3, before its predecessors end at 4"),
         (changed(2, start=4, end=6, mode=Mode.INTRA_OP, vector_cores=(0, 1)), 6, "must run alone"),
         (changed(0, tensor_cores=(1,)), 7, "tensor core 1 serves"),
         (changed(0, tensor_cores=(0, 1)), 7, "it needs 1 of 2"),

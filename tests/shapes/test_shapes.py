@@ -210,8 +210,8 @@ def test_the_depth_stays_unless_it_is_freed() -> None:
         ("deepseek-v2-lite", "num_kv_heads", "follows from num_heads"),
         ("gpt2", "num_kv_heads", "a key/value head for every head"),
         ("falcon-7b", "num_kv_heads", "one key/value head"),
-        ("gpt3-2.7b", "num_experts", "no size of this model"),
-        ("gpt3-2.7b", "kv_lora_rank", "no size of this model"),
+        ("gpt3-2.7b", "num_experts", "not a size of this model"),
+        ("gpt3-2.7b", "kv_lora_rank", "not a size of this model"),
     ],
 )
 def test_a_field_that_cannot_change_is_not_freed(name: str, field: str, why: str) -> None:

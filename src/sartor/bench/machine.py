@@ -58,7 +58,7 @@ def machine_toml(rows: Sequence[Row], facts: DeviceFacts, date: str) -> str:
     """The datasheet as TOML text. Raises ``InputError`` if the rows have no GEMM or no stream."""
     peaks, bandwidth = best_rates(rows), best_bandwidth(rows)
     if not peaks or not bandwidth:
-        raise InputError("records", "as measured", "must hold a product and a large streaming kernel")
+        raise InputError("records", "as measured", "must include at least one GEMM and one large streaming kernel")
     cache = facts.l2_bytes if facts.backend != "cpu" else cache_bytes(rows) or MIB
     clocks = [float(row["clock_mhz"]) * MEGA for row in rows if row.get("clock_mhz") not in ("", None)]
     power = [float(row["power_w"]) for row in rows if row.get("power_w") not in ("", None)]

@@ -77,7 +77,7 @@ def look(device: Device) -> Scale:
         if (seconds := _time(device, BenchCase(work=work), quick)) is not None:
             rates[dtype] = float(work.flops) / seconds
     if DType.FP32 not in rates:
-        raise UnsupportedCase("not even a product in fp32 runs here")
+        raise UnsupportedCase("no fp32 GEMM runs on this device")
     if device.facts.backend == "cpu":
         rates = {d: rate for d, rate in rates.items() if d is DType.FP32 or rate > WORTH * rates[DType.FP32]}
     rows = 4096 if device.facts.backend == "cpu" else 65536

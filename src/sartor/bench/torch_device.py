@@ -58,7 +58,7 @@ def open_device(word: str, *, gpu: str = "", threads: int | None = None) -> Torc
     if kind not in DEVICES or (number and not number.isdigit()):
         raise InputError("device", word, "must be cuda, rocm or cpu, or cuda:N for one of several", "cpu")
     if kind == "cpu" and number:
-        raise InputError("device", word, "must be cpu alone; --threads says how many of its cores", "cpu")
+        raise InputError("device", word, "must be plain cpu; --threads sets the number of cores", "cpu")
     if kind == "cpu":
         return TorchDevice(torch, "cpu", _cpu_facts(torch, gpu, threads))
     _check_there(torch, word, kind, int(number or 0))

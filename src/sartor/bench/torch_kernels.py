@@ -110,7 +110,7 @@ def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = Fals
     word = op.kernel or op.kind.value
     build = _STREAMS.get(word) or _STREAMS.get(op.kind.value)
     if build is None:
-        raise UnsupportedCase(f"{word}: no PyTorch kernel stands for it")
+        raise UnsupportedCase(f"{word}: no PyTorch kernel does the same")
     moved = float(op.bytes_moved)
     if op.kind is MemoryBoundKind.OPTIMIZER:
         return _adam(int(op.rows) * int(op.cols), buffers, moved)

@@ -151,7 +151,7 @@ def design_question(
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
     if global_batch_size is None and not all(model.served for model in models):
-        raise InputError("global_batch_size", "not given", "must be said for training", "4096")
+        raise InputError("global_batch_size", "not given", "is required for training", "4096")
     budgets = Budgets(
         area_mm2=area_mm2,
         power_w=power_w,

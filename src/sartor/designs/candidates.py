@@ -160,8 +160,8 @@ def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str
         return ""
     least = int(all_["excess"].argmin())
     chip = taken(space.groups[all_["group"][least]], int(all_["place"][least]))
-    told = f"no one can build any of {all_['excess'].size} candidates; of the nearest: {'; '.join(faults(chip))}"
-    return f"{told} ({_in_words(space, all_, least)}); --no-plausibility prices them all the same"
+    told = f"none of the {all_['excess'].size} candidates can be built; the nearest one: {'; '.join(faults(chip))}"
+    return f"{told} ({_in_words(space, all_, least)}); --no-plausibility prices them anyway"
 
 
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:

@@ -45,7 +45,7 @@ def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointRes
         return ()
     chip = result.best.evaluation.point.accelerator
     exempt = AS_PUBLISHED if question.budgets.plausible else ""
-    told = [f"no one can build this chip: {fault}{exempt}" for fault in faults(chip)]
+    told = [f"this chip cannot be built: {fault}{exempt}" for fault in faults(chip)]
     return tuple(filter(None, [*told, too_hot(chip), *_at_ends(space, chip), _plateau(result.best, result.ranked)]))
 
 
@@ -67,7 +67,7 @@ def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]
     total = sum(int(np.sum(excess(group) > 1)) for group in space.groups)
     if total:
         kept = f"{total:,} of {space.num_kept:,} chips"
-        yield f"{kept} are left out because no one can build them (--no-plausibility prices them too)"
+        yield f"{kept} are left out because they cannot be built (--no-plausibility prices them too)"
 
 
 def refuses(question: DesignQuestion) -> bool:

@@ -39,11 +39,13 @@ def tightest_constraint(
             near = f"{LIMITS[model.phase]}={_rounded_up(1e3 * least_s)} is reached"
             return f"{_limit(model)}: {words} of {model.name} on any chip takes {1e3 * least_s:.4g} ms; {near}"
     if limited:
-        return f"{', '.join(map(_limit, limited))}: each is reached, but on no one chip within all budgets"
+        return (
+            f"{', '.join(map(_limit, limited))}: each can be reached, but no single chip within the budgets reaches all"
+        )
     limit = question.budgets.energy_j_per_token
     if limit is not None:
         return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
-    return f"num_devices={question.num_devices}: no point holds every model at once"
+    return f"num_devices={question.num_devices}: no chip has enough memory for every model"
 
 
 def _limit(model: DesignModel) -> str:

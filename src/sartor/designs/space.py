@@ -123,7 +123,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     for key in table:
         if key not in _AXES and key not in _CHOICES:
             near = difflib.get_close_matches(key, [*_AXES, *_CHOICES], n=2, cutoff=0.4)
-            raise InputError(key, table[key], "is no axis of a space", ", ".join(near or _REQUIRED))
+            raise InputError(key, table[key], "is not an axis of a space", ", ".join(near or _REQUIRED))
     for key in _REQUIRED:
         if key not in table:
             raise InputError(key, "missing", "the space must state it")

@@ -36,7 +36,7 @@ class DaskWorkers:
         try:
             yield from self.through.run(question, tasks, on_done, deadline)
         except KilledWorker:
-            must = "its workers die before they finish anything; is memory short there?"
+            must = "workers died before finishing anything (out of memory there?)"
             raise InputError("executor", self.name, must) from None
         except (CancelledError, CommClosedError, OSError, _cancelled()):
             must = "the scheduler went away; finished work is kept in the study, run again when it is back"

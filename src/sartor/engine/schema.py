@@ -92,7 +92,7 @@ def _left_out(path: Path, damaged: Mapping[str, Sequence[JsonDict]]) -> str:
     ]
     shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
     rows = "a damaged row is" if len(named) == 1 else f"{len(named)} damaged rows are"
-    return f"{path}: {rows} left out ({shown}); what they held is computed again where it is needed"
+    return f"{path}: {rows} left out ({shown}); their results are computed again when needed"
 
 
 def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:

@@ -235,7 +235,7 @@ class SearchStore:
         try:
             return from_text(text)
         except (KeyError, TypeError, ValueError) as slip:
-            must = f"holds what no study does ({type(slip).__name__}); take another file, or restore this one"
+            must = f"has invalid content ({type(slip).__name__}); take another file, or restore this one"
             raise InputError("study", str(self.store.path), must) from None
 
     def spent_s(self) -> float:

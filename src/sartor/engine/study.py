@@ -123,7 +123,7 @@ def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
     except (KeyError, TypeError, ValueError) as slip:
         if isinstance(slip, InputError):
             raise
-        raise InputError("study", str(path), f"holds what no study does ({type(slip).__name__})") from None
+        raise InputError("study", str(path), f"has invalid content ({type(slip).__name__})") from None
 
 
 def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord:

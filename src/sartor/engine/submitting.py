@@ -83,7 +83,7 @@ class Submitting:
         self.close()
         waiting.clear()
         if lives <= 0:
-            must = "its workers die before they finish anything; is memory short?"
+            must = "workers died before finishing anything (out of memory?)"
             raise InputError("executor", self.name, must, "serial")
 
     def close(self) -> None:

@@ -235,7 +235,7 @@ def _remat(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
     again = job.recompute_modules if plan.recompute is Recompute.SELECTIVE else frozenset()
     if not again >= _always(job.shape):
         need = "+".join(module.value for module in RecomputeModule if module in _always(job.shape) | again)
-        why = "always computes norms and activation functions again"
+        why = "always recomputes norms and activation functions"
         raise _refuse(
             "recompute", Recompute(int(plan.recompute)).word, why, f"recompute=selective,recompute_modules={need}"
         )

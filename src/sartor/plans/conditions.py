@@ -86,7 +86,7 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(reason=f"{job.trainer.name} has no pipeline", ok=lambda r: r["pp"] == 1)
     if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
         # megatron/core/transformer/transformer_config.py of 0.16.1
-        yield Condition(reason="layers offloaded whole go with no pipeline", ok=lambda r: r["pp"] == 1)
+        yield Condition(reason="whole-layer offloading does not work with a pipeline", ok=lambda r: r["pp"] == 1)
     yield Condition(
         reason="global_batch_size does not divide over dp", ok=lambda r: job.global_batch_size % r["dp"] == 0
     )
@@ -94,7 +94,7 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(reason=f"{job.trainer.name} has no context parallelism", ok=lambda r: r["cp"] == 1)
     if job.shape.mtp_layers and not job.trainer.spreads_mtp:
         yield Condition(
-            reason="multi-token prediction goes with no pipeline and no context parallelism",
+            reason="multi-token prediction does not work with pipeline or context parallelism",
             ok=lambda r: r["pp"] * r["cp"] == 1,
         )
     for field, degree_ok in _tensor_divisions(job):
@@ -280,7 +280,7 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
     # Gradients and parameters sharded between microbatches would have to be gathered for each microbatch.
     gathers = job.trainer.one_program  # MaxText does
     yield Condition(
-        reason="ZeRO 2 and 3 do not go with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1) | gathers
+        reason="ZeRO 2 and 3 do not work with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1) | gathers
     )
 
 
@@ -343,7 +343,7 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
             ),
         )
         yield Condition(
-            reason="a schedule in a V wants two chunks per device and two microbatches per stage",
+            reason="a V-shaped schedule needs two chunks per device and two microbatches per stage",
             ok=lambda r: (
                 (r["schedule"] < PipelineSchedule.ZERO_BUBBLE_V)
                 | ((r["virtual_stages"] == 2) & (num_microbatches(job, r) >= 2 * r["pp"]))
@@ -351,7 +351,7 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
     if least > 1:
         yield Condition(
-            reason=f"{job.trainer.name}'s zero_bubble wants {least} chunks per device",
+            reason=f"{job.trainer.name}'s zero_bubble needs {least} chunks per device",
             ok=lambda r: (r["schedule"] != PipelineSchedule.ZERO_BUBBLE) | (r["virtual_stages"] >= least),
         )
 
@@ -365,23 +365,24 @@ def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
     if job.trainer.always_again:
         words = " and ".join(module.value for module in job.trainer.always_again)
         yield Condition(
-            reason=f"{job.trainer.name} always computes {words} again", ok=lambda r: r["recompute"] != Recompute.NONE
+            reason=f"{job.trainer.name} always recomputes {words}", ok=lambda r: r["recompute"] != Recompute.NONE
         )
     if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules and not job.trainer.always_again:
         yield Condition(  # torchtitan's overlap has no checkpoints (PR 1721)
-            reason="DualPipeV with expert parallelism goes with no recomputation",
+            reason="DualPipeV with expert parallelism does not work with recomputation",
             ok=lambda r: (
                 (r["schedule"] != PipelineSchedule.DUAL_PIPE_V) | (r["ep"] == 1) | (r["recompute"] == Recompute.NONE)
             ),
         )
     if job.trainer.ep_overlap and not job.trainer.overlaps_recomputed:
         yield Condition(
-            reason="overlap of experts' exchange goes with no layer recomputed whole",
+            reason="overlap of the experts' exchange does not work with full recomputation",
             ok=lambda r: (r["recompute"] != Recompute.FULL) | (r["ep"] == 1) | (r["virtual_stages"] == 1),
         )
     if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
         yield Condition(
-            reason="layers offloaded whole go with no recomputation", ok=lambda r: r["recompute"] == Recompute.NONE
+            reason="whole-layer offloading does not work with recomputation",
+            ok=lambda r: r["recompute"] == Recompute.NONE,
         )
     if job.recomputes_nothing:
         yield Condition(

@@ -77,14 +77,14 @@ def _axis(name: str, option: str) -> str:
     if axis in FIXABLE:
         return axis
     if axis in OF_THE_JOB:
-        raise InputError(option, name, "is no axis of a plan but the job's", f"--{axis.replace('_', '-')}")
+        raise InputError(option, name, "is a setting of the job, not of the plan", f"--{axis.replace('_', '-')}")
     if axis in OF_A_CLUSTER:
         raise InputError(
-            option, name, "is no axis of a plan but a network's", f"a tier of a cluster's file: {axis} = ..."
+            option, name, "is a property of the network, not of the plan", f"a tier of a cluster's file: {axis} = ..."
         )
     known = (*FIXABLE, *SWITCHED)
     near = difflib.get_close_matches(axis, known, n=2, cutoff=0.5)
-    raise InputError(option, name, f"is no axis of a plan; there are {', '.join(known)}", " or ".join(near))
+    raise InputError(option, name, f"is not an axis of a plan; the axes are {', '.join(known)}", " or ".join(near))
 
 
 def _value(axis: str, value: Floats, option: str) -> int:
@@ -116,7 +116,7 @@ def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
         raise InputError("fix recompute_layers", some, f"must be at most the model's {layers} layers", str(layers))
     if values.get("recompute", Recompute.FULL) != Recompute.FULL:
         word = Recompute(values["recompute"]).word
-        must = f"counts layers recomputed whole, which recompute={word} has none of"
+        must = f"needs recompute=full; recompute={word} recomputes no whole layer"
         raise InputError("fix recompute_layers", some, must, "recompute=full")
     return {**values, "recompute": int(Recompute.FULL)}
 
@@ -156,7 +156,7 @@ def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) ->
     """The error if no structure is possible: the most common reason, and nearby usable numbers of devices."""
     reason = max(rejected, key=lambda each: rejected[each])
     near = [n for n in (_towards(job, num_devices, -1), _towards(job, num_devices, 1)) if n]
-    must = f"no tp x pp x dp x cp of it suits the model and global_batch_size={job.global_batch_size} ({reason})"
+    must = f"no tp x pp x dp x cp split works with the model and global_batch_size={job.global_batch_size} ({reason})"
     return InputError("num_devices", num_devices, must, " or ".join(map(str, near)))
 
 

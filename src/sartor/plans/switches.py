@@ -138,12 +138,13 @@ def _check_frozen(job: TrainingJob) -> None:
     if job.frozen_bits == 16:
         return
     if job.trains_weights:
-        raise InputError(
-            "fix frozen_bits", job.frozen_bits, "weights that are trained have 16 bits", "train_weights=off"
-        )
+        raise InputError("fix frozen_bits", job.frozen_bits, "trained weights must have 16 bits", "train_weights=off")
     if job.recipe.dtype.bytes != 2:
         raise InputError(
-            "fix frozen_bits", job.frozen_bits, "4-bit weights are made 16-bit for every product", "--dtype bf16"
+            "fix frozen_bits",
+            job.frozen_bits,
+            "4-bit weights are dequantized to 16 bits for every GEMM",
+            "--dtype bf16",
         )
 
 

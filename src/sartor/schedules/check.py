@@ -70,7 +70,7 @@ def _order(problem: ScheduleProblem, times: Iterable[OperatorRun]) -> Iterable[s
                 continue
             allowed = max((done[a] for a in preds[id_]), default=0)
             if id_ in row_of and row_of[id_].start < allowed:
-                yield f"operator {id_!r} starts at {row_of[id_].start}, before what it waits for ends at {allowed}"
+                yield f"operator {id_!r} starts at {row_of[id_].start}, before its predecessors end at {allowed}"
             done[id_] = row_of[id_].end if id_ in row_of else allowed
         if len(later) == len(pending):
             yield "the edges go in a circle"

@@ -30,7 +30,7 @@ FlashAttention-2 supports all of them too."""
 UNFUSED_HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
 """Multiples of 16 in published models; GEMMs take any."""
 
-RANK = "a latent's rank bounds what attention can express; --free {} searches it, and no study says at what cost"
+RANK = "a lower rank limits what attention can express; --free {} searches it, and no study says at what cost"
 KEPT = {
     "num_layers": "depth changes more than speed; --free num_layers searches it",
     "num_full_layers": "it is attention's reach, a matter of quality; --free num_full_layers searches it",
@@ -115,7 +115,7 @@ def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int
     fixed = {**_one_kind_of_heads(own), **structure}
     can = [name for name in EDITABLE if name in own and name not in fixed]
     for field in freed:
-        must = "is no size of this model" if field not in own else ""
+        must = "is not a size of this model" if field not in own else ""
         if field in fixed:
             must = f"is fixed: {fixed[field] or 'it follows from num_heads'}"
         if field in frozen:

@@ -103,7 +103,7 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -
     for name in constants:
         if name not in known:
             nearest = ", ".join(difflib.get_close_matches(name, known, 2))
-            raise InputError("training constants", name, "is no constant of a training step", nearest)
+            raise InputError("training constants", name, "is not a constant of a training step", nearest)
     return TrainingCoefficients(**constants)
 
 
@@ -117,12 +117,12 @@ def check_constants(table: JsonMap, path: str) -> None:
     for section, values in table.items():
         for part in values if section != "provenance" else ():
             if isinstance(values[part], Mapping) and part not in parts:
-                must = "is no trainer, generation or precision that constants can be of"
+                must = "must be a trainer, a generation or a precision"
                 raise InputError(f"{section}.{part}", path, must, ", ".join(difflib.get_close_matches(part, parts, 2)))
         for name in constant_names(values) if section != "provenance" else ():
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, 2) or known[:3]
-                raise InputError(f"{section}: {name}", path, "is no constant of a training step", ", ".join(nearest))
+                raise InputError(f"{section}: {name}", path, "is not a constant of a training step", ", ".join(nearest))
 
 
 def constant_names(values: object) -> Iterator[str]:

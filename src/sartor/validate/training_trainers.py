@@ -19,7 +19,7 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
     found = trainer_in_table(row.get("framework", ""))
     on_tpu = gpu.vendor.lower() == "google"
     trainer = found or (MAXTEXT if on_tpu else OTHER)
-    said = () if found else (f"trainer unknown: taken for one of {'JAX' if on_tpu else 'Megatron'}'s kind",)
+    said = () if found else (f"trainer unknown: assumed to behave like {'JAX' if on_tpu else 'Megatron'}",)
     if row.get("compile") == "1":
         trainer = replace(trainer, fused_kernels=True)
     if row.get("tp_overlap", "") in ("0", "1"):
