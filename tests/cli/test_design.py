@@ -374,7 +374,7 @@ def test_a_family_of_models_has_one_chip_and_a_shape_each(sartor: Call, small: l
     assert ran.body["gap"] <= 0.02
     assert joint["as_it_is"] <= best["objective"]
     assert joint["num_shapes"] > joint["distinct"] > 1
-    assert "asks about one model" in sartor(*small, "--model", other, "--shapes", "4").err
+    assert "takes one model" in sartor(*small, "--model", other, "--shapes", "4").err
 
 
 @pytest.mark.parametrize(

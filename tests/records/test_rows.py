@@ -162,7 +162,7 @@ def test_members_of_a_group_are_as_many_to_a_node_as_the_row_says() -> None:
     assert isinstance(op, Collective)
     np.testing.assert_array_equal(op.stride, [1, 8, 4, 1])
     (reason,) = reasons(words, {"n_gpus": 6, "gpus_per_node": 3}, load_gpu("a100"))
-    assert "in each node" in reason
+    assert "equally many of its devices" in reason
 
 
 def test_a_cluster_of_other_devices_than_the_row_is_refused() -> None:

@@ -27,7 +27,7 @@ def test_missing_columns_are_named_with_the_nearest_there_is(tmp_path: Path) -> 
 
 
 def test_foreign_columns_are_no_table(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="those of no table of measurements"):
+    with pytest.raises(InputError, match="no kind of table of measurements"):
         read_tables(write_csv(tmp_path / "x.csv", [{"name": "a", "price": 3}]))
 
 

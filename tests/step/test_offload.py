@@ -108,7 +108,7 @@ def test_what_a_trainer_cannot_offload_is_refused() -> None:
         launch_files("deepspeed", offloading(OffloadModule.CORE_ATTN), replace(PLAN, dims=ParallelDims(dp=8)), CLUSTER)
     with pytest.raises(InputError, match="without pipeline"):
         launch_files("megatron", offloading(OffloadModule.LAYER), STAGED, CLUSTER)
-    with pytest.raises(InputError, match="core_attn alone"):
+    with pytest.raises(InputError, match="core_attn with it"):
         launch_files("megatron", offloading(OffloadModule.ATTN_PROJ), PLAN, CLUSTER)
     with pytest.raises(InputError, match="has no such switch"):
         job_choices(replace(JOB, trainer=TORCHTITAN), CLUSTER.gpus, {"offload_modules": "core_attn"})
@@ -128,7 +128,7 @@ SCRIPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden
     ("words", "must"),
     [
         ("--fine-grained-activation-offloading", "must be of"),
-        ("--fine-grained-activation-offloading --offload-modules attn_proj", "core_attn alone"),
+        ("--fine-grained-activation-offloading --offload-modules attn_proj", "core_attn with it"),
         ("--fine-grained-activation-offloading --offload-modules nonsense", "must be of"),
         ("--fine-grained-activation-offloading --cpu-offloading-num-layers 4", "one of the two"),
         ("--cpu-offloading-num-layers 4 --recompute-activations", "no recomputation"),

@@ -462,7 +462,7 @@ def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str
     ]
 
 
-UNEVEN = "group spans nodes unevenly: each node must hold equally many of its devices, a divisor of the node's number"
+UNEVEN = "group spans nodes unevenly: all nodes must hold equally many of its devices, a divisor of a node's"
 
 
 def _uneven(n: object, per_node: Ints, cluster: Cluster) -> Any:
