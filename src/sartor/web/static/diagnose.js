@@ -1,4 +1,4 @@
-// The diagnose view: a log or trace of a real run, held against the prediction.
+// The diagnose view: a log or trace of a real run, compared with the prediction.
 
 import { card, h, put, s, sized, table } from "./dom.js";
 import { ask, Refused } from "./api.js";
