@@ -44,6 +44,8 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "conformance": ("page",),
 }
 """Default arguments of each script, in the order of a whole refit; the last four are about config.json."""
+IMPORTED = {"peers", "published"}
+"""Modules that scripts and notebook pages import."""
 
 
 def main(words: list[str]) -> int:
@@ -59,7 +61,7 @@ def main(words: list[str]) -> int:
 
 def check() -> int:
     """Load every script without running it, and print its purpose and whether it could run here."""
-    missing = {path.stem for path in LAB.glob("*.py")} - {*SCRIPTS, "run", "peers"}
+    missing = {path.stem for path in LAB.glob("*.py")} - {*SCRIPTS, "run", *IMPORTED}
     assert not missing, f"lab/run.py does not know {sorted(missing)}"
     sys.path.insert(0, str(LAB))
     failed = 0

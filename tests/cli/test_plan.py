@@ -183,7 +183,7 @@ def test_a_plan_that_contradicts_itself_names_the_one_change_that_mends_it(sarto
     said = sartor(*asked, "--pp", 4, "--zero-stage", 3).refusal()
     assert "ZeRO 2 and 3 do not work with a pipeline; nearest: zero_stage=1 or pp=1" in said
     for change in (("--pp", 1, "--zero-stage", 3), ("--pp", 4, "--zero-stage", 1)):
-        assert sartor(*asked, *change).code in (0, 3)
+        assert sartor(*asked, *change).body["totals"]["time_s"] > 0
 
 
 MIXED = """

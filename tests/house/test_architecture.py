@@ -6,10 +6,12 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
+LAB = SOURCE.parents[1] / "lab"
 
 FLOORS = {
     "ground": {"units", "errors", "operators", "pareto", "json_types", "bounded", "files", "interrupts"},
@@ -114,3 +116,9 @@ def test_a_question_reads_the_files_of_the_package_once() -> None:
     # The device and its cluster are found by a look into the catalogue, then read and checked like a user's own file.
     assert files > 0
     assert reads <= files + 2
+
+
+def test_make_lab_knows_every_script_of_the_lab() -> None:
+    lab = run_path(str(LAB / "run.py"))
+    found = {path.stem for path in LAB.glob("*.py")}
+    assert found == {*lab["SCRIPTS"], *lab["IMPORTED"], "run"}

@@ -31,8 +31,8 @@ AXES: dict[str, tuple[str, float]] = {
 
 
 AS_PUBLISHED = (
-    "; a space whose area is the published closed form is searched as published, which counts cores and buffers "
-    'alone (a space file with area_model = "die" leaves such chips out)'
+    "; the published area formula counts only cores and buffers, so such chips are searched too "
+    '(area_model = "die" in a space file leaves them out)'
 )
 """Why a chip that cannot be built may win."""
 PLATEAU = 0.01

@@ -1,10 +1,9 @@
-"""A schedule as a path: from nothing done to all done, over the sets of operators that may be done at one moment.
+"""A schedule as a path over *downsets*: sets of finished operators, closed under predecessors.
 
-A split operator runs alone, so before and after it nothing runs: what is done then is a *downset*, a set closed under
-predecessors. A schedule steps from one to the next either by one operator alone, or by a *stretch*: operators that run
-on one core each, whose time depends on which they are and on nothing else. The layers of models are narrow, and have a
-few thousand downsets; with lower bounds for the stretches' times the shortest path is a lower bound, with times that
-were reached it is a schedule.
+A split operator runs alone, so before and after it the finished operators form a downset. A schedule moves from one
+downset to the next either by one operator alone or by a *stretch*: operators on one core each, with a time that depends
+only on which operators they are. Layers of models are narrow and have a few thousand downsets. With lower bounds as
+the stretches' times, the shortest path is a lower bound; with reached times it is a schedule.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from sartor.schedules.split import OpBlock, bits
 from sartor.units import BoolArray, IntArray
 
 FAR = 1 << 60
-"""Longer than any schedule, so that two of them still fit in an integer."""
+"""Longer than any schedule; the sum of two still fits in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """Numbers of the downset before and after each [edges], in the order of the former."""
+    """Downset before and after each edge [edges], sorted by the former."""
 
     before: IntArray
     after: IntArray
@@ -32,7 +31,7 @@ class Edges:
         return Edges(before=self.before[kept], after=self.after[kept])
 
     def ahead(self, cost: IntArray, count: int) -> IntArray:
-        """The shortest way [downsets] from the first to each."""
+        """Length of the shortest path [downsets] from the first downset to each."""
         out, first = np.full(count, FAR), np.searchsorted(self.before, np.arange(count + 1)).tolist()
         out[0] = 0
         for k, (a, b) in enumerate(pairwise(first)):
@@ -41,7 +40,7 @@ class Edges:
         return np.asarray(np.minimum(out, FAR))
 
     def behind(self, cost: IntArray, count: int) -> IntArray:
-        """The shortest way [downsets] from each to the last."""
+        """Length of the shortest path [downsets] from each downset to the last."""
         order = np.argsort(self.after, kind="stable")
         before, cost = self.before[order], cost[order]
         out, first = np.full(count, FAR), np.searchsorted(self.after[order], np.arange(count + 1)).tolist()
@@ -53,14 +52,14 @@ class Edges:
 
 
 def together(one: Edges, other: Edges) -> tuple[Edges, IntArray]:
-    """All of them, and where each stands among both in turn."""
+    """Edges of both, and the index of each in their concatenation."""
     before, after = np.concatenate([one.before, other.before]), np.concatenate([one.after, other.after])
     order = np.argsort(before, kind="stable")
     return Edges(before=before[order], after=after[order]), order
 
 
 def downsets(block: OpBlock, most: int) -> list[int] | None:
-    """Masks of all downsets, smaller ones first; None if there are more than so many."""
+    """Masks of all downsets, smaller ones first; None if there are more than ``most``."""
     before, layer, found = block.before, {0}, [0]
     for _ in range(block.size):
         layer = {
@@ -79,13 +78,13 @@ class Lattice:
         self.block, self.masks = block, np.array(masks, dtype=np.uint64)
         self.has = (self.masks[:, None] >> np.arange(block.size, dtype=np.uint64) & np.uint64(1)).astype(bool)
         self.serial = self.has @ np.array(block.serial, dtype=np.int64)
-        """Time of all that is done, one operator after another."""
+        """Time of all finished operators, one after another."""
 
     def __len__(self) -> int:
         return len(self.masks)
 
     def steps(self) -> tuple[Edges, IntArray]:
-        """One operator alone, in its shorter mode, and its time."""
+        """Edges of one operator running alone, in its shorter mode, and their times."""
         number = {mask: k for k, mask in enumerate(self.masks.tolist())}
         found = [
             (k, number[mask | 1 << i], self.block.serial[i])
@@ -97,8 +96,8 @@ class Lattice:
         return Edges(before=before, after=after), cost
 
     def stretches(self, upper: int) -> tuple[Edges, IntArray]:
-        """From each downset to each larger one, and a lower bound of its time: work over cores. Without those that are
-        no shorter than their operators in turn, or on no way shorter than ``upper``."""
+        """Edges from each downset to each larger one with a lower bound of their time, work over cores; without those
+        that are no shorter than their operators one after another, or on no path shorter than ``upper``."""
         work = [(self.has @ np.array(users, dtype=np.int64), count) for users, count in _work(self.block)]
         fronts, found = np.full(len(self), FAR), list[tuple[IntArray, IntArray, IntArray]]()
         fronts[0] = 0
@@ -127,7 +126,7 @@ class Lattice:
 
 
 def _work(block: OpBlock) -> list[tuple[list[int], int]]:
-    """One-core time of each operator on either kind of core, and how many of these there are."""
+    """For each kind of core in use: one-core time of every operator, and the number of cores."""
     tensor = [time * kind.needs_tensor_core for time, kind in zip(block.latency, block.core_types, strict=True)]
     vector = [time * kind.needs_vector_core for time, kind in zip(block.latency, block.core_types, strict=True)]
     return [(users, count) for users, count in ((tensor, block.num_tc), (vector, block.num_vc)) if any(users)]

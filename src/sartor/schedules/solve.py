@@ -103,7 +103,7 @@ def _answers(
 
 
 def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
-    """CP-SAT; of a narrow block for a part of the time, and what is still open then goes the way over downsets."""
+    """CP-SAT; for a narrow block part of the time, and the rest for the shortest path over downsets."""
     begin, narrow = time.perf_counter(), stretches.narrow(block)
     known = cp_sat.solve_block(block, hint, lower_bound, (SHARE if narrow else 1) * limit_s)
     if not narrow or known.interrupted or not _open(block, known):

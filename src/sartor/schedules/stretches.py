@@ -1,12 +1,12 @@
-"""Exact schedules of narrow blocks: the shortest path over downsets, its stretches timed as far as they matter.
+"""Exact schedules of narrow blocks: the shortest path over downsets, refining only the stretches that matter.
 
-Every stretch starts with a lower bound (`downsets`). Round by round the ones on the shortest ways get a better bound
-and a schedule of their own: first by lists, then by CP-SAT, which is asked only for what would still help: a time below
-that of the operators in turn, and on a way shorter than the best schedule. A stretch is no shorter than one that it
-holds, so what is learned of one is learned of many. When no way is left that is shorter, the best schedule is proved.
+Every stretch starts with a lower bound (`downsets`). In each round the stretches on the shortest paths get a tighter
+bound and a schedule: first by list scheduling, then by CP-SAT, which searches only for times that would help: shorter
+than the operators one after another, and on a path shorter than the best schedule. A stretch takes at least as long as
+any stretch it contains, so one bound serves many. When no shorter path is left, the best schedule is proved.
 
-Backward layers with perfect splitting on 4 x 4 cores, which CP-SAT alone leaves 5 to 6% open after 20 s, are proved so
-in 3 to 10 s of processor time (Llama 7B, BERT), or left 2 to 3% open (GPT-3).
+Backward layers with perfect splitting on 4 x 4 cores, with a 20 s limit: BERT is proved, Llama 7B has a gap of 0.3%,
+GPT-3 3.3% (CP-SAT alone: 5 to 6%).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from sartor.units import IntArray
 
 MOST_OPERATORS = 62
 MOST_DOWNSETS = 8000
-"""Their pairs are looked at, twice as many need four times as long."""
+"""Time grows with its square: all pairs are compared."""
 AT_A_TIME = 32
-"""Stretches timed between two looks at the paths."""
+"""Stretches refined per round."""
 LOOKS = (0.02, 0.1, 0.5, 2.0)
-"""CP-SAT's units of work for a stretch when it comes up again and again; then four times as much each time."""
+"""CP-SAT's units of work the first times a stretch is refined; then four times as much each time."""
 
 
 def narrow(block: OpBlock) -> list[int] | None:
-    """The downsets of a block that has few, and whose operators share nothing; else None."""
+    """The downsets of the block; None if there are too many or the operators share memory or links."""
     few = block.size <= MOST_OPERATORS and not block.traffic
     return downsets(block, MOST_DOWNSETS) if few else None
 
 
 def improve(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
-    """``hint`` and ``lower_bound``, or better ones where the block is `narrow`."""
+    """A better schedule and bound than ``hint`` and ``lower_bound`` if the block is `narrow`, else these."""
     deadline, masks = time.perf_counter() + limit_s, narrow(block)
     if masks is None or limit_s <= 0:
         return BlockAnswer(timetable=hint, lower_bound=lower_bound)
@@ -52,8 +52,8 @@ def improve(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -
 
 
 class _Ways:
-    """The ways that may be shorter than the best schedule. ``masks``, ``least``, ``most`` and ``looks`` [stretches]:
-    the operators of each distinct one, between what its time lies, how often it was looked at."""
+    """Paths that may be shorter than the best schedule. Arrays [stretches]: ``masks`` of operators, ``least`` and
+    ``most`` time, ``looks``: how often each was refined."""
 
     def __init__(self, lattice: Lattice, hint: Timetable, lower_bound: int) -> None:
         self.lattice, self.block = lattice, lattice.block
@@ -73,7 +73,7 @@ class _Ways:
         return self.proved < self.upper
 
     def look(self, deadline: float) -> bool:
-        """Time the stretches on the shortest ways; whether there was one."""
+        """Refine the stretches on the shortest paths; False if none is left."""
         self._shortest()
         every, order = together(self.edges, self.steps)
         cost = np.concatenate([self.least[self.which], self.alone])[order]
@@ -88,7 +88,7 @@ class _Ways:
         np.maximum.at(longest, self.which, helps)
         np.minimum.at(shortest, self.which, rest + self.least[self.which])
         some = np.flatnonzero((shortest < FAR) & (self.least < self.most))
-        # One that was looked at in vain waits until others as near to the best schedule have been.
+        # A stretch that was refined in vain waits until others on equally short paths had their turn.
         wait = np.maximum(self.looks[some] - 1, 0) * max((self.upper - self.proved) // 8, 1)
         for s in some[np.argsort(shortest[some] + wait, kind="stable")][:AT_A_TIME].tolist():
             if self.least[s] <= longest[s] and time.perf_counter() < deadline and not asked():
@@ -96,7 +96,7 @@ class _Ways:
         return bool(len(some))
 
     def _shortest(self) -> None:
-        """Keep the schedule along the shortest way of times reached, if it is better."""
+        """Keep the schedule along the shortest path of reached times, if it is better."""
         every, order = together(self.edges, self.steps)
         cost = np.concatenate([self.most[self.which], self.alone])[order]
         ahead = every.ahead(cost, len(self.lattice))
@@ -104,7 +104,7 @@ class _Ways:
             self.best, self.upper = self._along(every, cost, ahead), int(ahead[-1])
 
     def _along(self, every: Edges, cost: IntArray, ahead: IntArray) -> Timetable:
-        """The schedule of a shortest way, from its end."""
+        """The schedule of a shortest path, built from its end."""
         starts, split, at = [0] * self.block.size, [False] * self.block.size, len(ahead) - 1
         while at:
             mine = np.flatnonzero(every.after == at)
@@ -118,7 +118,7 @@ class _Ways:
         return Timetable(starts=tuple(starts), split=tuple(split))
 
     def _time(self, s: int, longest: int) -> None:
-        """A better bound for a stretch, and for those that hold it; perhaps a schedule no longer than ``longest``."""
+        """A better bound for a stretch and for those that contain it, and a schedule within ``longest`` if found."""
         mask, looked = int(self.masks[s]), int(self.looks[s])
         block = stretch(self.block, mask)
         if looked:
@@ -150,7 +150,7 @@ def stretch(block: OpBlock, mask: int) -> OpBlock:
 
 
 def lower_bound(block: OpBlock) -> int:
-    """Of a stretch: paths, and the work between what must come before it and what must come after it."""
+    """Lower bound of a stretch: longest paths, and work per kind of core with the least time before and after."""
     heads, tails = _heads_and_tails(block)
     best = max(head + tail for head, tail in zip(heads, tails, strict=True))
     later = [tail - time for tail, time in zip(tails, block.latency, strict=True)]
@@ -164,7 +164,7 @@ def lower_bound(block: OpBlock) -> int:
 
 
 def _packed(times: list[int], count: int) -> int:
-    """Of ``times`` on so many cores: all work over cores; of the k N + 1 longest, some core has k + 1."""
+    """Lower bound of ``times`` on N cores: the mean load; and of the k N + 1 longest, some core has k + 1."""
     falling = sorted(times, reverse=True)
     rounds = range(ceil(len(times) / count))
     return max(-(-sum(times) // count), *(sum(falling[k * count - k : k * count + 1]) for k in rounds))
