@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +57,19 @@ def test_no_option_is_declared_twice(repo_dir: Path) -> None:
 def test_help_shows_an_example_for_every_command(name: str) -> None:
     assert f"Example: `sartor {name} " in (COMMANDS[name].help or "")
     assert all(each.help for each in COMMANDS[name].params if each.param_type_name == "option" and not each.hidden)
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("estimate llama-3-8b --gpu h100 --batch 4", "--microbatch-size"),
+        ("estimate llama-3-8b --gpu h100 --fp8", "--dtype"),
+        ("plan llama-3-8b --gpus 8", "--num-devices"),
+        ("serving llama-3-8b --gpu h100 --users 8", "--concurrency"),
+        ("gemm -m 4 -n 4 -k 4 --gpu h100", "M in its place, without a name"),
+        ("advise --model llama-3-8b --gpu h100", "MODEL in its place, without a name"),
+        ("design llama-3-8b", "--model"),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_by_ours(sartor: Callable[..., Any], words: str, nearest: str) -> None:
+    assert sartor(*words.split(), "--json").refusal().endswith(f"; nearest: {nearest}\n")

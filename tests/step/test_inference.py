@@ -94,6 +94,20 @@ def test_decode_answers_in_words_of_serving() -> None:
     assert body["headroom"] > 0.5
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "llama-3-70b"])
+def test_more_sequences_are_almost_free_below_the_knee_and_cost_time_above(model: str, dtype: str) -> None:
+    def gemms(sequences: int) -> float:
+        found = api.estimate(model, "h200", phase="decode", tp=4, dtype=dtype, microbatch_size=sequences)
+        pairs = zip(found.graph.operators, found.estimate.costs, strict=True)
+        return sum(float(t.time_s * op.count) for op, t in pairs if type(op).__name__ in ("Gemm", "GroupedGemm"))
+
+    knee = api.estimate(model, "h200", phase="decode", tp=4, dtype=dtype).serving.knee
+    assert 50 < knee < 1000  # experts and narrow products wait for weights too: one sequence is no knee
+    assert gemms(4 * knee) > 1.5**2 * gemms(knee)
+    assert gemms(knee // 2) < 1.5**2 * gemms(knee // 8)
+
+
 def test_two_devices_give_each_half_the_tokens() -> None:
     from sartor.report.contract import totals_body
 

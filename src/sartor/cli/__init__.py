@@ -250,20 +250,28 @@ def _comes_from(error: BaseException | None, kind: type[BaseException]) -> bool:
 
 
 OTHER_WORDS = {
-    "--gpu": "--cluster", "--gpus": "--num-devices", "--world-size": "--num-devices", "--precision": "--dtype",
-    "--recipe": "--dtype", "--batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
+    "--gpu": "--cluster", "--gpus": "--num-devices", "--world-size": "--num-devices", "--chips": "--num-devices",
+    "--nodes": "--num-devices", "--precision": "--dtype", "--recipe": "--dtype", "--quantization": "--dtype",
+    "--fp8": "--dtype", "--bf16": "--dtype", "--fp16": "--dtype", "--fp4": "--dtype", "--batch": "--microbatch-size",
+    "--batch-size": "--microbatch-size", "--micro-batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
+    "--rate": "--concurrency", "--users": "--concurrency",
 }  # fmt: skip
 """Options of other commands and tools, with ours of the same meaning but different spelling."""
 
 
 def _meant(error: Any, option: str) -> str:
     """The command's name for an unknown option: another option, or an axis of ``--fix``; empty if there is none."""
-    if not option or error.ctx is None:
+    if error.ctx is None:
         return ""
-    has = {word for param in error.ctx.command.params for word in param.opts}
-    axis = option.removeprefix("--").replace("-", "_")
+    params = error.ctx.command.params
+    has = {word for param in params for word in param.opts if word.startswith("-")}
+    if not option:
+        return "--model" if "--model" in has and "extra argument" in error.format_message() else ""
+    axis = option.lstrip("-").replace("-", "_")
     if "--fix" in has and axis in import_module("sartor.plans.fixed").FIXABLE:
         return f"--fix {axis}=VALUE"
+    if axis in {param.name for param in params if param.param_type_name == "argument"}:
+        return f"{axis.upper()} in its place, without a name"
     meant = OTHER_WORDS.get(option, "")
     return meant if meant in has else ""
 
@@ -272,7 +280,8 @@ def _from_usage(error: Any) -> InputError:
     """A parser error as one sentence."""
     field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None)
     if meant := _meant(error, str(getattr(error, "option_name", ""))):
-        return UsageError(field or "command line", f"No such option: {field}", meant)
+        unknown = f"No such option: {field}" if field else error.format_message().rstrip(".")
+        return UsageError(field or "command line", unknown, meant)
     possibilities = ", ".join(getattr(error, "possibilities", None) or ())
     message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]
     message = re.sub(r"'([^']{60})[^']{3,}'", r"'\1...'", message)

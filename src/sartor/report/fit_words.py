@@ -87,7 +87,9 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
     most = count_text(served.most_sequences, "sequence")
     words.append(f"KV cache {cache} per sequence, at most {most} of this length fit")
     if decodes and served.knee is not None:
-        words.append(f"GEMMs become compute-bound at {count_text(served.knee, 'sequence')} (the knee)")
+        words.append(
+            f"from {count_text(served.knee, 'sequence')} on, twice as many make GEMMs take at least 1.5x as long"
+        )
     return "; ".join(words)
 
 

@@ -214,17 +214,18 @@ def bandwidth_utilization(estimate: Estimate) -> float:
 def knee_sequences(
     workload: Workload, dims: ParallelDims, gpu: Gpu, calibration: Calibration | None = None
 ) -> int | None:
-    """The fewest sequences at which decoding's GEMMs become compute-bound instead of bound by reading weights: beyond
-    it, further sequences are no longer almost free. None if that is beyond 16,384 sequences."""
+    """The sequences from which on doubling them lengthens decoding's GEMMs by half or more; below, they wait for
+    weights, for experts not yet read, or for launches, and further sequences are almost free. None if that is beyond
+    16,384 sequences."""
     if workload.phase is not Phase.DECODE or workload.shape.traced is not None:
         return None
-    batch = np.unique(np.geomspace(1, 16384, 113).round().astype(np.int64))
+    batch = np.unique(np.geomspace(1, 32768, 121).round().astype(np.int64))
     graph = lower(replace(workload, microbatch_size=batch), dims)
     gemms = tuple(op for op in graph.operators if isinstance(op, (Gemm, GroupedGemm)))
     costs = price(OperatorGraph(operators=gemms), gpu, calibration).costs
-    compute, memory = (
-        sum((np.asarray(getattr(c, term)) * op.count for op, c in zip(gemms, costs, strict=True)), np.zeros(batch.size))
-        for term in ("compute_s", "memory_s")
-    )
-    bound = np.flatnonzero(compute >= memory)
-    return int(batch[bound[0]]) if bound.size else None
+    time = sum((np.asarray(c.time_s) * op.count for op, c in zip(gemms, costs, strict=True)), np.zeros(batch.size))
+    once = batch[batch <= batch[-1] // 2]
+    doubled = np.exp(np.interp(np.log(2 * once), np.log(batch), np.log(time)))
+    free = np.flatnonzero(doubled < 1.5 * time[: once.size])
+    knee = int(free[-1]) + 1 if free.size else 0
+    return int(once[knee]) if knee < once.size else None
