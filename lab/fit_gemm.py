@@ -476,7 +476,7 @@ def as_toml(job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], 
         f'source = "{job.source}"',
         f'note = "{job.note}"',
         f'date = "{datetime.date.today().isoformat()}"',
-        *(['launched = "host"'] if job.dtype is DType.FP16 and "fold" not in job.rows else []),
+        *(['launched = "host"', f"fewest_m = {fewest_m(job.rows)}"] if "set" in job.rows else []),
         f"rows = {len(job.rows)}",
     ]
     lines += [f"{part} = {{ {', '.join(f'{k} = {_number(v)}' for k, v in e.items())} }}" for part, e in errors.items()]
@@ -490,6 +490,12 @@ def as_toml(job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], 
     lines += [f"{name} = {_number(getattr(c, name))}" for name in names]
     lines += [f"log_sigma = {sigma[0]:.4f}", f"log_sigma_small = {sigma[1]:.4f}"]
     return "\n".join(lines) + "\n"
+
+
+def fewest_m(rows: pd.DataFrame) -> int:
+    """The fewest rows that a series of sweeps has: at least 20 single GEMMs."""
+    often = rows.m[rows.batch == 1].value_counts()
+    return int(often.index[often >= 20].min())
 
 
 def _number(value: Any) -> str:

@@ -21,6 +21,7 @@ TABLES = ROOT / "lab" / "tables"
 
 FAMILIES = {
     "GEMM bf16": ("gemm", "bfloat16", "GEMM", "bf16"),
+    "GEMM fp16": ("gemm", "float16", "GEMM", "fp16"),
     "GEMM fp32": ("gemm", "float32", "GEMM", "fp32"),
     "GEMM fp8": ("gemm", "fp8", "GEMM", "fp8"),
     "GEMM fp8, block scales": ("gemm", "fp8_block", "GEMM", "fp8_block"),
@@ -80,7 +81,7 @@ held to it (its width from one half of the weights held out, checked on the othe
 columns are over all measured shapes with the calibration that ships, which has seen most of them.
 
 {operators}
-Nothing was fitted to whole models or sustained rates. Per GPU: [calibrations.md](calibrations.md).
+Nothing was fitted to these fp16 shapes, whole models or sustained rates. Per GPU: [calibrations.md](calibrations.md).
 
 ### A GPU that nobody measured
 

@@ -19,7 +19,7 @@ from sartor.cost.correction.carrying import (
     within_power,
 )
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
-from sartor.cost.correction.network import fingerprint
+from sartor.cost.correction.network import fingerprint, without_residuals
 from sartor.cost.gpu.gemm import gemm_cost, roofline_s
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import gpu_names, load_gpu
@@ -102,16 +102,33 @@ def test_what_seventy_watts_take_from_general_cores_they_take_from_tensor_cores(
     assert load_calibration(load_gpu("v100_pcie_16gb")).gemm[DType.FP16].throttle == 0.0
 
 
-def test_short_fp16_products_of_a_linear_layer_are_those_of_bf16_where_the_host_launched_fp16_s() -> None:
+def test_fp16_gemms_that_no_sweep_holds_take_the_time_of_bf16_s_formula() -> None:
+    """The fp16 sweeps, launched by the host, have 2304 rows and more; bf16 tables, replayed, go from one row on."""
     known = load_calibration(A100)
-    few, many = (Gemm(name="p", m=m, n=4096, k=4096, dtype=DType.FP16) for m in (np.array([8, 64]), 8192))
-    bf16 = gemm_cost(replace(few, dtype=DType.BF16), A100, known)
-    assert np.array_equal(gemm_cost(few, A100, known).time_s, bf16.time_s)
-    assert gemm_cost(replace(few, m=64), A100, known).details["residual"] != 1.0
-    for own in (many, replace(few, layout=Layout.NN)):
-        assert np.all(
-            gemm_cost(own, A100, known).time_s != gemm_cost(replace(own, dtype=DType.BF16), A100, known).time_s
+    formula = without_residuals(known)
+    for m, n in ((np.array([8, 64, 1000, 1152]), 4096), (np.array([16, 512]), 57344), (4096, 256)):
+        few = Gemm(name="p", m=m, n=n, k=4096, dtype=DType.FP16)
+        found, bf16 = gemm_cost(few, A100, known), gemm_cost(replace(few, dtype=DType.BF16), A100, formula)
+        assert np.array_equal(found.time_s, bf16.time_s)
+        assert np.array_equal(found.memory_s, bf16.memory_s)
+
+
+def test_fp16_gemms_like_the_sweeps_keep_the_sweeps_time() -> None:
+    known = load_calibration(A100)
+    alone = replace(known, gemm={DType.FP16: known.gemm[DType.FP16]}, provenance={})
+    wide = Gemm(name="p", m=np.array([2304, 8192]), n=4096, k=4096, dtype=DType.FP16)
+    few = Gemm(name="p", m=64, n=4096, k=4096, dtype=DType.FP16)
+    for own in (wide, replace(few, layout=Layout.NN), replace(few, batch=64)):
+        assert np.array_equal(gemm_cost(own, A100, known).time_s, gemm_cost(own, A100, alone).time_s)
+
+
+def test_between_the_two_fits_of_one_rate_no_gemm_with_more_rows_is_faster() -> None:
+    m = np.arange(1024, 2561, 64)
+    for n, k in ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672), (8192, 1024)):
+        time_s = np.asarray(
+            gemm_cost(Gemm(name="p", m=m, n=n, k=k, dtype=DType.FP16), A100, load_calibration(A100)).time_s
         )
+        assert np.all(time_s >= 0.99 * np.maximum.accumulate(time_s)), (n, k)
 
 
 def test_another_die_s_launches_are_the_host_s_and_its_shares_the_lender_s() -> None:

@@ -22,13 +22,15 @@ from sartor.cost.correction.coefficients import (
     PowerCoefficients,
 )
 from sartor.cost.correction.gemm import GemmRows, correct
+from sartor.cost.correction.network import without_residuals
 from sartor.cost.cost import Cost, Source
+from sartor.cost.gpu.eager import SHORT, between, swept
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
 from sartor.cost.peaks import STAND_INS, peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
-from sartor.units import FloatArray, Floats, Ints, plain
+from sartor.units import FloatArray, Floats, Ints
 
 
 def gemm_costs(
@@ -52,11 +54,12 @@ def gemm_costs(
         rows = correct(_by_formula(same, problems, gpu, calibration, clock, details))
         found |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
     costs = [found[i] for i in range(len(gemms))]
-    swept = [i for i, gemm in enumerate(gemms) if _swept(gemm, calibration)]
-    alike = [replace(gemms[i], dtype=DType.BF16) for i in swept]
-    timed = gemm_costs(alike, gpu, calibration, clock=clock, details=details) if swept else []
-    for i, other in zip(swept, timed, strict=True):
-        costs[i] = _without_the_host(costs[i], other, _SHORT * calibration.gemm[DType.FP16].launch_s)
+    by_host = [i for i, gemm in enumerate(gemms) if swept(gemm, calibration)]
+    alike = [replace(gemms[i], dtype=DType.BF16) for i in by_host]
+    formula = without_residuals(calibration) if by_host else calibration
+    timed = gemm_costs(alike, gpu, formula, clock=clock, details=details) if by_host else []
+    for i, other in zip(by_host, timed, strict=True):
+        costs[i] = between(costs[i], other, gemms[i], calibration)
     return costs
 
 
@@ -75,7 +78,7 @@ def _by_formula(
     counts = [prod(shape) for _, shape in problems]
     sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
     terms = evaluate(sizes, machine, c, details)
-    short = terms["time_s"] < _SHORT * c.launch_s
+    short = terms["time_s"] < SHORT * c.launch_s
     forward = [isinstance(each, Gemm) and not each.accumulates and not each.quantized for each in gemms]
     layouts = [each.layout if plain else None for each, plain in zip(gemms, forward, strict=True)]
     return GemmRows(
@@ -116,30 +119,6 @@ def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]]
         terms = {key: values[start:stop] for key, values in rows.terms.items()}
         yield _cost(terms, rows.log_sigma[start:stop] * widen, shape, source)
         start = stop
-
-
-def _swept(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
-    """Whether this is a linear layer's fp16 GEMM, with fp16 fitted on GEMMs that the host launched one by one and bf16
-    (same rates) on graph replays."""
-    by_host = [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
-    return gemm.dtype is DType.FP16 and gemm.layout is Layout.TN and by_host == ["host", None]
-
-
-def _without_the_host(eager: Cost, replayed: Cost, short_s: float) -> Cost:
-    """``eager``, or ``replayed`` where a GEMM is so short that the host's launch is much of it and shorter so."""
-    sooner = (eager.time_s < short_s) & (replayed.time_s < eager.time_s)
-    if not np.any(sooner):
-        return eager
-
-    def either(before: Any, after: Any) -> Any:
-        return plain(np.where(sooner, after, before))
-
-    names = ("time_s", "compute_s", "memory_s", "overhead_s", "log_sigma")
-    values = {name: either(getattr(eager, name), getattr(replayed, name)) for name in names}
-    keys = dict.fromkeys((*eager.details, *replayed.details))
-    absent = {key: 0.0 if key == "assumed" else 1.0 for key in keys}
-    details = {key: either(eager.details.get(key, no), replayed.details.get(key, no)) for key, no in absent.items()}
-    return replace(eager, **values, details=details)
 
 
 def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool]:
@@ -294,9 +273,6 @@ def _alignment(length: object, bits: int) -> Any:
 GROUPED_SIGMA = 2.5
 """Grouped GEMMs over plain ones: kernels and routing differ by framework (data/measured/moe_bf16.parquet: with this
 formula plus a fixed 20 to 30 us and the permutation's traffic, medians of 6 to 20%)."""
-
-_SHORT = 8
-"""GEMMs shorter than so many launches have an interval of their own (lab/fit_gemm.py measures both)."""
 
 
 def _cost(flat: dict[str, FloatArray], sigma: FloatArray, shape: tuple[int, ...], source: Source) -> Cost:

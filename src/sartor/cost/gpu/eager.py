@@ -1,0 +1,64 @@
+"""fp16 GEMMs of linear layers on devices with an fp16 fit of eager sweeps and a bf16 fit of replayed tables.
+
+Both types run at the same rates. The sweeps' series have many rows each (``fewest_m``), and the host's launch is in
+all of them; the tables go from one row on, without it. So each fit prices what it has seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.cost import Cost
+from sartor.operators import DType, Gemm, GroupedGemm, Layout
+from sartor.units import Floats, plain
+
+SHORT = 8
+"""GEMMs shorter than so many launches have an interval of their own (lab/fit_gemm.py measures both)."""
+
+
+def swept(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
+    """Whether this is a linear layer's fp16 GEMM, with fp16 fitted on GEMMs that the host launched one by one and bf16
+    (same rates) on graph replays."""
+    by_host = [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
+    return gemm.dtype is DType.FP16 and gemm.layout is Layout.TN and by_host == ["host", None]
+
+
+def between(eager: Cost, replayed: Cost, gemm: Gemm | GroupedGemm, calibration: Calibration) -> Cost:
+    """``eager``, or ``replayed`` where the host's launch is much of a GEMM and ``replayed`` is shorter, and where the
+    sweeps hold no such GEMM: up to half of their fewest rows. From there to their fewest rows, one turns into the
+    other."""
+    short_s = SHORT * calibration.gemm[DType.FP16].launch_s
+    sooner = (eager.time_s < short_s) & (replayed.time_s < eager.time_s)
+    share = np.where(sooner, 1.0, _unseen(gemm, calibration))
+    if not np.any(share):
+        return eager
+    nearer = share > 0.5
+    time_s = (1.0 - share) * eager.time_s + share * replayed.time_s
+    moved = time_s / np.where(nearer, replayed.time_s, eager.time_s)
+
+    def either(before: Any, after: Any) -> Any:
+        return np.where(nearer, after, before)
+
+    names = ("compute_s", "memory_s", "overhead_s")
+    terms = {name: plain(either(getattr(eager, name), getattr(replayed, name)) * moved) for name in names}
+    keys = dict.fromkeys((*eager.details, *replayed.details))
+    absent = {key: 0.0 if key == "assumed" else 1.0 for key in keys}
+    details = {
+        key: plain(either(eager.details.get(key, no), replayed.details.get(key, no))) for key, no in absent.items()
+    }
+    sigma = (1.0 - share) * eager.log_sigma + share * replayed.log_sigma
+    return replace(eager, time_s=plain(time_s), log_sigma=plain(sigma), details=details, **terms)
+
+
+def _unseen(gemm: Gemm | GroupedGemm, calibration: Calibration) -> Floats:
+    """0 for GEMMs with as many rows as the sweeps have, 1 for half as many or fewer. Batched GEMMs, which the tables do
+    not hold, stay the sweeps'."""
+    least = float(calibration.provenance["gemm.fp16"].get("fewest_m", 1))
+    if isinstance(gemm, GroupedGemm):
+        return 0.0
+    few: Floats = np.where(np.asarray(gemm.batch) == 1, np.clip(2.0 - 2.0 * np.asarray(gemm.m) / least, 0.0, 1.0), 0.0)
+    return few
