@@ -81,7 +81,7 @@ def test_time_running_out_is_an_answer_with_a_gap_and_not_an_exception() -> None
 def test_a_solver_that_says_infeasible_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = HARD
     monkeypatch.setattr(stretches, "MOST_DOWNSETS", 0)  # a stretch that is short enough may well not exist
-    monkeypatch.setattr(cp_sat, "_run", lambda solver, model: (cp_sat._cp_model().INFEASIBLE, False))
+    monkeypatch.setattr(cp_sat, "_run", lambda solver, model: (cp_sat.cp_model().INFEASIBLE, False))
     found = solve(given)
     assert found.checked
     assert (found.makespan, found.lower_bound) == (solve(given, 0).makespan, solve(given, 0).lower_bound)

@@ -77,8 +77,8 @@ class Bounding:
     blunt: dict[int, Array] = field(default_factory=dict)
     """Mask [options] of such a candidate's options that still have their first bound."""
     schedules: dict[Any, dict[str, Interval]] = field(default_factory=dict)
-    given_up: float = 0.0
-    """Largest bound of a point with schedules that could not be proved in time."""
+    put_off: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Bounds of points with schedules that take long to prove; they are evaluated again when nothing else is open."""
     dropped: float = 0.0
     """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
     bounded: int = 0
@@ -119,7 +119,7 @@ class Bounding:
         if not len(self.order):
             return float("inf")
         rest = self.next_loose() if self.bounded else float(self.loose_joint.max())  # sorted after the first chunk
-        return max(self.top(), rest, self.given_up, self.dropped, self.value(), *self.in_flight.values())
+        return max(self.top(), rest, self.dropped, self.value(), *self.in_flight.values(), *self.put_off.values())
 
     def hopeless(self) -> bool:
         """Whether some model fits in no memory on any accelerator; checked once, if nothing in the first chunk fits."""

@@ -100,7 +100,7 @@ def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]
                 return
             if not state.early():
                 continue
-        elif not state.waiting():
+        elif not state.waiting() and not state.resume():
             return
         while sharper := state.next_blunt():
             state.sharpen(sharper, done([each.task for each in sharper]))

@@ -29,14 +29,19 @@ from sartor.designs.shape_axes import ShapeAxes
 from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
 from sartor.designs.shapes_proved import BestShape, JointShapes, undominated, with_shape
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.state import LONGEST_SCHEDULE_S
+from sartor.designs.state import LATER_TIME, MORE_TIME
 from sartor.interrupts import point
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array
 
 Told = Callable[[Progress], None] | None
-LIMITS_S = (SCHEDULE_LIMIT_S, LONGEST_SCHEDULE_S)
-"""Seconds for the schedules of a shape on a chip: at first, and for a second try if they were not proved."""
+TRIES = 2
+"""How often a shape is evaluated on a chip as long as others are open."""
+
+
+def _limit_s(tried: int) -> float:
+    """Seconds for the schedules of a shape on a chip, which was tried before without a proof."""
+    return SCHEDULE_LIMIT_S * (MORE_TIME * LATER_TIME ** (tried - 1) if tried else 1)
 
 
 def families(question: DesignQuestion) -> list[tuple[int, ...]]:
@@ -95,10 +100,15 @@ class _Known:
     def bound(self) -> float:
         return max(self.rate, float(self.most.max()))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether some shape may be better and may be evaluated (again)."""
-        return self.bound > self.rate * (1 + EQUAL) and self.tried[self.most.argmax()] < len(LIMITS_S)
+    def is_open(self, tries: int) -> bool:
+        """Whether some shape may be better and was evaluated less often than this."""
+        return bool(self.bound > self.rate * (1 + EQUAL) and self.tried[self.most.argmax()] < tries)
+
+    def slack(self, tries: int) -> float:
+        """The bound over the best rate; 0 if no shape is open."""
+        if not self.is_open(tries):
+            return 0.0
+        return self.bound / self.rate if self.rate else float("inf")
 
 
 Spot = tuple[int, int]
@@ -174,7 +184,10 @@ class _Family:
 
     def _late(self) -> bool:
         point()
-        return time.perf_counter() > self.deadline
+        return self._left_s() < 0
+
+    def _left_s(self) -> float:
+        return self.deadline - time.perf_counter()
 
     # Bounds
 
@@ -220,29 +233,37 @@ class _Family:
 
     def _best_of(self, spots: Sequence[Spot]) -> tuple[float, float, Spot | None]:
         """The best objective over ``spots``, its upper bound, and the best spot (None: the unchanged models)."""
-        value, closed, search = self.least, 0.0, len(spots) > 1
+        value, tries, search = self.least, TRIES, len(spots) > 1
         best: Spot | None = None
+        closed = list[tuple[float, Spot]]()
         for spot in self.known.keys() & spots:
             if (before := self._reached(spot)) > value:
                 value, best = before, spot
         heap = [(-self._bound_at(spot), spot) for spot in spots]
         heapq.heapify(heap)
-        while heap and -heap[0][0] > value * (1 + max(self.tolerance, EQUAL)) and not self._late():
+        while not self._late():
+            if _top(heap) <= self._enough(value):
+                if _top(closed) <= self._enough(value) or self._left_s() < _limit_s(tries):
+                    break
+                heap, closed, tries = sorted([*heap, *closed]), [], tries + 1
             bound, spot = heapq.heappop(heap)
             known = self._known(spot)
-            if not any(each.is_open for each in known):
-                closed = max(closed, -bound)
+            if not any(each.is_open(tries) for each in known):
+                heapq.heappush(closed, (bound, spot))
                 continue
-            self._price(spot, max(range(len(known)), key=lambda m: _slack(known[m])))
+            self._price(spot, max(range(len(known)), key=lambda m: known[m].slack(tries)))
             heapq.heappush(heap, (-self._bound_at(spot), spot))
             if (now := self._reached(spot)) > value:
                 value, best = now, spot
             if search:
-                self._report(value, max(value, closed, -heap[0][0]), len(heap))
+                self._report(value, max(value, _top(heap), _top(closed)), len(heap))
         if search:
-            enough = value * (1 + max(self.tolerance, EQUAL))
-            self.waiting = sum(-bound > enough for bound, _ in heap)
-        return value, max(value, closed, -heap[0][0] if heap else 0.0), best
+            self.waiting = sum(-bound > self._enough(value) for bound, _ in heap)
+        return value, max(value, _top(heap), _top(closed)), best
+
+    def _enough(self, value: float) -> float:
+        """Chips with a bound up to this need not be searched further."""
+        return value * (1 + max(self.tolerance, EQUAL))
 
     def _known(self, spot: Spot) -> list[_Known]:
         if spot not in self.known:
@@ -269,7 +290,7 @@ class _Family:
         store = member.stores.setdefault(s, ScheduleStore())
         options = point_on(member.asked[s], member.models[s], there.accelerator, there.hbm_bytes).options
         floor = (known.rate,) if len(member.numbers) == 1 else ()
-        limit_s = LIMITS_S[known.tried[s]]
+        limit_s = _limit_s(int(known.tried[s]))
         found = evaluate_point(
             member.asked[s], replace(there, options=options, floor=floor, schedule_limit_s=limit_s), store
         )
@@ -340,8 +361,6 @@ class _Family:
         return Evaluation(point=self._point(spot), outcomes=tuple(outcomes), bounds=rates)
 
 
-def _slack(known: _Known) -> float:
-    """A model's bound over its best rate; 0 if no shape is open."""
-    if not known.is_open:
-        return 0.0
-    return known.bound / known.rate if known.rate else float("inf")
+def _top(heap: Sequence[tuple[float, Spot]]) -> float:
+    """The largest bound in a heap; 0 if it is empty."""
+    return -heap[0][0] if heap else 0.0

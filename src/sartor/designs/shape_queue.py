@@ -16,7 +16,14 @@ from sartor.designs.point import Evaluation, Interval, Option, Point
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import Ranked
 from sartor.designs.shape_tasks import Row, SecondPairs, together
-from sartor.designs.state import LEAST_POINTS, LONGEST_SCHEDULE_S, MORE_TIME, MOST_POINTS
+from sartor.designs.state import (
+    LATER_TIME,
+    LEAST_POINTS,
+    LONGEST_SCHEDULE_S,
+    MORE_TIME,
+    MOST_POINTS,
+    next_limit_s,
+)
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
@@ -91,7 +98,8 @@ class ShapeQueue:
     """Pairs with second bounds being computed, in the order of the tasks."""
     sharp: set[int] = field(default_factory=set)
     """Pairs for which every row that may beat the incumbent has its second bound."""
-    given_up: float = 0.0
+    put_off: dict[Spot, tuple[float, float]] = field(default_factory=dict)
+    """Bound and last time limit of points with schedules that take long to prove."""
     dropped: float = 0.0
     """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
     known: bool = False
@@ -143,7 +151,8 @@ class ShapeQueue:
         """Upper bound on all pairs; inf before anything is known."""
         if not self.known:
             return float("inf")
-        return max(self.top(), self.next_first(), self.given_up, self.dropped, *self.in_flight.values(), self.value())
+        later = (bound for bound, _ in self.put_off.values())
+        return max(self.top(), self.next_first(), self.dropped, *self.in_flight.values(), *later, self.value())
 
     def early(self) -> bool:
         """Whether to evaluate the best waiting pair before bounding the rest, as in `designs.bounding`."""
@@ -309,7 +318,19 @@ class ShapeQueue:
         if ranked.bound <= max(self.enough(), ranked.objective * (1 + EQUAL)):
             self.dropped = max(self.dropped, min(ranked.bound, self.enough()))
         elif limit * MORE_TIME > LONGEST_SCHEDULE_S:
-            self.given_up = max(self.given_up, ranked.bound)
+            self.put_off[pair, h] = ranked.bound, limit
         else:
-            self.again[pair, h] = limit * MORE_TIME
-            heapq.heappush(self.heap, (-ranked.bound, pair, h))
+            self._again((pair, h), ranked.bound, limit * MORE_TIME)
+
+    def _again(self, spot: Spot, bound: float, limit_s: float) -> None:
+        self.again[spot] = limit_s
+        heapq.heappush(self.heap, (-bound, *spot))
+
+    def resume(self, left_s: float) -> bool:
+        """Queue the points that were put off and may still be better, with more time for their schedules; False if
+        there are none or no time is left."""
+        still = {spot: limit for spot, (bound, limit) in self.put_off.items() if bound > self.enough()}
+        least = next_limit_s(still.values(), left_s)
+        for spot in (spot for spot, limit in still.items() if limit == least):
+            self._again(spot, self.put_off.pop(spot)[0], still[spot] * LATER_TIME)
+        return least is not None

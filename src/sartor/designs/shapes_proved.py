@@ -211,7 +211,7 @@ class _Shapes:
                 queue.sharpen(self._done(queue.second_tasks()))
                 if not queue.early():
                     continue
-            elif queue.top() <= queue.enough():
+            elif queue.top() <= queue.enough() and not queue.resume(self.deadline - time.perf_counter()):
                 return
             while sharper := queue.blunt_tasks():
                 queue.sharpen(self._done(sharper))

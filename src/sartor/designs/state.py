@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -19,9 +21,17 @@ from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields
 LEAST_POINTS, MOST_POINTS = 4, 32
 """Accelerators in flight: few at first and more later, so that little work is wasted."""
 LONGEST_SCHEDULE_S = 4.0
-"""Longest time limit of a schedule; if it is still not proved, its gap stays."""
+"""Longest time limit of a schedule as long as other points are open."""
 MORE_TIME = 64.0
 """Factor on the time limit of schedules that were not proved at first; limits in between prove few more."""
+LATER_TIME = 8.0
+"""Factor on the time limit each time that nothing but schedules keeps the proof open."""
+
+
+def next_limit_s(limits: Collection[float], left_s: float) -> float | None:
+    """The least of the time limits that schedules had so far, if there is time for a larger one."""
+    least = min(limits, default=inf)
+    return least if least * LATER_TIME <= left_s and limits else None
 
 
 @dataclass
@@ -95,13 +105,25 @@ class SearchState(Bounding):
             self.heap = [each for each in self.heap if -each[0] > self.enough()]
             heapq.heapify(self.heap)
         if ranked.bound > max(self.enough(), ranked.objective * (1 + EQUAL)):
-            limit = point.schedule_limit_s * MORE_TIME
+            spot, limit = (point.index, h), point.schedule_limit_s * MORE_TIME
             if limit > LONGEST_SCHEDULE_S:
-                self.given_up = max(self.given_up, ranked.bound)
+                self.put_off[spot], self.limits[spot] = ranked.bound, point.schedule_limit_s
             else:
-                self.limits[point.index, h] = limit
-                self.again.add((point.index, h))
-                heapq.heappush(self.heap, (-ranked.bound, point.index, h))
+                self._again(spot, ranked.bound, limit)
+
+    def _again(self, spot: tuple[int, int], bound: float, limit_s: float) -> None:
+        self.limits[spot] = limit_s
+        self.again.add(spot)
+        heapq.heappush(self.heap, (-bound, *spot))
+
+    def resume(self) -> bool:
+        """Queue the points that were put off and may still be better, with more time for their schedules; False if
+        there are none or no time is left."""
+        still = {spot: self.limits[spot] for spot, bound in self.put_off.items() if bound > self.enough()}
+        least = next_limit_s(still.values(), self.time_limit_s - (time.perf_counter() - self.start))
+        for spot in (spot for spot, limit in still.items() if limit == least):
+            self._again(spot, self.put_off.pop(spot), self.limits[spot] * LATER_TIME)
+        return least is not None
 
     # Progress
 

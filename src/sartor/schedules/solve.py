@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
@@ -113,16 +115,18 @@ def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float)
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """A short CP-SAT run, the second clock, then all the allowed work (more with shared resources), each only if the
-    result is still open."""
-    looks = (min(work, cp_sat.ALONE_S), work) if work > cp_sat.ALONE_S else (work,)
-    for k, look in enumerate(looks):
+    """A short CP-SAT run, the second clock, the way over downsets, then all the allowed work (more with shared
+    resources), each only if the result is still open."""
+    rest = max(work, cp_sat.SHARED_S) if block.traffic else work if work > cp_sat.ALONE_S else 0.0
+    ways: list[Callable[[OpBlock, Timetable, int], BlockAnswer]] = [
+        partial(cp_sat.solve_block_by_work, limit_s=min(work, cp_sat.ALONE_S)),
+        second_clock.improve,
+        partial(stretches.improve, work_s=rest * SHARE),
+        partial(cp_sat.solve_block_by_work, limit_s=rest),
+    ]
+    for way in ways if rest else ways[:2]:
         if _open(block, answer) and not answer.interrupted:
-            answer = cp_sat.solve_block_by_work(block, answer.timetable, answer.lower_bound, look)
-        if _open(block, answer) and not answer.interrupted and not k:
-            answer = second_clock.improve(block, answer.timetable, answer.lower_bound)
-    if block.traffic and work < cp_sat.SHARED_S and _open(block, answer) and not answer.interrupted:
-        answer = cp_sat.solve_block_by_work(block, answer.timetable, answer.lower_bound, cp_sat.SHARED_S)
+            answer = way(block, answer.timetable, answer.lower_bound)
     return answer
 
 

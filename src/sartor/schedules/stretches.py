@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -31,6 +31,9 @@ AT_A_TIME = 32
 """Stretches refined per round."""
 LOOKS = (0.02, 0.1, 0.5, 2.0)
 """CP-SAT's units of work the first times a stretch is refined; then four times as much each time."""
+PAIR_S, EDGE_S, LISTS_S, SOLVER_S = 1e-7, 1e-6, 1e-3, 0.02
+"""Seconds that a limit on work counts: per pair of downsets, per edge and round, per stretch scheduled by lists, and
+per stretch given to CP-SAT beyond its units."""
 
 
 def narrow(block: OpBlock) -> list[int] | None:
@@ -39,15 +42,17 @@ def narrow(block: OpBlock) -> list[int] | None:
     return downsets(block, MOST_DOWNSETS) if few else None
 
 
-def improve(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
-    """A better schedule and bound than ``hint`` and ``lower_bound`` if the block is `narrow`, else these."""
+def improve(
+    block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float = inf, work_s: float = inf
+) -> BlockAnswer:
+    """A better schedule and bound than ``hint`` and ``lower_bound`` if the block is `narrow`, else these. ``work_s``
+    limits seconds of work, counted equally on every machine."""
     deadline, masks = time.perf_counter() + limit_s, narrow(block)
-    if masks is None or limit_s <= 0:
+    if masks is None or limit_s <= 0 or len(masks) ** 2 * PAIR_S > work_s:
         return BlockAnswer(timetable=hint, lower_bound=lower_bound)
-    ways = _Ways(Lattice(block, masks), hint, lower_bound)
-    while ways.open() and time.perf_counter() < deadline and not asked():
-        if not ways.look(deadline):
-            break
+    ways = _Ways(Lattice(block, masks), hint, lower_bound, deadline, work_s - len(masks) ** 2 * PAIR_S)
+    while ways.open() and not ways.late() and ways.look():
+        pass
     return BlockAnswer(timetable=ways.best, lower_bound=min(ways.proved, ways.upper), interrupted=asked())
 
 
@@ -55,8 +60,8 @@ class _Ways:
     """Paths that may be shorter than the best schedule. Arrays [stretches]: ``masks`` of operators, ``least`` and
     ``most`` time, ``looks``: how often each was refined."""
 
-    def __init__(self, lattice: Lattice, hint: Timetable, lower_bound: int) -> None:
-        self.lattice, self.block = lattice, lattice.block
+    def __init__(self, lattice: Lattice, hint: Timetable, lower_bound: int, deadline: float, work_s: float) -> None:
+        self.lattice, self.block, self.deadline, self.work_s = lattice, lattice.block, deadline, work_s
         self.best, self.upper, self.proved = hint, hint.makespan(self.block), lower_bound
         self.steps, self.alone = lattice.steps()
         self.edges, cost = lattice.stretches(self.upper)
@@ -72,8 +77,13 @@ class _Ways:
     def open(self) -> bool:
         return self.proved < self.upper
 
-    def look(self, deadline: float) -> bool:
+    def late(self) -> bool:
+        """Whether time or work is spent, or Ctrl-C was pressed."""
+        return self.work_s <= 0 or time.perf_counter() > self.deadline or asked()
+
+    def look(self) -> bool:
         """Refine the stretches on the shortest paths; False if none is left."""
+        self.work_s -= EDGE_S * len(self.edges.before)
         self._shortest()
         every, order = together(self.edges, self.steps)
         cost = np.concatenate([self.least[self.which], self.alone])[order]
@@ -91,7 +101,7 @@ class _Ways:
         # A stretch that was refined in vain waits until others on equally short paths had their turn.
         wait = np.maximum(self.looks[some] - 1, 0) * max((self.upper - self.proved) // 8, 1)
         for s in some[np.argsort(shortest[some] + wait, kind="stable")][:AT_A_TIME].tolist():
-            if self.least[s] <= longest[s] and time.perf_counter() < deadline and not asked():
+            if self.least[s] <= longest[s] and not self.late():
                 self._time(s, int(longest[s]))
         return bool(len(some))
 
@@ -123,8 +133,11 @@ class _Ways:
         block = stretch(self.block, mask)
         if looked:
             work = LOOKS[min(looked, len(LOOKS)) - 1] * 4 ** max(looked - len(LOOKS), 0)
-            least, table = cp_sat.solve_stretch(block, self.tables[mask], int(self.least[s]), longest, work)
+            work = min(work, self.work_s * cp_sat.WORK_PER_S)
+            least, table, spent = cp_sat.solve_stretch(block, self.tables[mask], int(self.least[s]), longest, work)
+            self.work_s -= SOLVER_S + spent / cp_sat.WORK_PER_S
         else:
+            self.work_s -= LISTS_S
             least, table = lower_bound(block), min(greedy.by_lists(block), key=lambda each: each.makespan(block))
         wider = (self.masks & self.masks[s]) == self.masks[s]
         self.least = np.maximum(self.least, np.where(wider, least, 0))
