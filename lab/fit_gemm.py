@@ -113,17 +113,34 @@ class Job:
 def main(shared: Path, wanted: list[str]) -> None:
     for name in wanted or DEFAULT:
         gpu, dtype = name.rsplit(".", 1)
-        job = _job(shared, gpu, DType(dtype))
-        trial, unseen_s, held = judged(job)
-        final, tiles = fit(job, 40 if job.penalties else 25, trial)
-        everywhere = np.ones(len(job.rows), dtype=bool)
-        errors = {
-            "held_out": score(job, unseen_s, held),
-            "all": score(job, predictor(job, job.rows)(final), everywhere),
-        }
-        path = OUT / f"{name}.toml"
-        path.write_text(as_toml(job, final, errors, sigmas(job, unseen_s, held, trial.launch_s)), encoding="utf-8")
-        print(name, {key: round(value, 4) for key, value in errors["held_out"].items()}, len(tiles), flush=True)
+        parts = by_storage(_job(shared, gpu, DType(dtype)))
+        text = HEAD + "\n".join(fitted(name, section, job) for section, job in parts.items())
+        (OUT / f"{name}.toml").write_text(text, encoding="utf-8")
+
+
+def by_storage(job: Job) -> dict[str, Job]:
+    """GEMMs whose weights lie in tiles by themselves, where both kinds have rows enough."""
+    tiled = (job.rows.layout == Layout.TILED.value).to_numpy()
+    if min(tiled.sum(), (~tiled).sum()) < EACH:
+        return {"gemm": job}
+    return {name: replace(job, rows=job.rows[of]) for name, of in (("gemm", ~tiled), ("tiled", tiled))}
+
+
+EACH = 500
+"""Least rows of weights stored in tiles, and of others, for fits of their own."""
+
+
+def fitted(name: str, section: str, job: Job) -> str:
+    """A section of a device's file: coefficients fitted on all rows, with the errors on rows withheld."""
+    trial, unseen_s, held = judged(job)
+    final, tiles = fit(job, 40 if job.penalties else 25, trial)
+    everywhere = np.ones(len(job.rows), dtype=bool)
+    errors = {
+        "held_out": score(job, unseen_s, held),
+        "all": score(job, predictor(job, job.rows)(final), everywhere),
+    }
+    print(name, section, {key: round(value, 4) for key, value in errors["held_out"].items()}, len(tiles), flush=True)
+    return as_toml(section, job, final, errors, sigmas(job, unseen_s, held, trial.launch_s))
 
 
 def judged(job: Job) -> tuple[GemmCoefficients, Any, Any]:
@@ -214,13 +231,14 @@ CLIENT = {"launch_s": (3e-5, 3e-7, 6e-5)}
 
 def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
     """Rows of data/measured_amd with 16-bit output: the fastest kernel of a tuning run for each shape, so a lower bound
-    of a framework's time. Targets are medians over plain and pre-shuffled weights; rows with a time that the source
-    copied from another shape are flagged and left out."""
+    of a framework's time. Pre-shuffled weights are layout TILED; rows with a time that the source copied from another
+    shape are flagged and left out."""
     table = pd.read_parquet(shared / "data" / "measured_amd" / "gemm_amd.parquet")
     label = {DType.BF16: "bfloat16", DType.FP16: "float16"}.get(dtype, dtype.value)
     table = table[(table.gpu == gpu) & (table.dtype == label)]
     good = table[(table.flag == 0) & (table.out_dtype != "float32") & (table.k <= MOST_K)]
     keys = ["batch", "m", "n", "k", "layout"]
+    good = good.assign(layout=np.where(good.bpreshuffle, Layout.TILED.value, good.layout))
     rows = good.groupby(keys, observed=True).latency_us.median().rename("us").reset_index()
     part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
     few, tuner = gpu in HIPBLASLT, ("ROCm/hipBLASLt 7d9fb683db, 2024-10-25", "ROCm/aiter e4048607a5, 2026-08-22")
@@ -468,19 +486,27 @@ def sigmas(job: Job, time_s: Any, where: Any, launch_s: float) -> tuple[float, f
     return float(np.quantile(long, 0.8) / 1.2816), float(np.quantile(short, 0.8) / 1.2816)
 
 
-def as_toml(job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], sigma: tuple[float, float]) -> str:
+HEAD = """\
+# Written by lab/fit_gemm.py. Seconds end in _s; shares are of the datasheet's rates.
+# Symbols: docs/concepts/gemm.md.
+"""
+
+
+def as_toml(
+    section: str, job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], sigma: tuple[float, float]
+) -> str:
     lines = [
-        "# Written by lab/fit_gemm.py. Seconds end in _s; shares are of the datasheet's rates.",
-        "# Symbols: docs/concepts/gemm.md.",
-        "[provenance.gemm]",
+        f"[provenance.{section}]",
         f'source = "{job.source}"',
         f'note = "{job.note}"',
         f'date = "{datetime.date.today().isoformat()}"',
         *(['launched = "host"', f"fewest_m = {fewest_m(job.rows)}"] if "set" in job.rows else []),
         f"rows = {len(job.rows)}",
     ]
-    lines += [f"{part} = {{ {', '.join(f'{k} = {_number(v)}' for k, v in e.items())} }}" for part, e in errors.items()]
-    lines += ["", "[gemm]", "# tile_m, tile_n, share of peak in the main loop", "tiles = ["]
+    for part, e in errors.items():
+        cells = [f"{k} = {v:.1f}" if k == "rows" else f"{k} = {_number(v)}" for k, v in e.items()]
+        lines.append(f"{part} = {{ {', '.join(cells)} }}")
+    lines += ["", f"[{section}]", "# tile_m, tile_n, share of peak in the main loop", "tiles = ["]
     lines += [f"  [{m}, {n}, {share:.3f}]," for m, n, share in c.tiles]
     lines += ["]"]
     names = [*_scalars(job), *(("input_penalty", "output_penalty") if job.penalties else ())]

@@ -68,16 +68,18 @@ def _gemm_table(files: list[tuple[str, dict[str, Any]]]) -> str:
         "| GPU and dtype | rows | held out | MAPE | median | p90 | bias | MAPE where m, n, k >= 512 | tiles |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, table in files:
-        record = table["provenance"]["gemm"]
+    for name, section, table in ((name, part, table) for name, table in files for part in ("gemm", "tiled")):
+        if section not in table:
+            continue
+        record = table["provenance"][section]
         held = record["held_out"]
         cells = [
-            name,
+            name + (", weights in tiles" if section == "tiled" else ""),
             f"{record['rows']:,}",
             f"{held['rows']:,.0f}",
             *_errors(held),
             _share(held.get("mape_512")),
-            str(len(table["gemm"]["tiles"])),
+            str(len(table[section]["tiles"])),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -161,17 +161,24 @@ class Layout(Enum):
     ``TN``: A is stored m x k (k contiguous), B is stored n x k (k contiguous): PyTorch's forward.
     ``NN``: A m x k (k contiguous), B k x n (n contiguous): dgrad.
     ``NT``: A k x m (m contiguous), B k x n (n contiguous): wgrad.
+    ``TILED``: as TN, with B stored in the tiles that matrix units load (aiter's pre-shuffled weights on AMD).
     C is always m x n (n contiguous).
     """
 
     TN = "TN"
     NN = "NN"
     NT = "NT"
+    TILED = "TILED"
+
+    @property
+    def second_along_k(self) -> bool:
+        """Whether B is contiguous along k."""
+        return self in (Layout.TN, Layout.TILED)
 
     @property
     def contiguous(self) -> dict[str, str]:
         """For each contiguous dimension, the operands that are contiguous along it."""
-        along = {Layout.TN: ("k", "k"), Layout.NN: ("k", "n"), Layout.NT: ("m", "n")}[self]
+        along = ("m" if self is Layout.NT else "k", "k" if self.second_along_k else "n")
         of: dict[str, list[str]] = {}
         for operand, length in zip("ABC", (*along, "n"), strict=True):
             of.setdefault(length, []).append(operand)

@@ -13,7 +13,7 @@ from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import load_gpu
-from sartor.operators import DType, Gemm
+from sartor.operators import DType, Gemm, Layout
 from sartor.units import FloatArray
 
 H200 = load_gpu("h200_sxm")
@@ -98,3 +98,13 @@ def test_ragged_operands_on_amd_are_assumed_and_wide() -> None:
         cost = gemm_cost(Gemm(name="p", m=m, n=n, k=k), gpu, load_calibration(gpu))
         assert cost.stated_source is Source.ASSUMED
         assert cost.log_sigma >= 1.0
+
+
+def test_weights_in_tiles_are_priced_by_their_own_fit_and_as_plain_ones_where_there_is_none() -> None:
+    sizes = {"name": "gemm", "m": np.geomspace(64, 8192, 8).astype(int), "n": 4096, "k": 7168, "dtype": DType.FP8_BLOCK}
+    for gpu, faster in (("mi355x", True), ("h200_sxm", False)):
+        device, known = load_gpu(gpu), load_calibration(load_gpu(gpu))
+        plain, tiled = (
+            gemm_cost(Gemm(**sizes, layout=layout), device, known).time_s for layout in (Layout.TN, Layout.TILED)
+        )
+        assert np.median(tiled / plain) < 0.95 if faster else np.array_equal(tiled, plain)

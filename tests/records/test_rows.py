@@ -121,6 +121,12 @@ def test_a_gemm_is_written_in_the_type_that_its_row_names() -> None:
     assert work_of("gemm", words, sizes, GPU).operators[0].out_dtype is DType.FP32
 
 
+@pytest.mark.parametrize(("bpreshuffle", "layout"), [("True", "TILED"), ("False", "TN"), ("", "TN"), (True, "TILED")])
+def test_pre_shuffled_weights_are_a_layout(bpreshuffle: object, layout: str) -> None:
+    words, sizes = {"dtype": "fp8_block", "bpreshuffle": bpreshuffle}, {"m": 8, "n": 8, "k": 8, "batch": 1}
+    assert work_of("gemm", words, sizes, GPU).operators[0].layout.value == layout
+
+
 def _grouped(distribution: str, sizes: dict[str, Any]) -> Any:
     words = {"dtype": "bfloat16", "distribution": distribution, "gated": True}
     return next(op for op in work_of("moe", words, sizes, GPU).operators if isinstance(op, GroupedGemm))

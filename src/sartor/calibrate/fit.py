@@ -28,7 +28,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Products:
-    """GEMMs of one dtype on one device; one entry each. ``layouts`` holds TN, NN or NT."""
+    """GEMMs of one dtype on one device; one entry each. ``layouts`` holds ``Layout`` names."""
 
     gpu: Gpu
     dtype: DType

@@ -33,7 +33,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout
 from sartor.records.devices import known
-from sartor.records.rows import Unexpressed, dtype_of
+from sartor.records.rows import Unexpressed, dtype_of, layout_word
 from sartor.records.strangers import Timed, strangers
 from sartor.records.tables import Table, read_table
 from sartor.records.targets import targets_of
@@ -243,7 +243,7 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     usable = of_gpu & of_dtype
     possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
     if lost := int(targets.rows[usable & (layouts == "")].sum()):
-        left_out["layout is not TN, NN or NT"] = lost
+        left_out["layout is not TN, NN, NT or TILED"] = lost
     if (usable & ~possible).sum() > 0.5 * usable.sum():
         share = (usable & ~possible).sum() / usable.sum()
         must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
@@ -378,11 +378,9 @@ def _dtype(
 
 
 def _layout(words: JsonMap) -> str:
-    """TN, NN or NT; if not given, TN (a linear layer's forward) or NN for batched GEMMs; empty for an unknown one."""
-    given = str(words.get("layout", "")).upper()
-    if not given:
-        return "NN" if words.get("op") == "bmm" else "TN"
-    return given if given in Layout.__members__ else ""
+    """The layout of a row; empty for an unknown one."""
+    word = layout_word(words)
+    return word if word in Layout.__members__ else ""
 
 
 def _newest(table: Table) -> str:

@@ -116,7 +116,11 @@ def gemm(
     batch: o.GemmBatch = 1,
     dtype: o.DType = None,
     layout: Annotated[
-        str, typer.Option(metavar="TN|NN|NT", help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad.")
+        str,
+        typer.Option(
+            metavar="TN|NN|NT|TILED",
+            help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad; TILED: forward, weights pre-shuffled (AMD).",
+        ),
     ] = "TN",
     clock: o.Clock = "boost",
     calibration: o.Calibration = None,

@@ -106,14 +106,22 @@ def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
 
 def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     dtype = dtype_of(words["dtype"])
-    given = str(words.get("layout", "")).upper()
-    if given and given not in Layout.__members__:
-        raise Unexpressed(f"layout {given[:20]}: must be TN, NN or NT")
-    layout = Layout[given] if given else (Layout.NN if words.get("op") == "bmm" else Layout.TN)
+    word = layout_word(words)
+    if word not in Layout.__members__:
+        raise Unexpressed(f"layout {word[:20]}: must be TN, NN, NT or TILED")
+    layout = Layout[word]
     m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
     wide = dtype_of(words["out_dtype"]) if words.get("out_dtype", "") != "" else None
     gemm = Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, out_dtype=wide)
     return RowWork(operators=(gemm,))
+
+
+def layout_word(words: Words) -> str:
+    """A row's layout in capitals: as given, or NN for batched GEMMs and TN else (a linear layer's forward); TILED where
+    aiter stored TN's weights in tiles (``bpreshuffle``)."""
+    given = str(words.get("layout", "")).upper() or ("NN" if words.get("op") == "bmm" else "TN")
+    tiled = str(words.get("bpreshuffle", "")).lower() in ("true", "1")
+    return Layout.TILED.value if tiled and given == Layout.TN.value else given
 
 
 def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:

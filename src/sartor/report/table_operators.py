@@ -49,6 +49,7 @@ def _too_large(answer: GemmAnswer) -> str:
 def _guilty(gemm: Gemm) -> str:
     """The misaligned operands, and the pass that reads them that way."""
     passes = {Layout.TN: "a forward pass", Layout.NN: "an input gradient", Layout.NT: "a weight gradient"}
+    passes[Layout.TILED] = passes[Layout.TN]
     found = misaligned_text(gemm)
     return f": as {passes[gemm.layout]} ({gemm.layout.value}), {found}" if found else ""
 

@@ -30,7 +30,7 @@ from sartor.cost.correction.coefficients import (
     PowerCoefficients,
 )
 from sartor.cost.correction.own_rows import OwnRows
-from sartor.cost.correction.tables import generation, table_of
+from sartor.cost.correction.tables import coefficients, generation, table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType
@@ -57,6 +57,8 @@ class Calibration:
 
     gpu: str
     gemm: Mapping[DType, GemmCoefficients]
+    tiled: Mapping[DType, GemmCoefficients] = field(default_factory=dict)
+    """Of layout TILED, where tables have both; elsewhere its GEMMs are those of TN."""
     grouped: GroupedCoefficients = field(default_factory=GroupedCoefficients)
     """For the median of frameworks."""
     grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
@@ -130,6 +132,8 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
         name = f"gemm_{each.value}"
         found[f"gemm.{each.value}"] = gemm_coefficients(gpu, each, base[name if name in base else "gemm"])
     gemm = {DType(name.removeprefix("gemm.")): each.coefficients for name, each in found.items()}
+    files = {dtype: table_of(f"{gpu.name}.{dtype.value}.toml") or {} for dtype in gemm}
+    tiled = {dtype: coefficients(GemmCoefficients, file["tiled"]) for dtype, file in files.items() if "tiled" in file}
     sections = {name: section_coefficients(gpu, name, base[name]) for name in ("grouped", "attention")}
     sections["memory_bound"] = streaming_coefficients(gpu, base["memory_bound"])
     sections["collective"] = collective_coefficients(gpu, base["collective"])
@@ -137,6 +141,7 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
     return Calibration(
         gpu=gpu.name,
         gemm=gemm,
+        tiled=tiled,
         **{name: each.coefficients for name, each in sections.items()},
         grouped_families=grouped_families(gpu),
         power=base["power"],

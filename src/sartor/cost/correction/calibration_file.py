@@ -63,6 +63,7 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
     return replace(
         known,
         gemm=gemm,
+        tiled={dtype: each for dtype, each in known.tiled.items() if dtype not in served},
         own_rows=dict.fromkeys(served, own.own_rows) if own.own_rows else {},
         calibrated=known.calibrated | {*sections, *own.streams},
         provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},

@@ -92,7 +92,7 @@ def _by_formula(
         log_sigma=np.where(short, c.log_sigma_small, c.log_sigma),
         formula_s=terms["time_s"],
         short=short,
-        single=np.repeat([layout is Layout.TN for layout in layouts], counts) & (sizes.batch == 1),
+        single=np.repeat([bool(layout and layout.second_along_k) for layout in layouts], counts) & (sizes.batch == 1),
         across=np.repeat([layout is Layout.NN for layout in layouts], counts),
         quantized=np.repeat([each.quantized for each in gemms], counts),
     )
@@ -121,24 +121,25 @@ def _each(gemms: Sequence[Gemm | GroupedGemm], shapes: Sequence[tuple[int, ...]]
         start = stop
 
 
-def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool]:
-    """Its type, and whether it is one that tables time only together with the kernel that narrows its operands."""
-    return gemm.dtype, gemm.quantized and gemm.dtype in _BARE
+def _kind(gemm: Gemm | GroupedGemm) -> tuple[DType, bool, bool]:
+    """Its type, whether it is one that tables time only together with the kernel that narrows its operands, and whether
+    its weights are stored in tiles."""
+    return gemm.dtype, gemm.quantized and gemm.dtype in _BARE, gemm.layout is Layout.TILED
 
 
 _BARE = (DType.FP8, DType.MXFP8, DType.INT8, DType.NVFP4, DType.MXFP4, DType.INT4)
 """Types whose operands are scaled in the tensor cores or once per tensor: blocks of other kinds are a kernel's own."""
 
 
-def _coefficients_of(kind: tuple[DType, bool], calibration: Calibration) -> GemmCoefficients:
+def _coefficients_of(kind: tuple[DType, bool, bool], calibration: Calibration) -> GemmCoefficients:
     """Coefficients of a type; without its quantizing kernel the 16-bit ones, at the narrow type's peak and bytes.
 
     Fits of narrow types include that kernel's traffic in the GEMM (docs/concepts/gemm.md, "Narrow types"). The interval
     is that of other units, twice as wide.
     """
-    dtype, bare = kind
+    dtype, bare, tiled = kind
     if not bare:
-        return _coefficients(calibration, dtype)
+        return (calibration.tiled if tiled else {}).get(dtype) or _coefficients(calibration, dtype)
     c = _coefficients(calibration, DType.BF16)
     return replace(c, log_sigma=2 * c.log_sigma, log_sigma_small=2 * c.log_sigma_small)
 
@@ -204,7 +205,7 @@ def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, A
 def _packed_bytes(gemm: Gemm | GroupedGemm, c: GemmCoefficients, batch: Ints, m: Ints, n: Ints, k: Ints) -> Floats:
     """Traffic of copies into blocks, and of fresh pages for a large result. A few rows in fp32 read weights as they lie
     (MKL; in bf16 oneDNN copies all the same: docs/measured.md)."""
-    second = batch * n * k * (c.pack_tn if gemm.layout is Layout.TN else c.pack_nn)
+    second = batch * n * k * (c.pack_tn if gemm.layout.second_along_k else c.pack_nn)
     if gemm.dtype is DType.FP32:
         second = np.where(m > AS_IT_LIES, second, 0.0)
     if gemm.layout is Layout.NT:
@@ -238,7 +239,7 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     """
     m = gemm.rows if isinstance(gemm, GroupedGemm) else gemm.m
     first = m if gemm.layout is Layout.NT else gemm.k
-    second = gemm.k if gemm.layout is Layout.TN else gemm.n
+    second = gemm.k if gemm.layout.second_along_k else gemm.n
     out_bits = max(16, round(8 * gemm.dtype.bytes))
     bits = _ELEMENT_BITS.get(gemm.dtype, 16)
     inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
