@@ -49,8 +49,6 @@ WORDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "sq": "int8"}
 
 OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb300": "b200_sxm"}
 """A device of the same generation with another die, in addition to those of kin_docs."""
-ALONE = ("memory_bound", "a100_sxm")
-"""Left out: its kernels were timed alone and those of related devices were not, so nothing comparable is borrowed."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
 """The device with the same links and node size, whose collectives are most similar (cost/correction/borrowing.py)."""
 
@@ -114,7 +112,9 @@ def borrowed(family: str, targets: Targets) -> Iterator[tuple[tuple[str, str], L
             error = np.abs(np.log(few.measured_s / predicted.time_s))
             for word in sorted(set(kinds[fits])):
                 part = fits & (kinds == word)
-                joint = bool((owners[part] == "joint").any()) and WORDS.get(word, word) in joint_dtypes()
+                joint = bool((owners[part] == "joint").any()) and (
+                    family == "memory_bound" or WORDS.get(word, word) in joint_dtypes()
+                )
                 near = "joint" if joint else "die" if widen <= DIE else "generation" if widen < 2.5 else "other"
                 section = section_of(family, str(word), near)
                 sigma = predicted.log_sigma / (1.0 if joint or section.startswith("residual.") else widen)
@@ -132,7 +132,7 @@ def pairs(family: str, gpu: str) -> list[tuple[str, float]]:
     if family == "collectives":
         near = {LINKS.get(gpu): 1.3, kin_docs.NEAREST.get(gpu, ("",))[0] if gpu in LINKS else None: 1.8}
         return found + [(lender, widen) for lender, widen in near.items() if lender]
-    if gpu in kin_docs.NEAREST and (family, gpu) != ALONE:
+    if gpu in kin_docs.NEAREST:
         found.append(kin_docs.NEAREST[gpu])
     return found + ([(OTHER_DIE[gpu], 1.8)] if gpu in OTHER_DIE else [])
 
@@ -218,18 +218,18 @@ def _judged(
     for each in sorted({lent.gpu for lent in lents}):
         apart = {each} if near in ("die", "generation") else _peers(each)
         others = [lent for lent in lents if lent.gpu not in apart]
-        without[each] = needed(section, others or lents, asked if others else SHARE)
+        without[each] = needed(near, section, others or lents, asked if others else SHARE)
         if others:
             inside.append(float(np.mean([_inside(lent, without[each]) for lent in lents if lent.gpu == each])))
     share = asked if inside else SHARE
-    entry: dict[str, Any] = dict(needed(section, lents, share))
+    entry: dict[str, Any] = dict(needed(near, section, lents, share))
     entry |= {"devices": len({lent.gpu for lent in lents}), "asked": share}
     return entry | ({"inside": round(float(np.mean(inside)), 3)} if inside else {}), without
 
 
-def needed(section: str, lents: Sequence[Lent], share: float) -> dict[str, float]:
+def needed(near: str, section: str, lents: Sequence[Lent], share: float) -> dict[str, float]:
     """The factor or minimum standard deviation that covers ``share`` of the rows, generations weighted equally."""
-    least = section in LEAST
+    least = section in LEAST and near != "joint"
     if least:
         scores = [np.where(x.error <= Z80 * x.sigma, 0.0, x.error / Z80) for x in lents]
     else:

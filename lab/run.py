@@ -20,6 +20,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_gemm": (SHARED,),
     "fit_kernels": (SHARED,),
     "fit_memory": (SHARED,),
+    "fit_stream_law": (SHARED,),
     "fit_grouped": (SHARED,),
     "fit_grouped_amd": (SHARED,),
     "fit_collectives": (SHARED,),

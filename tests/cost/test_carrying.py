@@ -12,7 +12,6 @@ from sartor.cost.correction.carrying import (
     Rates,
     attention_on,
     experts_on,
-    hosted,
     per_sm,
     quantized_on,
     with_calls,
@@ -129,23 +128,6 @@ def test_between_the_two_fits_of_one_rate_no_gemm_with_more_rows_is_faster() -> 
             gemm_cost(Gemm(name="p", m=m, n=n, k=k, dtype=DType.FP16), A100, load_calibration(A100)).time_s
         )
         assert np.all(time_s >= 0.99 * np.maximum.accumulate(time_s)), (n, k)
-
-
-def test_another_die_s_launches_are_the_host_s_and_its_shares_the_lender_s() -> None:
-    by, own = (load_calibration(load_gpu(name)).memory_bound for name in ("a100_pcie_40gb", "p100_pcie_16gb"))
-    found = hosted(own, by)
-    assert found.eager_launch_s == by.eager_launch_s
-    assert [row[:2] for row in found.host_kinds] == [row[:2] for row in own.host_kinds]
-    assert {row[2] for row in found.host_kinds} <= {row[2] for row in by.host_kinds} | {
-        row[2] for row in own.host_kinds
-    }
-
-
-def test_a_device_whose_relative_was_timed_from_the_host_takes_kernels_alone_from_one_timed_alone() -> None:
-    kinds = {row[0]: row[1] for row in load_calibration(load_gpu("v100_sxm")).memory_bound.kinds}
-    a40 = {row[0]: row[1] for row in load_calibration(A40).memory_bound.kinds}
-    assert "rmsnorm" not in {row[0] for row in load_calibration(load_gpu("v100_pcie_32gb")).memory_bound.host_kinds}
-    assert kinds["rmsnorm"] < a40["rmsnorm"], "V100 has more bytes to a cycle than A40, which is the most alike"
 
 
 def test_attention_takes_as_many_cycles_elsewhere_and_comes_back_the_same() -> None:

@@ -12,7 +12,7 @@ from sartor.calibrate.fit import seconds
 from sartor.calibrate.fit_file import SOFTWARE, CalibrationFit
 from sartor.calibrate.own_rows import factor_of
 from sartor.calibrate.samples import grid
-from sartor.cost.correction.calibration_file import CalibrationFile
+from sartor.cost.correction.calibration_file import LAWS, CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -56,7 +56,8 @@ def as_toml(found: CalibrationFit) -> str:
     for section, fit in found.streams.items():
         lines += ["", f"[provenance.{section}]", f"rows = {fit.rows}"]
         lines += [f"before = {_number(fit.before)}", f"fit = {_number(fit.after)}", "", f"[{section}]"]
-        lines += [f"{each.name} = {_value(getattr(fit.coefficients, each.name))}" for each in fields(fit.coefficients)]
+        names = [each.name for each in fields(fit.coefficients) if each.name not in LAWS]
+        lines += [f"{name} = {_value(getattr(fit.coefficients, name))}" for name in names]
     return "\n".join(lines) + "\n"
 
 

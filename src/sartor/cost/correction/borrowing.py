@@ -5,7 +5,7 @@ A measured device (``data/h200_sxm.toml``, ``h200_sxm.bf16.toml``, ...) uses its
 =================  =====================================================================================
 GEMMs of a type    ``GEMM_RULES``: its own fit, the joint fit of all generations, its relative's fit, ...
 collectives        those of the device whose links are most alike
-streaming kernels  its relative's, or the relative's relative; called from the host: its vendor's
+streaming kernels  the law of all measured devices; other vendors' its relative's
 attention          its relative's; of another generation, the median of all that were measured
 MoE                its relative's
 anything else      assumptions for its generation (``generations.toml``)
@@ -33,9 +33,7 @@ from sartor.cost.correction.carrying import (
     attention_on,
     between,
     borrowed,
-    bytes_per_cycle,
     experts_on,
-    hosted,
     per_sm,
     quantized_on,
     rescaled,
@@ -49,8 +47,10 @@ from sartor.cost.correction.coefficients import (
     GemmCoefficients,
     GroupedCoefficients,
     MemoryBoundCoefficients,
+    StreamLaw,
 )
 from sartor.cost.correction.tables import SECTIONS, coefficients, generation, table_of
+from sartor.cost.gpu.stream_law import GIGAHERTZ, clock_hz, memory_is_gddr
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
@@ -394,16 +394,20 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
 
 
 def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
-    """Memory-bound kernels: the device's own, else a relative's, adjusted by the datasheet.
+    """Memory-bound kernels: the device's own; those of its die timed alone; else the law of all measured devices of its
+    vendor (``streams.toml``); else a relative's, adjusted by the datasheet.
 
-    Kernels timed alone and kernels that the host waits for are two tables; a device may have only one and borrows the
-    other from its relative. Host-timed kernels are the vendor's ``host_kernels``. Kernels timed alone, if no relative
-    has any, are the device's host-timed shares without the host's time; if it was never measured, those of the vendor's
-    ``lone_kernels`` with the most similar bytes per cycle. Host times on another die are ``host_kernels``'.
+    Kernels timed alone and kernels that the host waits for are two tables; a device may have only one. Missing kernels
+    timed alone are the device's host-timed shares without the host's time, missing host-timed ones the vendor's
+    ``host_kernels``.
     """
     relative = relative_of(gpu)
     held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
     owner = held[0] if held else ""
+    alike = relative.same_die and "kinds" in _streams(owner)
+    unlike = owner != gpu.name and not alike and (owner or _entry(gpu).get("gemm") == "joint")
+    if unlike and gpu.vendor in _file("streams.toml"):
+        return _by_law(gpu, assumed)
     found, record = assumed, JsonDict()
     if owner:
         found = _streams_on(gpu, owner, relative.widen)
@@ -412,20 +416,34 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     called = bool(found.host_kinds)
     if called and not found.kinds:
         others = [each for each in held[1:] if "kinds" in _streams(each)]
-        others += _alone(gpu) if owner != gpu.name else []
         found = replace(found, kinds=_streams_on(gpu, others[0], relative.widen).kinds if others else ())
     vendors = _file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
     if not called and vendors:
         found = replace(found, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
-    elif called and _streams(vendors) and owner != gpu.name and not relative.same_die:
-        found = hosted(found, _streams_on(gpu, vendors, OTHER_UNITS))
     return Found(coefficients=with_calls(found, calls_are_own=called), own=owner == gpu.name, record=record)
 
 
-def _alone(gpu: Gpu) -> list[str]:
-    """Measured devices of the vendor with kernels timed alone, most similar in bytes per cycle first."""
-    names = [name for name in _file("kin.toml").get("lone_kernels", {}).get(gpu.vendor, ()) if _streams(name)]
-    return sorted(names, key=lambda name: abs(math.log(bytes_per_cycle(_known(name)) / bytes_per_cycle(gpu))))
+def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
+    """The vendor's law, with the interval of devices left out of it. A kernel timed only from the host runs alone with
+    the start of the plainest, one timed only alone has that one's call, and none is faster from the host."""
+    table = _file("streams.toml")[gpu.vendor]
+    alone, called = (
+        borrowed(coefficients(StreamLaw, table[part]), "memory_bound", 1.0, "joint") for part in ("alone", "called")
+    )
+    lone, waited = ({row[0]: row for row in law.kinds} for law in (alone, called))
+    start_s, call_s = lone["residual"][2], waited["residual"][2]
+    lone |= {name: (name, row[1], start_s, *row[3:]) for name, row in waited.items() if name not in lone}
+    waited |= {name: (name, row[1], call_s, *row[3:]) for name, row in lone.items() if name not in waited}
+    raised = tuple((name, max(row[1], lone[name][1]), *row[2:]) for name, row in waited.items())
+    found = replace(
+        assumed,
+        hbm_share=alone.gddr_share if memory_is_gddr(gpu) else alone.hbm_share,
+        launch_s=start_s * GIGAHERTZ / clock_hz(gpu),
+        eager_launch_s=call_s,
+        alone=replace(alone, kinds=tuple(lone.values())),
+        called=replace(called, kinds=raised),
+    )
+    return Found(coefficients=found, record=table["provenance"] | {"lender": "joint"})
 
 
 def _streams(owner: str) -> JsonMap:

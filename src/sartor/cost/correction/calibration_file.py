@@ -106,12 +106,14 @@ def _own_rows(values: Any, path: str | Path) -> OwnRows:
         raise InputError("calibration", str(path), must) from None
 
 
+LAWS = ("alone", "called")
+"""Fields of memory-bound kernels that belong to the package: a file has none."""
 _STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attention": AttentionCoefficients}
 
 
 def _stream(kind: type, values: object, path: str | Path) -> Any:
     """Coefficients of a section: numbers from 0 to 1e9, and rows of a word or a width and numbers."""
-    known = {each.name for each in fields(kind)}
+    known = {each.name for each in fields(kind)} - set(LAWS)
     if not isinstance(values, dict):
         raise InputError("calibration", str(path), "its sections must be tables, as sartor calibrate writes them")
     out = {}

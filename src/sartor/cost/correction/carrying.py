@@ -251,14 +251,6 @@ def bytes_per_cycle(gpu: Gpu) -> float:
     return gpu.hbm_bytes_per_s / (gpu.num_sms * gpu.boost_clock_hz)
 
 
-def hosted(c: MemoryBoundCoefficients, by: MemoryBoundCoefficients) -> MemoryBoundCoefficients:
-    """``MemoryBoundCoefficients`` with the host times of another table: launches depend on server and framework, shares
-    of memory bandwidth on the die."""
-    starts = {row[0]: row[2] for row in by.host_kinds}
-    waited = tuple((name, share, starts.get(name, start), sigma) for name, share, start, sigma in c.host_kinds)
-    return replace(c, eager_launch_s=by.eager_launch_s, host_kinds=waited)
-
-
 def with_calls(c: MemoryBoundCoefficients, *, calls_are_own: bool) -> MemoryBoundCoefficients:
     """``MemoryBoundCoefficients`` in which no kernel is faster when the host waits for it than alone.
 

@@ -179,6 +179,29 @@ class AttentionCoefficients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLaw:
+    """Memory-bound kernels of any GPU of a vendor, by its datasheet (cost/gpu/stream_law.py)."""
+
+    hbm_share: float
+    """Share of HBM bandwidth that the plainest kernel reaches."""
+    gddr_share: float
+    """The same of GDDR."""
+    l2_part: float
+    """Part of L2 that serves a kernel's first bytes."""
+    l2_bytes_per_cycle: float
+    """Of one SM, from L2."""
+    again_from: float = 1.0
+    """Part of L2 that rows in flight may fill before their second read leaves it."""
+    again_span: float = 0.0
+    """ln of the factor on that at which all of the second read does; 0: these kernels do not read twice."""
+    hidden_s: float = 0.0
+    """What of a kernel passes while its host is still busy with the call."""
+    kinds: tuple[tuple[str, float, float, float, float], ...] = ()
+    """(kernel or kind, cycles of one SM per element read or written, s to start, cycles per column of a row,
+    log_sigma); the start is that of the middle host, or at a clock of 1 GHz where kernels were timed alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBoundCoefficients:
     """Streaming kernels; symbols and fit in docs/concepts/memory-bound.md."""
 
@@ -199,6 +222,10 @@ class MemoryBoundCoefficients:
     eager_kinds: tuple[tuple[str, float, float, float, float, float], ...] = ()
     """(kernel, bytes of an element, least s, s before the first byte, share of HBM bandwidth, log_sigma) of kernels
     measured one by one from the host; others take ``eager_launch_s``."""
+    alone: StreamLaw | None = None
+    """The law of all measured devices, for kernels that ``kinds`` lacks."""
+    called: StreamLaw | None = None
+    """The same where the host waits for each kernel, for those that ``host_kinds`` lacks."""
     log_sigma: float = 0.25
 
 
@@ -249,6 +276,7 @@ Coefficients: TypeAlias = (
     | MemoryBoundCoefficients
     | CollectiveCoefficients
     | PowerCoefficients
+    | StreamLaw
 )
 AnyCoefficients = TypeVar("AnyCoefficients", bound=Coefficients)
 """One of these families (a function returns the one it gets)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, Source
+from sartor.cost.gpu.stream_law import law_cost, law_covers
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound
 from sartor.units import plain
@@ -26,6 +27,9 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
         return _from_the_host(op, gpu, calibration, *found[0])
     kinds = (*c.kinds, *(c.host_kinds if eager else ()))
     known = {name: (share, start, sigma) for name, share, start, sigma in kinds}
+    law = c.called if eager else c.alone
+    if law and law_covers(law, op) and not (op.kernel in known or op.kind.value in known):
+        return law_cost(op, gpu, law, eager=eager)
     share, start_s, sigma = known.get(op.kernel) or known.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
     rate = share * gpu.hbm_bytes_per_s
     bytes_moved = np.asarray(op.bytes_moved, dtype=np.float64)
