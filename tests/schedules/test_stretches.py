@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import accumulate
 from math import ceil
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import assume, given, settings
 
 from effort import times
 from sartor.schedules import Status, cp_sat, solve
-from sartor.schedules.downsets import downsets
+from sartor.schedules.downsets import FAR, Lattice, downsets
 from sartor.schedules.solve import _without_solver
 from sartor.schedules.split import OpBlock, Timetable
 from sartor.schedules.stretches import MOST_DOWNSETS, improve, lower_bound, stretch
@@ -106,3 +108,18 @@ def test_a_limit_on_work_is_the_same_on_every_run_and_proves_what_cp_sat_leaves_
     assert found[0] == found[1]
     assert found[0].lower_bound < found[2].lower_bound == found[2].timetable.makespan(block) == 19_837
     assert solve(SLOW, 3.2, by_work=True).status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("seed", range(times(3, 60)))
+def test_no_stretch_is_shorter_than_its_bounds(seed: int) -> None:
+    block = block_of(random_problem(seed, 10, 2, 1 + seed % 3))
+    masks = downsets(block, MOST_DOWNSETS)
+    assert masks
+    lattice = Lattice(block, masks)
+    edges, cost = lattice.stretches(FAR)
+    bounds = [cost, lattice.longest_chains(edges), lattice.busy(edges)]
+    for k in random.Random(seed).sample(range(len(cost)), 20):
+        part = stretch(block, int(lattice.masks[edges.after[k]] & ~lattice.masks[edges.before[k]]))
+        in_turn_ = Timetable(starts=tuple(accumulate((0, *part.latency)))[:-1], split=(False,) * part.size)
+        least, table, _ = cp_sat.solve_stretch(part, in_turn_, 0, sum(part.latency), 10.0)
+        assert max(int(each[k]) for each in bounds) <= least == table.makespan(part)

@@ -93,6 +93,7 @@ def solve_stretch(
         model.add(starts[i] <= starts[j])
     model.minimize(end)
     solver = _solver(cp, 1, PATIENCE_S, work)
+    solver.parameters.linearization_level = 0  # a third less time
     status, _ = _run(solver, model)
     spent = solver.response_proto.deterministic_time
     if status not in (cp.OPTIMAL, cp.FEASIBLE):

@@ -8,6 +8,7 @@ the stretches' times, the shortest path is a lower bound; with reached times it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -110,6 +111,37 @@ class Lattice:
             found.append((np.full(int(kept.sum()), k), later[kept], least[kept]))
         before, after, cost = (np.concatenate(column) for column in zip(*found, strict=True))
         return Edges(before=before, after=after), cost
+
+    def busy(self, edges: Edges) -> IntArray:
+        """Lower bound [edges] of each stretch's time: work over cores of the operators that start latest or end
+        earliest, with the least time before the first of them and after the last."""
+        heads, tails = self._paths(self.block.before, within=False), self._paths(self.block.after, within=True)
+        before, after, out = edges.before, edges.after, np.zeros_like(edges.before)
+        inside = self.has[after] & ~self.has[before]
+        for users, count in _work(self.block):
+            work = np.array(users, dtype=np.int64)
+            for near, own, rest in ((before, heads, tails[after]), (after, tails, heads[before])):
+                order = np.argsort(near, kind="stable")
+                first = np.searchsorted(near[order], np.arange(len(self) + 1)).tolist()
+                for k, (a, b) in enumerate(pairwise(first)):
+                    if a < b:
+                        some, late = order[a:b], np.argsort(-own[k], kind="stable")
+                        late = late[work[late] > 0]
+                        mine = inside[some][:, late]
+                        least = np.minimum.accumulate(np.where(mine, rest[some][:, late], FAR), axis=1)
+                        length = own[k, late] - -np.cumsum(mine * work[late], axis=1) // count + least
+                        out[some] = np.maximum(out[some], np.where(mine, length, 0).max(axis=1))
+        return out
+
+    def _paths(self, ahead: Sequence[int], *, within: bool) -> IntArray:
+        """The longest path [downsets, operators] of one-core times up to each operator, among those of ``ahead`` that
+        are in the downset (``within``) or not in it."""
+        out, latency, size = np.zeros(self.has.shape, dtype=np.int64), self.block.latency, self.block.size
+        for i in range(size)[:: -1 if within else 1]:
+            for j in bits(ahead[i]):
+                there = self.has[:, j] if within else ~self.has[:, j]
+                out[:, i] = np.maximum(out[:, i], np.where(there, out[:, j] + latency[j], 0))
+        return out
 
     def longest_chains(self, edges: Edges) -> IntArray:
         """The longest path [edges] of one-core times among the operators of each stretch."""

@@ -18,8 +18,10 @@ from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, S
 from sartor.schedules.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
 
 TIME_LIMIT_S = 20.0
-SHARE = 0.5
-"""Part of a limit on the clock that CP-SAT has of it before the way over downsets is tried."""
+SHARE = 0.2
+"""Part of a limit on the clock for CP-SAT before the way over downsets is tried."""
+WORK_SHARE = 0.5
+"""Part of a limit on work for the way over downsets, before CP-SAT."""
 LONGEST_LIMIT_S = 1_000_000
 
 
@@ -121,7 +123,7 @@ def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
     ways: list[Callable[[OpBlock, Timetable, int], BlockAnswer]] = [
         partial(cp_sat.solve_block_by_work, limit_s=min(work, cp_sat.ALONE_S)),
         second_clock.improve,
-        partial(stretches.improve, work_s=rest * SHARE),
+        partial(stretches.improve, work_s=rest * WORK_SHARE),
         partial(cp_sat.solve_block_by_work, limit_s=rest),
     ]
     for way in ways if rest else ways[:2]:
