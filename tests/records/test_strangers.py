@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sartor.calibrate.fit import Index, Products, packaged_seconds
-from sartor.calibrate.fit_file import read_records
+from sartor.calibrate.fit_file import READ_FAST, calibrate, read_records
 from sartor.cli import run
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
@@ -95,6 +95,41 @@ def test_rows_with_one_anothers_times_are_copied_too_though_none_has_its_own(lef
     seconds = times("h200_sxm")
     seconds[:ODD] = np.roll(seconds[:ODD], 1)
     assert left_out(seconds)[COPIED] > 0.7 * ODD
+
+
+@pytest.mark.parametrize(("count", "rows"), [(2, 12), (3, 30), (6, 60)])
+def test_a_few_rows_with_one_anothers_times_are_found_in_a_small_file_too(
+    tmp_path: Path, count: int, rows: int
+) -> None:
+    each, seconds = products("h200_sxm"), times("h200_sxm")[:rows]
+    far = np.argsort(seconds)[np.linspace(0, rows - 1, count).astype(int)]  # small, middle and large ones
+    seconds[far] = np.roll(seconds[far], 1)
+    lines = [f"h200_sxm,bf16,{each.m[i]},{each.n[i]},{each.k[i]},{1e6 * seconds[i]:.5f}" for i in range(rows)]
+    (tmp_path / "few.csv").write_text("\n".join(["gpu,dtype,m,n,k,latency_us", *lines]))
+    assert read_records(tmp_path / "few.csv").left_out == {COPIED: count}
+
+
+def test_slow_outliers_are_not_exchanged(left_out: LeftOut) -> None:
+    seconds = times("h200_sxm")
+    seconds[:8] *= np.linspace(2, 9, 8)
+    assert COPIED not in left_out(seconds)
+
+
+def test_weights_read_faster_than_the_memory_of_the_file_s_device_betray_another(tmp_path: Path) -> None:
+    """H200 reads at 4.8 TB/s what H100 reads at 3.35: 470 MB of weights in 110 us."""
+    rows = [f"h100_sxm,bf16,{m},4096,4096,{30 + m / 24}" for m in range(64, 4096, 256)]
+    rows += ["h100_sxm,bf16,16,28672,8192,109"]
+    (tmp_path / "mixed.csv").write_text("\n".join(["gpu,dtype,m,n,k,latency_us", *rows]))
+    assert read_records(tmp_path / "mixed.csv").left_out == {READ_FAST: 1}
+
+
+def test_a_file_too_small_to_tell_another_device_s_rows_says_so(tmp_path: Path) -> None:
+    rows = [f"h100_sxm,bf16,{m},4096,4096,{30 + m / 24}" for m in range(64, 4096, 256)]
+    rows += [row.replace("4096,4096", "2048,4096") for row in rows]
+    for count, said in ((12, True), (24, False)):
+        (tmp_path / "few.csv").write_text("\n".join(["gpu,dtype,m,n,k,latency_us", *rows[:count]]))
+        found = calibrate(tmp_path / "few.csv").remarks
+        assert any("too few to tell rows of another device" in remark for remark in found) == said
 
 
 def test_equal_times_of_a_coarse_clock_are_no_copies(left_out: LeftOut) -> None:

@@ -34,7 +34,7 @@ from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of, layout_word
-from sartor.records.strangers import Timed, strangers
+from sartor.records.strangers import LEAST_OF_DEVICE, Timed, strangers
 from sartor.records.tables import Table, read_table
 from sartor.records.targets import targets_of
 from sartor.units import FloatArray
@@ -173,11 +173,18 @@ def _fitted(
         catalogue=catalogue,
         before=errors(seconds(products)(begun), measured_s),
         coverage_80=float((np.abs(np.log(measured_s / predicted)) <= Z80 * width).mean()),
-        remarks=tuple(_remarks(date or records.date, held_out["mape"], catalogue["mape"])),
+        remarks=(*_remarks(date or records.date, held_out["mape"], catalogue["mape"]), *_unchecked(len(products))),
         made_with=records.made_with,
         over="package" if best.freedom is None else "fit",
         own_rows=own,
     )
+
+
+def _unchecked(shapes: int) -> tuple[str, ...]:
+    """What a file of so few shapes was not checked for."""
+    if shapes >= LEAST_OF_DEVICE:
+        return ()
+    return (f"rows: {shapes} shapes are too few to tell rows of another device ({LEAST_OF_DEVICE} are enough)",)
 
 
 def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
@@ -260,7 +267,11 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         predicted_s=packaged_seconds(given),
         predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
     )
-    for reason, found in (*strangers(timed), (TOO_FAST, ~possible[read])):
+    spilled = (
+        given.batch * (given.m + given.n) * given.k * kind.bytes - device.l2_bytes - device.memory_side_cache_bytes
+    )
+    read_fast = timed.measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
+    for reason, found in (*strangers(timed), (TOO_FAST, ~possible[read]), (READ_FAST, read_fast)):
         where = read[found & usable[read]]
         if lost := int(targets.rows[where].sum()):
             left_out[reason] = lost
@@ -287,6 +298,7 @@ SOFTWARE = ("driver", "framework", "framework_version", "library_version")
 BESIDE = ("date", *SOFTWARE)
 """Columns that are no part of a shape: rows that differ only in these are measurements of the same shape."""
 TOO_FAST = "a rate above the device's peak"
+READ_FAST = "operands read faster than the device's memory (another device's rows?)"
 
 
 def _table(path: Path) -> Table:

@@ -33,8 +33,8 @@ class Timed:
     predict: Callable[[Gpu, Index], FloatArray]
 
 
-LEAST = 20
-"""With fewer shapes nothing is judged."""
+LEAST, LEAST_OF_DEVICE = 10, 20
+"""With fewer shapes nothing is judged; with fewer than the second, no row is told to be another device's."""
 
 UNIT, NEAR_UNIT = float(np.log(1000.0)), float(np.log(3.0))
 FAR, FAR_COPY, FAR_DEVICE = 4.0, float(np.log(1.5)), float(np.log(1.25))
@@ -58,10 +58,12 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
         return
     ratio = np.log(measured_s / predicted_s)
     off = ratio - np.median(ratio)
-    unit = np.abs(np.abs(off) - UNIT) < NEAR_UNIT
-    yield "a time about 1,000 times off the other rows (another unit?)", unit
     scatter = max(float(np.median(np.abs(off))) / 0.6745, 0.01)
-    copied = _copied(measured_s, predicted_s, (np.abs(off) > max(FAR * scatter, FAR_COPY)) & ~unit)
+    far = np.abs(off) > max(FAR * scatter, FAR_COPY)
+    few = far & _few_exchanged(off, np.log(predicted_s), np.abs(off) > max(FAR * scatter, FAR_COPY) / 2)
+    unit = (np.abs(np.abs(off) - UNIT) < NEAR_UNIT) & ~few
+    yield "a time about 1,000 times off the other rows (another unit?)", unit
+    copied = few | _copied(measured_s, predicted_s, far & ~unit & ~few)
     yield COPIED, copied
     left = (np.abs(off) > max(FAR * scatter, FAR_DEVICE)) & ~unit & ~copied
     for reason, found in _of_another_device(timed, left):
@@ -96,6 +98,23 @@ def _exchanged(off: FloatArray, size: FloatArray, far: Mask) -> Mask:
     return far if together and np.corrcoef(expected, found)[0, 1] < UNLIKE else none
 
 
+def _few_exchanged(off: FloatArray, size: FloatArray, far: Mask) -> Mask:
+    """A few rows far off, each with a time that another of them should have: some too slow and some too fast at once,
+    which honest outliers, slow ones, are not. Of many rows chance would do it (``_exchanged``)."""
+    left = np.flatnonzero(far)
+    found = np.zeros_like(far)
+    if left.size >= 2 * _several(far):
+        return found
+    while left.size > 1:
+        alike = np.abs((size + off)[left][:, None] - size[left]) < NEAR_DEVICE
+        kept = alike.any(axis=0) & alike.any(axis=1)
+        if kept.all():
+            found[left] = abs(off[left].mean()) < NEAR_DEVICE
+            break
+        left = left[kept]
+    return found
+
+
 def _several(rows: Mask) -> float:
     """Number of rows that is more than the few outliers of any file."""
     return max(5.0, 0.02 * rows.size)
@@ -104,7 +123,7 @@ def _several(rows: Mask) -> float:
 def _of_another_device(timed: Timed, left: Mask) -> Iterator[tuple[str, Mask]]:
     """The measured device that explains most of the remaining rows, if it explains most of them."""
     count = int(left.sum())
-    if count < _several(left):
+    if left.size < LEAST_OF_DEVICE or count < _several(left):
         return
     where, best, explained = np.flatnonzero(left), "", np.zeros(count, dtype=bool)
     for other in _measured(timed):
