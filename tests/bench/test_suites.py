@@ -49,7 +49,7 @@ def test_full_holds_every_kind_of_work_and_every_layout() -> None:
     cases = suite("full", LARGE)
     assert {case.table for case in cases} == {"gemm", "attention", "memory_bound", "layer_and_model"}
     gemms = [case.work for case in cases if isinstance(case.work, Gemm)]
-    assert {op.layout for op in gemms} == set(Layout)
+    assert {op.layout for op in gemms} == set(Layout) - {Layout.TILED}  # PyTorch multiplies no pre-shuffled weights
     assert {op.dtype for op in gemms} == set(LARGE.flops_per_s)
     assert any(int(op.batch) > 1 for op in gemms)
     assert {case.kernel for case in cases} == {"", "flash", "efficient", "cudnn", "math"}
