@@ -49,6 +49,7 @@ from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm
+from teachers import taught, terms_of
 
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "correction" / "data" / "residual"
 WIDTH, LAYERS, EPOCHS, BATCH, RATE, DECAY = 80, 3, 150, 512, 6e-3, 0.1
@@ -76,6 +77,8 @@ class Rows:
     source: str
     features_of: Callable[[dict[str, Any]], Any] | None = None
     """Function from other GEMM sizes (m, n, k) to their features on this device."""
+    terms_of: Callable[[dict[str, Any]], Any] | None = None
+    """The same to the formula's terms, for the teachers of large tables."""
     folds: Any = None
     """Index of the row's fifth of the weights, for small tables where each fifth is held out in turn."""
     weight: Any = None
@@ -205,6 +208,7 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
         coefficients=c,
         source=job.source,
         features_of=features_of,
+        terms_of=None if folds is not None else terms_of(machine, c, dtype),
     )
 
 
@@ -291,17 +295,21 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     torch.manual_seed(0)
     x, y = rows.features[:, where], np.log(rows.seconds / rows.formula_s)[where]
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
-    z = torch.tensor(((x - mean) / scale).T.copy())
-    target = torch.tensor(y, dtype=torch.float32)
-    gaps = between(rows, where)
-    more = [(torch.tensor(((each - mean) / scale).T.copy()), goal) for each, goal, _ in gaps]
+
+    def scaled(values: Any) -> Any:
+        return torch.tensor(((values - mean) / scale).T.copy())
+
+    z, gaps = scaled(x), between(rows, where)
+    near = [(scaled(of(sizes)), goals) for of in (rows.features_of,) if of for sizes, goals, _ in gaps]
+    target, more = lessons(rows, where, y, gaps, near, scaled)
     if rows.folds is None:
-        net = trained(z, target, WIDTH, epochs_of(len(z)), more)
+        torch.manual_seed(0)
+        net = trained(z, tensor(target), WIDTH, epochs_of(len(z)), more)
     else:
-        net = small(z, target, torch.tensor(np.concatenate([rows.weight[where], gaps[0][2]])), more)
+        net = small(z, tensor(target), torch.tensor(np.concatenate([rows.weight[where], gaps[0][2]])), more)
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
-    seen = torch.cat([z, *(each for each, _ in more)]).numpy().T
+    seen = torch.cat([z, *(each for each, _ in near)]).numpy().T
     return Residual(
         gpu=gpu,
         mean=mean.astype(np.float32),
@@ -318,6 +326,36 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         kin_log_sigma_small=0.0,
         windows=windows_of(rows.sizes[where]),
     )
+
+
+Gaps = list[tuple[dict[str, Any], Any, Any]]
+"""Sets of GEMMs between the measured ones: sizes, ln(measured / formula) interpolated, sampling weights."""
+
+
+def lessons(
+    rows: Rows, where: Any, goal: Any, gaps: Gaps, near: Sequence[tuple[Any, Any]], scaled: Callable[[Any], Any]
+) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Goals of the measured rows, and sets of other rows (inputs, goals): those between, and, for GEMM tables with
+    thousands of rows, those that teachers label (lab/teachers.py)."""
+    features, terms = rows.features_of, rows.terms_of
+    if features is None or terms is None:
+        return goal, [(inputs, tensor(goals)) for inputs, goals in near]
+
+    def inputs_of(sizes: dict[str, Any]) -> Any:
+        return np.concatenate([features(sizes), terms(sizes)])
+
+    def train(inputs: Any, wanted: Any, more: Any) -> Any:
+        return trained(inputs, wanted, WIDTH, epochs_of(len(inputs)), more)
+
+    sizes = {name: rows.sizes[name].to_numpy(dtype=np.float64)[where] for name in ("m", "n", "k")}
+    target, sets = taught(inputs_of, (sizes, goal), gaps, train)
+    return target, [(scaled(features(each)), tensor(goals)) for each, goals in sets]
+
+
+def tensor(values: Any) -> Any:
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32)
 
 
 SMALL_WIDTH, SMALL_LAYERS, SMALL_BATCH, SMALL_RATE, SMALL_DECAY, NOISE = 32, 2, 256, 4e-3, 0.3, 0.2
@@ -367,12 +405,10 @@ LEAST_BETWEEN = 17
 """Smallest m to interpolate from: below it, tables have every m."""
 
 
-def between(rows: Rows, where: Any) -> list[tuple[Any, Any, Any]]:
-    """GEMMs with m between the measured values: features, ln(measured / formula) interpolated between the two nearest
+def between(rows: Rows, where: Any) -> Gaps:
+    """GEMMs with m between the measured values: sizes, ln(measured / formula) interpolated between the two nearest
     measurements with the same weights, and sampling weights. Without them a network is arbitrary between measured
     values."""
-    import torch
-
     if rows.features_of is None:
         return []
     known = {"goal": np.log(rows.seconds / rows.formula_s), "drawn": np.ones_like(rows.seconds)}
@@ -385,9 +421,8 @@ def between(rows: Rows, where: Any) -> list[tuple[Any, Any, Any]]:
         drawn = np.round(m[i] * (m[i + 1] / m[i]) ** random.random(i.size))
         drawn = np.clip(drawn, m[i] + 1, m[i + 1] - 1)
         share = np.log(drawn / m[i]) / np.log(m[i + 1] / m[i])
-        features = rows.features_of({"m": drawn, "n": n[i], "k": k[i]})
-        goals = torch.tensor((1 - share) * goal[i] + share * goal[i + 1], dtype=torch.float32)
-        found.append((features, goals, (often[i] + often[i + 1]) / 2))
+        goals = (1 - share) * goal[i] + share * goal[i + 1]
+        found.append(({"m": drawn, "n": n[i], "k": k[i]}, goals, (often[i] + often[i + 1]) / 2))
     return found
 
 
