@@ -74,9 +74,10 @@ def test_gddr_is_what_datasheets_say(name: str) -> None:
 
 
 def test_gpus_nobody_measured_take_it_and_measured_ones_do_not() -> None:
-    for name in ("a10", "a30", "rtx_3090", "v100_sxm", "h100_pcie", "l40s", "rtx_4090"):
+    for name in ("a10", "a30", "rtx_3090", "h100_pcie", "l40s", "rtx_4090"):
         assert load_calibration(load_gpu(name)).owner("memory_bound") == "joint"
     assert load_calibration(load_gpu("a100_sxm_40gb")).owner("memory_bound") == "borrowed from a100_sxm"  # its die
+    assert load_calibration(load_gpu("v100_sxm")).owner("memory_bound") == "borrowed from v100_pcie_32gb"
     for name in ("a100_sxm", "a40", "h100_sxm", "l4", "v100_pcie_32gb", "h200_sxm", "b200_sxm"):
         assert load_calibration(load_gpu(name)).memory_bound.alone is None
 

@@ -394,8 +394,8 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
 
 
 def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
-    """Memory-bound kernels: the device's own; those of its die timed alone; else the law of all measured devices of its
-    vendor (``streams.toml``); else a relative's, adjusted by the datasheet.
+    """Memory-bound kernels: the device's own; those of its die, timed alone or so chosen (``streams``); else the law of
+    all measured devices of its vendor (``streams.toml``); else a relative's, adjusted by the datasheet.
 
     Kernels timed alone and kernels that the host waits for are two tables; a device may have only one. Missing kernels
     timed alone are the device's host-timed shares without the host's time, missing host-timed ones the vendor's
@@ -404,7 +404,7 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     relative = relative_of(gpu)
     held = [each for each in (gpu.name, relative.name, _further(relative)) if _streams(each)]
     owner = held[0] if held else ""
-    alike = relative.same_die and "kinds" in _streams(owner)
+    alike = relative.same_die and ("kinds" in _streams(owner) or _entry(gpu).get("streams") == "die")
     unlike = owner != gpu.name and not alike and (owner or _entry(gpu).get("gemm") == "joint")
     if unlike and gpu.vendor in _file("streams.toml"):
         return _by_law(gpu, assumed)
