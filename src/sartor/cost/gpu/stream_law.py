@@ -18,9 +18,9 @@ from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound, MemoryBoundKind
 from sartor.units import FloatArray, plain
 
+GDDR = ("6.1", "7.5", "8.6", "8.9", "12.0")
 GDDR_GENERATIONS = ("turing", "ada", "blackwell_rtx")
-GDDR = ("p4", "a10", "a40", "rtx_3090")
-"""GPUs with GDDR memory in generations that also have HBM (datasheets)."""
+"""Compute capabilities with GDDR memory (datasheets), and generations, for a datasheet that names no capability."""
 
 NORM_THREADS, SOFTMAX_THREADS = 256, 1024
 """Of the block that handles a row (PyTorch 2.1, layer norm and wide softmax)."""
@@ -71,7 +71,9 @@ def clock_hz(gpu: Gpu) -> float:
 
 def memory_is_gddr(gpu: Gpu) -> bool:
     """Whether the memory is GDDR, of whose rate kernels reach less than of HBM's."""
-    return gpu.generation in GDDR_GENERATIONS or gpu.name in GDDR
+    if gpu.compute_capability:
+        return gpu.compute_capability in GDDR
+    return gpu.generation in GDDR_GENERATIONS
 
 
 def _read_again(op: MemoryBound, gpu: Gpu, law: StreamLaw) -> FloatArray | float:
