@@ -66,8 +66,8 @@ def test_help_shows_an_example_for_every_command(name: str) -> None:
         ("estimate llama-3-8b --gpu h100 --fp8", "--dtype"),
         ("plan llama-3-8b --gpus 8", "--num-devices"),
         ("serving llama-3-8b --gpu h100 --users 8", "--concurrency"),
-        ("gemm -m 4 -n 4 -k 4 --gpu h100", "M in its place, without a name"),
-        ("advise --model llama-3-8b --gpu h100", "MODEL in its place, without a name"),
+        ("gemm -m 4 -n 4 -k 4 --gpu h100", "the argument M, without -m"),
+        ("advise --model llama-3-8b --gpu h100", "the argument MODEL, without --model"),
         ("design llama-3-8b", "--model"),
     ],
 )

@@ -184,7 +184,9 @@ def _unchecked(shapes: int) -> tuple[str, ...]:
     """What a file of so few shapes was not checked for."""
     if shapes >= LEAST_OF_DEVICE:
         return ()
-    return (f"rows: {shapes} shapes are too few to tell rows of another device ({LEAST_OF_DEVICE} are enough)",)
+    return (
+        f"rows: {shapes} shapes are too few to tell whether some are another device's ({LEAST_OF_DEVICE} are enough)",
+    )
 
 
 def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:

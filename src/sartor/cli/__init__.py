@@ -271,7 +271,7 @@ def _meant(error: Any, option: str) -> str:
     if "--fix" in has and axis in import_module("sartor.plans.fixed").FIXABLE:
         return f"--fix {axis}=VALUE"
     if axis in {param.name for param in params if param.param_type_name == "argument"}:
-        return f"{axis.upper()} in its place, without a name"
+        return f"the argument {axis.upper()}, without {option}"
     meant = OTHER_WORDS.get(option, "")
     return meant if meant in has else ""
 

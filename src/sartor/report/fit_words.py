@@ -88,7 +88,7 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
     words.append(f"KV cache {cache} per sequence, at most {most} of this length fit")
     if decodes and served.knee is not None:
         words.append(
-            f"from {count_text(served.knee, 'sequence')} on, twice as many make GEMMs take at least 1.5x as long"
+            f"beyond {count_text(served.knee, 'sequence')}, doubling the batch makes the GEMMs at least 1.5x as long"
         )
     return "; ".join(words)
 
