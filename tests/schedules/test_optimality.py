@@ -7,6 +7,7 @@ notice (docs/dependencies.md).
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 
 from sartor.errors import InputError
 from sartor.read.schedule_json import read_schedule_problem
-from sartor.schedules import Solver, Status, solve
+from sartor.schedules import Solver, Status, cp_sat, solve
+from sartor.schedules.split import Timetable, contract
 from schedules.instances import best_by_enumeration, best_with_sharing, problem, problems, random_problem, sharing
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "reference" / "scheduling"
@@ -35,6 +37,15 @@ def test_small_problems_are_solved_to_the_optimum_that_enumeration_finds(seed: i
 def test_odd_little_problems_are_solved_to_the_optimum_that_enumeration_finds(small: Any) -> None:
     found = solve(small)
     assert (found.status, found.makespan) == (Status.OPTIMAL, best_by_enumeration(small))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cp_sat_alone_proves_what_enumeration_finds(seed: int) -> None:
+    given_ = random_problem(seed, 3 + seed % 4, 1 + seed % 3, 1 + seed // 3 % 3)
+    block, _ = contract(given_)
+    serial = Timetable(starts=(0, *accumulate(block.serial))[: block.size], split=block.may_split)
+    found = cp_sat.solve_block(block, serial, 0, 20)
+    assert found.lower_bound == found.timetable.makespan(block) == best_by_enumeration(given_)
 
 
 @settings(max_examples=60, deadline=None)

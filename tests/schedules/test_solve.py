@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from sartor.errors import MissingExtraError
-from sartor.schedules import ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, solve, stretches
+from sartor.schedules import ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, prefixes, solve
 from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.solve import ScheduleCache
 from schedules.instances import operator, problem, random_problem
@@ -35,6 +35,7 @@ def no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> BlockAnswer:
         raise AssertionError("no solver is needed here")
 
+    monkeypatch.setattr(prefixes, "improve", refuse)
     monkeypatch.setattr(cp_sat, "solve_block", refuse)
     monkeypatch.setattr(milp, "solve_block", refuse)
 
@@ -80,7 +81,7 @@ def test_time_running_out_is_an_answer_with_a_gap_and_not_an_exception() -> None
 
 def test_a_solver_that_says_infeasible_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = HARD
-    monkeypatch.setattr(stretches, "MOST_DOWNSETS", 0)  # a stretch that is short enough may well not exist
+    monkeypatch.setattr(prefixes, "MOST_OPERATORS", 0)
     monkeypatch.setattr(cp_sat, "_run", lambda solver, model: (cp_sat.cp_model().INFEASIBLE, False))
     found = solve(given)
     assert found.checked
@@ -92,6 +93,7 @@ def test_an_answer_that_is_no_schedule_never_leaves(monkeypatch: pytest.MonkeyPa
         everything_at_once = type(hint)(starts=(0,) * block.size, split=hint.split)
         return BlockAnswer(timetable=everything_at_once, lower_bound=0)
 
+    monkeypatch.setattr(prefixes, "MOST_OPERATORS", 0)
     monkeypatch.setattr(cp_sat, "solve_block", wrong)
     with pytest.raises(AssertionError, match="invalid schedule"):
         solve(HARD)
@@ -99,8 +101,8 @@ def test_an_answer_that_is_no_schedule_never_leaves(monkeypatch: pytest.MonkeyPa
 
 def test_equal_layers_are_solved_once_within_a_problem_and_across(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = cp_sat.solve_block
-    monkeypatch.setattr(cp_sat, "solve_block", lambda block, *rest: (asked.append(block.size), real(block, *rest))[1])
+    real = prefixes.improve
+    monkeypatch.setattr(prefixes, "improve", lambda block, *rest: (asked.append(block.size), real(block, *rest))[1])
     cache = ScheduleCache()
     one = solve(_layers(1), cache=cache)
     once = len(asked)
@@ -157,8 +159,9 @@ def test_a_missing_solver_names_its_install_command(
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(MissingExtraError, match=rf"pip install 'sartor\[{extra}\]'"):
-        solve(HARD, solver=Solver(solver))
+        solve(random_problem(1, 14, 2, 2, shared=solver == "cp_sat"), solver=Solver(solver))
     assert solve(HARD, solver=Solver.GREEDY).checked
+    assert solve(HARD).status is Status.OPTIMAL, "prefixes need neither"
 
 
 def test_the_papers_program_says_when_a_problem_is_too_large_for_it() -> None:

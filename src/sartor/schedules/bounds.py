@@ -76,6 +76,26 @@ def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:
     return out
 
 
+def paths(block: OpBlock) -> list[list[int]]:
+    """Operators covered by paths of the precedence graph, longest first, none in two of them."""
+    left, out = set(range(block.size)), []
+    while left:
+        length: dict[int, int] = {}
+        following: dict[int, int] = {}
+        for i in sorted(left, reverse=True):
+            later = [j for j in bits(block.after[i]) if j in left]
+            if later:
+                following[i] = max(later, key=length.__getitem__)
+            length[i] = 1 + (length[following[i]] if later else 0)
+        here = max(left, key=length.__getitem__)
+        path = [here]
+        while path[-1] in following:
+            path.append(following[path[-1]])
+        out.append(path)
+        left.difference_update(path)
+    return out
+
+
 class _Weights(NamedTuple):
     """Weights of tensor cores, vector cores, a shared resource (its traffic) and paths, as multiples of 1 / grid."""
 

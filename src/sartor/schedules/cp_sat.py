@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from sartor.errors import MissingExtraError
 from sartor.interrupts import asked
 from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.bounds import paths
 from sartor.schedules.split import OpBlock, Timetable, bits
 from sartor.schedules.traffic import Crowd, crowds, spread
 
@@ -67,45 +68,6 @@ def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit
     return _answer(model, hint, lower_bound, 1, max(PATIENCE_S, PATIENCE * limit_s), limit_s * WORK_PER_S)
 
 
-def solve_stretch(
-    block: OpBlock, hint: Timetable, lower_bound: int, longest: int, work: float
-) -> tuple[int, Timetable, float]:
-    """A lower bound for operators on one core each, of more than ``longest`` where nothing is as short; the best
-    schedule known, ``hint`` or a shorter one; and the work done. ``work`` counts the solver's own units, with one
-    deterministic worker.
-
-    Schedules a little longer than ``longest`` are looked for too: "infeasible" was wrong once at a horizon of exactly
-    the optimum (`_Model`).
-    """
-    cp, size, horizon = cp_model(), block.size, longest + max(1, longest // 50)
-    model = cp.CpModel()
-    starts = [model.new_int_var(0, horizon, "") for _ in range(size)]
-    end = model.new_int_var(lower_bound, horizon, "")
-    runs = [model.new_fixed_size_interval_var(starts[i], block.latency[i], "") for i in range(size)]
-    for i, mask in enumerate(block.covers):
-        model.add(starts[i] + block.latency[i] <= end)
-        for j in bits(mask):
-            model.add(starts[i] + block.latency[i] <= starts[j])
-    for count, users in users_of(block):
-        if len(users) > count:
-            model.add_cumulative([runs[i] for i in users], [1] * len(users), count)
-    for i, j in twins(block):
-        model.add(starts[i] <= starts[j])
-    model.minimize(end)
-    solver = _solver(cp, 1, PATIENCE_S, work)
-    solver.parameters.linearization_level = 0  # a third less time
-    # Of 26 slow stretches of GPT-3's backward layer on 4 x 4 cores 15 instead of 11 proved within 0.5 units.
-    solver.parameters.use_timetable_edge_finding_in_cumulative = True
-    solver.parameters.use_overload_checker_in_cumulative = False
-    status, _ = _run(solver, model)
-    spent = solver.response_proto.deterministic_time
-    if status not in (cp.OPTIMAL, cp.FEASIBLE):
-        return longest + 1 if status == cp.INFEASIBLE else lower_bound, hint, spent
-    found = Timetable(starts=tuple(map(solver.value, starts)), split=hint.split)
-    bound = max(lower_bound, round(solver.best_objective_bound))
-    return bound, min(found, hint, key=lambda each: each.makespan(block)), spent
-
-
 def least(model: CpModel, work: float) -> tuple[int, Callable[[Any], int] | None]:
     """Lower bound of a model's objective, and the values of the best solution found within ``work``, if any."""
     cp = cp_model()
@@ -116,15 +78,6 @@ def least(model: CpModel, work: float) -> tuple[int, Callable[[Any], int] | None
     if status not in (cp.OPTIMAL, cp.FEASIBLE):
         return 0, None
     return round(solver.best_objective_bound), solver.value
-
-
-def users_of(block: OpBlock) -> tuple[tuple[int, list[int]], ...]:
-    """Cores of either kind, and the operators that need one."""
-    types = block.core_types
-    return (
-        (block.num_tc, [i for i in range(block.size) if types[i].needs_tensor_core]),
-        (block.num_vc, [i for i in range(block.size) if types[i].needs_vector_core]),
-    )
 
 
 def _solver(cp: ModuleType, workers: int, time_limit_s: float, work: float) -> CpSolver:
@@ -337,26 +290,6 @@ class _Model:
             if not isinstance(self.split[i], int):
                 self.model.add_hint(self.split[i], split[i])
         self.model.add_hint(self.makespan, hint.makespan(self.block))
-
-
-def paths(block: OpBlock) -> list[list[int]]:
-    """Operators covered by paths of the precedence graph, longest first, none in two of them."""
-    left, out = set(range(block.size)), []
-    while left:
-        length: dict[int, int] = {}
-        following: dict[int, int] = {}
-        for i in sorted(left, reverse=True):
-            later = [j for j in bits(block.after[i]) if j in left]
-            if later:
-                following[i] = max(later, key=length.__getitem__)
-            length[i] = 1 + (length[following[i]] if later else 0)
-        here = max(left, key=length.__getitem__)
-        path = [here]
-        while path[-1] in following:
-            path.append(following[path[-1]])
-        out.append(path)
-        left.difference_update(path)
-    return out
 
 
 def twins(block: OpBlock) -> list[tuple[int, int]]:

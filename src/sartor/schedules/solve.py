@@ -9,7 +9,7 @@ from functools import partial
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
-from sartor.schedules import bounds, cp_sat, greedy, milp, second_clock, stretches
+from sartor.schedules import bounds, cp_sat, greedy, milp, prefixes, second_clock
 from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.check import violations
 from sartor.schedules.cores import assign_cores
@@ -18,10 +18,8 @@ from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, S
 from sartor.schedules.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
 
 TIME_LIMIT_S = 20.0
-SHARE = 0.2
-"""Part of a limit on the clock for CP-SAT before the way over downsets is tried."""
-WORK_SHARE = 0.5
-"""Part of a limit on work for the way over downsets, before CP-SAT."""
+SHARE = 0.5
+"""Most of a limit on the clock for the search by prefixes, before CP-SAT."""
 LONGEST_LIMIT_S = 1_000_000
 
 
@@ -107,26 +105,26 @@ def _answers(
 
 
 def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
-    """CP-SAT; for a narrow block part of the time, and the rest for the shortest path over downsets."""
-    begin, narrow = time.perf_counter(), stretches.narrow(block)
-    known = cp_sat.solve_block(block, hint, lower_bound, (SHARE if narrow else 1) * limit_s)
-    if not narrow or known.interrupted or not _open(block, known):
-        return known
+    """The search by prefixes, then CP-SAT if the result is still open."""
+    begin = time.perf_counter()
+    known = prefixes.improve(block, hint, lower_bound, SHARE * limit_s)
     left_s = limit_s - (time.perf_counter() - begin)
-    return stretches.improve(block, known.timetable, known.lower_bound, left_s)
+    if known.interrupted or not _open(block, known) or left_s <= 0:
+        return known
+    return cp_sat.solve_block(block, known.timetable, known.lower_bound, left_s)
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """A short CP-SAT run, the second clock, the way over downsets, then all the allowed work (more with shared
+    """The search by prefixes, a short CP-SAT run, the second clock, then all the allowed work (more with shared
     resources), each only if the result is still open."""
     rest = max(work, cp_sat.SHARED_S) if block.traffic else work if work > cp_sat.ALONE_S else 0.0
     ways: list[Callable[[OpBlock, Timetable, int], BlockAnswer]] = [
+        partial(prefixes.improve, work_s=work),
         partial(cp_sat.solve_block_by_work, limit_s=min(work, cp_sat.ALONE_S)),
         second_clock.improve,
-        partial(stretches.improve, work_s=rest * WORK_SHARE),
         partial(cp_sat.solve_block_by_work, limit_s=rest),
     ]
-    for way in ways if rest else ways[:2]:
+    for way in ways if rest else ways[:3]:
         if _open(block, answer) and not answer.interrupted:
             answer = way(block, answer.timetable, answer.lower_bound)
     return answer

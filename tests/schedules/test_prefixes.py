@@ -1,22 +1,23 @@
-"""The way over downsets is a schedule and a bound: nothing is shorter than one or misses the other."""
+"""The search by prefixes is a schedule and a bound: nothing is shorter than one or misses the other."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from itertools import accumulate
 from math import ceil
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
 from effort import times
-from sartor.schedules import Status, cp_sat, solve
-from sartor.schedules.downsets import FAR, Lattice, downsets
+from sartor.read.schedule_json import read_schedule_problem
+from sartor.schedules import Status, cp_sat, prefixes, solve
+from sartor.schedules.dominance import _undominated
+from sartor.schedules.prefixes import MOST_OPERATORS, improve
 from sartor.schedules.solve import _without_solver
 from sartor.schedules.split import OpBlock, Timetable
-from sartor.schedules.stretches import MOST_DOWNSETS, improve, lower_bound, stretch
 from schedules.instances import best_by_enumeration, problem, problems, random_problem
 from schedules.test_second_clock import block_of, is_schedule
 
@@ -49,7 +50,7 @@ def proves(block: OpBlock, optimum: int) -> bool:
 @given(problems())
 def test_it_proves_what_enumeration_finds(small: Any) -> None:
     block = block_of(small)
-    assume(block.size)
+    assume(block.size > 1)
     assert proves(block, best_by_enumeration(small))
 
 
@@ -74,18 +75,48 @@ def test_perfect_splits_are_as_cp_sat_proves_them(seed: int) -> None:
     assert proves(block_of(given_), by_cp_sat(block_of(given_)))
 
 
-def test_a_stretch_of_more_equal_operators_than_cores_needs_whole_rounds() -> None:
-    five = block_of(problem(4, 1, [(k, "TC", 8, 2) for k in range(5)]))
-    assert lower_bound(stretch(five, 0b11111)) == 16
-    assert lower_bound(stretch(five, 0b01111)) == 8
+@pytest.mark.parametrize("seed", range(times(20, 200)))
+def test_a_narrow_search_gives_up_prefixes_and_still_has_a_schedule_and_a_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = block_of(random_problem(seed, 12, 1 + seed % 4, 1 + seed // 2 % 3))
+    optimum = by_cp_sat(block)
+    for width in (1, 5, 30):
+        monkeypatch.setattr(prefixes, "WIDTHS", (width,))
+        found = improve(block, in_turn(block), 0)
+        assert found.lower_bound <= optimum <= found.timetable.makespan(block)
+        assert is_schedule(block, found.timetable)
 
 
-def test_a_wide_block_is_left_as_it_is() -> None:
-    wide = block_of(problem(2, 1, [(k, "TC", 8 + k, 5) for k in range(16)]))
-    assert downsets(wide, MOST_DOWNSETS) is None
-    hint = in_turn(wide)
-    found = improve(wide, hint, 3, 60)
-    assert (found.timetable, found.lower_bound) == (hint, 3)
+def test_operators_that_share_memory_or_are_too_many_are_left_as_they_are() -> None:
+    shared = block_of(random_problem(3, 10, 2, 2, shared=True))
+    many = block_of(problem(2, 1, [(k, "TC", 8 + k, 5) for k in range(MOST_OPERATORS + 1)]))
+    for block in (shared, many):
+        found = improve(block, in_turn(block), 3, 60)
+        assert (found.timetable, found.lower_bound) == (in_turn(block), 3)
+
+
+def test_times_whose_sums_need_more_than_64_bits_are_left_as_they_are() -> None:
+    block = block_of(problem(2, 1, [(k, "TC", 8 + k, 5) for k in range(3)]))
+    huge = replace(block, latency=tuple(time << 56 for time in block.latency))
+    assert improve(huge, in_turn(huge), 3, 60).lower_bound == 3
+
+
+@pytest.mark.parametrize("seed", range(times(8, 60)))
+def test_none_of_many_prefixes_that_others_beat_is_kept_and_each_other_one_is(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    times_ = rng.integers(0, 6, (3 + seed % 3, 200))
+    times_ = times_[:, np.argsort(times_.sum(axis=0), kind="stable")]
+    best = [
+        k
+        for k in range(200)
+        if not any(
+            (times_[:, j] <= times_[:, k]).all() and (j < k or (times_[:, j] < times_[:, k]).any())
+            for j in range(200)
+            if j != k
+        )
+    ]
+    assert _undominated(times_).tolist() == best
 
 
 SLOW = problem(
@@ -104,22 +135,22 @@ SLOW = problem(
 
 def test_a_limit_on_work_is_the_same_on_every_run_and_proves_what_cp_sat_leaves_open() -> None:
     block = block_of(SLOW)
-    found = [improve(block, in_turn(block), 0, work_s=work) for work in (0.05, 0.05, 1.6)]
+    found = [improve(block, in_turn(block), 0, work_s=work) for work in (0.004, 0.004, 1.6)]
     assert found[0] == found[1]
     assert found[0].lower_bound < found[2].lower_bound == found[2].timetable.makespan(block) == 19_837
     assert solve(SLOW, 3.2, by_work=True).status is Status.OPTIMAL
 
 
-@pytest.mark.parametrize("seed", range(times(3, 60)))
-def test_no_stretch_is_shorter_than_its_bounds(seed: int) -> None:
-    block = block_of(random_problem(seed, 10, 2, 1 + seed % 3))
-    masks = downsets(block, MOST_DOWNSETS)
-    assert masks
-    lattice = Lattice(block, masks)
-    edges, cost = lattice.stretches(FAR)
-    bounds = [cost, lattice.longest_chains(edges), lattice.busy(edges)]
-    for k in random.Random(seed).sample(range(len(cost)), 20):
-        part = stretch(block, int(lattice.masks[edges.after[k]] & ~lattice.masks[edges.before[k]]))
-        in_turn_ = Timetable(starts=tuple(accumulate((0, *part.latency)))[:-1], split=(False,) * part.size)
-        least, table, _ = cp_sat.solve_stretch(part, in_turn_, 0, sum(part.latency), 10.0)
-        assert max(int(each[k]) for each in bounds) <= least == table.makespan(part)
+@pytest.mark.parametrize(
+    ("name", "cores", "makespan"),
+    [
+        *(("gpt3_t4_bwd_c8x2", 2, 60_019), ("llama7b_bwd_c8x2", 2, 59_923), ("bertlarge_bwd_c8x2_w128", 2, 4_299)),
+        *(("llama7b_bwd_c8x2", 4, 31_501), ("bertlarge_bwd_c8x2_w128", 4, 2_299)),
+        pytest.param("gpt3_t4_bwd_c8x2", 4, 30_842, marks=pytest.mark.slow),
+    ],
+)
+def test_backward_layers_with_perfect_splits_are_proved(name: str, cores: int, makespan: int, shared_dir: Path) -> None:
+    given_ = read_schedule_problem(shared_dir / "reference" / "scheduling" / f"{name}.json")
+    rows = (replace(op, intra_latency=ceil(op.latency / cores)) for op in given_.operators)
+    found = solve(replace(given_, num_tc=cores, num_vc=cores, operators=tuple(rows)))
+    assert (found.lower_bound, found.makespan) == (makespan, makespan)

@@ -1,0 +1,196 @@
+"""Exact schedules from the front: one more operator at a time, keeping only the prefixes that may still be the best.
+
+A *prefix* has the operators that start first in place. The next one starts when its cores are free and its predecessors
+have ended, no earlier than the last one started. A prefix is dropped if another with the same operators is as good
+(`dominance`), if its lower bound (`remaining`) is no better than the best schedule, or if another operator would have
+fitted, from start to end, into the time before the last start.
+
+Why an optimum survives: complete a kept prefix to one with the least sum of end times. Nothing else fits before its
+next operator, so the prefix with that one is made; if it is dropped, another can be completed in the same way.
+
+Prefixes of equally many operators are extended together. Those beyond a number are given up, and their least bound is
+remembered, so that a narrow search has a schedule and a bound too; then a wider one begins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields, replace
+from math import inf
+
+import numpy as np
+
+from sartor.interrupts import asked
+from sartor.schedules.answer import BlockAnswer
+from sartor.schedules.dominance import Dominance
+from sartor.schedules.remaining import Remaining, fits
+from sartor.schedules.split import OpBlock, Timetable
+from sartor.units import BoolArray, IntArray
+
+MOST_OPERATORS = 62
+WIDTHS = (4_000, 32_000, 200_000)
+"""Most prefixes that each search makes of one number of operators; the last takes up to 1 GB."""
+PREFIX_S = 5e-6
+"""Seconds that a limit on work counts per prefix made (GPT-3's backward layer on 4 x 4 cores, 2026-11: 4e-6)."""
+FAR = 1 << 60
+"""The start of operators that can't be next."""
+
+
+def applies(block: OpBlock) -> bool:
+    """Whether operators share nothing but cores, and there are not too many."""
+    return 1 < block.size <= MOST_OPERATORS and not block.traffic and fits(block)
+
+
+def improve(
+    block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float = inf, work_s: float = inf
+) -> BlockAnswer:
+    """A better schedule and bound than ``hint`` and ``lower_bound`` if it `applies`, else these. ``work_s`` limits
+    seconds of work, counted equally on every machine."""
+    if not applies(block):
+        return BlockAnswer(timetable=hint, lower_bound=lower_bound)
+    search = _Search(block, hint, lower_bound, time.perf_counter() + limit_s, work_s)
+    interrupted = False
+    try:
+        for width in WIDTHS:
+            if search.proved < search.upper and not search.late():
+                search.run(width)
+    except KeyboardInterrupt:
+        interrupted = True
+    return BlockAnswer(
+        timetable=search.best, lower_bound=min(search.proved, search.upper), interrupted=interrupted or asked()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prefixes:
+    """Prefixes of equally many operators. Times count from ``last`` on, before which nothing else starts.
+
+    [prefixes]: ``begun`` operators as bits, ``last``, the least makespan ``bound``, and how each was made: the row of
+    its ``parent``, the operator ``added`` (plus the number of operators if it is split), and that one's start ``at``.
+    [prefixes, cores and operators]: ``until`` tensor cores are free, then vector cores, each ascending; then until
+    operators end that others wait for. [prefixes, operators]: the earliest ``starts`` of those that can be next.
+    """
+
+    begun: IntArray
+    last: IntArray
+    bound: IntArray
+    parent: IntArray
+    added: IntArray
+    at: IntArray
+    until: IntArray
+    starts: IntArray
+
+    def only(self, rows: IntArray | BoolArray) -> _Prefixes:
+        return _Prefixes(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+
+class _Search:
+    """The best schedule and bound so far, and what is needed to extend prefixes."""
+
+    def __init__(self, block: OpBlock, hint: Timetable, lower_bound: int, deadline: float, work_s: float) -> None:
+        self.block, self.deadline, self.work_s = block, deadline, work_s
+        self.best, self.upper, self.proved = hint, hint.makespan(block), lower_bound
+        self.remaining, self.dominance = Remaining(block), Dominance(block)
+        self.latency, self.intra = np.array(block.latency), np.array(block.intra_latency)
+        self.may_split = np.array(block.may_split)
+        self.before, self.covers = np.array(block.before), np.array(block.covers)
+        self.cores = block.num_tc + block.num_vc
+        tensor, vector = np.array([(kind.needs_tensor_core, kind.needs_vector_core) for kind in block.core_types]).T
+        self.kinds = [(slice(0, block.num_tc), tensor), (slice(block.num_tc, self.cores), vector)]
+        self.awaits = [
+            [kind.start for kind, users in self.kinds if users[j]]
+            + [self.cores + i for i, mask in enumerate(block.covers) if mask >> j & 1]
+            for j in range(block.size)
+        ]
+        """Columns of ``until`` that each operator waits for."""
+
+    def late(self) -> bool:
+        """Whether time or work is spent, or Ctrl-C was pressed."""
+        return self.work_s <= 0 or time.perf_counter() > self.deadline or asked()
+
+    def run(self, width: int) -> None:
+        """Extend to schedules, at most ``width`` prefixes of each number of operators."""
+        given_up, made = self.upper, list[tuple[IntArray, IntArray, IntArray]]()
+        now = self._settled(self._nothing())
+        for _ in range(self.block.size):
+            if not len(now.last) or self.late():
+                break
+            single, split = self._choices(now)
+            order = np.argsort(now.bound, kind="stable")
+            beyond = order[np.cumsum((single.sum(axis=1) + split.sum(axis=1))[order]) > width]
+            given_up = min([given_up, *now.bound[beyond].tolist()])
+            single[beyond] = split[beyond] = False
+            now = self._settled(self._extended(now, single, split))
+            now = now.only(self.dominance.undominated(now.begun, now.last, now.until))
+            made.append((now.parent, now.added, now.at))
+        if len(made) < self.block.size:
+            given_up = min([given_up, *now.bound.tolist()])
+        elif len(now.last):
+            self.best = self._schedule(made, int(now.last.argmin()))
+            self.upper = self.best.makespan(self.block)
+        self.proved = max(self.proved, given_up)
+
+    def _nothing(self) -> _Prefixes:
+        zero = np.zeros(1, dtype=np.int64)
+        until = np.zeros((1, self.cores + self.block.size), dtype=np.int64)
+        return _Prefixes(begun=zero, last=zero, bound=zero, parent=zero, added=zero, at=zero, until=until, starts=until)
+
+    def _choices(self, now: _Prefixes) -> tuple[BoolArray, BoolArray]:
+        """Which operators [prefixes, operators] may be next on one core, and which split: not if another one, or the
+        same on one core, ends before that start."""
+        ends = np.where(now.starts < FAR, now.starts + self.latency, FAR)
+        first, second = np.partition(ends, 1, axis=1)[:, :2].T[:, :, None]
+        is_first = np.arange(self.block.size) == ends.argmin(axis=1)[:, None]
+        single = now.starts < np.where(is_first, second, first)
+        drained = now.until.max(axis=1, keepdims=True)
+        return single, (now.starts < FAR) & self.may_split & (drained < first)
+
+    def _extended(self, now: _Prefixes, single: BoolArray, split: BoolArray) -> _Prefixes:
+        """The prefixes with one more operator; their starts are still to be `_settled`."""
+        (rows, operators), (others, apart) = np.nonzero(single), np.nonzero(split)
+        wait = now.starts[rows, operators]
+        until = np.maximum(now.until[rows] - wait[:, None], 0)
+        for kind, users in self.kinds:
+            mine = np.flatnonzero(users[operators])
+            until[mine, kind.start] = self.latency[operators[mine]]
+            until[:, kind].sort(axis=1)
+        until[np.arange(len(rows)), self.cores + operators] = self.latency[operators]
+        parent, added = np.concatenate([rows, others]), np.concatenate([operators, apart])
+        at = now.last[parent] + np.concatenate([wait, now.until[others].max(axis=1)])
+        self.work_s -= PREFIX_S * len(parent)
+        return _Prefixes(
+            begun=now.begun[parent] | np.left_shift(1, added),
+            last=at + np.concatenate([np.zeros_like(wait), self.intra[apart]]),
+            bound=now.bound[parent],
+            parent=parent,
+            added=np.concatenate([operators, apart + self.block.size]),
+            at=at,
+            until=np.concatenate([until, np.zeros_like(now.until[others])]),
+            starts=now.starts,
+        )
+
+    def _settled(self, made: _Prefixes) -> _Prefixes:
+        """With starts of what can be next, times from the earliest of them on, and bounds; without those that are no
+        better than the best schedule."""
+        begun, which = np.unique(made.begun, return_inverse=True)
+        has = (begun[:, None] >> np.arange(self.block.size) & 1).astype(bool)
+        can = ~has & (self.before & ~begun[:, None] == 0)
+        awaited = has & (self.covers & ~begun[:, None] != 0)
+        until = made.until.copy()
+        until[:, self.cores :] *= awaited[which]
+        starts = np.stack([until[:, columns].max(axis=1) for columns in self.awaits], axis=1)
+        starts = np.where(can[which], starts, FAR)
+        wait = np.minimum(starts.min(axis=1), until.max(axis=1))
+        until, starts = np.maximum(until - wait[:, None], 0), np.where(starts < FAR, starts - wait[:, None], FAR)
+        last = made.last + wait
+        bound = np.maximum(made.bound, last + self.remaining.least(has, which, until))
+        return replace(made, last=last, bound=bound, until=until, starts=starts).only(bound < self.upper)
+
+    def _schedule(self, made: list[tuple[IntArray, IntArray, IntArray]], row: int) -> Timetable:
+        """The schedule of a complete prefix."""
+        size = self.block.size
+        starts, split = [0] * size, [False] * size
+        for parent, added, at in reversed(made):
+            how, i = divmod(int(added[row]), size)
+            starts[i], split[i], row = int(at[row]), bool(how), int(parent[row])
+        return Timetable(starts=tuple(starts), split=tuple(split))
