@@ -25,7 +25,7 @@ FORWARD = 1 / 3
 """Share of a chunk's time that is forward (GEMMs: one forward, two backward); stalls hardly depend on it."""
 ROUNDS = (1, 2, 3)
 """Rounds of pp microbatches that are simulated; every further round adds as much as the last of these."""
-DRAWN = 192
+DRAWN = 384
 """Number of sampled block durations in the search for paths."""
 
 
