@@ -32,6 +32,10 @@ CHIPS = st.builds(
     global_buffer_mib=st.sampled_from([16, 64]),
     num_links=st.sampled_from([1, 6]),
     num_stacks=st.sampled_from([1, 4]),
+    sustained_share=st.sampled_from([0.76, 1.0]),
+    sustained_hbm_share=st.sampled_from([0.89, 1.0]),
+    sustained_link_share=st.sampled_from([0.69, 1.0]),
+    run_factor=st.sampled_from([1.0, 1.07]),
 )
 MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
 

@@ -84,10 +84,10 @@ def work_rates(question: DesignQuestion, parts: ModelParts, a: Accelerator, hbm_
 
 def seconds_of(parts: ModelParts, a: Accelerator, seconds: Seconds) -> tuple[Array, Array]:
     """``seconds`` [parts, candidates] of the forward and of the backward pass; a served model has no backward."""
-    forward = np.stack([seconds(part, part.forward, a) for part in parts.parts])
+    forward = np.stack([seconds(part, part.forward, a) * part.in_run(a) for part in parts.parts])
     if parts.served:
         return forward, np.zeros(forward.shape)
-    return forward, np.stack([seconds(part, part.backward, a) for part in parts.parts])
+    return forward, np.stack([seconds(part, part.backward, a) * part.in_run(a) for part in parts.parts])
 
 
 def rates_by_work(

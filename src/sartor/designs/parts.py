@@ -9,12 +9,14 @@ from typing import NamedTuple, TypedDict
 
 from sartor.designs.question import DesignModel
 from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
 from sartor.model.blocks import BlockKind, layer_order
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import Workload
 from sartor.operators import DType, OperatorGraph
 from sartor.step.activations import rows_of
+from sartor.step.block_seconds import has_gaps
 from sartor.step.blocks import block_params
 from sartor.step.chip_blocks import BlockGraphs, check_one_stack, workload_graphs
 from sartor.step.inference import served_bytes
@@ -56,6 +58,12 @@ class ModelPart:
     in_turn: bool = False
     expert_param_bytes: float = 0.0
     """The part of ``param_bytes`` that copies of one expert-parallel group do not share."""
+    has_gaps: bool = False
+    """Whether a run takes ``Accelerator.run_factor`` times the schedule: a layer in training."""
+
+    def in_run(self, accelerator: Accelerator) -> float:
+        """Seconds in a run over those of the schedule."""
+        return accelerator.run_factor if self.has_gaps else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,12 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     held, sent = ([_NOTHING] * len(graphs), 0.0) if served else _trained(job, plan, graphs)
     every = [
         ModelPart(
-            name=graph.block.name, forward=graph.forward, backward=graph.backward, in_turn=graph.in_turn, **held_there
+            name=graph.block.name,
+            forward=graph.forward,
+            backward=graph.backward,
+            in_turn=graph.in_turn,
+            has_gaps=not served and has_gaps(graph.block.kind, job.trainer),
+            **held_there,
         )
         for graph, held_there in zip(graphs, held, strict=True)
     ]

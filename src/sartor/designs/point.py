@@ -268,10 +268,10 @@ def _layer_times(
         (forward_least, forward), (backward_least, backward) = times
         yield LayerTime(
             name=part.name,
-            forward_s=forward,
-            backward_s=backward,
-            forward_least_s=forward_least,
-            backward_least_s=backward_least,
+            forward_s=forward * part.in_run(a),
+            backward_s=backward * part.in_run(a),
+            forward_least_s=forward_least * part.in_run(a),
+            backward_least_s=backward_least * part.in_run(a),
         )
 
 

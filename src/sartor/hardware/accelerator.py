@@ -30,6 +30,12 @@ class Dataflow(Enum):
     INPUT_STATIONARY = "input_stationary"
 
 
+SUSTAINED_SHARES = ("sustained_share", "sustained_hbm_share", "sustained_link_share")
+"""What long work sustains of the peak rates of arrays, memory and links."""
+
+IN_LONG_RUNS = (*SUSTAINED_SHARES, "run_factor")
+"""Fields that part a chip in a long run from its datasheet; all 1 in the published template."""
+
 NODES_NM = (22, 16, 7, 5, 3)
 """Technology nodes of the area and energy models; 12 nm counts as 16 nm."""
 
@@ -95,6 +101,15 @@ class Accelerator:
     sustained_share: float = 1.0
     """Share of the arrays' peak rate that long matrix multiplications sustain, since clocks fall under full load and
     arrays wait for operands. 1 in the published template."""
+    sustained_hbm_share: float = 1.0
+    """Share of the memory's peak rate that streams sustain, since rows are opened and refreshed between bursts. 1 in
+    the published template."""
+    sustained_link_share: float = 1.0
+    """Share of the links' rate (and of the network's beyond them) that large collectives sustain: headers, unequal
+    arrival, the library's copies. 1 in the published template."""
+    run_factor: float = 1.0
+    """Seconds of a layer in a training run over those of its schedule: gaps between operators, unequal arrival. 1 in
+    the published template."""
     node_nm: int = 22
     dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
     title: str = ""
@@ -119,8 +134,9 @@ class Accelerator:
         if np.any((np.asarray(self.scale_up_devices) > 0) & (np.asarray(self.scale_out_bytes_per_s) <= 0)):
             must = f"must be above 0 where links join {np.max(self.scale_up_devices)} devices alone"
             raise InputError("scale_out_gb_per_s", 0, must, "50")
-        if np.max(self.sustained_share) > 1:
-            raise InputError("sustained_share", self.sustained_share, "must be at most 1", "1")
+        for name in SUSTAINED_SHARES:
+            if np.max(getattr(self, name)) > 1:
+                raise InputError(name, getattr(self, name), "must be at most 1", "1")
         if self.node_nm not in NODES_NM:
             raise InputError("node_nm", self.node_nm, "no area or energy is known for it", _near_node(self.node_nm))
 
@@ -168,6 +184,11 @@ class Accelerator:
         return self.num_stacks * _or_generation(self.stack_bytes_per_s, self.memory.stack.bytes_per_s)
 
     @property
+    def streamed_bytes_per_s(self) -> Floats:
+        """What streams sustain of the memory's peak rate."""
+        return self.hbm_bytes_per_s * self.sustained_hbm_share
+
+    @property
     def peak_flops_per_s(self) -> Floats:
         """2 FLOP per multiply-accumulator and cycle."""
         return 2.0 * self.num_tensor_cores * self.array_rows * self.array_cols * self.clock_hz
@@ -212,11 +233,13 @@ class Accelerator:
         return 1.0 * self.num_links * self.link_bytes_per_s
 
     def reach(self, devices: Ints) -> tuple[Floats, Floats]:
-        """Bandwidth and latency of a hop in a ring of ``devices`` neighbours: those of the links if they join them all,
-        else those of the network beyond, which some hop of every ring must cross."""
+        """Sustained bandwidth and latency of a hop in a ring of ``devices`` neighbours: those of the links if they join
+        them all, else those of the network beyond, which some hop of every ring must cross."""
         inside = (np.asarray(self.scale_up_devices) == 0) | (np.asarray(devices) <= self.scale_up_devices)
         rate = np.where(inside, self.network_bytes_per_s, self.scale_out_bytes_per_s)
-        return plain(rate), plain(np.where(inside, self.link_latency_s, self.scale_out_latency_s))
+        return plain(rate * self.sustained_link_share), plain(
+            np.where(inside, self.link_latency_s, self.scale_out_latency_s)
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -251,7 +274,7 @@ _RATES = (
     "accumulator_bytes",
     "bank_bytes_per_cycle",
     "control_share",
-    "sustained_share",
+    *IN_LONG_RUNS,
 )
 _FREE = (
     "stack_bytes",

@@ -12,6 +12,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import (
     ARRAY_FIELDS,
     FIELD_NAMES,
+    IN_LONG_RUNS,
     Accelerator,
     Dataflow,
     template_tensor_core_sram,
@@ -173,7 +174,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
     "bank_bytes_per_cycle": ("bank_bytes_per_cycle", 1),
     "control_share": ("control_share", 1),
-    "sustained_share": ("sustained_share", 1),
+    **{name: (name, 1) for name in IN_LONG_RUNS},
     "node_nm": ("node_nm", 1),
 }
 """File key -> (field, factor to SI)."""

@@ -59,6 +59,10 @@ class SpaceFile(BaseModel):
     dataflow: str | list[str] | None = None
     dtype: str | list[str] | None = None
     hbm_gb: Axis | None = None
+    sustained_share: int | float | None = None
+    sustained_hbm_share: int | float | None = None
+    sustained_link_share: int | float | None = None
+    run_factor: int | float | None = None
     area_limit_mm2: int | float | None = None
     area_model: Literal["published", "die"] | None = None
 

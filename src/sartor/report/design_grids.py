@@ -143,7 +143,7 @@ def _gpu_cells(each: AgainstModel) -> tuple[str, ...]:
 
 GPU_NOTES = (
     "GPU times are those of the best plan (sartor plan) with the default trainer and the package's calibration; chip "
-    "times follow from the template, in which GPT-3 on an A100 steps 27 to 42% faster than in published runs.",
+    "times follow from the template: published steps of GPT-3 on the A100 drawn in it come out 13 to 30% too fast.",
     "'needs' is the factor by which the chip must be faster than predicted to equal the GPU per mm2 of die, per watt "
     "and per dollar of die and memory; below 1 it already wins.",
 )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.chip.operator_latency import operator_latencies
-from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
+from sartor.hardware.accelerator import ARRAY_FIELDS, SUSTAINED_SHARES, Accelerator
 from sartor.operators import OperatorGraph
 from sartor.schedules.from_graph import UNIT_S, schedule_problem
 from sartor.schedules.solve import ScheduleCache, solve
@@ -77,7 +77,8 @@ def _known_in_turn(block: _Block) -> float:
 def timing_fields(a: Accelerator) -> tuple[object, ...]:
     """Fields that the time of an operator depends on: all but the memory's capacity."""
     numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
-    return (*numbers, a.memory, a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, a.sustained_share)
+    shares = (getattr(a, name) for name in SUSTAINED_SHARES)
+    return (*numbers, a.memory, a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, *shares)
 
 
 def in_turn_s(graph: OperatorGraph, accelerator: Accelerator) -> npt.NDArray[np.float64]:

@@ -53,12 +53,14 @@ def block_seconds(
     """
     around = replace(c, compute_factor=1.0)
     each = zip(times, kinds, strict=True)
-    columns = [_seen(t, trainer, around if kind in _AROUND else c, overlapped) for t, kind in each]
+    columns = [_seen(t, trainer, c if has_gaps(kind, trainer) else around, overlapped) for t, kind in each]
     stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
     return BlockSeconds(**stacked)
 
 
-_AROUND = (BlockKind.EMBEDDING, BlockKind.HEAD)
+def has_gaps(kind: BlockKind, trainer: Trainer) -> bool:
+    """Whether a block has many short kernels; in lockstep a module for later tokens is part of the head."""
+    return kind is BlockKind.LAYER or (kind is BlockKind.MTP and not trainer.lockstep)
 
 
 def _seen(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> dict[str, Floats]:

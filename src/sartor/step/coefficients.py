@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from sartor.cost.correction.training_calibration import packaged_training_table, training_constants
 from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
@@ -90,13 +91,33 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -
 
     Raises ``InputError`` for an unknown constant.
     """
-    if gpu.accelerator is not None:
-        return OF_A_CHIP
+    found = _fitted(job, gpu.generation, table)
+    return found if gpu.accelerator is None else _on_a_chip(found, job, gpu.accelerator)
+
+
+def _on_a_chip(found: TrainingCoefficients, job: TrainingJob, chip: Accelerator) -> TrainingCoefficients:
+    """Constants on a chip of the template: what a run adds in lockstep is part of the chip's description
+    (``run_factor``), other trainers keep what was fitted. A chip's program is compiled ahead and its links need no
+    core, so launches and hidden collectives are free; the interval is the operators'."""
+    kept = replace(found, **dict.fromkeys(_NOT_ON_A_CHIP, 0.0))
+    return replace(kept, compute_factor=chip.run_factor, network_factor=1.0) if job.trainer.lockstep else kept
+
+
+_NOT_ON_A_CHIP = (
+    "launch_s",
+    "graph_launch_s",
+    "sm_contention",
+    "broadcast_s",
+    "step_sigma",
+)
+
+
+def _fitted(job: TrainingJob, generation: str, table: JsonMap | None) -> TrainingCoefficients:
     known = {field.name for field in fields(TrainingCoefficients)}
     constants = training_constants(
         job.trainer.name,
         precision_class(job.recipe),
-        gpu.generation,
+        generation,
         packaged_training_table() if table is None else table,
         experts=job.shape.moe_ffn is not None,
     )
@@ -132,13 +153,6 @@ def constant_names(values: object) -> Iterator[str]:
             yield from constant_names(value)
         else:
             yield name
-
-
-OF_A_CHIP = TrainingCoefficients(
-    launch_s=0.0, graph_launch_s=0.0, sm_contention=0.0, fixed_step_s=0.0, jitter=0.0, broadcast_s=0.0, step_sigma=0.0
-)
-"""For a chip that does not exist yet: operators take the template's time, launches are free, and the interval is the
-operators'."""
 
 
 def precision_class(recipe: Recipe) -> str:

@@ -56,7 +56,7 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
     lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
     vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz
     moved = np.asarray(op.bytes_moved) + _read_again(op, a)
-    memory = moved / a.hbm_bytes_per_s
+    memory = moved / a.streamed_bytes_per_s
     return AttentionCost(
         time_s=plain(np.maximum(np.maximum(tensor, vector), memory)),
         tensor_s=plain(tensor),

@@ -42,7 +42,7 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
         outputs = 1.0 * product.batch * product.m * product.n
         tensor, buffer = _product_floor(product, a)
         vector = _lanes(outputs * product.epilogue_cycles, a)
-        return _floor(tensor, vector, buffer, product.least_bytes / np.asarray(a.hbm_bytes_per_s))
+        return _floor(tensor, vector, buffer, product.least_bytes / np.asarray(a.streamed_bytes_per_s))
     if isinstance(op, Attention):
         pairs = [_product_floor(each, a) for each in attention_products(op)]
         tensor = sum((each[0] for each in pairs), np.asarray(0.0))
@@ -50,12 +50,12 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
         each_pair = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
         vector = _lanes(1.0 * op.batch * op.num_heads * np.asarray(op.pairs) * each_pair, a)
         through = sum((each[1] for each in pairs), np.asarray(0.0))
-        return _floor(tensor, vector, through, op.bytes_moved / np.asarray(a.hbm_bytes_per_s), alone)
+        return _floor(tensor, vector, through, op.bytes_moved / np.asarray(a.streamed_bytes_per_s), alone)
     if isinstance(op, MemoryBound):
         work = vector_work(op)
         cycles = 1.0 * op.rows * op.cols * work.per_element + op.flops * work.per_flop
         through = op.bytes_moved / (np.asarray(a.num_vector_cores) * a.vector_port_bytes_per_s)
-        buffer, memory = (op.bytes_moved / np.asarray(r) for r in (a.global_buffer_bytes_per_s, a.hbm_bytes_per_s))
+        buffer, memory = (op.bytes_moved / np.asarray(r) for r in (a.global_buffer_bytes_per_s, a.streamed_bytes_per_s))
         return _floor(0.0, np.maximum(_lanes(cycles, a), through), buffer, memory)
     time_s = link_time_s(op, a)
     return OperatorFloor(least_s=time_s, link_s=time_s)
@@ -84,7 +84,9 @@ def _product_floor(product: Product, a: Accelerator) -> tuple[Floats, Floats]:
     operands = np.maximum(p.batch * (1.0 * p.m * p.k + 1.0 * p.k * p.n), p.macs * 2 / np.sqrt(sums))
     moved = p.operand_bytes * operands + np.minimum(p.output_bytes, a.accumulator_bytes) * p.batch * p.m * p.n
     cores = np.asarray(a.num_tensor_cores)
-    tensor = np.maximum(_cycles(p, a) / (cores * a.clock_hz), moved / (cores * a.tensor_port_bytes_per_s))
+    tensor = np.maximum(
+        _cycles(p, a) / (cores * a.clock_hz * a.sustained_share), moved / (cores * a.tensor_port_bytes_per_s)
+    )
     return tensor, moved / a.global_buffer_bytes_per_s
 
 

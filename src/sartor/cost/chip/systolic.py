@@ -227,7 +227,7 @@ def _chip_arrays(a: Accelerator) -> list[Any]:
         a.clock_hz,
         a.tensor_port_bytes_per_s,
         a.global_buffer_bytes_per_s,
-        a.hbm_bytes_per_s,
+        a.streamed_bytes_per_s,
         1.0 * a.num_vector_cores * a.vector_lanes,
         a.accumulator_bytes,
         a.sustained_share,

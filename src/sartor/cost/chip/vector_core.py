@@ -105,7 +105,7 @@ def vector_cost(op: MemoryBound, accelerator: Accelerator) -> VectorCost:
     through = np.asarray(op.bytes_moved, dtype=np.float64) + again
     compute_s = cycles / a.clock_hz
     buffer_s = np.maximum(through / (cores * a.vector_port_bytes_per_s), through / a.global_buffer_bytes_per_s)
-    memory_s = np.asarray(op.bytes_moved, dtype=np.float64) / a.hbm_bytes_per_s
+    memory_s = np.asarray(op.bytes_moved, dtype=np.float64) / a.streamed_bytes_per_s
     return VectorCost(
         time_s=plain(np.maximum(np.maximum(compute_s, buffer_s), memory_s)),
         compute_s=plain(compute_s),

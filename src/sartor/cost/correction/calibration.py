@@ -154,10 +154,11 @@ def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
 
 
 def _of_a_chip(gpu: Gpu) -> Calibration:
-    """A template chip has no measurements: its links deliver their full rate, and a hop takes their latency."""
+    """A template chip has no measurements: its links deliver what it says, and a hop takes their latency."""
+    share = 1.0 if gpu.accelerator is None else gpu.accelerator.sustained_link_share
     links = CollectiveCoefficients(
-        link_share=1.0,
-        all_reduce_share=1.0,
+        link_share=share,
+        all_reduce_share=share,
         small_group_loss=0.0,
         hop_s=gpu.link_latency_s,
         launch_s=0.0,
