@@ -72,6 +72,11 @@ SCALARS: dict[str, tuple[float, float, float]] = {
     "max_split": (16, 2, 64),
 }
 THROTTLE: dict[str, tuple[float, float, float]] = {"throttle": (0.08, 1e-3, 0.6), "throttle_s": (1e-3, 5e-5, 2e-2)}
+STREAM_K: dict[str, tuple[float, float, float]] = {
+    "stream_k_cost": (0.1, 1e-3, 0.6),
+    "stream_k_fills": (1, 0.01, 60),
+}
+"""In place of ``split_rate``, for libraries that deal the steps of k evenly to the SMs."""
 QUANTIZE: dict[str, tuple[float, float, float]] = {
     "quantize_s": (1e-6, 1e-8, 2e-5),
     "quantize_bytes": (3, 0.01, 60),
@@ -105,6 +110,7 @@ class Job:
     penalties: bool = False
     starts: int = 1
     quantizes: bool = False
+    streams_k: bool = False
     fixed: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     note: str = ""
@@ -216,12 +222,19 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
         rows=rows,
         tiles=TILES_AMPERE_TABLE if generation == "ampere" else TILES_TABLE,
         quantizes=dtype is not DType.BF16 and not dtype.weight_only,
+        streams_k=(generation, dtype) in DEALT,
         fixed=fixed,
         source=f"data/measured/{name} (ai-dynamo/aiconfigurator 095f58a5, 2026-08-21, Apache-2.0), {gpu} {label}",
         note="TN layout, graph replay, boost clock. Alignment is assumed: the table holds no n or k off 32."
         + ("" if dtype is DType.BF16 or dtype.weight_only else " Times include quantizing the activation."),
     )
 
+
+DEALT = (("blackwell_rtx", DType.BF16), ("ampere", DType.INT8_WO), ("ampere", DType.INT4_WO))
+"""Fits in which steps of k are dealt evenly to SMs. Of weights held out, split-K and stream-K, the formula and then
+with its network: RTX PRO 6000 8.7, 8.5% and 3.6, 3.45%; A100's int8 weights 10.4, 8.0% and 5.5, 5.4%, int4 weights
+11.5, 9.6% and 6.5, 6.3%. A100's bf16 would gain (lab/notebook/gemm.md), Hopper's and Blackwell's in the formula only
+(2026-11-26)."""
 
 AMD_TUNED = ("mi300x", "mi308x", "mi325x", "mi355x")
 HIPBLASLT = ("mi210", "mi250")
@@ -386,7 +399,14 @@ _MEMORY: dict[int, Any] = {}
 def _scalars(job: Job) -> dict[str, tuple[float, float, float]]:
     cached = CACHED if "weight_copies" in job.fixed else {}
     client = CLIENT if job.gpu.name in HIPBLASLT else {}
-    return SCALARS | client | ({} if job.penalties else THROTTLE) | (QUANTIZE if job.quantizes else {}) | cached
+    alone = {name: span for name, span in SCALARS.items() if name != "split_rate"} | STREAM_K
+    return (
+        (alone if job.streams_k else SCALARS)
+        | client
+        | ({} if job.penalties else THROTTLE)
+        | (QUANTIZE if job.quantizes else {})
+        | cached
+    )
 
 
 def _spans(job: Job, tiles: int) -> list[tuple[float, float, float]]:

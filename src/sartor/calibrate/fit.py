@@ -106,8 +106,11 @@ QUANTIZE = {
     "pack_nt": (0.7, 0.01, 100),
     "pack_columns": (0.5, 16, 4096),
     "fresh_cost": (0.7, 0.01, 100),
+    "stream_k_cost": (0.7, 1e-3, 0.6),
+    "stream_k_fills": (0.7, 0.01, 60),
 }
-"""Fitted only if the start has them: low-bit GEMMs timed with a quantizing kernel, libraries that repack operands."""
+"""Fitted only if the start has them: low-bit GEMMs timed with a quantizing kernel, libraries that repack operands or
+deal steps evenly."""
 
 SHARE_SD, TILE_SD, PENALTY_SD = 0.25, 0.1, 0.5
 """Standard deviations of: a factor on all tiles' shares of peak, each tile's own share, the alignment penalties."""

@@ -44,6 +44,10 @@ class GemmCoefficients:
     """Extra fixed cost of a split GEMM's reduction."""
     split_rate: float = 3.0
     """Rate at which partial sums are exchanged, in units of the streaming rate (they stay in L2)."""
+    stream_k_cost: float = 0.0
+    """Extra main-loop time where all steps are dealt evenly to the SMs (stream-K)."""
+    stream_k_fills: float = 0.0
+    """Fills and epilogues that this adds to those of the waves. 0: k is split within one wave only (split-K)."""
     hbm_share: float = 0.9
     """Share of HBM bandwidth a GEMM streams at."""
     write_cost: float = 1.5

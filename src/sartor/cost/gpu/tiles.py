@@ -89,7 +89,7 @@ def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) 
 def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """Every (tile, split) of the menu: arrays of shape (2 x tiles, GEMMs); ``inf`` where k cannot be split."""
     tiles = _Tiles.of(p, machine, c)
-    whole, split = _whole(p, tiles, machine, c), _split(p, tiles, machine, c)
+    whole, split = _whole(p, tiles, machine, c), (_streamed if c.stream_k_fills else _split)(p, tiles, machine, c)
     shape = tiles.grid.shape
     return {key: np.concatenate([np.broadcast_to(t[key], shape) for t in (whole, split)]) for key in TERMS}
 
@@ -101,13 +101,16 @@ def _terms_of_best(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[s
 
 
 def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
-    """Least time over the menu. Time grows with compute, so whole tiles are reduced before memory is added; k is
-    split only where at least two parts fit."""
+    """Least time over the menu. Time grows with compute, so the menu is reduced before memory is added; with split-K,
+    k is split only where at least two parts fit."""
     tiles = _Tiles.of(p, machine, c)
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
-    overhead = c.launch_s + quantizing_s(p, machine, c)
-    least: FloatArray = _combine(_throttled(compute, p, machine, c), _traffic_s(p, machine, c), c.overlap) + overhead
+    overhead, memory = c.launch_s + quantizing_s(p, machine, c), _traffic_s(p, machine, c)
+    least: FloatArray = _combine(_throttled(compute, p, machine, c), memory, c.overlap) + overhead
+    if c.stream_k_fills:
+        even = _throttled(_even_s(tiles, waves, machine, c).min(axis=0), p, machine, c)
+        return np.minimum(least, _combine(even, memory, c.overlap) + (overhead + c.split_s))
     few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
     if few.size:
         split = _split(p.part(few), tiles.part(few), machine, c)["time_s"].min(axis=0)
@@ -173,6 +176,29 @@ def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     memory = _traffic_s(p, machine, c) + partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
     overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
     return _terms(p, tiles, machine, c, parts, np.ones(1), compute, memory, overhead)
+
+
+def _streamed(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
+    """The steps of all tiles are dealt evenly to the SMs, so that no wave is left half empty (stream-K, arXiv
+    2301.03598); a tile that several SMs share is added up at the end."""
+    waves = np.ceil(tiles.grid / machine.num_sms)
+    compute = _throttled(_even_s(tiles, waves, machine, c), p, machine, c)
+    overhead = c.launch_s + quantizing_s(p, machine, c) + c.split_s
+    parts = np.minimum(np.minimum(np.maximum(np.ceil(machine.num_sms / tiles.grid), 2.0), tiles.steps), c.max_split)
+    terms = _terms(p, tiles, machine, c, np.floor(parts), waves, compute, _traffic_s(p, machine, c), overhead)
+    busy = tiles.grid * tiles.steps / (machine.num_sms * _even_steps(tiles, machine, c))
+    return terms | {"wave_efficiency": busy}
+
+
+def _even_s(tiles: _Tiles, waves: FloatArray, machine: Machine, c: GemmCoefficients) -> FloatArray:
+    """Compute time with all steps dealt evenly."""
+    steps = _even_steps(tiles, machine, c) * (1 + c.stream_k_cost)
+    return steps * tiles.step_s + (waves + c.stream_k_fills) * tiles.fill_s
+
+
+def _even_steps(tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> FloatArray:
+    """Steps of the SM with most, where all are dealt evenly and a tile has at most ``max_split`` parts."""
+    return np.ceil(np.maximum(tiles.grid * tiles.steps / machine.num_sms, tiles.steps / c.max_split))
 
 
 def _terms(
