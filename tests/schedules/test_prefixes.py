@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 
 from effort import times
 from sartor.read.schedule_json import read_schedule_problem
-from sartor.schedules import Status, cp_sat, prefixes, solve
+from sartor.schedules import ScheduledOperator, Status, cp_sat, prefixes, solve
 from sartor.schedules.dominance import _undominated
 from sartor.schedules.prefixes import MOST_OPERATORS, improve
 from sartor.schedules.solve import _without_solver
@@ -157,3 +157,18 @@ def test_backward_layers_with_perfect_splits_are_proved(name: str, cores: int, m
     rows = (replace(op, intra_latency=ceil(op.latency / cores)) for op in given_.operators)
     found = solve(replace(given_, num_tc=cores, num_vc=cores, operators=tuple(rows)))
     assert (found.lower_bound, found.makespan) == (makespan, makespan)
+
+
+@pytest.mark.parametrize("cores", [2, pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("name", ["gpt3_t4_bwd_c8x2", "llama7b_bwd_c8x2", "bertlarge_bwd_c8x2_w128"])
+def test_backward_layers_that_share_memory_and_buffer_are_proved_too(name: str, cores: int, shared_dir: Path) -> None:
+    given_ = read_schedule_problem(shared_dir / "reference" / "scheduling" / f"{name}.json")
+    draw = np.random.default_rng(cores)
+
+    def sharing(op: ScheduledOperator) -> ScheduledOperator:
+        split = ceil(op.latency / cores)
+        moved = tuple((each, int(split * draw.uniform(0.1, 0.9))) for each in ("buffer", "hbm"))
+        return replace(op, intra_latency=split, traffic=moved if op.takes_time else ())
+
+    found = solve(replace(given_, num_tc=cores, num_vc=cores, operators=tuple(map(sharing, given_.operators))))
+    assert found.gap <= 0.01

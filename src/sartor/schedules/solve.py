@@ -16,6 +16,7 @@ from sartor.schedules.cores import assign_cores
 from sartor.schedules.problem import OperatorId, ScheduleProblem, successors, topological_order
 from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, Status
 from sartor.schedules.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
+from sartor.schedules.traffic import crowds, spread
 
 TIME_LIMIT_S = 20.0
 SHARE = 0.5
@@ -107,11 +108,20 @@ def _answers(
 def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
     """The search by prefixes, then CP-SAT if the result is still open."""
     begin = time.perf_counter()
-    known = prefixes.improve(block, hint, lower_bound, SHARE * limit_s)
+    known = _by_prefixes(block, hint, lower_bound, SHARE * limit_s)
     left_s = limit_s - (time.perf_counter() - begin)
     if known.interrupted or not _open(block, known) or left_s <= 0:
         return known
     return cp_sat.solve_block(block, known.timetable, known.lower_bound, left_s)
+
+
+def _by_prefixes(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
+    """With traffic, the search forgets it: its bound holds, and its schedule once there is room for the traffic."""
+    if not block.traffic:
+        return prefixes.improve(block, hint, lower_bound, limit_s)
+    free = prefixes.improve(replace(block, traffic=()), hint, lower_bound, limit_s)
+    roomy = spread(block, free.timetable) if crowds(block, free.timetable) else free.timetable
+    return replace(free, timetable=min(hint, roomy, key=lambda timetable: timetable.makespan(block)))
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
