@@ -39,7 +39,7 @@ WORK_PER_S = 0.2
 """CP-SAT's deterministic units per second of a limit that counts work. Of 31 blocks of GPT-2 XL, Llama-2-7B and
 Mixtral-8x7B, one worker proved 28 within 0.01 units (2026-11)."""
 ALONE_S = 0.05
-"""Seconds of work before the second clock is tried: by then CP-SAT has proved most of what it can prove."""
+"""Seconds of work before the second clock is tried: by then most is proved of what will be."""
 SHARED_S = 1.0
 """Least seconds of work for a block with shared resources: of 9 layers on chips with little memory bandwidth that were
 open after 0.05, 0.4 proved 6 and 1.0 all (2026-11)."""

@@ -32,6 +32,8 @@ WIDTHS = (4_000, 32_000, 200_000)
 """Most prefixes that each search makes of one number of operators; the last takes up to 1 GB."""
 PREFIX_S = 5e-6
 """Seconds that a limit on work counts per prefix made (GPT-3's backward layer on 4 x 4 cores, 2026-11: 4e-6)."""
+LONG_S = 1.0
+"""Least seconds of work for a block that the second clock leaves open: of 36 of DeepSeek-V3's, 3 stay open, not 7."""
 FAR = 1 << 60
 """The start of operators that can't be next."""
 

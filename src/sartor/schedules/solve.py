@@ -125,13 +125,16 @@ def _by_prefixes(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: flo
 
 
 def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
-    """The search by prefixes, a short CP-SAT run, the second clock, then all the allowed work (more with shared
-    resources), each only if the result is still open."""
+    """A short search by prefixes (a short CP-SAT run where they don't apply), the second clock, a longer search, then
+    CP-SAT with all the allowed work (more with shared resources), each only if the result is still open."""
     rest = max(work, cp_sat.SHARED_S) if block.traffic else work if work > cp_sat.ALONE_S else 0.0
+    first_s = min(work, cp_sat.ALONE_S)
     ways: list[Callable[[OpBlock, Timetable, int], BlockAnswer]] = [
-        partial(prefixes.improve, work_s=work),
-        partial(cp_sat.solve_block_by_work, limit_s=min(work, cp_sat.ALONE_S)),
+        partial(prefixes.improve, work_s=first_s)
+        if prefixes.applies(block)
+        else partial(cp_sat.solve_block_by_work, limit_s=first_s),
         second_clock.improve,
+        partial(prefixes.improve, work_s=max(work, prefixes.LONG_S)),
         partial(cp_sat.solve_block_by_work, limit_s=rest),
     ]
     for way in ways if rest else ways[:3]:
