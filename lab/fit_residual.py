@@ -26,7 +26,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fit_gemm import AMD_TUNED, Job, judged_by_folds, table_job, tuned_job
+from fit_gemm import AMD_TUNED, Job, by_storage, judged_by_folds, table_job, tuned_job
 from fit_kernels import AIC, _attention_op
 from sartor.cost.correction import network as measured
 from sartor.cost.correction.attention import (
@@ -40,7 +40,7 @@ from sartor.cost.correction.attention import (
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.gemm_features import gemm_features, table_length
+from sartor.cost.correction.gemm_features import gemm_features, table_length, tuned_features
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records, without_residuals
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
@@ -49,7 +49,7 @@ from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm
-from teachers import taught, terms_of
+from teachers import OWN, taught, terms_of
 
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "correction" / "data" / "residual"
 WIDTH, LAYERS, EPOCHS, BATCH, RATE, DECAY = 80, 3, 150, 512, 6e-3, 0.1
@@ -79,6 +79,10 @@ class Rows:
     """Function from other GEMM sizes (m, n, k) to their features on this device."""
     terms_of: Callable[[dict[str, Any]], Any] | None = None
     """The same to the formula's terms, for the teachers of large tables."""
+    dense: bool = False
+    """Its table has rows at every m, odd ones too: none are made up between them."""
+    own_lengths: bool = False
+    """The network sees n and k as they are: tables of tuning runs."""
     folds: Any = None
     """Index of the row's fifth of the weights, for small tables where each fifth is held out in turn."""
     weight: Any = None
@@ -146,6 +150,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
         "source": rows.source,
         "date": datetime.date.today().isoformat(),
         "rows": len(rows.sizes),
+        **({"own_lengths": True} if rows.own_lengths else {}),
         "formula": errors(rows.formula_s, rows, held),
         "held_out": errors(time_s, rows, held),
         **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
@@ -184,6 +189,8 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
     device, lender = load_gpu(gpu), load_gpu(owner)
     c = c or load_calibration(lender, dtype).gemm[dtype]
     folds = job.rows.get("fold")
+    name, tuned = f"{gpu}.{dtype.value}", folds is not None
+    own_lengths, learns = name in OWN_LENGTHS, name in TAUGHT or not tuned
     m, n, k = (job.rows[name].to_numpy(dtype=np.int64) for name in "mnk")
     gemm = Gemm(name="fit", m=m, n=n, k=k, dtype=dtype)
     machine = cost_gemm._machine(device, dtype, c, Clock.BOOST)
@@ -191,6 +198,8 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
     flat = Problems(**{key: np.broadcast_to(value, shape) for key, value in arrays.items()})
 
     def features_of(sizes: dict[str, Any]) -> Any:
+        if own_lengths:
+            return tuned_features(sizes, machine, c, device)
         columns = {"m": sizes["m"], "n": table_length(sizes["n"]), "k": table_length(sizes["k"])}
         return gemm_features(columns, machine, c, device)
 
@@ -208,8 +217,21 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
         coefficients=c,
         source=job.source,
         features_of=features_of,
-        terms_of=None if folds is not None else terms_of(machine, c, dtype),
+        terms_of=terms_of(machine, c, dtype) if learns else None,
+        own_lengths=own_lengths,
+        dense=name in DENSE,
     )
+
+
+DENSE = ("mi355x.fp8_block",)
+"""Tuning tables with sweeps in which a third of all m are odd (data/amd_traces_logs.md)."""
+
+OWN_LENGTHS = ("mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block")
+"""Tuning tables whose networks see n and k as they are: nearer to weights withheld (bf16 7.35 to 7.2%, fp8 6.4 to 5.8)
+but for mxfp4 (7.1 to 7.6)."""
+
+TAUGHT = ("mi355x.bf16", "mi355x.mxfp4")
+"""Those whose networks have teachers (bf16 7.5 to 7.2%, mxfp4 7.4 to 7.1); fp8 is as near without."""
 
 
 @cache
@@ -217,6 +239,7 @@ def job_of(shared: Path, gpu: str, dtype: DType) -> Job:
     if gpu not in AMD_TUNED:
         return table_job(shared, gpu, dtype)
     job = tuned_job(shared, gpu, dtype)
+    job = by_storage(job)["gemm"]
     return replace(job, rows=job.rows[job.rows.batch == 1].reset_index(drop=True))
 
 
@@ -306,7 +329,9 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         torch.manual_seed(0)
         net = trained(z, tensor(target), WIDTH, epochs_of(len(z)), more)
     else:
-        net = small(z, tensor(target), torch.tensor(np.concatenate([rows.weight[where], gaps[0][2]])), more)
+        torch.manual_seed(0)
+        often = np.concatenate([rows.weight[where], gaps[0][2] * (not rows.dense)])
+        net = small(z, tensor(target), often_with(often, len(z) + len(more[0][0])), more, rows.dense)
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
     half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
     seen = torch.cat([z, *(each for each, _ in near)]).numpy().T
@@ -324,8 +349,16 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         log_sigma_small=0.0,
         kin_log_sigma=0.0,
         kin_log_sigma_small=0.0,
+        own_lengths=rows.own_lengths,
         windows=windows_of(rows.sizes[where]),
     )
+
+
+def often_with(often: Any, rows: int) -> Any:
+    """Sampling weights of measured rows and those between them, then of rows that teachers label: their mean."""
+    import torch
+
+    return torch.tensor(np.concatenate([often, np.full(rows - len(often), often.mean())]))
 
 
 Gaps = list[tuple[dict[str, Any], Any, Any]]
@@ -345,10 +378,13 @@ def lessons(
         return np.concatenate([features(sizes), terms(sizes)])
 
     def train(inputs: Any, wanted: Any, more: Any) -> Any:
-        return trained(inputs, wanted, WIDTH, epochs_of(len(inputs)), more)
+        if rows.folds is None:
+            return trained(inputs, wanted, WIDTH, epochs_of(len(inputs)), more)
+        often = np.concatenate([rows.weight[where], gaps[0][2]])
+        return small(inputs, wanted, often_with(often, len(often)), more, rows.dense)
 
     sizes = {name: rows.sizes[name].to_numpy(dtype=np.float64)[where] for name in ("m", "n", "k")}
-    target, sets = taught(inputs_of, (sizes, goal), gaps, train)
+    target, sets = taught(inputs_of, (sizes, goal), gaps, train, OWN if rows.folds is None else 0.0)
     return target, [(scaled(features(each)), tensor(goals)) for each, goals in sets]
 
 
@@ -362,7 +398,15 @@ SMALL_WIDTH, SMALL_LAYERS, SMALL_BATCH, SMALL_RATE, SMALL_DECAY, NOISE = 32, 2, 
 """Settings for tables with a few hundred rows. ``NOISE``: standard deviation of the noise added to the inputs."""
 
 
-def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]]) -> Any:
+DENSE_NOISE, DENSE_DECAY = 0.3, 1.0
+"""For tables with rows enough between: more noise in their place (unseen weights 8.8 to 6.6%; dips of 5% at 4% of rows
+between, at 8% with the noise of others)."""
+
+MOST_DRAWN = 6000
+"""Most rows that one epoch of a small network draws."""
+
+
+def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]], dense: bool) -> Any:
     """Like ``trained`` for tables in which one weight may have half of all rows: rows are sampled by ``weight`` (of the
     given rows, then of those in ``more``), with noise on the inputs."""
     import torch
@@ -375,16 +419,17 @@ def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]]) -> An
         net[-1].weight.mul_(0.1)
         net[-1].bias.zero_()
     sets = [(torch.cat([z, a]), torch.cat([goal, b])) for a, b in more]
-    count = len(weight)
+    count = min(len(weight), MOST_DRAWN)
+    noise, decay = (DENSE_NOISE, DENSE_DECAY) if dense else (NOISE, SMALL_DECAY)
     steps, epochs = max(1, count // SMALL_BATCH), max(60, min(150, 300000 // count))
-    optimizer = torch.optim.AdamW(net.parameters(), lr=SMALL_RATE, weight_decay=SMALL_DECAY)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=SMALL_RATE, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, SMALL_RATE, total_steps=epochs * steps, pct_start=0.15)
     for epoch in range(epochs):
         inputs, wanted = sets[epoch % len(sets)]
         order = torch.multinomial(weight, count, replacement=True)
         for i in range(steps):
             batch = order[i * SMALL_BATCH : (i + 1) * SMALL_BATCH]
-            seen = inputs[batch] + NOISE * torch.randn(len(batch), z.shape[1])
+            seen = inputs[batch] + noise * torch.randn(len(batch), z.shape[1])
             loss = torch.nn.functional.smooth_l1_loss(net(seen)[:, 0], wanted[batch], beta=0.02)
             optimizer.zero_grad()
             loss.backward()
@@ -453,8 +498,15 @@ def sigma_pair(prefix: str, time_s: Any, rows: Rows, where: Any) -> dict[str, fl
     error = np.abs(np.log(time_s / rows.seconds))
     small = rows.formula_s < SHORT * rows.launch_s
     parts = [where & part if (where & part).sum() >= 30 else where for part in (~small, small)]
-    long, short = (np.quantile(error[part], 0.8) / 1.2816 for part in parts)
+    long, short = (most_of(error[part], rows, part) / 1.2816 for part in parts)
     return {f"{prefix}log_sigma": round(float(long), 4), f"{prefix}log_sigma_small": round(float(short), 4)}
+
+
+def most_of(error: Any, rows: Rows, part: Any) -> float:
+    """The error that 80% of these rows keep within, by their sampling weights: one weight may have a third of them."""
+    if rows.weight is None:
+        return float(np.quantile(error, 0.8))
+    return float(np.quantile(error, 0.8, weights=rows.weight[part], method="inverted_cdf"))
 
 
 def coverage(time_s: Any, rows: Rows) -> float:
@@ -466,7 +518,8 @@ def coverage(time_s: Any, rows: Rows) -> float:
         long, short = sigma_pair("", time_s, rows, rows.held_out & ~side).values()
         sigma = np.where(small, short, long)
         inside |= side & (np.abs(np.log(time_s / rows.seconds)) <= 1.2816 * sigma)
-    return round(float(inside[rows.held_out].mean()), 3)
+    often = None if rows.weight is None else rows.weight[rows.held_out]
+    return round(float(np.average(inside[rows.held_out], weights=often)), 3)
 
 
 _SWEPT = ["m", "seq_q", "seq_kv"]
@@ -526,7 +579,8 @@ DEFAULT = [
     *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
       if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
     "a100_sxm.int8", "arc_pro_b60.fp8",
-    "mi355x.bf16", "mi355x.fp8", "mi355x.mxfp4", "mi308x.fp8", "mi308x.fp8_block", "mi300x.fp8_block",
+    "mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.mxfp4", "mi308x.fp8", "mi308x.fp8_block",
+    "mi300x.fp8_block",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),
 ]  # fmt: skip

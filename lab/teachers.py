@@ -22,7 +22,8 @@ from sartor.operators import DType, Gemm
 
 TEACHERS = 2
 OWN = 0.5
-"""Share of the measured time in what a measured row teaches; the rest is the teachers'."""
+"""Share of the measured time in what a measured row teaches; the rest is the teachers'. Tuning tables, whose times
+are those of whichever library won, teach nothing by themselves."""
 
 Sizes = dict[str, Any]
 Train = Callable[..., Any]
@@ -45,7 +46,11 @@ class Teacher:
 
 
 def taught(
-    inputs_of: Callable[[Sizes], Any], measured: tuple[Sizes, Any], gaps: list[tuple[Sizes, Any, Any]], train: Train
+    inputs_of: Callable[[Sizes], Any],
+    measured: tuple[Sizes, Any],
+    gaps: list[tuple[Sizes, Any, Any]],
+    train: Train,
+    own: float = OWN,
 ) -> tuple[Any, list[tuple[Sizes, Any]]]:
     """What a network is to learn: goals of the measured rows, and sets of other rows with goals. ``gaps`` are rows
     between the measured ones with interpolated goals; each set has as many drawn rows as there are measured ones."""
@@ -62,8 +67,8 @@ def taught(
     for (near, goals, _), (seen, _) in zip(gaps, between, strict=True):
         drawn = {name: _drawn(random, values) for name, values in sizes.items()}
         rows = {name: np.concatenate([near[name], drawn[name]]) for name in sizes}
-        sets.append((rows, np.concatenate([OWN * goals + (1 - OWN) * said(seen), said(inputs_of(drawn))])))
-    return OWN * goal + (1 - OWN) * said(inputs), sets
+        sets.append((rows, np.concatenate([own * goals + (1 - own) * said(seen), said(inputs_of(drawn))])))
+    return own * goal + (1 - own) * said(inputs), sets
 
 
 def _teacher(seed: int, inputs: Any, goal: Any, between: list[tuple[Any, Any]], train: Train) -> Teacher:

@@ -9,6 +9,7 @@ import pytest
 
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.network import without_residuals
 from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
@@ -108,3 +109,26 @@ def test_weights_in_tiles_are_priced_by_their_own_fit_and_as_plain_ones_where_th
             gemm_cost(Gemm(**sizes, layout=layout), device, known).time_s for layout in (Layout.TN, Layout.TILED)
         )
         assert np.median(tiled / plain) < 0.95 if faster else np.array_equal(tiled, plain)
+
+
+def test_small_products_of_a_tuning_run_come_from_the_memory_side_cache_and_a_model_s_from_memory() -> None:
+    """The tuner turns through 101 copies: 256 MB hold those of operands and result of 2.5 MB (MI355X)."""
+    gpu = load_gpu("mi355x")
+    known = without_residuals(load_calibration(gpu, DType.FP8))
+    cold = known.with_cold_weights()
+    m = np.array([64, 256, 512, 2048, 8192])
+    gemm = Gemm(name="gemm", m=m, n=256, k=7168, dtype=DType.FP8)
+    boost, among_others = (gemm_cost(gemm, gpu, each, clock=Clock.BOOST).time_s for each in (known, cold))
+    assert boost[0] < 0.9 * among_others[0]
+    assert np.all(np.diff(boost) > 0)
+    assert np.array_equal(boost[-2:], among_others[-2:])
+    assert gemm_cost(gemm, gpu, known).time_s[0] == gemm_cost(gemm, gpu, cold).time_s[0]
+
+
+def test_a_network_of_model_shapes_sees_columns_between_the_lengths_of_other_tables() -> None:
+    gpu = load_gpu("mi355x")
+    known = load_calibration(gpu, DType.FP8)
+    gemm = Gemm(name="gemm", m=1024, n=np.array([2112, 2240, 2304]), k=7168, dtype=DType.FP8)
+    moved, cold = (gemm_cost(gemm, gpu, each).details["residual"] for each in (known, known.with_cold_weights()))
+    assert np.unique(moved).size == 3
+    assert np.array_equal(moved, cold)

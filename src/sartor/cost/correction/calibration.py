@@ -112,10 +112,14 @@ class Calibration:
         return replace(self, grouped=found, kernels=family)
 
     def with_cold_weights(self) -> Calibration:
-        """The same with no weights in L2, because other GEMMs' weights have passed through it since."""
-        if not any(c.weight_copies for c in self.gemm.values()):
+        """The same with no weights in caches, because other GEMMs' weights have passed through them since."""
+        if not any(c.weight_copies or c.copies for c in (*self.gemm.values(), *self.tiled.values())):
             return self
-        return replace(self, gemm={dtype: replace(c, weight_copies=0.0) for dtype, c in self.gemm.items()})
+        gemm, tiled = (
+            {dtype: replace(c, weight_copies=0.0, copies=0.0) for dtype, c in fits.items()}
+            for fits in (self.gemm, self.tiled)
+        )
+        return replace(self, gemm=gemm, tiled=tiled)
 
 
 def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:

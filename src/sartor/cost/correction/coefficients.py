@@ -61,6 +61,13 @@ class GemmCoefficients:
     0: it always comes from memory."""
     l2_rate: float = 0.3
     """Rate at which L2 is read, over 64 bytes per SM and cycle."""
+    copies: float = 0.0
+    """Copies of operands and result that short runs turn through: where all of them fit in the memory-side cache they
+    are read there. 0: always from memory."""
+    turned_share: float = 1.0
+    """Share of memory's time that bytes found in the memory-side cache take."""
+    turned_step: float = 1.0
+    """Share of ``step_s`` that a step takes whose operands are found there."""
     out_part: float = 0.0
     """Part of L2 in which a result stays: so many of its bytes are written at L2's rate. 0: all at memory's."""
     quantize_s: float = 0.0

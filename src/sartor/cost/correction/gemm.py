@@ -14,7 +14,7 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
-from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length
+from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length, tuned_features
 from sartor.cost.correction.network import Mask, applicable, moved_by
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
@@ -75,9 +75,12 @@ def _by_network(rows: GemmRows) -> GemmRows:
         return rows
     p = rows.sizes.part(where)
     columns = {"m": p.m, "n": table_length(p.n), "k": table_length(p.k)}
+    sees = gemm_features
+    if residual.own_lengths:
+        columns, sees = {"m": p.m, "n": p.n, "k": p.k}, tuned_features
     if general:
         columns = {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch, "across": rows.across[where].astype(np.float64)}
-    sees = general_features if general else gemm_features
+        sees = general_features
     moved = moved_by(
         residual,
         rows.gpu,

@@ -29,6 +29,18 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
 
 
+def tuned_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
+    """The same for tables of tuning runs, which hold the weights of models as they are: n and k with their remainders
+    (a tile's columns, and the steps that k splits into)."""
+    n, k = (block[name].astype(np.float32) for name in ("n", "k"))
+    over = [-n % q / q for q in _COLUMNS] + [-k % q / q for q in _STEPS]
+    return np.concatenate([gemm_features(block, machine, c, gpu), np.stack([*over, np.log(n / k)])])
+
+
+_COLUMNS = tuple(np.float32(q) for q in (64, 128, 256, 512))
+_STEPS = tuple(np.float32(q) for q in (128, 256, 512))
+
+
 GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))
 """Output tiles of sgemm kernels, used for the features of GEMMs on general cores."""
 

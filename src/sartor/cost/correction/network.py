@@ -82,6 +82,8 @@ class Residual:
     """For the network of attention's median: the standard deviation that covers 80% of all frameworks;
     ``any_log_sigma_small`` for short kernels."""
     any_log_sigma_small: float = 0.0
+    own_lengths: bool = False
+    """GEMMs: the network sees n and k as they are (``tuned_features``), not rounded to lengths of tables."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
@@ -203,8 +205,9 @@ def _fingerprint(coefficients: Coefficients) -> str:
 
 
 def _beside(name: str) -> bool:
-    """Interval widths, coefficients of GEMMs without residual, and those from a borrower's datasheet."""
-    return "log_sigma" in name or name.startswith(("sub_block", "half_block", "quantize_pace"))
+    """Interval widths, coefficients of GEMMs without residual, those from a borrower's datasheet, and whether a run
+    turns through copies, which the formula answers."""
+    return "log_sigma" in name or name == "copies" or name.startswith(("sub_block", "half_block", "quantize_pace"))
 
 
 @cache
@@ -239,6 +242,7 @@ def _load(key: str) -> Residual:
         log_sigma_small=record["log_sigma_small"],
         kin_log_sigma=_times(record) * record["kin_log_sigma"],
         kin_log_sigma_small=_times(record) * record["kin_log_sigma_small"],
+        own_lengths=record.get("own_lengths", False),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),

@@ -61,6 +61,13 @@ class Machine:
     near_out_bytes: float
     """Bytes of the result that stay in L2."""
     l2_bytes_per_s: float
+    turned_bytes: float
+    """Operands and result of which all copies that a short run turns through just fill the memory-side cache; 0: it
+    turns through none."""
+    turned_share: float
+    """Share of memory's time that bytes found there take."""
+    turned_step: float
+    """Share of ``step_s`` that a step takes whose operands are found there."""
     element_bytes: float
     first_bytes: float
     """Bytes per element of the first operand, if wider than the second's."""
@@ -139,12 +146,13 @@ class _Tiles:
         matrix = (tm * tn * (2 * machine.step_k) / (machine.sm_flops_per_s * share)) * p.penalty
         sides = machine.first_bytes * np.minimum(p.m, tm) + machine.element_bytes * np.minimum(p.n, tn)
         feed = sides * (machine.step_k / machine.feed_bytes_per_s)
+        latency = c.step_s * _sooner(p, machine, machine.turned_step) if machine.turned_bytes else c.step_s
         return cls(
             tm=tm,
             tn=tn,
             grid=np.ceil(p.m / tm) * np.ceil(p.n / tn) * p.batch,
             steps=np.ceil(p.k / machine.step_k),
-            step_s=np.maximum(np.maximum(matrix, feed), c.step_s),
+            step_s=np.maximum(np.maximum(matrix, feed), latency),
             fill_s=c.wave_s + c.tile_s * (tm * tn) / (128 * 256),
         )
 
@@ -243,6 +251,19 @@ def _combine(compute: FloatArray, memory: FloatArray, overlap: float) -> FloatAr
 
 def _traffic_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     """Seconds of memory traffic: first operand (less what is in L2), second operand, result."""
+    time_s = _from_memory_s(p, machine, c)
+    return time_s * _sooner(p, machine, machine.turned_share) if machine.turned_bytes else time_s
+
+
+def _sooner(p: Problems, machine: Machine, share: float) -> FloatArray:
+    """Factor on a time that is ``share`` of itself in the memory-side cache: all is found there up to half of what
+    fills it, nothing from one and a half times that on."""
+    moved = p.batch * (p.k * (p.m * machine.first_bytes + p.n * machine.element_bytes) + p.m * p.n * p.out_bytes)
+    found: FloatArray = np.minimum(np.maximum(1.5 - moved / machine.turned_bytes, 0.0), 1.0)
+    return 1.0 - found * (1.0 - share)
+
+
+def _from_memory_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     first = np.maximum(p.batch * p.m * p.k * machine.first_bytes - machine.warm_bytes, 0.0)
     if machine.warm_weight_bytes == 0 and machine.near_out_bytes == 0:
         rest = p.batch * p.n * (p.k * machine.element_bytes + p.m * p.out_bytes * c.write_cost)
