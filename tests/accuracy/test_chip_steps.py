@@ -33,7 +33,7 @@ def errors(found: list[Any], device: str, source: str, *, own: bool = True) -> A
         ("a100_sxm", "megatron-2021", 0.8),
         ("a100_sxm", "megascale", 1.0),
         ("a100_sxm", "mt-nlg", 1.0),
-        ("a100_sxm", "bloom-tuning", 0.6),
+        ("a100_sxm", "bloom-tuning", 0.7),
         ("tpu_v4", "maxtext-tpu", 1.0),
         ("tpu_v5e", "maxtext-tpu", 1.0),
     ],

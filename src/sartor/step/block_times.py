@@ -64,7 +64,7 @@ def row_times(
     check_recipe(job.recipe, cluster.gpu)
     check(replace(job.shape, vocab_size=0), plan.dims)  # vocabularies are padded: they always divide
     rows = block_rows(plan)
-    if cluster.gpu.accelerator is not None:
+    if cluster.gpu.accelerator is not None and job.trainer.lockstep:
         return chip_row_times(job, rows, cluster), rows
     every = blocks(job.shape)
     columns: list[dict[str, FloatArray]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]

@@ -1,4 +1,4 @@
-"""Seconds of every block of a model on a template chip: a layer takes the makespan of its best schedule.
+"""Seconds of every block of a model on a template chip in lockstep: a layer takes the makespan of its best schedule.
 
 A layer's operators, collectives included, overlap on the chip's cores, so forward and backward are one number each.
 Everything outside the layers runs one operator after another.
