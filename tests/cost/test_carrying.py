@@ -112,13 +112,18 @@ def test_fp16_gemms_that_no_sweep_holds_take_the_time_of_bf16_s_formula() -> Non
         assert np.array_equal(found.memory_s, bf16.memory_s)
 
 
-def test_fp16_gemms_like_the_sweeps_keep_the_sweeps_time() -> None:
+def test_fp16_gemms_like_the_sweeps_keep_the_sweeps_time_and_in_long_runs_wait_for_no_host() -> None:
     known = load_calibration(A100)
     alone = replace(known, gemm={DType.FP16: known.gemm[DType.FP16]}, provenance={})
     wide = Gemm(name="p", m=np.array([2304, 8192]), n=4096, k=4096, dtype=DType.FP16)
     few = Gemm(name="p", m=64, n=4096, k=4096, dtype=DType.FP16)
     for own in (wide, replace(few, layout=Layout.NN), replace(few, batch=64)):
-        assert np.array_equal(gemm_cost(own, A100, known).time_s, gemm_cost(own, A100, alone).time_s)
+        found, swept = (gemm_cost(own, A100, each, clock=Clock.BOOST).time_s for each in (known, alone))
+        assert np.array_equal(found, swept)
+        lasting, waited = (gemm_cost(own, A100, each) for each in (known, alone))
+        host = known.gemm[DType.FP16].launch_s - known.gemm[DType.BF16].launch_s
+        assert np.asarray(waited.time_s) - np.asarray(lasting.time_s) == pytest.approx(host)
+        assert np.array_equal(lasting.compute_s, waited.compute_s)
 
 
 def test_between_the_two_fits_of_one_rate_no_gemm_with_more_rows_is_faster() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.cost import Cost
 from sartor.operators import DType, Gemm, GroupedGemm, Layout
 from sartor.units import Floats, plain
@@ -23,8 +24,21 @@ SHORT = 8
 def swept(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
     """Whether this is a linear layer's fp16 GEMM, with fp16 fitted on GEMMs that the host launched one by one and bf16
     (same rates) on graph replays."""
-    by_host = [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
-    return gemm.dtype is DType.FP16 and gemm.layout is Layout.TN and by_host == ["host", None]
+    return gemm.dtype is DType.FP16 and gemm.layout is Layout.TN and _by_host(calibration) == ["host", None]
+
+
+def queued(c: GemmCoefficients, dtype: DType, calibration: Calibration, clock: Clock) -> GemmCoefficients:
+    """``c`` without the host's launches in a long run, where kernels wait in a queue while others run: fp16 GEMMs that
+    the host launched one by one then start as soon as bf16's, which were replayed."""
+    replayed = calibration.gemm.get(DType.BF16)
+    if clock is Clock.BOOST or dtype is not DType.FP16 or not replayed or _by_host(calibration) != ["host", None]:
+        return c
+    return replace(c, launch_s=min(c.launch_s, replayed.launch_s))
+
+
+def _by_host(calibration: Calibration) -> list[str | None]:
+    """How fp16's and bf16's GEMMs were launched when they were fitted."""
+    return [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
 
 
 def between(eager: Cost, replayed: Cost, gemm: Gemm | GroupedGemm, calibration: Calibration) -> Cost:

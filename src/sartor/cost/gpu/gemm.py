@@ -24,7 +24,7 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.correction.network import without_residuals
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.eager import SHORT, between, swept
+from sartor.cost.gpu.eager import SHORT, between, queued, swept
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
 from sartor.cost.peaks import STAND_INS, peak_flops_per_s
@@ -73,7 +73,7 @@ def _by_formula(
 ) -> GemmRows:
     """GEMMs of one kind as flat rows, priced by the formula alone."""
     kind = _kind(gemms[0])
-    c = _coefficients_of(kind, calibration)
+    c = queued(_coefficients_of(kind, calibration), kind[0], calibration, clock)
     machine = _machine(gpu, kind[0], c, clock, calibration.power)
     counts = [prod(shape) for _, shape in problems]
     sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
@@ -308,7 +308,7 @@ def gemm_alternatives(
     gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED
 ) -> tuple[GemmAlternative, ...]:
     """Every (tile, split_k) considered for one GEMM of scalar sizes, fastest first."""
-    c = _coefficients(calibration, gemm.dtype)
+    c = queued(_coefficients(calibration, gemm.dtype), gemm.dtype, calibration, clock)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
     machine = _machine(gpu, gemm.dtype, c, clock, calibration.power)
