@@ -22,6 +22,7 @@ from sartor.hardware.accelerator import (
     IN_LONG_RUNS,
     NODES_NM,
     PUBLISHED_CLOCK_HZ,
+    SUSTAINED_SHARES,
     Accelerator,
     Dataflow,
 )
@@ -167,11 +168,18 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
         num_points=count * len(groups),
         area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), least=0.0)[0]),
         area_model=_choice("area_model", table.get("area_model", "die"), {m.value: m for m in AreaModel}),
-        assumptions=(
-            "of their peak rates, arrays sustain {:.0%}, memory {:.0%}, links {:.0%}; "
-            "in a run a layer takes {:.2f} times its schedule".format(*shares.values()),
-        ),
+        assumptions=(_told(shares),),
     )
+
+
+def _told(shares: Mapping[str, float]) -> str:
+    """What long runs sustain, for people."""
+    if set(shares.values()) == {1.0}:
+        return f"arrays, memory and links sustain all of their peak rates ({', '.join(SUSTAINED_SHARES)} of the space)"
+    said = (
+        "of their peak rates, arrays sustain {:.0%}, memory {:.0%}, links {:.0%}; a layer of a run takes {:.2f} times "
+    )
+    return said.format(*shares.values()) + "its schedule"
 
 
 def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Dataflow, *, tied: bool) -> Accelerator:
