@@ -260,9 +260,9 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
 
 DEALT = (("blackwell_rtx", DType.BF16), ("ampere", DType.BF16), ("ampere", DType.INT8_WO), ("ampere", DType.INT4_WO))
 """Fits in which steps of k are dealt evenly to SMs. Of weights held out, split-K and stream-K, the formula and then
-with its network: RTX PRO 6000 8.7, 8.5% and 3.6, 3.45%; A100's int8 weights 10.4, 8.0% and 5.5, 5.4%, int4 weights
-11.5, 9.6% and 6.5, 6.3%. A100's bf16 would gain (lab/notebook/gemm.md), Hopper's and Blackwell's in the formula only
-(2026-11-26)."""
+with its network: bf16 of A100 8.4, 8.1% (pulled to even tiles) and 3.9, 3.8%, of RTX PRO 6000 8.7, 8.5% and 3.6,
+3.45%; A100's int8 weights 10.4, 8.0% and 5.5, 5.4%, int4 weights 11.5, 9.6% and 6.5, 6.3%. Hopper and Blackwell gain
+in the formula only (2026-11-26)."""
 
 EVEN = 30.0
 """Pull of A100's bf16 tiles to one factor: its formula also prices fp16, without a network, and a tile's own factor
