@@ -81,6 +81,8 @@ class Rows:
     """The same to the formula's terms, for the teachers of large tables."""
     dense: bool = False
     """Its table has rows at every m, odd ones too: none are made up between them."""
+    longer: bool = False
+    """Its network learns for ``LONGER`` rounds, with large rows that teachers label besides."""
     own_lengths: bool = False
     """The network sees n and k as they are: tables of tuning runs."""
     folds: Any = None
@@ -220,6 +222,7 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
         terms_of=terms_of(machine, c, dtype) if learns else None,
         own_lengths=own_lengths,
         dense=name in DENSE,
+        longer=name in TAUGHT_LONGER,
     )
 
 
@@ -232,6 +235,9 @@ but for mxfp4 (7.1 to 7.6)."""
 
 TAUGHT = ("mi355x.bf16", "mi355x.mxfp4")
 """Those whose networks have teachers (bf16 7.5 to 7.2%, mxfp4 7.4 to 7.1); fp8 is as near without."""
+
+TAUGHT_LONGER = ("gb300.bf16",)
+"""Nearer to weights withheld (3.2 to 3.1%, large 2.8 to 2.4); lab/notebook/residual.md says what others say of it."""
 
 
 @cache
@@ -327,7 +333,7 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     target, more = lessons(rows, where, y, gaps, near, scaled)
     if rows.folds is None:
         torch.manual_seed(0)
-        net = trained(z, tensor(target), WIDTH, epochs_of(len(z)), more)
+        net = trained(z, tensor(target), WIDTH, LONGER if rows.longer else epochs_of(len(z)), more)
     else:
         torch.manual_seed(0)
         often = np.concatenate([rows.weight[where], gaps[0][2] * (not rows.dense)])
@@ -384,7 +390,8 @@ def lessons(
         return small(inputs, wanted, often_with(often, len(often)), more, rows.dense)
 
     sizes = {name: rows.sizes[name].to_numpy(dtype=np.float64)[where] for name in ("m", "n", "k")}
-    target, sets = taught(inputs_of, (sizes, goal), gaps, train, OWN if rows.folds is None else 0.0)
+    own = OWN if rows.folds is None else 0.0
+    target, sets = taught(inputs_of, (sizes, goal), gaps, train, own, rows.longer)
     return target, [(scaled(features(each)), tensor(goals)) for each, goals in sets]
 
 
@@ -436,6 +443,10 @@ def small(z: Any, goal: Any, weight: Any, more: Sequence[tuple[Any, Any]], dense
             optimizer.step()
             schedule.step()
     return net
+
+
+LONGER = 300
+"""Epochs of a network that is taught longer."""
 
 
 def epochs_of(rows: int) -> int:

@@ -25,6 +25,9 @@ OWN = 0.5
 """Share of the measured time in what a measured row teaches; the rest is the teachers'. Tuning tables, whose times
 are those of whichever library won, teach nothing by themselves."""
 
+LARGE = 512
+"""Least m, n and k of the large rows drawn besides."""
+
 Sizes = dict[str, Any]
 Train = Callable[..., Any]
 
@@ -51,9 +54,11 @@ def taught(
     gaps: list[tuple[Sizes, Any, Any]],
     train: Train,
     own: float = OWN,
+    large: bool = False,
 ) -> tuple[Any, list[tuple[Sizes, Any]]]:
     """What a network is to learn: goals of the measured rows, and sets of other rows with goals. ``gaps`` are rows
-    between the measured ones with interpolated goals; each set has as many drawn rows as there are measured ones."""
+    between the measured ones with interpolated goals; each set has as many drawn rows as there are measured ones, and
+    with ``large`` as many large ones besides."""
     sizes, goal = measured
     inputs = inputs_of(sizes)
     between = [(inputs_of(each), goals) for each, goals, _ in gaps]
@@ -65,7 +70,10 @@ def taught(
 
     random, sets = np.random.default_rng(1), []
     for (near, goals, _), (seen, _) in zip(gaps, between, strict=True):
-        drawn = {name: _drawn(random, values) for name, values in sizes.items()}
+        drawn = _drawn(random, sizes, len(goal))
+        if large:
+            most = _drawn(random, {name: values[values >= LARGE] for name, values in sizes.items()}, len(goal))
+            drawn = {name: np.concatenate([values, most[name]]) for name, values in drawn.items()}
         rows = {name: np.concatenate([near[name], drawn[name]]) for name in sizes}
         sets.append((rows, np.concatenate([own * goals + (1 - own) * said(seen), said(inputs_of(drawn))])))
     return own * goal + (1 - own) * said(inputs), sets
@@ -84,11 +92,15 @@ def _teacher(seed: int, inputs: Any, goal: Any, between: list[tuple[Any, Any]], 
     return Teacher(mean=mean, scale=scale, net=train(scaled(inputs), torch.tensor(goal, dtype=torch.float32), more))
 
 
-def _drawn(random: np.random.Generator, values: Any) -> Any:
-    """As many sizes as ``values``: half of those the table has, half from between its least and its greatest."""
-    known = np.unique(values)
-    other = np.round(np.exp(random.uniform(np.log(known.min()), np.log(known.max()), len(values))))
-    return np.where(random.random(len(values)) < 0.5, random.choice(known, len(values)), other)
+def _drawn(random: np.random.Generator, sizes: Sizes, count: int) -> Sizes:
+    """``count`` rows: half of each size from those the table has, half from between its least and its greatest."""
+
+    def one(values: Any) -> Any:
+        known = np.unique(values)
+        other = np.round(np.exp(random.uniform(np.log(known.min()), np.log(known.max()), count)))
+        return np.where(random.random(count) < 0.5, random.choice(known, count), other)
+
+    return {name: one(values) for name, values in sizes.items()}
 
 
 def terms_of(machine: Machine, c: GemmCoefficients, dtype: DType) -> Callable[[Sizes], Any]:
