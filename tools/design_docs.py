@@ -77,7 +77,7 @@ How many times faster the best chip is than each alternative, in the same cost m
 {ways}
 The TPUv4-like point is (8, 2, 128, 128, 128, 128 MiB) with 279 mm2. Searching only its placement gains {placement};
 choosing the chip as well gains another {chip}, mostly by more vector lanes (16,384 instead of 256) and twice the
-multipliers. Real chips sustain less than their peaks, points of the grid all of them: 1.2 to 1.4 of their factors. The
+multipliers. Real chips sustain less than their peaks, points of the grid all of them, which flatters the grid. The
 H100-like point is larger (400 mm2 and 1,753 W, against 267 mm2 and 736 W at most) and faster than the best chip of the
 grid for every model.
 

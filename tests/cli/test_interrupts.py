@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is another thing elsewhere")
 REPO = Path(__file__).parents[2]
 WHILE_LOADING = """
 import os, signal, sys
@@ -171,6 +172,3 @@ def test_an_error_comes_out_of_another_process_as_it_went_in() -> None:
     for error in (InputError("tp", 3, "must divide 32", "4"), UsageError("x", "no such"), MissingExtraError("a", "b")):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.to_dict()) == (type(error), str(error), error.to_dict())
-
-
-assert os.name == "posix" or pytest.skip("Ctrl-C is another thing elsewhere", allow_module_level=True)
