@@ -22,6 +22,10 @@ GDDR = ("6.1", "7.5", "8.6", "8.9", "12.0")
 GDDR_GENERATIONS = ("turing", "ada", "blackwell_rtx")
 """Compute capabilities with GDDR memory (datasheets), and generations, for a datasheet that names no capability."""
 
+FIRST_HBM, FIRST_HBM_SHARE = "6.0", 0.82
+"""GP100's compute capability, and its share of the memory rate over a later GPU's: V100 reaches up to 95% of 900 GB/s,
+"1.5x delivered memory bandwidth versus Pascal GP100" (732 GB/s; NVIDIA V100 whitepaper WP-08608-001, 2017)."""
+
 NORM_THREADS, SOFTMAX_THREADS = 256, 1024
 """Of the block that handles a row (PyTorch 2.1, layer norm and wide softmax)."""
 
@@ -53,6 +57,7 @@ def law_cost(op: MemoryBound, gpu: Gpu, law: StreamLaw, *, eager: bool, host: fl
     clock = clock_hz(gpu)
     cycles = gpu.num_sms * clock
     share = law.gddr_share if memory_is_gddr(gpu) else law.hbm_share
+    share = share * FIRST_HBM_SHARE if gpu.compute_capability == FIRST_HBM else share
     far = np.hypot(1 / (share * gpu.hbm_bytes_per_s), per_byte / cycles)
     near = np.hypot(1 / (law.l2_bytes_per_cycle * cycles), per_byte / cycles)
     moved = np.asarray(op.bytes_moved, dtype=np.float64) * (1.0 + _read_again(op, gpu, law))
