@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import sys
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,38 @@ class Fit:
     """Share of L2 in which results stay. 0.5 reduces the error of 16-bit GEMMs on held-out generations from 11.6 to
     10.8%; 1.0 does the same over all devices, less for the two of ``WARP``. Narrow GEMMs got worse (fp8 13.1 to 14.4%
     on Blackwell, 15.7 to 19.6% on Hopper): their rows include narrowing the operands (2026-11-25)."""
+    more: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Coefficients fitted besides: first, least, most."""
+    rows: int = 900
+    """Rows per generation."""
+    evaluations: int = 11
+    """Steps of the fit."""
+
+
+NARROWING = {"quantize_more_s": (8e-6, 1e-8, 4e-5), "quantize_half": (3e5, 1e4, 3e7)}
+"""What narrowing many elements takes more: with it fp8 of a generation left out is 12.6% off on Hopper (15.3% without,
+same rows) and 12.5% on Blackwell (12.7%); nvfp4 21.0 for 20.8% (2026-11-26)."""
+HOPPER = ("h100_sxm", "h200_sxm")
 
 
 FITS = {
     "bf16": Fit(dtype=DType.BF16, fitted=DEVICES, judged=DEVICES, out_part=0.5),
-    "fp8": Fit(dtype=DType.FP8, fitted=DEVICES[1:-1], judged=DEVICES[1:]),
+    "fp8": Fit(
+        dtype=DType.FP8,
+        fitted=(*HOPPER, *DEVICES[2:-1]),
+        judged=(*HOPPER, *DEVICES[2:]),
+        more=NARROWING,
+        rows=5000,
+        evaluations=30,
+    ),
     "nvfp4": Fit(dtype=DType.NVFP4, fitted=DEVICES[2:], judged=DEVICES[2:]),
     "bf16_warp": Fit(dtype=DType.BF16, fitted=WARP[1:], judged=WARP, between="bf16", out_part=0.5),
-    "fp8_warp": Fit(dtype=DType.FP8, fitted=WARP[1:], judged=()),
+    "fp8_warp": Fit(dtype=DType.FP8, fitted=WARP[1:], judged=(), more=NARROWING, rows=5000, evaluations=30),
 }
 """``_warp`` entries are for devices like those in ``WARP``. Narrow GEMMs of the two kinds of devices differ by more
 than their rates: fitted together, both get worse (docs/concepts/gemm.md)."""
-ROWS, JUDGED, EVALUATIONS = 900, 6000, 11
-"""Rows per generation for the fit, rows per device for its errors, and steps of the fit."""
+JUDGED = 6000
+"""Rows per device for the errors of a fit."""
 COPIES = 5.0
 """Copies of the weights that the tables' collector rotates over (data/measured, README)."""
 SCALARS = {
@@ -151,8 +170,8 @@ def fit(shared: Path, devices: list[str], wanted: Fit) -> GemmCoefficients:
     for name in devices:
         peers = sum(load_gpu(each).generation == load_gpu(name).generation for each in devices)
         rows = rows_of(shared, name, dtype)
-        parts.append(_judge(name, dtype, rows.sample(min(len(rows), ROWS // peers), random_state=0)))
-    names, throttle = _names(dtype), _throttle(devices, dtype)
+        parts.append(_judge(name, dtype, rows.sample(min(len(rows), wanted.rows // peers), random_state=0)))
+    names, throttle = _names(wanted), _throttle(devices, dtype)
     spans = [*names.values(), *fit_gemm.EFFICIENCY, *[(0.97, 0.4, 1.0)] * len(TILES)]
     first, low, high = (np.log([span[i] for span in spans]) for i in range(3))
     head = len(names) + 3
@@ -162,7 +181,13 @@ def fit(shared: Path, devices: list[str], wanted: Fit) -> GemmCoefficients:
         return np.concatenate([*(judge(c) for judge in parts), 0.3 * x[head:]])
 
     first = np.clip(first, low + 1e-6, high - 1e-6)
-    options = {"loss": "soft_l1", "f_scale": 0.05, "diff_step": 2e-3, "max_nfev": EVALUATIONS, "bounds": (low, high)}
+    options = {
+        "loss": "soft_l1",
+        "f_scale": 0.05,
+        "diff_step": 2e-3,
+        "max_nfev": wanted.evaluations,
+        "bounds": (low, high),
+    }
     return _coefficients(least_squares(residual, first, **options).x, wanted, throttle)
 
 
@@ -207,12 +232,12 @@ def _on(gpu: str, c: GemmCoefficients) -> GemmCoefficients:
     return replace(moved, input_penalty=(0.0,) * 8, output_penalty=(0.0,) * 8)
 
 
-def _names(dtype: DType) -> dict[str, tuple[float, float, float]]:
-    return SCALARS | (fit_gemm.QUANTIZE if dtype is not DType.BF16 else {})
+def _names(wanted: Fit) -> dict[str, tuple[float, float, float]]:
+    return SCALARS | (fit_gemm.QUANTIZE if wanted.dtype is not DType.BF16 else {}) | wanted.more
 
 
 def _coefficients(x: Any, wanted: Fit, throttle: float) -> GemmCoefficients:
-    values, names = np.exp(x), list(_names(wanted.dtype))
+    values, names = np.exp(x), list(_names(wanted))
     e, a, b = values[len(names) : len(names) + 3]
     factors = values[len(names) + 3 :]
     menu = tuple(

@@ -92,7 +92,7 @@ _WITH_SIGMA = ("kinds", "host_kinds", "eager_kinds", "direct")
 # ------------------------------------------------------------------------------------- GEMMs on tensor cores
 
 
-DELAYS = ("step_s", "wave_s", "tile_s", "launch_s", "split_s", "quantize_s")
+DELAYS = ("step_s", "wave_s", "tile_s", "launch_s", "split_s", "quantize_s", "quantize_more_s")
 FEED_POWER = 0.75
 MOST_THROTTLE = 0.6
 """The largest throttle in any fit."""

@@ -72,6 +72,10 @@ class GemmCoefficients:
     """Part of L2 in which a result stays: so many of its bytes are written at L2's rate. 0: all at memory's."""
     quantize_s: float = 0.0
     """Launch of the kernel that narrows the first operand before the GEMM; 0 where there is none."""
+    quantize_more_s: float = 0.0
+    """Added to that launch with many elements: of three frameworks one narrows few elements soonest, another many."""
+    quantize_half: float = 1e6
+    """Elements at which half of that is added."""
     quantize_bytes: float = 0.0
     """Traffic of that kernel per element of the first operand (read 2 bytes, write 1: 3)."""
     quantize_pace: float = 1.0

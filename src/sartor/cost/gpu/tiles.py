@@ -278,5 +278,7 @@ def _from_memory_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatA
 def quantizing_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     """Seconds before the GEMM: a kernel that quantizes the first operand, if the dtype needs one, and copies of
     operands into blocks, if the library makes them."""
-    traffic = p.batch * p.m * p.k * machine.quantize_bytes + p.packed_bytes
-    return c.quantize_s + traffic / machine.hbm_bytes_per_s
+    elements = p.batch * p.m * p.k
+    traffic = elements * machine.quantize_bytes + p.packed_bytes
+    before = c.quantize_s + traffic / machine.hbm_bytes_per_s
+    return before + c.quantize_more_s * elements / (elements + c.quantize_half) if c.quantize_more_s else before
