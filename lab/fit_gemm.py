@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 
 from sartor.cost.correction.calibration import Clock
 from sartor.cost.correction.carrying import HOST_WAIT
-from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
+from sartor.cost.correction.coefficients import RAGGED, SCALE_BLOCK, GemmCoefficients
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.catalog import load_gpu
@@ -297,7 +297,9 @@ def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
         tiles=TILES_CDNA2_TABLE if few else TILES_TUNED.get((gpu, dtype.value), TILES_CDNA),
         pull=1.0 if few else 0.3,
         scale=0.1,
-        fixed=_CDNA | ({"copies": COPIES_TUNED} if f"{gpu}.{dtype.value}" in TURNED else {}),
+        fixed=_CDNA
+        | ({"copies": COPIES_TUNED} if f"{gpu}.{dtype.value}" in TURNED else {})
+        | ({"ragged": ()} if f"{gpu}.{dtype.value}" in UNSPLIT else {}),
         source=f"data/measured_amd/gemm_amd.parquet ({tuner[not few]}, MIT), {gpu} {label}",
         note="Best kernel of a tuning run, kernel time only, without quantizing the activation, caches mostly cold: a "
         f"{'launch holds what the tuning client adds; a ' if few else ''}framework without these kernels takes longer. "
@@ -310,6 +312,9 @@ COPIES_TUNED = 101.0
 
 TURNED = ("mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.mxfp4")
 """Fits that know of the copies. On MI308X they gain nothing (lab/notebook/gemm.md), the others hold few small GEMMs."""
+
+UNSPLIT = ("mi355x.bf16",)
+"""Fits with rows of 100 and 200 columns that Triton alone takes. MI308X has other kernels for them, 1.2x slower."""
 
 IN_SIDE_CACHE: dict[str, tuple[float, float, float]] = {
     "turned_share": (0.6, 0.05, 1.0),
@@ -404,6 +409,9 @@ def sweep_job(shared: Path, gpu: str) -> Job:
 
 def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[GemmCoefficients, list[Any]]:
     """Least squares of ln(predicted/measured) with a robust loss, on at most 4,000 rows."""
+    if "ragged" in job.fixed:
+        ragged = job.rows.n % RAGGED > 0
+        job = replace(job, rows=job.rows[~ragged], fixed=job.fixed | {"ragged": in_one_pass(job.rows[ragged])})
     rows = job.rows
     if len(rows) > 4000:
         plain = (
@@ -435,6 +443,14 @@ def fit(job: Job, most: int, start: GemmCoefficients | None = None) -> tuple[Gem
         fitted = _prune(job, rows, fitted)
     _MEMORY[id(fitted)] = (found.x, tiles)
     return fitted, list(fitted.tiles)
+
+
+def in_one_pass(rows: pd.DataFrame) -> tuple[tuple[float, float], ...]:
+    """(rows, s per element of k) of results that the kernels which split k refuse: medians of few rows, of some hundred
+    and of many, whose time stays between two of Triton's settings."""
+    pace = 1e-6 * rows.us / rows.k
+    few, some, many = (pace[(rows.m >= a) & (rows.m <= b)].median() for a, b in ((1, 64), (256, 512), (1024, 10**9)))
+    return () if rows.empty else ((64.0, few), (256.0, some), (512.0, some), (1024.0, many))
 
 
 _MEMORY: dict[int, Any] = {}

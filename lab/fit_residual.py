@@ -40,7 +40,7 @@ from sartor.cost.correction.attention import (
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.gemm_features import gemm_features, table_length, tuned_features
+from sartor.cost.correction.gemm_features import table_features
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records, without_residuals
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
@@ -85,6 +85,8 @@ class Rows:
     """Its network learns for ``LONGER`` rounds, with large rows that teachers label besides."""
     own_lengths: bool = False
     """The network sees n and k as they are: tables of tuning runs."""
+    menu: bool = False
+    """It also sees the formula's whole menu: tables of tuning runs, small enough that this is fast."""
     folds: Any = None
     """Index of the row's fifth of the weights, for small tables where each fifth is held out in turn."""
     weight: Any = None
@@ -99,10 +101,10 @@ def main(shared: Path, wanted: list[str]) -> None:
     table = {key: dict(value) for key, value in residual_records().items()}
     trials: dict[str, Residual] = {}
     for name in wanted or DEFAULT:
-        gpu, what = name.rsplit(".", 1)
+        gpu, _, what = name.partition(".")
         rows = rows_of(shared, gpu, what, gpu)
         if rows.folds is not None:
-            table[name] = record_of(gpu, what, *unseen(shared, gpu, rows, DType(what)))
+            table[name] = record_of(gpu, what, *unseen(shared, gpu, rows, what))
         else:
             trials[name] = fit(gpu, rows, ~rows.held_out)
             table[name] = record_of(gpu, what, rows, predict(trials[name], rows))
@@ -114,11 +116,11 @@ def main(shared: Path, wanted: list[str]) -> None:
         write(table)
 
 
-def unseen(shared: Path, gpu: str, rows: Rows, dtype: DType) -> tuple[Rows, Any]:
+def unseen(shared: Path, gpu: str, rows: Rows, what: str) -> tuple[Rows, Any]:
     """Rows with the formula's time, and times with a network, both by fits that have not seen the row's weights."""
     formula_s, time_s = np.empty_like(rows.seconds), np.empty_like(rows.seconds)
-    for out, c in judged_by_folds(job_of(shared, gpu, dtype)):
-        trial = gemm_rows(shared, gpu, dtype, gpu, c)
+    for out, c in judged_by_folds(job_of(shared, gpu, what)):
+        trial = gemm_rows(shared, gpu, what, gpu, c)
         formula_s[out] = trial.formula_s[out]
         time_s[out] = predict(fit(gpu, trial, ~out), trial)[out]
     return replace(rows, formula_s=formula_s), time_s
@@ -131,7 +133,7 @@ def cover(shared: Path, wanted: list[str]) -> None:
     torch.set_num_threads(1)
     lacking = [name for name, record in residual_records().items() if "coverage" not in record and "moe" not in name]
     for name in wanted or lacking:
-        gpu, what = name.rsplit(".", 1)
+        gpu, _, what = name.partition(".")
         rows = rows_of(shared, gpu, what, gpu)
         found = coverage(predict(fit(gpu, rows, ~rows.held_out), rows), rows)
         measured._table.cache_clear()
@@ -147,12 +149,13 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
     least, most = np.quantile(target, [0.001, 0.999])
     return {
         "gpu": gpu,
-        **({"part": what} if part in PARTS else {"dtype": what}),
+        **({"part": what} if part in PARTS else {"dtype": part}),
         "fingerprint": fingerprint(rows.coefficients),
         "source": rows.source,
         "date": datetime.date.today().isoformat(),
         "rows": len(rows.sizes),
         **({"own_lengths": True} if rows.own_lengths else {}),
+        **({"menu": True} if rows.menu else {}),
         "formula": errors(rows.formula_s, rows, held),
         "held_out": errors(time_s, rows, held),
         **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
@@ -183,16 +186,17 @@ def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
     part, _, framework = what.partition(".")
     if part in PARTS:
         return attention_rows(shared, gpu, part, owner, framework)
-    return gemm_rows(shared, gpu, DType(what), owner)
+    return gemm_rows(shared, gpu, what, owner)
 
 
-def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficients | None = None) -> Rows:
-    job = job_of(shared, gpu, dtype)
-    device, lender = load_gpu(gpu), load_gpu(owner)
-    c = c or load_calibration(lender, dtype).gemm[dtype]
+def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients | None = None) -> Rows:
+    """Rows of a type, or with ``.tiled`` after it of its weights stored in tiles."""
+    job, dtype = job_of(shared, gpu, what), DType(what.partition(".")[0])
+    device, lender = load_gpu(gpu), load_calibration(load_gpu(owner), dtype)
+    c = c or (lender.tiled if what.endswith(TILED) else lender.gemm)[dtype]
     folds = job.rows.get("fold")
-    name, tuned = f"{gpu}.{dtype.value}", folds is not None
-    own_lengths, learns = name in OWN_LENGTHS, name in TAUGHT or not tuned
+    name, tuned = f"{gpu}.{what}", folds is not None
+    own_lengths, menu, learns = name in OWN_LENGTHS, tuned, name in TAUGHT or not tuned
     m, n, k = (job.rows[name].to_numpy(dtype=np.int64) for name in "mnk")
     gemm = Gemm(name="fit", m=m, n=n, k=k, dtype=dtype)
     machine = cost_gemm._machine(device, dtype, c, Clock.BOOST)
@@ -200,10 +204,7 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
     flat = Problems(**{key: np.broadcast_to(value, shape) for key, value in arrays.items()})
 
     def features_of(sizes: dict[str, Any]) -> Any:
-        if own_lengths:
-            return tuned_features(sizes, machine, c, device)
-        columns = {"m": sizes["m"], "n": table_length(sizes["n"]), "k": table_length(sizes["k"])}
-        return gemm_features(columns, machine, c, device)
+        return table_features(sizes, machine, c, device, own_lengths=own_lengths, menu=menu)
 
     return Rows(
         sizes=job.rows[["m", "n", "k"]],
@@ -221,19 +222,22 @@ def gemm_rows(shared: Path, gpu: str, dtype: DType, owner: str, c: GemmCoefficie
         features_of=features_of,
         terms_of=terms_of(machine, c, dtype) if learns else None,
         own_lengths=own_lengths,
+        menu=menu,
         dense=name in DENSE,
         longer=name in TAUGHT_LONGER,
     )
 
 
-DENSE = ("mi355x.fp8_block",)
+TILED = ".tiled"
+
+DENSE = ("mi355x.fp8_block", "mi355x.fp8_block.tiled")
 """Tuning tables with sweeps in which a third of all m are odd (data/amd_traces_logs.md)."""
 
-OWN_LENGTHS = ("mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block")
+OWN_LENGTHS = ("mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.fp8_block.tiled", "mi355x.mxfp4")
 """Tuning tables whose networks see n and k as they are: nearer to weights withheld (bf16 7.35 to 7.2%, fp8 6.4 to 5.8)
 but for mxfp4 (7.1 to 7.6)."""
 
-TAUGHT = ("mi355x.bf16", "mi355x.mxfp4")
+TAUGHT = ("mi355x.mxfp4",)
 """Those whose networks have teachers (bf16 7.5 to 7.2%, mxfp4 7.4 to 7.1); fp8 is as near without."""
 
 TAUGHT_LONGER = ("gb200.bf16", "b300_sxm.bf16", "gb300.bf16")
@@ -241,11 +245,11 @@ TAUGHT_LONGER = ("gb200.bf16", "b300_sxm.bf16", "gb300.bf16")
 
 
 @cache
-def job_of(shared: Path, gpu: str, dtype: DType) -> Job:
+def job_of(shared: Path, gpu: str, what: str) -> Job:
     if gpu not in AMD_TUNED:
-        return table_job(shared, gpu, dtype)
-    job = tuned_job(shared, gpu, dtype)
-    job = by_storage(job)["gemm"]
+        return table_job(shared, gpu, DType(what))
+    dtype, _, section = what.partition(".")
+    job = by_storage(tuned_job(shared, gpu, DType(dtype)))[section or "gemm"]
     return replace(job, rows=job.rows[job.rows.batch == 1].reset_index(drop=True))
 
 
@@ -356,6 +360,7 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         kin_log_sigma=0.0,
         kin_log_sigma_small=0.0,
         own_lengths=rows.own_lengths,
+        menu=rows.menu,
         windows=windows_of(rows.sizes[where]),
     )
 
@@ -538,12 +543,12 @@ _SWEPT = ["m", "seq_q", "seq_kv"]
 
 def borrowed(shared: Path, name: str, trial: Residual, table: dict[str, Any]) -> dict[str, Any]:
     """Errors of the coefficients and residual of ``name`` on other devices of its generation, on held-out weights."""
-    gpu, what = name.rsplit(".", 1)
+    gpu, _, what = name.partition(".")
     generation = load_gpu(gpu).generation
     found: dict[str, Any] = {}
     pairs = []
     for other in sorted(table):
-        kin = other.rsplit(".", 1)[0]
+        kin = other.partition(".")[0]
         if kin == gpu or not other.endswith(f".{what}") or load_gpu(kin).generation != generation:
             continue
         rows = rows_of(shared, kin, what, gpu)
@@ -590,8 +595,8 @@ DEFAULT = [
     *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
       if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
     "a100_sxm.int8", "arc_pro_b60.fp8",
-    "mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.mxfp4", "mi308x.fp8", "mi308x.fp8_block",
-    "mi300x.fp8_block",
+    "mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.fp8_block.tiled", "mi355x.mxfp4",
+    "mi308x.fp8", "mi308x.fp8_block", "mi300x.fp8_block",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),
 ]  # fmt: skip

@@ -20,6 +20,10 @@ FRESH_BYTES = 32 * MIB
 (DEFAULT_MMAP_THRESHOLD_MAX, 4 * 1024 * 1024 * sizeof(long); mallopt(3), read 2026-11-21)."""
 
 
+RAGGED = 16
+"""Columns of a result that aiter's fast kernels on MI355X write together: 32 bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCoefficients:
     """What the GEMM model needs to know about a device and dtype; symbols and fit in docs/concepts/gemm.md."""
@@ -105,6 +109,9 @@ class GemmCoefficients:
     input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
+    ragged: tuple[tuple[float, float], ...] = ()
+    """(rows, s per element of k) of the kernel that takes results whose columns are no multiple of ``RAGGED``: it does
+    not split k, so such a GEMM lasts at least so long; in between linear. Empty: nothing was measured."""
     stream_rows: float = 0.0
     """Rows up to which a GEMM reads its weights no slower than streaming kernels read theirs (1: a matrix times a
     vector), where the fit saw none so short; 0: it did."""

@@ -6,7 +6,9 @@ wait for the host, a user's own rows) and leaves the rows unchanged if there are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
-from sartor.cost.correction.gemm_features import gemm_features, general_features, table_length, tuned_features
-from sartor.cost.correction.network import Mask, applicable, moved_by
+from sartor.cost.correction.gemm_features import general_features, table_features
+from sartor.cost.correction.network import Mask, Weights, applicable, moved_by
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.hardware.gpu import Gpu
@@ -74,12 +76,10 @@ def _by_network(rows: GemmRows) -> GemmRows:
     if not where.size:
         return rows
     p = rows.sizes.part(where)
-    columns = {"m": p.m, "n": table_length(p.n), "k": table_length(p.k)}
-    sees = gemm_features
-    if residual.own_lengths:
-        columns, sees = {"m": p.m, "n": p.n, "k": p.k}, tuned_features
+    columns = {"m": p.m, "n": p.n, "k": p.k}
+    sees: Callable[..., Weights] = partial(table_features, own_lengths=residual.own_lengths, menu=residual.menu)
     if general:
-        columns = {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch, "across": rows.across[where].astype(np.float64)}
+        columns |= {"batch": p.batch, "across": rows.across[where].astype(np.float64)}
         sees = general_features
     moved = moved_by(
         residual,

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import Weights
-from sartor.cost.gpu.tiles import Machine
+from sartor.cost.gpu.tiles import Machine, Problems, over_least
 from sartor.hardware.gpu import Gpu
 from sartor.units import Array
 
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
          (192, 128), (256, 256))  # fmt: skip
 """Output tiles used for the features, independent of the calibration's menu."""
+
+
+def table_features(
+    block: Mapping[str, Array],
+    machine: Machine,
+    c: GemmCoefficients,
+    gpu: Gpu,
+    *,
+    own_lengths: bool = False,
+    menu: bool = False,
+) -> Weights:
+    """The input of a network over a table of linear layers. ``own_lengths``: with n and k as they are, not rounded to
+    lengths of tables; ``menu``: with ``menu_features``."""
+    if not own_lengths:
+        block = {"m": block["m"], "n": table_length(block["n"]), "k": table_length(block["k"])}
+    plain = (tuned_features if own_lengths else gemm_features)(block, machine, c, gpu)
+    return np.concatenate([plain, menu_features(block, machine, c)]) if menu else plain
 
 
 def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
@@ -24,7 +42,7 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     wide, width = np.float32(machine.first_bytes), np.float32(machine.element_bytes)
     first, second, out = m * k * wide, n * k * width, m * n * np.float32(2)
     ratios = _ratios(log_m + log_n + log_k, (first, second, out), first + second + out, machine, c, gpu)
-    ragged = [-m % q / q for q in _EDGES]
+    ragged = [np.ceil(m / q) - m / q for q in _EDGES]
     parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k], ratios, ragged))]
     return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
 
@@ -33,8 +51,17 @@ def tuned_features(block: Mapping[str, Array], machine: Machine, c: GemmCoeffici
     """The same for tables of tuning runs, which hold the weights of models as they are: n and k with their remainders
     (a tile's columns, and the steps that k splits into)."""
     n, k = (block[name].astype(np.float32) for name in ("n", "k"))
-    over = [-n % q / q for q in _COLUMNS] + [-k % q / q for q in _STEPS]
+    over = [np.ceil(n / q) - n / q for q in _COLUMNS] + [np.ceil(k / q) - k / q for q in _STEPS]
     return np.concatenate([gemm_features(block, machine, c, gpu), np.stack([*over, np.log(n / k)])])
+
+
+def menu_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients) -> Weights:
+    """How much longer than the best every tile and split of the menu takes: ways that come near are what a tuning run
+    may have found, so networks over small tables are nearer to weights they have not seen."""
+    sizes: dict[str, Any] = {name: block[name].astype(np.float32) for name in ("m", "n", "k")}
+    one = np.ones_like(sizes["m"])
+    p = Problems(**sizes, batch=one, out_bytes=2 * one, penalty=one, packed_bytes=0 * one)
+    return over_least(p, machine, c).astype(np.float32)
 
 
 _COLUMNS = tuple(np.float32(q) for q in (64, 128, 256, 512))
@@ -53,7 +80,7 @@ def general_features(block: Mapping[str, Array], machine: Machine, c: GemmCoeffi
     first, second, out = m * k * width, n * k * width, m * n * width
     moved = batch * (first + second + out)
     ratios = _ratios(log_m + log_n + log_k + log_batch, (first, second, out), moved, machine, c, gpu)
-    ragged = [-length % q / q for length in (m, n, k) for q in _GENERAL_EDGES]
+    ragged = [np.ceil(length / q) - length / q for length in (m, n, k) for q in _GENERAL_EDGES]
     parts = [*(np.stack(rows) for rows in ([log_m, log_n, log_k, log_batch, across], ratios, ragged))]
     return np.concatenate([*parts, *_tiled(GENERAL_TILES, m, n, batch, log_m + log_n + log_batch, machine)])
 

@@ -84,6 +84,8 @@ class Residual:
     any_log_sigma_small: float = 0.0
     own_lengths: bool = False
     """GEMMs: the network sees n and k as they are (``tuned_features``), not rounded to lengths of tables."""
+    menu: bool = False
+    """GEMMs: it also sees how near every tile and split of the formula comes to the best (``menu_features``)."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
@@ -243,6 +245,7 @@ def _load(key: str) -> Residual:
         kin_log_sigma=_times(record) * record["kin_log_sigma"],
         kin_log_sigma_small=_times(record) * record["kin_log_sigma_small"],
         own_lengths=record.get("own_lengths", False),
+        menu=record.get("menu", False),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),

@@ -8,12 +8,12 @@ Symbols, fit and accuracy: docs/concepts/gemm.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.coefficients import RAGGED, GemmCoefficients
 from sartor.cost.gpu.power import LongRun, lasting_s
 from sartor.units import FloatArray
 
@@ -87,7 +87,8 @@ def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) 
     out = {key: np.empty(p.m.size) for key in keys}
     for start in range(0, p.m.size, CHUNK):
         where = slice(start, start + CHUNK)
-        found = _terms_of_best(p.part(where), machine, c) if details else {"time_s": _least(p.part(where), machine, c)}
+        part = p.part(where)
+        found = _terms_of_best(part, machine, c) if details else _unsplit({"time_s": _least(part, machine, c)}, part, c)
         for key in keys:
             out[key][where] = found[key]
     return out
@@ -98,7 +99,39 @@ def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str
     tiles = _Tiles.of(p, machine, c)
     whole, split = _whole(p, tiles, machine, c), (_streamed if c.stream_k_fills else _split)(p, tiles, machine, c)
     shape = tiles.grid.shape
-    return {key: np.concatenate([np.broadcast_to(t[key], shape) for t in (whole, split)]) for key in TERMS}
+    ways = {key: np.concatenate([np.broadcast_to(t[key], shape) for t in (whole, split)]) for key in TERMS}
+    return _unsplit(ways, p, c)
+
+
+def _unsplit(terms: dict[str, FloatArray], p: Problems, c: GemmCoefficients) -> dict[str, FloatArray]:
+    """The same with ragged results at least as long as the one kernel that takes them, whose blocks do all of k."""
+    if not c.ragged:
+        return terms
+    rows, pace = np.asarray(c.ragged).T
+    least = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
+    more = np.maximum(least - terms["time_s"], 0.0)
+    return terms | {key: terms[key] + more for key in ("time_s", "compute_s") if key in terms}
+
+
+def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
+    """ln of the time of every (tile, split) of the menu over the least of all, at most 1: (2 x tiles, GEMMs). A way
+    near the least may be what a library takes instead. Without the clock and without caches, so sizes alone decide."""
+    cold = replace(machine, turned_bytes=0.0)
+    tiles = _Tiles.of(p, cold, c)
+    waves = np.ceil(tiles.grid / cold.num_sms)
+    whole, memory = waves * (tiles.steps * tiles.step_s + tiles.fill_s), _traffic_s(p, cold, c)
+    if c.stream_k_fills:
+        other = _combine(_even_s(tiles, waves, cold, c), memory, c.overlap)
+    else:
+        parts, compute, exchange_s = _cut(tiles, cold, c)
+        other = _combine(compute, memory + exchange_s, c.overlap) + _NEVER_S * np.maximum(2.0 - parts, 0.0)
+    ways = np.concatenate([_combine(whole, memory, c.overlap), other + c.split_s]) + c.launch_s
+    slower: FloatArray = np.log(np.minimum(ways / np.minimum.reduce(ways), np.e))
+    return slower
+
+
+_NEVER_S = 1e6
+"""Added where k cannot be split."""
 
 
 def _terms_of_best(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
@@ -142,7 +175,7 @@ class _Tiles:
 
     @classmethod
     def of(cls, p: Problems, machine: Machine, c: GemmCoefficients) -> _Tiles:
-        tm, tn, share = (column[:, None] for column in np.asarray(c.tiles, dtype=np.float64).T)
+        tm, tn, share = (column[:, None] for column in np.asarray(c.tiles, dtype=p.m.dtype).T)
         matrix = (tm * tn * (2 * machine.step_k) / (machine.sm_flops_per_s * share)) * p.penalty
         sides = machine.first_bytes * np.minimum(p.m, tm) + machine.element_bytes * np.minimum(p.n, tn)
         feed = sides * (machine.step_k / machine.feed_bytes_per_s)
@@ -177,13 +210,19 @@ def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
 
 def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """k is cut into as many parts as still fit in one wave (split-K); partial sums meet in L2."""
+    parts, compute, exchange_s = _cut(tiles, machine, c)
+    overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
+    memory = _traffic_s(p, machine, c) + exchange_s
+    return _terms(p, tiles, machine, c, parts, np.ones(1), _throttled(compute, p, machine, c), memory, overhead)
+
+
+def _cut(tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Number of parts, their compute time, and that of exchanging partial sums."""
     parts = np.minimum(np.minimum(np.floor(machine.num_sms / tiles.grid), tiles.steps), c.max_split)
     parts = np.maximum(np.floor(parts), 1.0)
-    compute = _throttled(np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s, p, machine, c)
+    compute = np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s
     partial_bytes = np.minimum(machine.num_sms, tiles.grid * c.max_split) * (8 * tiles.tm * tiles.tn)
-    memory = _traffic_s(p, machine, c) + partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
-    overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
-    return _terms(p, tiles, machine, c, parts, np.ones(1), compute, memory, overhead)
+    return parts, compute, partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
 
 
 def _streamed(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
