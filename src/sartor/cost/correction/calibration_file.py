@@ -165,6 +165,12 @@ def _checked(name: str, value: Any, path: str | Path) -> Any:
         if not (isinstance(value, list) and len(value) == 8 and all(_above(v, 0, equal=True) for v in value)):
             raise InputError(f"gemm.{name}", value, f"in {path} must be 8 numbers from 0 to 1e9")
         return tuple(float(v) for v in value)
+    if name == "ragged":
+        pairs: list[Any] = value if isinstance(value, list) else [value]
+        if not all(isinstance(row, list) and len(row) == 2 and all(_above(v, 0) for v in row) for row in pairs):
+            must = f"in {path} must be pairs of rows and seconds per element of k, both above 0"
+            raise InputError("gemm.ragged", value, must, "[[64, 4.3e-9]]")
+        return tuple((float(rows), float(pace)) for rows, pace in pairs)
     zero = name in _MAY_BE_ZERO
     if not _above(value, 0, equal=zero):
         raise InputError(
