@@ -191,14 +191,14 @@ def test_a_written_calibration_is_read_back_as_it_was_fitted(made: Path, written
     assert np.allclose(seconds(pool)(back.gemm), seconds(pool)(found.coefficients), rtol=1e-4)
 
 
-def test_the_kernel_of_ragged_results_is_read_back_and_half_of_a_pair_refused(written: Path) -> None:
-    text = written.read_text(encoding="utf-8")
+def test_the_kernel_of_ragged_results_is_read_back_and_half_of_a_pair_refused(written: Path, tmp_path: Path) -> None:
+    text, path = written.read_text(encoding="utf-8"), tmp_path / "ragged.toml"
     assert "ragged = []" in text
-    written.write_text(text.replace("ragged = []", "ragged = [[64, 4e-9], [512, 9e-9]]"), encoding="utf-8")
-    assert read_calibration_file(written).gemm.ragged == ((64.0, 4e-9), (512.0, 9e-9))
-    written.write_text(text.replace("ragged = []", "ragged = [[64]]"), encoding="utf-8")
+    path.write_text(text.replace("ragged = []", "ragged = [[64, 4e-9], [512, 9e-9]]"), encoding="utf-8")
+    assert read_calibration_file(path).gemm.ragged == ((64.0, 4e-9), (512.0, 9e-9))
+    path.write_text(text.replace("ragged = []", "ragged = [[64]]"), encoding="utf-8")
     with pytest.raises(InputError, match=r"gemm\.ragged=\[\[64\]\]: in .* must be pairs of rows and seconds"):
-        read_calibration_file(written)
+        read_calibration_file(path)
 
 
 def test_the_cost_model_uses_the_file(written: Path) -> None:
