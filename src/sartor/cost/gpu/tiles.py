@@ -123,7 +123,7 @@ def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray
     if c.stream_k_fills:
         other = _combine(_even_s(tiles, waves, cold, c), memory, c.overlap)
     else:
-        parts, compute, exchange_s = _cut(tiles, cold, c)
+        parts, compute, exchange_s = _cut(p, tiles, cold, c)
         other = _combine(compute, memory + exchange_s, c.overlap) + _NEVER_S * np.maximum(2.0 - parts, 0.0)
     ways = np.concatenate([_combine(whole, memory, c.overlap), other + c.split_s]) + c.launch_s
     slower: FloatArray = np.log(np.minimum(ways / np.minimum.reduce(ways), np.e))
@@ -210,16 +210,20 @@ def _whole(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
 
 def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """k is cut into as many parts as still fit in one wave (split-K); partial sums meet in L2."""
-    parts, compute, exchange_s = _cut(tiles, machine, c)
+    parts, compute, exchange_s = _cut(p, tiles, machine, c)
     overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
     memory = _traffic_s(p, machine, c) + exchange_s
     return _terms(p, tiles, machine, c, parts, np.ones(1), _throttled(compute, p, machine, c), memory, overhead)
 
 
-def _cut(tiles: _Tiles, machine: Machine, c: GemmCoefficients) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _cut(
+    p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Number of parts, their compute time, and that of exchanging partial sums."""
     parts = np.minimum(np.minimum(np.floor(machine.num_sms / tiles.grid), tiles.steps), c.max_split)
     parts = np.maximum(np.floor(parts), 1.0)
+    if c.split_columns:
+        parts = np.where(p.n % c.split_columns > 0, 1.0, parts)
     compute = np.ceil(tiles.steps / parts) * tiles.step_s + tiles.fill_s
     partial_bytes = np.minimum(machine.num_sms, tiles.grid * c.max_split) * (8 * tiles.tm * tiles.tn)
     return parts, compute, partial_bytes / (c.split_rate * machine.hbm_bytes_per_s)
