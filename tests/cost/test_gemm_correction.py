@@ -119,6 +119,22 @@ def test_columns_that_only_one_kernel_takes_last_as_long_as_all_of_k_in_one_pass
     assert np.all(wide < 0.5 * gemm_cost(Gemm(name="gemm", m=m, n=100, k=5120), gpu, known, clock=Clock.BOOST).time_s)
 
 
+def test_k_is_split_only_where_the_kernels_of_a_tuning_run_split_it() -> None:
+    """Pre-shuffled block-scaled ones on MI355X take whole blocks of 128 columns; none of fp8's did."""
+    gpu = load_gpu("mi355x")
+    known = load_calibration(gpu)
+    n = np.array([2048, 2112, 2176, 2240])
+    for dtype, layout, split in (
+        (DType.FP8_BLOCK, Layout.TILED, [True, False, True, False]),
+        (DType.FP8, Layout.TN, [False] * 4),
+    ):
+        gemm = Gemm(name="gemm", m=16, n=n, k=16384, dtype=dtype, layout=layout)
+        cost = gemm_cost(gemm, gpu, known)
+        assert list(cost.details["split_k"] > 1) == split
+        fast = gemm_costs([gemm], gpu, known, details=False)[0].time_s
+        assert fast == pytest.approx(cost.time_s, rel=1e-12)
+
+
 def test_weights_in_tiles_are_priced_by_their_own_fit_and_as_plain_ones_where_there_is_none() -> None:
     sizes = {"name": "gemm", "m": np.geomspace(64, 8192, 8).astype(int), "n": 4096, "k": 7168, "dtype": DType.FP8_BLOCK}
     for gpu, faster in (("mi355x", True), ("h200_sxm", False)):
