@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sartor.placement.check import price
 from sartor.placement.many import ChainSet, batch_time_bounds
 from sartor.placement.place import place
 from sartor.placement.problem import Edge, PlacedLayer, PlacedOptimizer, PlacementProblem, Width
@@ -35,8 +37,13 @@ def as_problem(chain: ChainSet, problem: PlacementProblem) -> PlacementProblem:
 
 
 def _width(chain: ChainSet, layers: tuple[PlacedLayer, ...], edges: tuple[Edge, ...]) -> Width:
-    experts = chain.expert_parallel
-    return Width(tensor_parallel=chain.devices, expert_parallel=experts, layers=layers, edges=edges)
+    return Width(
+        tensor_parallel=chain.devices // chain.context_parallel,
+        context_parallel=chain.context_parallel,
+        expert_parallel=chain.expert_parallel,
+        layers=layers,
+        edges=edges,
+    )
 
 
 @st.composite
@@ -48,8 +55,10 @@ def instances(draw: st.DrawFn) -> tuple[ChainSet, PlacementProblem]:
         return np.array(draw(st.lists(values, min_size=parts, max_size=parts)))
 
     param_bytes = many(st.integers(0, 40).map(lambda x: x / 10))
+    contexts = draw(st.sampled_from((1, 1, 2, 3)))
     chain = ChainSet(
-        devices=draw(st.sampled_from((1, 2))),
+        devices=draw(st.sampled_from((1, 2))) * contexts,
+        context_parallel=contexts,
         expert_parallel=draw(st.sampled_from((1, 1, 2, 3, 4))),
         expert_param_bytes=param_bytes * draw(st.sampled_from((0.0, 0.5, 1.0))),
         counts=counts,
@@ -73,7 +82,8 @@ def instances(draw: st.DrawFn) -> tuple[ChainSet, PlacementProblem]:
         optimizer=PlacedOptimizer.ADAM,
         optimizer_copies=draw(st.sampled_from((None, 6.0))),
         resync_factor=draw(st.sampled_from((2.0, 4.0))),
-        update_s_per_byte=draw(st.sampled_from((0.0, 0.1))),
+        update_s_per_byte=draw(st.sampled_from((0.0, 0.1, 1.0))),
+        zero_stage=draw(st.sampled_from((0, 1))),
     )
     return chain, problem
 
@@ -90,6 +100,31 @@ def test_no_placement_beats_the_bound_and_infeasible_means_infeasible(asked: tup
     if answer is None:
         return
     assert bound <= answer.time_per_batch_s * (1 + 1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(instances())
+def test_every_cut_in_every_number_of_copies_priced_by_the_checker_is_no_faster(
+    asked: tuple[ChainSet, PlacementProblem],
+) -> None:
+    """Also with copies that share optimizer states (ZeRO 1), context parallelism and experts."""
+    chain, problem = asked
+    problem = as_problem(chain, problem)
+    width, num = problem.widths[0], len(problem.widths[0].layers)
+    least = np.inf
+    for chosen in product((False, True), repeat=num - 1):
+        ends = [0, *(i + 1 for i, cut in enumerate(chosen) if cut), num]
+        if (len(ends) - 1) * chain.devices > problem.num_devices:
+            continue
+        stages = [tuple(range(a, b)) for a, b in pairwise(ends)]
+        for copies in range(1, problem.num_devices // ((len(ends) - 1) * chain.devices) + 1):
+            priced = price(problem, width, stages, copies)
+            if not priced.faults:
+                least = min(least, priced.time_per_batch_s)
+    found = place(problem).plan
+    assert (found is None) == np.isinf(least)
+    if found is not None:
+        assert abs(found.time_per_batch_s - least) <= 1e-9 * least
 
 
 def test_the_bound_of_one_kind_of_layer_is_within_a_hundredth_where_gradients_are_free() -> None:

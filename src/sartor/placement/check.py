@@ -37,24 +37,29 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         split = any(layer.is_split for layer in width.layers if layer.id in stage)
         devices.append(width.tensor_parallel * width.context_parallel if split else 1)
         loads.append(_load(problem, width, stage, index == num_stages - 1))
-        memory.append(_memory(problem, width, stage, num_stages - index))
+        ranks = data_parallel * (width.context_parallel if split else 1)
+        memory.append(_memory(problem, width, stage, num_stages - index, ranks))
         if memory[-1] > problem.memory_bytes * (1 + SLACK):
             faults.append(f"stage {index} needs {memory[-1]:.6g} bytes of {problem.memory_bytes:.6g}")
     if sum(devices) * data_parallel > problem.num_devices:
         faults.append(f"{sum(devices)} devices x {data_parallel} copies exceed {problem.num_devices}")
     if data_parallel > problem.num_microbatches:
         faults.append(f"{data_parallel} copies have only {problem.num_microbatches} microbatches to share")
-    if data_parallel % width.expert_parallel:
+    if data_parallel * width.context_parallel % width.expert_parallel:
         faults.append(f"{data_parallel} copies are not a multiple of expert_parallel={width.expert_parallel}")
     rounds = -(-problem.num_microbatches // data_parallel) + num_stages - 1
     first_params = sum(layer.param_bytes for layer in width.layers if layer.id in stages[0])
     experts = sum(layer.expert_param_bytes for layer in width.layers if layer.id in stages[0])
-    groups = max(1, data_parallel // width.expert_parallel)
-    agreed = (data_parallel - 1) / data_parallel * (first_params - experts) + (groups - 1) / groups * experts
+    ranks = data_parallel * (width.context_parallel if devices[0] > 1 else 1)
+    groups = max(1, ranks // width.expert_parallel)
+    agreed = (ranks - 1) / ranks * (first_params - experts) + (groups - 1) / groups * experts
     resync = problem.resync_factor * agreed / problem.link_bytes_per_s
-    time_s = max(loads) * rounds + resync + problem.update_s_per_byte * first_params
+    updated = (first_params - experts) / ranks + experts / groups if problem.zero_stage else first_params
+    time_s = max(loads) * rounds + resync + problem.update_s_per_byte * updated
     plan = Plan(
         tensor_parallel=width.tensor_parallel,
+        context_parallel=width.context_parallel,
+        zero_stage=problem.zero_stage,
         data_parallel=data_parallel,
         expert_parallel=width.expert_parallel,
         stages=tuple(
@@ -130,16 +135,20 @@ def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[
     return now
 
 
-def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], position: int) -> float:
-    """Bytes on a device of the stage at ``position`` from the end."""
+def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], position: int, ranks: int) -> float:
+    """Bytes on a device of the stage at ``position`` from the end, whose parameters have ``ranks`` replicas."""
     inside = set(stage)
     params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)
     activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)
     entering = sum(e.size_bytes for e in width.edges if e.dest in inside and e.source not in inside)
     kept = problem.optimizer_copies
-    copies_of_params = 2 + kept if kept is not None else 3 if problem.optimizer.value == "Adam" else 2
+    states = kept if kept is not None else 1 if problem.optimizer.value == "Adam" else 0
     stash = entering if problem.recompute else activations
-    return copies_of_params * params + activations + (position - 1) * stash
+    updated = params
+    if problem.zero_stage:
+        experts = sum(layer.expert_param_bytes for layer in width.layers if layer.id in inside)
+        updated = (params - experts) / ranks + experts / max(1, ranks // width.expert_parallel)
+    return 2 * params + states * updated + activations + (position - 1) * stash
 
 
 def fixed_strategy_time(problem: PlacementProblem) -> float | None:

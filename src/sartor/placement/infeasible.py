@@ -9,20 +9,25 @@ from math import inf, isfinite
 import numpy as np
 
 from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
+from sartor.placement.pipeline import copies_together
+from sartor.placement.plain import least_bytes
 from sartor.placement.plan import TightestLimit
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
-from sartor.placement.tabulate import StageSums, States, find_states, max_positions, stage_sums
+from sartor.placement.tabulate import StageSums, States, find_states, held_bytes, max_positions, stage_sums
 from sartor.units import Array, format_bytes
 
 
 def find_tightest(problem: PlacementProblem) -> TightestLimit:
-    """The nearest feasible problem; both numbers are exact, from the recurrence with other costs."""
+    """The nearest feasible problem; both numbers are exact, from the recurrence with other costs. Copies that share
+    optimizer states (ZeRO 1) are tried in powers of two, so there both are enough, but not always the least."""
     states = find_states(problem)
     least_bytes, least_devices = inf, inf
     for width in problem.widths:
-        sums = stage_sums(width, states)
-        least_bytes = min(least_bytes, _least_memory(problem, width, states, sums))
-        least_devices = min(least_devices, _least_devices(problem, width, states, sums))
+        sums, fewest = stage_sums(width, states), copies_together(width)
+        most = min(problem.num_devices, problem.num_microbatches) if problem.zero_stage else 1
+        for copies in [2**i * fewest for i in range(max(most // fewest, 1).bit_length())] if most > 1 else [1]:
+            least_bytes = min(least_bytes, _least_memory(problem, width, states, sums, copies))
+            least_devices = min(least_devices, _least_devices(problem, width, states, sums, copies))
     layer = _layer_that_fits_nowhere(problem)
     devices = int(least_devices) if isfinite(least_devices) else None
     return TightestLimit(
@@ -33,29 +38,28 @@ def find_tightest(problem: PlacementProblem) -> TightestLimit:
     )
 
 
-def _least_memory(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
-    """Smallest memory per device with which one copy fits: a bottleneck of bytes."""
-    held = np.where(sums.is_stage, (2 + problem.states) * sums.param_bytes + sums.activation_bytes, inf)
+def _least_memory(problem: PlacementProblem, width: Width, states: States, sums: StageSums, copies: int) -> float:
+    """Smallest memory per device with which this many copies fit: a bottleneck of bytes."""
+    held = np.where(sums.is_stage, held_bytes(problem, sums, width, copies), inf)
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
     kinds = _kinds(
         width, states, sums, lambda mask: lambda counts: np.where(mask, held + (sum(counts) - 1) * stash, inf)
     )
-    most = min(len(states.order), problem.num_devices)
-    found = least_bottlenecks(kinds, states.sizes, most, problem.num_devices)
+    devices = problem.num_devices // copies
+    found = least_bottlenecks(kinds, states.sizes, min(len(states.order), devices), devices)
     return min((float(first.min()) for first in found.first.values()), default=inf)
 
 
-def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums) -> float:
-    """Fewest devices with the given memory that hold one copy; infinite if no number does."""
-    positions = max_positions(problem, sums)
+def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums, copies: int) -> float:
+    """Fewest devices with the given memory that hold this many copies; infinite if no number does."""
+    positions = max_positions(problem, sums, width, copies)
     kinds = _kinds(
         width, states, sums, lambda mask: lambda counts: np.where(mask & (positions >= sum(counts)), 0.0, inf)
     )
     num_layers = len(states.order)
     found = least_bottlenecks(kinds, states.sizes, num_layers, num_layers * width.devices)
-    return min(
-        (found.devices(counts) for counts, first in found.first.items() if np.isfinite(first).any()), default=inf
-    )
+    fit = (found.devices(counts) for counts, first in found.first.items() if np.isfinite(first).any())
+    return copies * min(fit, default=inf)
 
 
 def _kinds(
@@ -77,7 +81,7 @@ def _layer_that_fits_nowhere(problem: PlacementProblem) -> PlacedLayer | None:
     """The largest layer, at the width where it is smallest, if it does not fit on a device by itself."""
 
     def needs(width: Width) -> _Need:
-        held = {x.id: (2 + problem.states) * x.param_bytes + x.activation_bytes for x in width.layers}
+        held = {x.id: least_bytes(problem, width, x) for x in width.layers}
         worst = max(width.layers, key=lambda x: held[x.id])
         return _Need(held[worst.id], width, worst)
 

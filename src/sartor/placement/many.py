@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.placement.problem import PlacementProblem
+from sartor.placement.problem import PlacementProblem, expert_replicas
 from sartor.placement.tabulate import ROUNDING
 from sartor.units import Array, Floats, Ints, ceil_div
 
@@ -38,6 +38,8 @@ class ChainSet:
     expert_param_bytes: Array | None = None
     expert_parallel: int = 1
     """Copies share the experts in groups of this size, so the number of copies is a multiple of it."""
+    context_parallel: int = 1
+    """Devices of a stage that hold the same parameters, each for its part of the sequence."""
 
     @property
     def num_of(self) -> Array:
@@ -71,16 +73,23 @@ def batch_time_bounds(
     return np.asarray(np.where(fits, times, np.inf).min(axis=1))
 
 
-def work_shares(chain: ChainSet, problem: PlacementProblem) -> tuple[float, float]:
+def work_shares(
+    chain: ChainSet, problem: PlacementProblem, virtual_stages: int = 1, *, fits_alone: bool = False
+) -> tuple[float, float]:
     """Smallest batch time in units of one microbatch's work on one copy: of forward and backward, and of recomputation.
-    Infinite if no plan fits. The chain's seconds are not used."""
+    Infinite if no plan fits. The chain's seconds are not used. With up to ``virtual_stages`` chunks per device the
+    pipeline fills faster; ``fits_alone``: a single stage fits by means that ``problem`` does not know (ZeRO 2 and
+    3)."""
     most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.expert_parallel))
     num_stages = np.arange(1, most + 1)
     if not most or chain.expert_parallel > problem.num_microbatches:
         return np.inf, np.inf
     caps = [_caps(each, problem, num_stages) for each in _of_one_kind(chain)]
     fits = _fits(chain, problem, num_stages, caps)
-    rounds = np.where(fits, _rounds(chain, problem, num_stages), np.inf)
+    fits[0] |= fits_alone
+    chunks = np.clip(chain.num_of.sum() // num_stages, 1, virtual_stages)
+    rounds = _rounds(chain, problem, num_stages) - (num_stages - 1) * (1 - 1 / chunks)
+    rounds = np.where(fits, rounds, np.inf)
     share = float((rounds / num_stages).min())
     if not problem.recompute or fits[0] or not fits.any():
         return share, 0.0
@@ -124,15 +133,22 @@ def _fits(chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: l
     return fits
 
 
-def _held(chain: ChainSet, problem: PlacementProblem) -> Array:
-    """Bytes of each part with one microbatch."""
-    return np.asarray((2 + problem.states) * chain.param_bytes + chain.activation_bytes)
+def _held(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
+    """Bytes of each part with one microbatch [parts, stages]; shared states are those of the most copies."""
+    ranks = (_copies(chain, problem, num_stages) * chain.context_parallel)[None]
+    experts = _expert_bytes(chain)[:, None]
+    states = problem.state_bytes(chain.param_bytes[:, None] - experts, experts, ranks, chain.expert_parallel)
+    return np.asarray(states + chain.activation_bytes[:, None] + 0.0 * num_stages)
+
+
+def _expert_bytes(chain: ChainSet) -> Array:
+    return np.zeros(len(chain.param_bytes)) if chain.expert_param_bytes is None else chain.expert_param_bytes
 
 
 def _may_hold(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Any:
     """Whether the devices of this many stages hold the model, and each of its layers."""
-    held, room = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING)
-    return (num_stages * room >= (held * chain.num_of).sum()) & (held <= room).all()
+    held, room = _held(chain, problem, num_stages), problem.memory_bytes * (1 + ROUNDING)
+    return (num_stages * room >= (held * chain.num_of[:, None]).sum(axis=0)) & (held <= room).all(axis=0)
 
 
 def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
@@ -188,7 +204,7 @@ class _Caps:
 
 
 def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Caps:
-    held, room, most = _held(chain, problem), problem.memory_bytes * (1 + ROUNDING), chain.counts[0]
+    held, room, most = _held(chain, problem, num_stages), problem.memory_bytes * (1 + ROUNDING), chain.counts[0]
     activations, behind = chain.activation_bytes, num_stages - 1.0
 
     def whole(space: Floats, each: Floats) -> Floats:
@@ -196,18 +212,27 @@ def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Cap
             number = np.where(each > 0, np.floor(np.maximum(space, 0) / each * (1 + 1e-12)), most)
         return np.clip(number, 0, most)
 
+    def middle(of: Array) -> Floats:
+        """At each position from the end, for stages of which a layer takes ``of`` bytes."""
+        if problem.recompute:
+            return whole(room - behind * chain.boundary_bytes, of)
+        return whole(room, of + behind * activations[1])
+
     if problem.recompute:
-        middle = whole(room - behind * chain.boundary_bytes, held[1])
         first = whole(room - held[0] + 0 * behind, held[1])
     else:
-        middle = whole(room, held[1] + behind * activations[1])
         first = whole(room - held[0] - behind * activations[0], held[1] + behind * activations[1])
     last = whole(room - held[-1] + 0 * behind, held[1])
     alone = whole(room - held[0] - held[-1], held[1])
     first, last = np.where(num_stages == 1, 0, first), np.where(num_stages == 1, alone, last)
-    at_most = np.minimum(np.arange(most + 1)[:, None], middle)  # [m, position from the end - 1]
-    until = np.cumsum(at_most, axis=1) - at_most[:, :1]  # positions 2, 3, ... s
-    between = np.concatenate([np.zeros((most + 1, 1)), until[:, :-1]], axis=1)  # up to the position before the first
+    least = np.arange(most + 1)[:, None]
+    if problem.zero_stage:  # more stages leave room for fewer copies, and what they share is more for each
+        every = np.where((behind >= 1) & (behind < behind[:, None]), middle(held[1][:, None]), 0)
+        between = np.minimum(least[..., None], every).sum(axis=2)
+    else:
+        at_most = np.minimum(least, middle(held[1]))  # [m, position from the end - 1]
+        until = np.cumsum(at_most, axis=1) - at_most[:, :1]  # positions 2, 3, ... s
+        between = np.concatenate([np.zeros((most + 1, 1)), until[:, :-1]], axis=1)  # up to that before the first
     return _Caps(first, last, between)
 
 
@@ -265,16 +290,26 @@ def _batch_times(
 ) -> Array:
     """Bottlenecks times rounds, plus the smallest time for the first stage's gradients and parameters.
 
-    With a real number d of copies, T N / d + R (1 - 1/d) falls with d if T N >= R, and is smallest at d = 1 otherwise.
+    With a real number d of copies of c devices that hold the same, and an update U that they share (0 if each makes
+    its own), T N / d + R (1 - 1/(c d)) + U/(c d) falls with d if T N c + U >= R, and is smallest at d = 1 otherwise.
     """
     n, copies = problem.num_microbatches, _copies(chain, problem, num_stages)
-    experts = np.zeros(len(chain.param_bytes)) if chain.expert_param_bytes is None else chain.expert_param_bytes
+    experts, contexts = _expert_bytes(chain), chain.context_parallel
     dense = chain.param_bytes - experts
-    params = np.where(num_stages == 1, (chain.param_bytes * chain.num_of).sum(), chain.param_bytes[0])
-    update = np.broadcast_to(update_s_per_byte, len(bottleneck))[:, None] * params
-    agreed = np.where(num_stages == 1, (dense * chain.num_of).sum(), dense[0])
-    agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * agreed
-    smooth = bottleneck * (n / copies + num_stages - 1) + agree * (1 - 1 / copies)
-    at_one = bottleneck * (n + num_stages - 1)
-    smooth = np.where(bottleneck * n >= agree, smooth, np.minimum(smooth, at_one))
-    return np.asarray(np.maximum(smooth, bottleneck * (ceil_div(n, copies) + num_stages - 1)) + update)
+    whole, dense_, experts_ = (
+        np.where(num_stages == 1, (x * chain.num_of).sum(), x[0]) for x in (chain.param_bytes, dense, experts)
+    )
+    per_byte = np.broadcast_to(update_s_per_byte, len(bottleneck))[:, None]
+    agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * dense_
+    shared, own = (dense_, experts_ / expert_replicas(copies * contexts, chain.expert_parallel))
+    if not problem.zero_stage:
+        shared, own = 0.0 * whole, whole
+    shared, update = per_byte * shared, per_byte * own
+
+    def smooth_at(d: Any) -> Any:
+        return bottleneck * (n / d + num_stages - 1) + agree * (1 - 1 / (d * contexts)) + shared / (d * contexts)
+
+    falls = bottleneck * n * contexts + shared >= agree
+    smooth = np.where(falls, smooth_at(copies), np.minimum(smooth_at(copies), smooth_at(1)))
+    slowest = bottleneck * (ceil_div(n, copies) + num_stages - 1)
+    return np.asarray(np.maximum(smooth, slowest + shared / (copies * contexts)) + update)

@@ -8,14 +8,14 @@ for S stages, d copies, N microbatches, P_first parameter bytes of the first sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isqrt
+from math import gcd, isqrt
 from typing import Any
 
 import numpy as np
 
 from sartor.placement.dynamic_programming import Bottlenecks, Counts
-from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
-from sartor.placement.tabulate import StageTable
+from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem, Width, expert_replicas
+from sartor.placement.tabulate import StageTable, stage_ranks
 from sartor.units import Array, Ints, ceil_div, distinct
 
 
@@ -55,37 +55,43 @@ class Choice:
     first_end: int
 
 
-def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks, below_s: float) -> Choice | None:
-    """The fastest (counts, copies, first stage) below ``below_s``, or None.
+def once_s(problem: PlacementProblem, table: StageTable, copies: Ints) -> Array:
+    """``[copies, j]``: seconds in which this many copies exchange and update the first stage that ends at state j."""
+    experts, width = np.asarray(table.sums.expert_param_bytes[0]), table.width
+    dense = table.first_param_bytes - experts
+    ranks = stage_ranks(table.sums.is_split[0], width, np.asarray(copies)[:, None])
+    of_experts = expert_replicas(ranks, width.expert_parallel)
+    rate, factor, update = problem.link_bytes_per_s, problem.resync_factor, problem.update_s_per_byte
+    agreed = resync_s_per_byte(ranks, rate, factor) * dense + resync_s_per_byte(of_experts, rate, factor) * experts
+    shared = dense / ranks + experts / of_experts if problem.zero_stage else dense + experts
+    return np.asarray(agreed + update * shared)
+
+
+def best_choice(
+    problem: PlacementProblem,
+    table: StageTable,
+    found: Bottlenecks,
+    below_s: float,
+    copies: Array | None = None,
+) -> Choice | None:
+    """The fastest (counts, copies, first stage) below ``below_s``, or None; ``copies`` are the numbers to choose from.
 
     All (counts, copies) are first bounded with the shortest first stage; only those with a bound below the best result
     so far are tried with every first stage.
     """
     if not found.first:
         return None
-    keys = list(found.first)
-    first = np.array([found.first[key] for key in keys])
-    num_stages = np.array([sum(key) for key in keys])[:, None]
-    devices = np.array([found.devices(key) for key in keys])[:, None]
-    experts = table.width.expert_parallel
-    copies = useful_copies(problem.num_microbatches, problem.num_devices, experts)
+    copies = copies_to_try(problem, table.width) if copies is None else copies
     if not len(copies):
         return None
-    duration = slots(problem.num_microbatches, copies, num_stages)
-    rate, factor = problem.link_bytes_per_s, problem.resync_factor
-    per_byte = resync_s_per_byte(copies, rate, factor) + problem.update_s_per_byte
-    less_per_byte = resync_s_per_byte(copies, rate, factor) - resync_s_per_byte(copies // experts, rate, factor)
-    params, expert_params = table.first_param_bytes, np.asarray(table.sums.expert_param_bytes[0])
-    possible = np.isfinite(first)
-    dense_params = params - expert_params
-    least_params = np.where(possible, dense_params if experts > 1 else params, np.inf).min(axis=1)[:, None]
-    reachable = possible.any(axis=1)[:, None] & (devices * copies <= problem.num_devices)
-    with np.errstate(invalid="ignore"):  # 0 * inf where no first stage is possible
-        bound = np.where(reachable, first.min(axis=1)[:, None] * duration + per_byte * least_params, np.inf)
+    keys = list(found.first)
+    first = np.array([found.first[key] for key in keys])
+    duration = slots(problem.num_microbatches, copies, np.array([sum(key) for key in keys])[:, None])
+    once = once_s(problem, table, copies)
+    bound = choice_bounds(problem, found, copies, once)
 
     def exact(rows: Array, columns: Array) -> Array:
-        agreed = per_byte[columns][:, None] * params - less_per_byte[columns][:, None] * expert_params
-        return np.asarray(first[rows] * duration[rows, columns][:, None] + agreed)
+        return np.asarray(first[rows] * duration[rows, columns][:, None] + once[columns])
 
     if not bound.min() < below_s:
         return None
@@ -104,6 +110,38 @@ def best_choice(problem: PlacementProblem, table: StageTable, found: Bottlenecks
         copies=int(copies[columns[at]]),
         first_end=int(first_end),
     )
+
+
+def choice_bounds(problem: PlacementProblem, found: Bottlenecks, copies: Array, once: Array) -> Array:
+    """Lower bounds on the time with each of ``found.first`` in each number of copies [counts, copies], ``once`` as of
+    `once_s`."""
+    keys = list(found.first)
+    first = np.array([found.first[key] for key in keys])
+    num_stages = np.array([sum(key) for key in keys])[:, None]
+    devices = np.array([found.devices(key) for key in keys])[:, None]
+    possible = np.isfinite(first)
+    if (np.diff(once, axis=1) >= 0).all():  # of the possible first stages, the shortest
+        least = once.T[possible.argmax(axis=1)]
+    else:
+        least = np.where(possible.any(axis=0), once, np.inf).min(axis=1)
+    reachable = possible.any(axis=1)[:, None] & (devices * copies <= problem.num_devices)
+    duration = slots(problem.num_microbatches, copies, num_stages)
+    with np.errstate(invalid="ignore"):  # 0 * inf where no first stage is possible
+        return np.where(reachable, first.min(axis=1)[:, None] * duration + least, np.inf)
+
+
+def copies_to_try(problem: PlacementProblem, width: Width) -> Array:
+    """Numbers of copies of which one is best: `useful_copies`, or all if the copies share optimizer states, since more
+    of them then need less memory each."""
+    groups_of = copies_together(width)
+    if not problem.zero_stage:
+        return useful_copies(problem.num_microbatches, problem.num_devices, groups_of)
+    return np.arange(groups_of, min(problem.num_devices, problem.num_microbatches) + 1, groups_of)
+
+
+def copies_together(width: Width) -> int:
+    """The number of copies is a multiple of this: expert-parallel groups are whole."""
+    return width.expert_parallel // gcd(width.expert_parallel, width.context_parallel)
 
 
 def time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:

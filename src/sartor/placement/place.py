@@ -27,8 +27,6 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
     InputError
         If a branching layer graph has more downsets than can be tabulated.
     """
-    if terms is None and any(width.context_parallel > 1 for width in problem.widths):
-        terms = PlacementTerms()
     start = time.perf_counter()
     plan = solve_with_terms(problem, terms) if terms else solve(problem)
     solve_s = time.perf_counter() - start

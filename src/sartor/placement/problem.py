@@ -11,6 +11,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+import numpy as np
 
 from sartor.errors import InputError
 from sartor.placement.graph import topological_order
@@ -105,6 +108,7 @@ class PlacementProblem:
     in addition to parameter and gradient; None: the optimizer's), ``resync_factor`` (bytes sent per parameter byte of
     the first stage and (d-1)/d; the extended terms have their own) and ``update_s_per_byte`` (seconds of the optimizer
     step per parameter byte of the first stage, whose gradients are complete last; 0 as published, and with terms).
+    ``zero_stage`` 1 shards optimizer states, and their update, over the copies (terms have their own choice).
 
     Raises
     ------
@@ -123,8 +127,11 @@ class PlacementProblem:
     optimizer_copies: float | None = None
     resync_factor: float = RESYNC_FACTOR
     update_s_per_byte: float = 0.0
+    zero_stage: int = 0
 
     def __post_init__(self) -> None:
+        if self.zero_stage not in (0, 1):
+            raise InputError("zero_stage", self.zero_stage, "must be 0 or 1 without terms", "1")
         _positive("maxMemoryPerDevice", self.memory_bytes, "bytes")
         _positive("bandwidth", self.link_bytes_per_s, "bytes per second")
         _count("maxDevices", self.num_devices, MAX_DEVICES)
@@ -147,11 +154,23 @@ class PlacementProblem:
         """Copies of the parameters kept in addition to the parameter and its gradient."""
         return self.optimizer.states if self.optimizer_copies is None else self.optimizer_copies
 
+    def state_bytes(self, dense_bytes: Any, expert_bytes: Any, ranks: Any, expert_parallel: int) -> Any:
+        """Bytes of parameters, gradients and optimizer states that each of ``ranks`` replicas holds."""
+        of_dense, of_experts = 1.0, 1.0
+        if self.zero_stage:
+            of_dense, of_experts = 1.0 / ranks, 1.0 / expert_replicas(ranks, expert_parallel)
+        return (2 + self.states * of_dense) * dense_bytes + (2 + self.states * of_experts) * expert_bytes
+
     @property
     def layer_ids(self) -> tuple[int, ...]:
         """Ids in topological order: the chain from embedding to head, or one order of a branching graph."""
         first = self.widths[0]
         return topological_order([x.id for x in first.layers], [(e.source, e.dest) for e in first.edges])
+
+
+def expert_replicas(ranks: Any, expert_parallel: int) -> Any:
+    """Replicas of an expert among ``ranks`` replicas of all other parameters."""
+    return np.maximum(np.asarray(ranks) // expert_parallel, 1)
 
 
 MAX_DEVICES = 10**7

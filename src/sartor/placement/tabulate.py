@@ -18,7 +18,7 @@ import numpy as np
 
 from sartor.placement.graph import downsets, is_chain
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
-from sartor.units import Array, distinct
+from sartor.units import Array, Ints, distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,9 @@ def find_states(problem: PlacementProblem) -> States:
     return States(order=order, masks=masks, sizes=np.array([mask.bit_count() for mask in masks]))
 
 
-def tabulate(problem: PlacementProblem, width: Width, states: States) -> StageTable:
-    """The published loads and memory of every stage at one width (formulas: docs/concepts/placement.md)."""
+def tabulate(problem: PlacementProblem, width: Width, states: States, copies: int = 1) -> StageTable:
+    """The published loads and memory of every stage at one width (formulas: docs/concepts/placement.md); with ZeRO 1,
+    memory is that of this many copies."""
     sums = stage_sums(width, states)
     forward = forward_times(width, states, problem.link_bytes_per_s)
     backward = backward_times(width, states, problem.link_bytes_per_s)
@@ -103,7 +104,7 @@ def tabulate(problem: PlacementProblem, width: Width, states: States) -> StageTa
         states=states,
         sums=sums,
         load_s=stage_loads(sums, forward, backward, recompute=problem.recompute),
-        max_position=max_positions(problem, sums),
+        max_position=max_positions(problem, sums, width, copies),
     )
 
 
@@ -116,11 +117,23 @@ def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompu
     return np.asarray(forward_s + again)
 
 
-def max_positions(problem: PlacementProblem, sums: StageSums) -> Array:
+def max_positions(problem: PlacementProblem, sums: StageSums, width: Width, copies: int = 1) -> Array:
     """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 if even s = 1 does not fit."""
-    held = (2 + problem.states) * sums.param_bytes + sums.activation_bytes
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
+    held = held_bytes(problem, sums, width, copies)
     return positions_that_fit(held, stash, problem.memory_bytes, sums, most=float(len(held)))
+
+
+def held_bytes(problem: PlacementProblem, sums: StageSums, width: Width, copies: int) -> Array:
+    """Bytes of every stage with one microbatch, in this many copies."""
+    dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
+    ranks = stage_ranks(sums.is_split, width, copies)
+    return np.asarray(problem.state_bytes(dense, experts, ranks, width.expert_parallel) + sums.activation_bytes)
+
+
+def stage_ranks(is_split: Array, width: Width, copies: Ints) -> Array:
+    """Replicas of each parameter of a stage: every device of a context-parallel group has all of its layer."""
+    return np.where(is_split, copies * width.context_parallel, copies)
 
 
 ROUNDING = 1e-12

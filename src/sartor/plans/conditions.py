@@ -248,8 +248,6 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
         reason="ZeRO has nothing to shard: dp x cp is 1",
         ok=lambda r: (r["zero_stage"] == 0) | (r["dp"] * r["cp"] > 1),
     )
-    if job.trainer.lockstep:
-        yield Condition(reason=f"{job.trainer.name} shards nothing over replicas", ok=lambda r: r["zero_stage"] == 0)
     if (most := job.trainer.most_zero_with_tp) < 3:
         yield Condition(
             reason=f"{job.trainer.name} has ZeRO {most} at most beside tp",
@@ -294,11 +292,6 @@ def _group_conditions(job: TrainingJob) -> Iterator[Condition]:
 
         return satisfied
 
-    if job.trainer.lockstep:
-        yield Condition(
-            reason=f"{job.trainer.name} shards nothing over replicas",
-            ok=where_grouped(lambda r, group: np.zeros_like(group, dtype=bool)),
-        )
     if not job.trainer.groups_shards:
         yield Condition(
             reason=f"{job.trainer.name} shards over all replicas",

@@ -72,8 +72,6 @@ def check_one_stack(shape: TransformerShape) -> None:
 def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple[BlockTimes, ...]:
     """Times of the `blocks` of ``job.shape`` for every distinct row of plans, arrays of one axis."""
     check_one_stack(job.shape)
-    if np.any(rows.cp > 1):
-        raise InputError("cp", int(rows.cp.max()), "must be 1 on an accelerator", "1")
     chip = cluster.gpu.accelerator
     assert chip is not None
     every = blocks(job.shape)
@@ -81,6 +79,7 @@ def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple
     for i in range(rows.size):
         dims = ParallelDims(
             tp=int(rows.tp[i]),
+            cp=int(rows.cp[i]),
             ep=int(rows.ep[i]),
             dp=int(rows.ep[i]),
             sequence_parallel=bool(rows.sequence_parallel[i]),

@@ -8,7 +8,7 @@ left to hide it. docs/concepts/training-step.md derives it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,7 +85,8 @@ def data_traffic(
     most = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
 
     def lines(kind: CollectiveKind, *groups: _Group) -> list[Line]:
-        return _lines(kind, groups, cluster, calibration, most)
+        found = _lines(kind, groups, cluster, calibration, most)
+        return [replace(line, start_s=0.0 * line.start_s) for line in found] if job.trainer.lockstep else found
 
     inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
     whole = ((np.asarray(d.dp * d.cp), np.asarray(d.tp)), (np.asarray(expert_replicas(job, plan)), np.asarray(inner)))
@@ -105,7 +106,7 @@ def data_traffic(
 
 
 UNBROKEN_BYTES = 1e15
-"""Message size at which latency is negligible: a lockstep trainer sends its gradients in one piece."""
+"""Message size at which latency is negligible: a lockstep trainer sends in one piece, and pays no latency."""
 
 
 def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:

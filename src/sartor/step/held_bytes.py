@@ -139,11 +139,14 @@ def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_exper
 
 def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
     """ZeRO 3: gathered weights of the active layers, one layer's full gradients in 16 bits and, during reduction, in
-    the reduction's type, and the tables of embedding and head, which stay gathered."""
+    the reduction's type, and the tables of embedding and head, which stay gathered; in lockstep weights and gradients
+    of one block."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
     if not is_3.any():
         return np.zeros((len(held), is_3.size))
     width, habits = weight_bytes(job), job.trainer.memory
+    if job.trainer.lockstep:
+        return np.where(is_3, _largest_block(params, plan, held) * (width + job.trainer.grad_dtype.bytes), 0.0)
     outer = sum(held[:, i, None] * 1.0 * own.dense for i, (block, own) in enumerate(params) if block.layer is None)
     grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
     layer = _largest(params, plan, held, single_expert=False)
@@ -151,6 +154,14 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArr
     weights = np.minimum(layer * habits.layers_gathered, most)
     whole = weights * width + layer * habits.layers_graded * grads + outer * width
     return np.where(is_3, whole, 0.0)
+
+
+def _largest_block(params: Params, plan: TrainingPlan, held: IntArray) -> FloatArray:
+    """Parameters of the largest block on every device, tables included."""
+    best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
+    for i, (_, own) in enumerate(params):
+        best = np.maximum(best, np.where(held[:, i, None] > 0, own.dense + own.expert + own.tied, 0.0))
+    return best
 
 
 def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:

@@ -95,7 +95,7 @@ def kept_bytes(
     with a single pp and number of virtual stages."""
     pp, held = int(plan.dims.pp[0]), counts.sum(axis=1)  # type: ignore[index]
     if job.trainer.lockstep:
-        return _kept_in_lockstep(job, plan, of, pp, held, device)
+        return _kept_in_lockstep(job, plan, of, pp, counts, device)
     flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
     flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
     layers_kept, layer_peak = _layers(job, plan, of, counts, flying)
@@ -112,15 +112,21 @@ def kept_bytes(
 
 
 def _kept_in_lockstep(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, pp: int, held: IntArray, device: IntArray
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, pp: int, counts: IntArray, device: IntArray
 ) -> KeptBytes:
-    """A stage keeps all activations of its current microbatch, and of every other one in flight all of them or, under
-    full recomputation, the stage's input."""
+    """A chunk keeps all activations of its current microbatch, and of every other one in flight all of them or, under
+    full recomputation, the chunk's input."""
     each = np.stack([block_stash(job, of.rows, block, of.logits) + 0.0 * of.logits for block in of.blocks])
-    activations = summed(held, each)
-    entering = np.where(device == 0, 0.0, 1.0)[:, None] * boundary_bytes(job, of.rows)
-    stash = np.where(np.equal(plan.recompute, Recompute.FULL), entering, activations)
-    kept: FloatArray = activations + (pp - 1 - device)[:, None] * stash
+    chunks = np.arange(counts.shape[1])
+    activations = np.stack([summed(counts[:, c], each) for c in chunks], axis=-1)
+    is_first = (device[:, None] == 0) & (chunks == 0)
+    entering = np.where(is_first[:, None], 0.0, boundary_bytes(job, of.rows)[..., None])  # type: ignore[index]
+    stash = np.where(np.equal(plan.recompute, Recompute.FULL)[:, None], entering, activations)
+    flying: Floats = (pp - device)[:, None, None]
+    if len(chunks) > 1:
+        one = PipelineSchedule.ONE_F_ONE_B
+        flying = in_flight(one, device[:, None], pp, len(chunks), plan.num_microbatches)
+    kept: FloatArray = (flying * stash).sum(axis=2) + (activations - stash).max(axis=2)
     nothing = np.zeros_like(kept)
     return KeptBytes(layers_kept=kept, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
 

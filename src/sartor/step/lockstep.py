@@ -1,12 +1,16 @@
 """A pipeline that advances in lockstep: the runtime that accelerator studies assume (PHAZE, sec. 4.3).
 
-Every slot lasts as long as the slowest stage needs for one microbatch, including transfers. Replicas all-reduce and
-update the first stage, which is complete last. Nothing overlaps:
+Every slot lasts as long as the slowest of the v chunks of each of S devices needs for one microbatch, including
+transfers. Replicas all-reduce and update the first device's parameters, which are complete last. Nothing overlaps:
 
-    step = bottleneck * (m + S - 1) + all-reduce(gradients of the first stage) + update(parameters of the first stage)
+    step = bottleneck * (v m + S - 1) + all-reduce(gradients of the first device) + update(parameters of the first device)
 
-`sartor.placement` proves the best placement for this formula. With full recomputation a stage keeps its input and runs
-its forward again while the gradient arrives; the last stage starts backward at once.
+`sartor.placement` proves the best placement for this formula with v = 1. With full recomputation a stage keeps its
+input and runs its forward again while the gradient arrives; the last stage starts backward at once.
+
+ZeRO 1 reduce-scatters gradients and gathers weights, as many bytes as the all-reduce; each replica updates its share.
+On a single stage, ZeRO 2 reduce-scatters after every microbatch, and ZeRO 3 also gathers weights before every forward
+and backward.
 """
 
 from __future__ import annotations
@@ -30,10 +34,13 @@ LOGIT_BYTES = 6.0
 """Per logit: 16-bit logits and their probabilities in fp32, kept for the last stage's current microbatch."""
 
 
-def lockstep_parts(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray) -> dict[str, FloatArray]:
-    """Parts of the pipeline's time for every distinct work row, and the most that equal stage loads would save.
-    ``transfer_s`` [W] is one microbatch's activation to the next stage."""
-    rows, m = s.rows, work["microbatches"]
+def lockstep_parts(
+    s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray, devices: int
+) -> dict[str, FloatArray]:
+    """Parts of the pipeline's time for every distinct work row, and the most that equal stage loads would save. ``s``
+    has the seconds of the chunks of ``devices`` devices; ``transfer_s`` [W] is one microbatch's activation to the next
+    chunk."""
+    rows, m = s.rows, work["microbatches"] * work["virtual"]
     f, b = s.forward_s, s.returned_s()
     arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
     returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
@@ -44,9 +51,9 @@ def lockstep_parts(s: StageSeconds, work: dict[str, IntArray], transfer_s: Float
     bottleneck, worked = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, busy))
     return {
         "compute_s": m * worked,
-        "bubble_s": (rows.pp - 1) * bottleneck,
+        "bubble_s": (devices - 1) * bottleneck,
         "transfer_s": m * (bottleneck - worked),
-        "imbalance_s": (m + rows.pp - 1) * (bottleneck - s.evened_s(load)),
+        "imbalance_s": (m + devices - 1) * (bottleneck - s.evened_s(load)),
     }
 
 

@@ -94,7 +94,7 @@ def _own(of_pools: Sequence[FloatArray], rows: StageRows) -> FloatArray:
     return stacked
 
 
-_ARRAYS = ("wgrad_s", "forward_s", "backward_s", "layerwise_s", "offload_s", "gather_s", "scatter_s")
+_ARRAYS = ("wgrad_s", "forward_s", "backward_s", "layerwise_s", "regathered_s", "offload_s", "gather_s", "scatter_s")
 
 
 class _MixedSeconds(StageSeconds):

@@ -50,7 +50,7 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     if not job.trains_weights:
         return OptimizerLine(start_s=0.0, s_per_param=0.0, offload_s_per_param=0.0)
     if cluster.gpu.accelerator is not None:
-        each = float(chip_update_s_per_param(cluster.gpu.accelerator))
+        each = float(chip_update_s_per_param(cluster.gpu.accelerator, job.optimizer)) + _newton_schulz_s(job, cluster)
         return OptimizerLine(start_s=0.0, s_per_param=each, offload_s_per_param=math.inf)
     many = 1e9
     update = MemoryBound(
@@ -67,16 +67,24 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     return OptimizerLine(start_s=float(start), s_per_param=float(each), offload_s_per_param=host + stepped)
 
 
-def chip_update_s_per_param(accelerator: Accelerator) -> Floats:
-    """Seconds of Adam per parameter on a chip's vector cores and memory; candidates give arrays."""
+SECOND_MOMENT_BYTES = 8.0
+"""Adam's second moment read and written, in fp32."""
+STEP_FLOPS = {Optimizer.ADAM: 12.0, Optimizer.SGD: 4.0, Optimizer.MUON: 4.0}
+"""FLOPs of an update per parameter: momentum takes two multiplications and two additions."""
+
+
+def chip_update_s_per_param(accelerator: Accelerator, optimizer: Optimizer = Optimizer.ADAM) -> Floats:
+    """Seconds of an update per parameter on a chip's vector cores and memory, moments in fp32; candidates give
+    arrays."""
     params = 1e8
+    each = ADAM_BYTES_PER_PARAM + 2.0 - (0.0 if optimizer is Optimizer.ADAM else SECOND_MOMENT_BYTES)
     update = MemoryBound(
         name="optimizer",
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=int(params),
-        bytes_moved=(ADAM_BYTES_PER_PARAM + 2.0) * params,
-        flops=12.0 * params,
+        bytes_moved=each * params,
+        flops=STEP_FLOPS[optimizer] * params,
         pass_=Pass.OPTIMIZER,
     )
     return np.asarray(vector_cost(update, accelerator).time_s) / params

@@ -71,30 +71,15 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
         norm_s=t.norm_s[t.traffic_index[structure]] * (1.0 if t.job.trains_weights else 0.0),
         tied_s=np.asarray(traffic.tied.total_s(size, c.bucket_bytes)) if tied else np.zeros(structure.size),
     )
-    return _of_first(t, traffic, found, dense[0], expert[0]) if t.job.trainer.lockstep else found
+    return _of_first(found) if t.job.trainer.lockstep else found
 
 
-def _of_first(
-    t: PlanTables, traffic: DataTraffic, found: StageExchange, dense: FloatArray, expert: FloatArray
-) -> StageExchange:
-    """In lockstep the first stage's gradients are complete last, so the step waits only for their reduction (without
-    latencies) and for that stage's update."""
-
-    def first(values: Floats) -> FloatArray:
-        out = np.zeros_like(found.grads_base)
-        out[0] = values
-        return out
-
-    width = t.job.trainer.grad_dtype.bytes
-    reduced = width * (traffic.dense.reduce.s_per_byte * dense + traffic.expert.reduce.s_per_byte * expert)
-    exchanges = {name: np.zeros_like(found.grads_base) for name in PER_STAGE}
-    exchanges |= {
-        "grads_base": first(reduced),
-        "updates_s": first(found.updates_s[0]),
-        "offloaded_s": first(found.offloaded_s[0]),
-    }
-    nothing = np.zeros_like(found.norm_s)
-    return StageExchange(**exchanges, norm_s=nothing, tied_s=nothing)
+def _of_first(found: StageExchange) -> StageExchange:
+    """In lockstep the first stage's gradients are complete last, so the step waits only for their exchange and for that
+    stage's update."""
+    is_first, nothing = np.arange(len(found.grads_base))[:, None] == 0, np.zeros_like(found.norm_s)
+    of_stages = {name: np.where(is_first, getattr(found, name), 0.0) for name in PER_STAGE}
+    return StageExchange(**of_stages, norm_s=nothing, tied_s=nothing)
 
 
 def _seen(t: PlanTables, of: Exchange) -> dict[str, FloatArray]:

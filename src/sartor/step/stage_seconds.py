@@ -26,7 +26,7 @@ class StageSeconds:
         self.forward_s = self._sum(t.seconds.forward_s)
         self.backward_s = self._backward_s()
         self.layerwise_s = np.zeros_like(self.forward_s)
-        self.gather_s, self.scatter_s = self.layerwise_s, self.layerwise_s
+        self.gather_s, self.scatter_s, self.regathered_s = self.layerwise_s, self.layerwise_s, self.layerwise_s
         self.offload_s = np.zeros_like(self.forward_s)
         if t.offload_s is not None:
             self._offload(t.offload_s)
@@ -55,7 +55,7 @@ class StageSeconds:
 
     def returned_s(self) -> FloatArray:
         """Backward of one microbatch without recomputation [R, W]."""
-        return self._sum(self.t.seconds.backward_s) + self.wgrad_s
+        return self._sum(self.t.seconds.backward_s) + self.wgrad_s + self.regathered_s
 
     def _share(self, layers: Floats) -> FloatArray:
         """Share of layers recomputed [R, W] on stages that have ``layers`` [R]."""
@@ -107,6 +107,8 @@ class StageSeconds:
         of = np.flatnonzero(self.work["zero"] >= 3)
         at, structure = self.at[of], self.work["structure"][of]
         dense, expert = (x[:, t.params_index[structure]] for x in (t.dense, t.expert))
+        if t.job.trainer.lockstep:  # the head has its own copy of the embedding table
+            dense[-1] += t.tied[t.params_index[structure]]
         traffic = traffic_at(t.traffic, t.traffic_index[structure])
         gathered = t.gathered_bytes
         params = param_exchange(traffic, gathered * dense, gathered * expert, c.bucket_bytes)
@@ -126,7 +128,7 @@ class StageSeconds:
         forward, backward = summed(self.counts, each.forward_s), summed(self.counts, each.backward_s)
         self.forward_s = self.forward_s + of_these(forward)
         self.backward_s = self.backward_s + of_these(backward)
-        self.layerwise_s = of_these(summed(self.counts, each.forward_s + each.backward_s))
+        self.layerwise_s, self.regathered_s = of_these(forward + backward), of_these(backward)
         if t.job.trainer.dp_overlap:  # the first gather and last scatter are exposed
             first = np.argmax(self.rows.counts > 0, axis=1)
             self.gather_s = of_these(np.asarray(each.first_s)[first])

@@ -197,9 +197,12 @@ def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """The distinct devices of a pipeline, and its chunks if they hold unequal numbers of layers."""
+    """The distinct devices of a pipeline, its distinct chunks, and the chunks' blocks if they hold unequal numbers of
+    layers."""
 
     rows: StageRows
+    parts: StageRows
+    """Every chunk as a stage of its own."""
     chunks: Chunks | None
 
 
@@ -215,13 +218,14 @@ def _stages(
 ) -> _Stages:
     rows = stage_rows(job.shape, pp, virtual, given, in_pool, v_shaped=v_shaped)
     if pp == 1 or virtual == 1 or v_shaped:
-        return _Stages(rows=rows, chunks=None)
+        return _Stages(rows=rows, parts=rows, chunks=None)
+    parts = stage_rows(job.shape, pp * virtual, 1, given, np.tile(in_pool, virtual))
     counts = stage_counts(job.shape, pp, virtual, given)
     own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
     apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
     chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=given is not None)
-    return _Stages(rows=rows, chunks=chunks if chunks.unequal else None)
+    return _Stages(rows=rows, parts=parts, chunks=chunks if chunks.unequal else None)
 
 
 OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "offload_s", "layerwise_s", "bubble_s", "transfer_s")
@@ -230,16 +234,18 @@ BESIDE = ("deviation_s", "imbalance_s", "flops")
 
 
 def _work(tables: Sequence[PlanTables], stages: _Stages, work: dict[str, IntArray]) -> Worked:
-    rows, t = stages.rows, tables[0]
-    s, m = stage_seconds(tables, rows, work), work["microbatches"]
+    rows, t, m = stages.rows, tables[0], work["microbatches"]
     transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[work["structure"]]] for each in tables])
+    if t.job.trainer.lockstep:
+        s = stage_seconds(tables, stages.parts, work)
+        hides = np.zeros((rows.last.size, m.size))
+        beside = dict.fromkeys((field.name for field in fields(Worked)), hides)
+        parts = lockstep_parts(s, work, transfer_s, rows.pp)
+        return Worked(**{**beside, "parts": _stacked({**parts, "flops": s.flops() * m}, m.size)})
+    s = stage_seconds(tables, rows, work)
     before = rows.before_first / rows.virtual_stages
     rear = s.backward_s + s.wgrad_s
-    if t.job.trainer.lockstep:
-        parts, before = lockstep_parts(s, work, transfer_s), np.zeros_like(before)
-    else:
-        parts = _overlapping_parts(t, stages, s, work, transfer_s)
-    parts, nothing = {**parts, "flops": s.flops() * m}, np.zeros(m.size)
+    parts = {**_overlapping_parts(t, stages, s, work, transfer_s), "flops": s.flops() * m}
     return Worked(
         forward_s=s.forward_s,
         rear_s=rear,
@@ -247,8 +253,13 @@ def _work(tables: Sequence[PlanTables], stages: _Stages, work: dict[str, IntArra
         scatter_s=s.scatter_s,
         hides_gather_s=np.asarray(summed(before, s.forward_s)),
         hides_reduce_s=np.asarray(summed(before, rear)),
-        parts=np.stack([parts.get(name, nothing) for name in (*OF_STEP, *BESIDE)]),
+        parts=_stacked(parts, m.size),
     )
+
+
+def _stacked(parts: dict[str, FloatArray], size: int) -> FloatArray:
+    """`Worked.parts` of ``size`` work rows; parts that are not given are 0."""
+    return np.stack([parts.get(name, np.zeros(size)) for name in (*OF_STEP, *BESIDE)])
 
 
 def _overlapping_parts(

@@ -15,9 +15,8 @@ LOCKSTEP = Trainer(
     pads_experts=False,
     grad_dtype=DType.BF16,
     splits_experts=True,
-    interleaves=False,
-    contexts=False,
     optional_sequence_parallel=False,
+    groups_shards=False,
     memory=MemoryHabits(dummy_wgrad=False, fragmentation=1.0, steps_in_own_blocks=False),
     source="Integrated Hardware Architecture and Device Placement Search (PHAZE), sec. 4: 16-bit gradients, Adam",
 )
