@@ -17,7 +17,7 @@ from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.device import datasheet_of
 from sartor.model.edit import edit_fields
-from sartor.model.training import Recompute
+from sartor.model.training import Optimizer, Recompute
 from sartor.model.zoo import load_model
 from sartor.plans.search import search_plans
 from sartor.step.footprint import footprint
@@ -45,13 +45,21 @@ def small(name: str, layers: int) -> DesignModel:
     return DesignModel(name=name, shape=replace(shape, name=name), seq_len=512)
 
 
-@settings(max_examples=12)
+@settings(max_examples=150)
 @given(chip=CHIPS, name=st.sampled_from(MODELS), layers=st.integers(2, 5), batch=st.integers(3, 40), data=st.data())
 def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
     chip: Accelerator, name: str, layers: int, batch: int, data: st.DataObject
 ) -> None:
     model = small(name, layers)
-    question = DesignQuestion(models=(model,), num_devices=16, global_batch_size=batch)
+    question = DesignQuestion(
+        models=(model,),
+        num_devices=16,
+        global_batch_size=batch,
+        optimizer=data.draw(st.sampled_from([Optimizer.ADAM, Optimizer.SGD])),
+        zero_stages=data.draw(st.sampled_from([(0,), (0, 1), (2,), (0, 1, 2, 3)])),
+        context_widths=data.draw(st.sampled_from([(1,), (1, 2), (2, 4)])),
+        virtual_stages=data.draw(st.sampled_from([(1,), (1, 2), (1, 2, 4)])),
+    )
     split: Split = data.draw(st.sampled_from(list(splits(question, model))))
     recompute = data.draw(st.sampled_from([Recompute.NONE, Recompute.FULL]))
     point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from sartor.cost.chip.operator_floor import operator_floor
+from sartor.designs.equal_chunks import equal_times, fits_alone
 from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
@@ -54,10 +56,11 @@ def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
     most, batch = most_devices(question), question.global_batch_size
     for size in model.batch_sizes if model.served else question.microbatch_sizes:
         for width in model.widths:
-            for experts in model.expert_widths:
-                copies = most // width if model.served else min(most // width, int(ceil_div(batch, size)))
+            for experts, contexts in product(model.expert_widths, (1,) if model.served else question.context_widths):
+                room = most // (width * contexts)
+                copies = room if model.served else min(room, int(ceil_div(batch, size)))
                 if (model.served or size <= batch) and experts <= copies:
-                    yield from (Split(size, width, experts, dtype) for dtype in question.dtypes)
+                    yield from (Split(size, width, experts, dtype, contexts) for dtype in question.dtypes)
 
 
 def most_devices(question: DesignQuestion) -> int:
@@ -113,13 +116,15 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
         return [(0.0, 0.0)]
     nothing = np.zeros((len(parts.parts), 1))
     chain, size = _chain(parts, nothing, nothing), parts.split.microbatch_size
-    each = [work_shares(chain, bare_problem(question, size, hbm_bytes, r)) for r in question.recomputes]
+    problems = [bare_problem(question, size, hbm_bytes, r) for r in question.recomputes]
+    chunks = max(question.virtual_stages)
+    each = [work_shares(chain, p, chunks, fits_alone=fits_alone(question, parts, p)) for p in problems]
     return [(share, again) for share, again in each if np.isfinite(share)]
 
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     """Sequences per second if devices do nothing but microbatches of ``seconds`` each."""
-    whole = ceil_div(question.global_batch_size, split.microbatch_size) * seconds * split.width * quickest(question)
+    whole = ceil_div(question.global_batch_size, split.microbatch_size) * seconds * split.devices * quickest(question)
     return np.asarray(question.global_batch_size * most_devices(question) / whole)
 
 
@@ -179,7 +184,10 @@ def placed_rates(
             few = np.unique(columns)
             chain = _chain(parts, forward[:, few], backward[:, few])
             problem = bare_problem(question, parts.split.microbatch_size, float(memory), recompute)
-            time_s = batch_time_bounds(chain, problem, links[few], update[few])
+            time_s = np.minimum(
+                batch_time_bounds(chain, problem, links[few], update[few]),
+                equal_times(question, parts, forward[:, few], backward[:, few], problem, links[few], update[few]),
+            )
             rate = np.where(np.isfinite(time_s), question.global_batch_size / time_s, 0.0)
             out[r, rows, columns] = rate[np.searchsorted(few, columns)]
     return out
@@ -193,10 +201,10 @@ def part_seconds(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array
 
 
 def update_s_per_byte(question: DesignQuestion, a: Accelerator) -> Array:
-    """Seconds [candidates] of the optimizer's step per parameter byte: Adam on the vector cores and memory."""
+    """Seconds [candidates] of the optimizer's step per parameter byte, on the vector cores and memory."""
     if not question.costs.counts_update:
         return np.zeros(a.shape)
-    return np.broadcast_to(np.asarray(chip_update_s_per_param(a)) / WIDTH_BYTES, a.shape)
+    return np.broadcast_to(np.asarray(chip_update_s_per_param(a, question.optimizer)) / WIDTH_BYTES, a.shape)
 
 
 def bare_problem(
@@ -212,14 +220,16 @@ def bare_problem(
         num_microbatches=int(ceil_div(question.global_batch_size, microbatch_size)),
         recompute=recompute is Recompute.FULL,
         optimizer=PlacedOptimizer.ADAM,
-        optimizer_copies=question.costs.optimizer_copies,
+        optimizer_copies=question.optimizer_copies,
         resync_factor=question.costs.resync_factor,
+        zero_stage=int(1 in question.zero_stages and question.terms is None),
     )
 
 
 def _chain(parts: ModelParts, forward: Array, backward: Array) -> ChainSet:
     return ChainSet(
-        devices=parts.split.width,
+        devices=parts.split.devices,
+        context_parallel=parts.split.context_parallel,
         expert_parallel=parts.split.expert_parallel,
         counts=parts.counts,
         forward_s=forward,

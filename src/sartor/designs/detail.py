@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,21 +15,23 @@ from sartor.cost.collective.tiers import own_links
 from sartor.cost.cost import Cost, Source
 from sartor.cost.intervals import interval_80
 from sartor.designs.bounds import update_s_per_byte
+from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of
 from sartor.designs.parts import ModelPart, ModelParts, design_job
 from sartor.designs.point import Evaluation, ModelOutcome, Point, parts_of, placement_problem
 from sartor.designs.question import AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.operators import OperatorGraph
 from sartor.placement.check import price
-from sartor.placement.problem import PlacementProblem
+from sartor.placement.plan import Plan
+from sartor.placement.problem import PlacementProblem, expert_replicas
 from sartor.schedules.from_graph import schedule_problem
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.schedules.result import ScheduleResult
 from sartor.schedules.solve import solve
+from sartor.units import FloatArray
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted) assumed for every time here: that of analytic predictions, because no
@@ -105,7 +108,7 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
     return ModelDetail(
         outcome=outcome,
         time=_step_time(question, point, outcome, problem, microbatches),
-        stages=_stages(outcome, parts, problem),
+        stages=_stages(question, outcome, parts, problem),
         num_microbatches=microbatches,
         mfu=_mfu(question, point, outcome, parts),
         low_s=low_s,
@@ -120,7 +123,7 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
     stage = StageDetail(
         num_layers=len(parts.order),
         holds=tuple(dict.fromkeys(layer.name for layer in outcome.layers)),
-        devices=outcome.option.width,
+        devices=outcome.option.devices,
         forward_s=outcome.step_s,
         load_s=outcome.step_s,
         peak_bytes=parts.served.device_bytes,
@@ -148,14 +151,16 @@ def training_step(
     found, option, model = outcome.plan, outcome.option, question.models[m]
     layers = range(int(model.shape.num_layers))
     plan = TrainingPlan(
-        dims=ParallelDims(tp=option.width, pp=found.num_stages, dp=found.data_parallel, ep=option.expert_parallel),
+        dims=replace(option.split.dims, pp=found.num_stages, dp=found.data_parallel),
         microbatch_size=option.microbatch_size,
         num_microbatches=detail.num_microbatches,
         recompute=option.recompute,
+        virtual_stages=found.virtual_stages,
+        zero_stage=found.zero_stage,
         stage_layers=tuple(sum(layer in layers for layer in stage.layers) for stage in found.stages),
     )
     return (
-        design_job(model, question.global_batch_size, option.split.dtype),
+        design_job(model, question.global_batch_size, option.split.dtype, question.optimizer),
         plan,
         own_links(datasheet_of(evaluation.point.chip)),
     )
@@ -170,12 +175,18 @@ def _problem(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> t
 def _step_time(
     question: DesignQuestion, point: Point, outcome: ModelOutcome, problem: PlacementProblem, microbatches: int
 ) -> StepTime:
-    plan = outcome.plan
+    plan, width = outcome.plan, problem.widths[0]
     bottleneck = max(stage.load_s for stage in plan.stages)
-    first = set(plan.stages[0].layers)
-    params = sum(layer.param_bytes for layer in problem.widths[0].layers if layer.id in first)
+    first = {id_ for stage in plan.stages[:: plan.num_stages] for id_ in stage.layers}  # all chunks of the first device
+    ranks = plan.data_parallel * plan.context_parallel if plan.zero_stage else 1
+    owners = expert_replicas(ranks, plan.expert_parallel)
+    params = sum(
+        (layer.param_bytes - layer.expert_param_bytes) / ranks + layer.expert_param_bytes / owners
+        for layer in width.layers
+        if layer.id in first
+    )
     update = 0.0 if question.terms is not None else float(update_s_per_byte(question, point.accelerator)) * params
-    work, fill = bottleneck * microbatches, bottleneck * (len(plan.stages) - 1)
+    work, fill = bottleneck * microbatches * plan.virtual_stages, bottleneck * (plan.num_stages - 1)
     return StepTime(
         microbatches_s=work,
         fill_s=fill,
@@ -184,12 +195,14 @@ def _step_time(
     )
 
 
-def _stages(outcome: ModelOutcome, parts: ModelParts, problem: PlacementProblem) -> tuple[StageDetail, ...]:
+def _stages(
+    question: DesignQuestion, outcome: ModelOutcome, parts: ModelParts, problem: PlacementProblem
+) -> tuple[StageDetail, ...]:
     plan = outcome.plan
     kinds = (0, *parts.order, len(parts.parts) - 1)
-    priced = price(problem, problem.widths[0], [stage.layers for stage in plan.stages], plan.data_parallel)
+    held_bytes = _held_bytes(question, plan, parts, problem)
     out = []
-    for stage, held in zip(plan.stages, priced.memory_bytes, strict=True):
+    for chunk, stage in enumerate(plan.stages):
         mine = [kinds[id_ + 1] for id_ in stage.layers]
         out.append(
             StageDetail(
@@ -198,10 +211,22 @@ def _stages(outcome: ModelOutcome, parts: ModelParts, problem: PlacementProblem)
                 devices=stage.devices,
                 forward_s=sum(outcome.layers[k].forward_s for k in mine),
                 load_s=stage.load_s,
-                peak_bytes=held,
+                peak_bytes=float(held_bytes[chunk % plan.num_stages]),
             )
         )
     return tuple(out)
+
+
+def _held_bytes(
+    question: DesignQuestion, plan: Plan, parts: ModelParts, problem: PlacementProblem
+) -> Sequence[float] | FloatArray:
+    """Bytes on a device of every stage."""
+    if question.terms is None and (plan.virtual_stages > 1 or plan.zero_stage > 1):
+        cut = Cut(num_stages=plan.num_stages, virtual_stages=plan.virtual_stages, zero_stage=plan.zero_stage)
+        limits = np.array([plan.data_parallel]), problem.num_microbatches, problem.states
+        return peak_bytes(sizes_of(parts), cut, *limits, recompute=problem.recompute)[:, 0]
+    stages = [stage.layers for stage in plan.stages]
+    return price(problem, problem.widths[0], stages, plan.data_parallel).memory_bytes
 
 
 def _mfu(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> float:
@@ -213,7 +238,7 @@ def _mfu(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: M
         microbatches = float(outcome.plan.data_parallel)
     chip = point.accelerator
     peak = question.num_devices * float(chip.peak_flops_per_s) * chip.packing(outcome.option.split.dtype)
-    return flops * outcome.option.width * microbatches / (peak * outcome.step_s)
+    return flops * outcome.option.devices * microbatches / (peak * outcome.step_s)
 
 
 # ------------------------------------------------------------------------------------------------------- the chip
@@ -269,6 +294,7 @@ def plan_fields(detail: ModelDetail) -> dict[str, Any]:
         "tp": plan.tensor_parallel,
         "pp": plan.num_stages,
         "dp": plan.data_parallel,
+        "cp": plan.context_parallel,
         "ep": option.expert_parallel,
         "num_devices": plan.num_devices,
         "microbatch_size": option.microbatch_size,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import ceil, floor, inf, log10
 
 from sartor.designs.bounds import LoweredModel, bare_problem, splits
+from sartor.designs.equal_chunks import fits_alone
 from sartor.designs.parts import ModelParts, design_job
 from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.errors import InputError
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.problem import Edge, PlacedLayer, Width
@@ -78,9 +78,8 @@ def _why_not(question: DesignQuestion, model: DesignModel) -> str:
     """The error of lowering at the smallest refused split: a width, or a traced graph's type or sizes."""
     job = design_job(model, question.global_batch_size)
     for split in splits(question, model):
-        dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
         try:
-            block_graphs(job, dims, split.microbatch_size)
+            block_graphs(job, split.dims, split.microbatch_size)
         except InputError as error:
             return f" ({error})"
     return ""
@@ -98,6 +97,8 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
             problem = replace(
                 bare, widths=(bare_width(parts),), num_devices=question.num_devices // parts.split.expert_parallel
             )
+            if fits_alone(question, parts, bare):
+                return hbm_bytes
             needs = find_tightest(problem).least_memory_bytes
             least = min(least, needs if needs is not None else inf)
     return least
@@ -105,7 +106,7 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
 
 def bare_width(parts: ModelParts) -> Width:
     """The layers with their bytes and zero time."""
-    width, experts = parts.split.width, parts.split.expert_parallel
+    split = parts.split
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(
         PlacedLayer(
@@ -115,9 +116,15 @@ def bare_width(parts: ModelParts) -> Width:
             activation_bytes=parts.parts[k].activation_bytes,
             forward_s=0.0,
             backward_s=0.0,
-            is_split=width > 1,
+            is_split=split.devices > 1,
         )
         for i, k in enumerate(kinds)
     )
     edges = tuple(Edge(source=i, dest=i + 1, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
-    return Width(tensor_parallel=width, expert_parallel=experts, layers=layers, edges=edges)
+    return Width(
+        tensor_parallel=split.width,
+        context_parallel=split.context_parallel,
+        expert_parallel=split.expert_parallel,
+        layers=layers,
+        edges=edges,
+    )

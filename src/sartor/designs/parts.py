@@ -12,7 +12,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.blocks import BlockKind, layer_order
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import Workload
 from sartor.operators import DType, OperatorGraph
 from sartor.step.activations import rows_of
@@ -29,18 +29,32 @@ from sartor.units import ceil_div
 
 class Split(NamedTuple):
     """How one copy of a model is split within its layers: sequences per microbatch, tensor-parallel ``width``, number
-    of copies that share the experts (1: each copy has all), and the operand type of the linear layers."""
+    of copies that share the experts (1: each copy has all), operand type of the linear layers, and devices that share
+    a sequence."""
 
     microbatch_size: int
     width: int
     expert_parallel: int = 1
     dtype: DType = DType.BF16
+    context_parallel: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices of a stage of one copy."""
+        return self.width * self.context_parallel
+
+    @property
+    def dims(self) -> ParallelDims:
+        """The degrees that a layer's operators depend on."""
+        experts = self.expert_parallel
+        return ParallelDims(tp=self.width, cp=self.context_parallel, ep=experts, dp=experts)
 
     @property
     def key(self) -> str:
-        """``4.2.1``, and the type if it is not 16 bits wide."""
-        words = map(str, (self.microbatch_size, self.width, self.expert_parallel))
-        return ".".join([*words, *([] if self.dtype is DType.BF16 else [self.dtype.value])])
+        """``4.2.1``, the type if it is not 16 bits wide, and ``cp2`` if sequences are shared."""
+        words = [str(each) for each in (self.microbatch_size, self.width, self.expert_parallel)]
+        words += [] if self.dtype is DType.BF16 else [self.dtype.value]
+        return ".".join([*words, *([f"cp{self.context_parallel}"] if self.context_parallel > 1 else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,25 +115,28 @@ RECIPES = {
 """Training recipe for each type that a space may name: linear layers in this type, the rest in 16 bits."""
 
 
-def design_job(model: DesignModel, global_batch_size: int, dtype: DType = DType.BF16) -> TrainingJob:
-    """The training job of a design: the model with the lockstep trainer and Adam."""
+def design_job(
+    model: DesignModel, global_batch_size: int, dtype: DType = DType.BF16, optimizer: Optimizer = Optimizer.ADAM
+) -> TrainingJob:
+    """The training job of a design: the model with the lockstep trainer."""
     return TrainingJob(
         shape=padded_shape(model.shape, LOCKSTEP),
         seq_len=model.seq_len,
         global_batch_size=global_batch_size,
         recipe=RECIPES[dtype],
         trainer=LOCKSTEP,
+        optimizer=optimizer,
     )
 
 
 def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
-    """The parts of ``model`` on one of ``split.width`` tensor-parallel devices; None if it does not split like this.
+    """The parts of ``model`` on one device of a stage; None if it does not split like this.
 
     Raises ``InputError`` for models of several stacks, since their layers are not a chain.
     """
     job = design_job(model, global_batch_size, split.dtype)
     check_one_stack(job.shape)
-    dims = ParallelDims(tp=split.width, ep=split.expert_parallel, dp=split.expert_parallel)
+    dims = split.dims
     workload = _workload(model, job, split)
     try:
         graphs = workload_graphs(workload, dims)

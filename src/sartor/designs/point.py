@@ -16,6 +16,7 @@ import numpy as np
 
 from sartor.cost.chip.energy import operator_energy, static_power_w
 from sartor.designs.bounds import bare_problem, most_devices, served_copies, served_rates, update_s_per_byte
+from sartor.designs.equal_chunks import equal_plan
 from sartor.designs.parts import ModelParts, Split, model_parts
 from sartor.designs.question import DesignQuestion
 from sartor.hardware.accelerator import FIELD_NAMES, Accelerator
@@ -42,8 +43,9 @@ class Option:
         return self.split.microbatch_size
 
     @property
-    def width(self) -> int:
-        return self.split.width
+    def devices(self) -> int:
+        """Devices of a stage of one copy."""
+        return self.split.devices
 
     @property
     def expert_parallel(self) -> int:
@@ -172,7 +174,7 @@ def evaluate_option(
     parts, layers = found
     if parts.served:
         return _served(question, point, option, parts, layers)
-    reached = place(placement_problem(question, point, option, parts, layers, least=False), question.terms).plan
+    reached = _fastest(question, point, option, parts, layers, least=False)
     if reached is None:
         return None, 0.0
     outcome = ModelOutcome(
@@ -186,7 +188,7 @@ def evaluate_option(
     )
     least_s = outcome.step_s
     if any(x.forward_least_s < x.forward_s or x.backward_least_s < x.backward_s for x in layers):
-        least = place(placement_problem(question, point, option, parts, layers, least=True), question.terms).plan
+        least = _fastest(question, point, option, parts, layers, least=True)
         assert least is not None
         least_s = min(least_s, least.time_per_batch_s)
     bound = question.global_batch_size / least_s
@@ -196,6 +198,24 @@ def evaluate_option(
     if joules_per_token(question, point, option, least_s) > limit:
         return None, 0.0
     return outcome if joules_per_token(question, point, option, outcome.step_s) <= limit else None, bound
+
+
+def _fastest(
+    question: DesignQuestion,
+    point: Point,
+    option: Option,
+    parts: ModelParts,
+    times: tuple[LayerTime, ...],
+    *,
+    least: bool,
+) -> Plan | None:
+    """The fastest plan with the layers' reached seconds, or with their proved lower bounds (``least``)."""
+    problem = placement_problem(question, point, option, parts, times, least=least)
+    placed = place(problem, question.terms).plan
+    forward, backward = (
+        [getattr(time, f"{way}_least_s" if least else f"{way}_s") for time in times] for way in ("forward", "backward")
+    )
+    return equal_plan(question, parts, forward, backward, problem, placed.time_per_batch_s if placed else inf) or placed
 
 
 def _served(
@@ -214,9 +234,9 @@ def _served(
         return None, bound
     ids = tuple(range(-1, len(parts.order) + 1))
     plan = Plan(
-        tensor_parallel=option.width,
+        tensor_parallel=option.split.width,
         data_parallel=served_copies(question, option.split),
-        stages=(Stage(layers=ids, devices=option.width, load_s=pass_s),),
+        stages=(Stage(layers=ids, devices=option.devices, load_s=pass_s),),
         time_per_batch_s=pass_s,
         expert_parallel=option.expert_parallel,
     )
@@ -305,14 +325,20 @@ def placement_problem(
             activation_bytes=part.activation_bytes,
             forward_s=time.forward_least_s if least else time.forward_s,
             backward_s=time.backward_least_s if least else time.backward_s,
-            is_split=option.width > 1,
+            is_split=option.devices > 1,
         )
 
     kinds = (0, *parts.order, len(parts.parts) - 1)
     layers = tuple(layer(i - 1, k) for i, k in enumerate(kinds))
     edges = tuple(Edge(source=i - 1, dest=i, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
     a = point.accelerator
-    width = Width(tensor_parallel=option.width, expert_parallel=option.expert_parallel, layers=layers, edges=edges)
+    width = Width(
+        tensor_parallel=option.split.width,
+        context_parallel=option.split.context_parallel,
+        expert_parallel=option.expert_parallel,
+        layers=layers,
+        edges=edges,
+    )
     return replace(
         bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),
         widths=(width,),
@@ -339,7 +365,7 @@ def joules_per_token(question: DesignQuestion, point: Point, option: Option, ste
     if parts.served:
         sequences, tokens = served_copies(question, option.split) * option.microbatch_size, parts.served.new_tokens
     static = float(static_power_w(a)) * most_devices(question) * step_s
-    return (dynamic * option.width * sequences / option.microbatch_size + static) / (sequences * tokens)
+    return (dynamic * option.devices * sequences / option.microbatch_size + static) / (sequences * tokens)
 
 
 class _Chip:

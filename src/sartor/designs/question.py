@@ -11,7 +11,7 @@ from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.errors import InputError
 from sartor.model.layer import MoeFfn
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute
+from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase
 from sartor.operators import DType
 from sartor.placement.terms import PlacementTerms
@@ -21,6 +21,11 @@ HBM_USD_PER_GB = 10.0
 """Price of stacked memory per GB (10^9 bytes): 8 to 10 USD for HBM3E (asiatechfeed.com, "What is HBM memory", 2026,
 read 2026-11-21). Uncertain by a factor of two, and depends on the generation: give your own price."""
 
+
+OPTIMIZER_COPIES = {Optimizer.ADAM: 6.0, Optimizer.SGD: 4.0}
+"""Bytes of optimizer state per byte of a 16-bit parameter: an fp32 main weight with Adam's two moments (Rajbhandari et
+al. 2020, sec. 3.1) or one of momentum."""
+MOST_ZERO = 3
 
 EQUAL = 1e-9
 """Relative difference below which two values count as equal."""
@@ -140,12 +145,12 @@ class Budgets:
 class DesignCosts:
     """Assumptions of the cost model.
 
-    Mixed-precision Adam: 2 bytes of weight, 2 of gradient, 12 of fp32 main weight and moments (Rajbhandari et al. 2020,
-    sec. 3.1), so six copies beside parameter and gradient. ``resync_factor``: a ring all-reduce of 16-bit gradients.
+    ``resync_factor``: a ring all-reduce of 16-bit gradients.
     """
 
     area: AreaModel = AreaModel.PUBLISHED
-    optimizer_copies: float = 6.0
+    optimizer_copies: float | None = None
+    """Bytes of optimizer state per byte of parameter; None: the optimizer's."""
     resync_factor: float = 2.0
     counts_update: bool = True
     """Whether the step time includes the optimizer."""
@@ -182,6 +187,14 @@ class DesignQuestion:
     costs: DesignCosts = field(default_factory=DesignCosts)
     dtypes: tuple[DType, ...] = (DType.BF16,)
     """Operand types of linear layers that a plan may choose, if the chip supports them."""
+    optimizer: Optimizer = Optimizer.ADAM
+    zero_stages: tuple[int, ...] = (0,)
+    """ZeRO stages to choose from: with 1 optimizer states are sharded over the copies, on a single stage with 2
+    gradients too and with 3 also weights. 0 is always allowed."""
+    context_widths: tuple[int, ...] = (1,)
+    """Numbers of devices that may share a sequence in training."""
+    virtual_stages: tuple[int, ...] = (1,)
+    """Numbers of chunks of layers per device of a pipeline; 1 is always allowed."""
 
     def __post_init__(self) -> None:
         _whole("num_devices", self.num_devices)
@@ -200,9 +213,30 @@ class DesignQuestion:
         if not self.microbatch_sizes or min(self.microbatch_sizes) > self.global_batch_size:
             must = f"must hold one of at most global_batch_size={self.global_batch_size}"
             raise InputError("microbatch_size", list(self.microbatch_sizes), must, "1")
+        self._check_plans()
         for each in self.recomputes:
             if each not in (Recompute.NONE, Recompute.FULL):
                 raise InputError("recompute", Recompute(each).word, "must be none or full here", "none, full")
+
+    def _check_plans(self) -> None:
+        if self.optimizer not in OPTIMIZER_COPIES:
+            raise InputError("optimizer", self.optimizer.value, "must be adam or sgd here", "adam")
+        for name, least, values in (
+            ("cp", 1, self.context_widths),
+            ("virtual_stages", 1, self.virtual_stages),
+            ("zero_stage", 0, self.zero_stages),
+        ):
+            for value in values:
+                if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                    raise InputError(name, value, f"must be a whole number of at least {least}", str(least))
+        if max(self.zero_stages, default=0) > MOST_ZERO:
+            raise InputError("zero_stage", max(self.zero_stages), f"must be 0 to {MOST_ZERO}", str(MOST_ZERO))
+
+    @property
+    def optimizer_copies(self) -> float:
+        """Bytes of optimizer state per byte of parameter."""
+        given = self.costs.optimizer_copies
+        return OPTIMIZER_COPIES[self.optimizer] if given is None else given
 
     @property
     def num_ways(self) -> int:

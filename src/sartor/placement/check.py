@@ -59,7 +59,7 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
     plan = Plan(
         tensor_parallel=width.tensor_parallel,
         context_parallel=width.context_parallel,
-        zero_stage=problem.zero_stage,
+        zero_stage=problem.zero_stage if ranks > 1 else 0,
         data_parallel=data_parallel,
         expert_parallel=width.expert_parallel,
         stages=tuple(

@@ -3,7 +3,7 @@
 Every slot lasts as long as the slowest of the v chunks of each of S devices needs for one microbatch, including
 transfers. Replicas all-reduce and update the first device's parameters, which are complete last. Nothing overlaps:
 
-    step = bottleneck * (v m + S - 1) + all-reduce(gradients of the first device) + update(parameters of the first device)
+    step = bottleneck * (v m + S - 1) + all-reduce(first device's gradients) + update(first device's parameters)
 
 `sartor.placement` proves the best placement for this formula with v = 1. With full recomputation a stage keeps its
 input and runs its forward again while the gradient arrives; the last stage starts backward at once.

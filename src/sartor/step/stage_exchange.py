@@ -8,7 +8,7 @@ import numpy as np
 
 from sartor.model.trainer import Trainer
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.data_parallel import DataTraffic, Exchange, grad_exchange, param_exchange, traffic_at
+from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange, traffic_at
 from sartor.step.stages import StageRows, summed
 from sartor.step.states import reductions, weight_bytes
 from sartor.step.tables import PlanTables

@@ -1,0 +1,306 @@
+"""Plans beyond those of `sartor.placement`: pipelines that interleave equal chunks of layers, and one stage with ZeRO 2
+or 3.
+
+With S devices and v chunks each, a pipeline has v S chunks of as many layers each, as Megatron requires, the embedding
+in the first and the head in the last; the number of microbatches of a copy is a multiple of S. So a plan is S, v, the
+ZeRO stage and the number of copies, and its time and memory follow in closed form (`sartor.step.lockstep` has the same
+formulas), for thousands of chips at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sartor.designs.parts import ModelParts
+from sartor.designs.question import DesignQuestion
+from sartor.model.training import PipelineSchedule
+from sartor.placement.plan import Plan, Stage
+from sartor.placement.problem import PlacementProblem, expert_replicas
+from sartor.placement.tabulate import ROUNDING
+from sartor.step.kept_bytes import in_flight
+from sartor.units import Array, ceil_div
+
+GATHERED = 2.0
+"""Bytes per parameter byte of its largest part that a device holds besides its shards with ZeRO 3: weights and
+gradients of the part at work."""
+
+
+class Cut(NamedTuple):
+    """``num_stages`` devices of ``virtual_stages`` chunks each, and a ZeRO stage."""
+
+    num_stages: int
+    virtual_stages: int
+    zero_stage: int
+
+    @property
+    def chunks(self) -> int:
+        return self.num_stages * self.virtual_stages
+
+
+def cuts_of(question: DesignQuestion, parts: ModelParts) -> Iterator[Cut]:
+    """The cuts that divide the model and have devices."""
+    if parts.served or question.terms is not None:
+        return
+    for zero in sorted({2, 3} & set(question.zero_stages)):
+        yield Cut(num_stages=1, virtual_stages=1, zero_stage=zero)
+    layers, most = len(parts.order), question.num_devices // parts.split.devices
+    shards = int(1 in question.zero_stages)
+    for v in sorted(set(question.virtual_stages) - {1}):
+        for num_stages in range(2, min(layers // v, most) + 1):
+            if layers % (v * num_stages) == 0:
+                yield Cut(num_stages=num_stages, virtual_stages=v, zero_stage=shards)
+
+
+def equal_times(
+    question: DesignQuestion,
+    parts: ModelParts,
+    forward_s: Array,
+    backward_s: Array,
+    problem: PlacementProblem,
+    link_bytes_per_s: Any,
+    update_s_per_byte: Any,
+) -> Array:
+    """Least time of a batch [candidates] over all cuts and copies, from the seconds [parts, candidates] of each part;
+    infinite if none fits. ``problem`` gives memory, devices, microbatches, recomputation and optimizer states."""
+    least = np.full(forward_s.shape[1], np.inf)
+    for ways in _ways_of(question, parts, problem):
+        times = _times(ways, forward_s, backward_s, problem, link_bytes_per_s, update_s_per_byte)
+        least = np.minimum(least, times.min(axis=0))
+    return least
+
+
+def fits_alone(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> bool:
+    """Whether one stage with ZeRO 2 or 3 fits."""
+    return any(ways.cut.num_stages == 1 for ways in _ways_of(question, parts, problem))
+
+
+def equal_plan(
+    question: DesignQuestion,
+    parts: ModelParts,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    problem: PlacementProblem,
+    below_s: float = inf,
+) -> Plan | None:
+    """The fastest plan of all cuts if it takes less than ``below_s``. ``forward_s`` and ``backward_s`` are by part;
+    ``problem`` as for `equal_times`, with bandwidth and update."""
+    forward, backward = (np.asarray(x, dtype=np.float64)[:, None] for x in (forward_s, backward_s))
+    best: tuple[float, Ways, int] | None = None
+    for ways in _ways_of(question, parts, problem):
+        rates = problem.link_bytes_per_s, problem.update_s_per_byte
+        times = _times(ways, forward, backward, problem, *rates)[:, 0]
+        at = int(times.argmin())
+        if times[at] < (best[0] if best else below_s):
+            best = float(times[at]), ways, at
+    if best is None:
+        return None
+    time_s, ways, at = best
+    loads = _loads(ways, forward, backward, problem, np.array([problem.link_bytes_per_s]))[:, 0]
+    return _plan(parts, ways, at, time_s, loads[ways.which])
+
+
+def _plan(parts: ModelParts, ways: Ways, at: int, time_s: float, loads: Array) -> Plan:
+    cut, split = ways.cut, parts.split
+    layers = [tuple(each.tolist()) for each in np.array_split(np.arange(len(parts.order)), cut.chunks)]
+    layers[0] = (-1, *layers[0])
+    layers[-1] = (*layers[-1], len(parts.order))
+    return Plan(
+        tensor_parallel=split.width,
+        context_parallel=split.context_parallel,
+        expert_parallel=split.expert_parallel,
+        data_parallel=int(ways.copies[at]),
+        stages=tuple(
+            Stage(layers=ids, devices=split.devices, load_s=float(load))
+            for ids, load in zip(layers, loads, strict=True)
+        ),
+        time_per_batch_s=time_s,
+        virtual_stages=cut.virtual_stages,
+        zero_stage=cut.zero_stage if ways.ranks[at] > 1 else 0,
+    )
+
+
+# ------------------------------------------------------------------------------------------------- time of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """A cut in every number of copies that fits and may be fastest [ways], and its distinct chunks [chunks]."""
+
+    cut: Cut
+    copies: Array
+    microbatches: Array
+    ranks: Array
+    """Replicas of the dense parameters; ``expert_ranks``: of the experts."""
+    expert_ranks: Array
+    contents: Array
+    """How many of each part the distinct chunks hold [chunks, parts]."""
+    is_first: Array
+    is_last: Array
+    which: Array
+    """Index of every chunk of the pipeline among the distinct ones."""
+    dense_bytes: float
+    """Parameters of the first device."""
+    expert_bytes: float
+    boundary_bytes: float
+
+    @property
+    def slots(self) -> Array:
+        """Bottlenecks per batch."""
+        return self.cut.virtual_stages * self.microbatches + self.cut.num_stages - 1.0
+
+    @property
+    def exchanges(self) -> Array:
+        """How often a step sends what a reduce-scatter of all gradients sends: an all-reduce is two. ZeRO 2 scatters
+        the gradients of every microbatch and gathers weights once, ZeRO 3 gathers weights for every forward and every
+        backward."""
+        each = {2: self.microbatches + 1.0, 3: 3.0 * self.microbatches}
+        return each.get(self.cut.zero_stage, np.full(len(self.copies), 2.0))
+
+
+def _times(
+    ways: Ways,
+    forward_s: Array,
+    backward_s: Array,
+    problem: PlacementProblem,
+    link_bytes_per_s: Any,
+    update_s_per_byte: Any,
+) -> Array:
+    """Seconds of a batch [ways, candidates]."""
+    rate, update = (np.broadcast_to(x, forward_s.shape[1]) for x in (link_bytes_per_s, update_s_per_byte))
+    slowest = _loads(ways, forward_s, backward_s, problem, rate).max(axis=0)
+    dense, experts, of = ways.dense_bytes, ways.expert_bytes, (ways.ranks, ways.expert_ranks)
+    sent = dense * (1 - 1 / of[0]) + experts * (1 - 1 / of[1])
+    updated = dense / of[0] + experts / of[1] if ways.cut.zero_stage else np.full(len(of[0]), dense + experts)
+    exchange = problem.resync_factor / 2 * ways.exchanges * sent
+    return np.asarray(slowest * ways.slots[:, None] + exchange[:, None] / rate + updated[:, None] * update)
+
+
+def _loads(ways: Ways, forward_s: Array, backward_s: Array, problem: PlacementProblem, rate: Array) -> Array:
+    """Seconds of a microbatch in the distinct chunks [chunks, candidates]."""
+    forward, backward = ways.contents @ forward_s, ways.contents @ backward_s
+    arrives, returns = (
+        np.where(end[:, None], 0.0, ways.boundary_bytes / rate) for end in (ways.is_first, ways.is_last)
+    )
+    again = np.where(ways.is_last[:, None], 0.0, np.maximum(forward - returns, 0.0)) if problem.recompute else 0.0
+    return np.asarray(forward + backward + arrives + returns + again)
+
+
+# --------------------------------------------------------------------------------------------- copies that fit
+
+
+def _ways_of(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> Iterator[Ways]:
+    """The cuts that fit in some number of copies."""
+    limits = problem.memory_bytes, problem.num_devices, problem.num_microbatches, problem.states
+    sizes = sizes_of(parts)
+    for cut in cuts_of(question, parts):
+        ways = _ways(sizes, cut, *limits, problem.recompute)
+        if ways is not None:
+            yield ways
+
+
+class Sizes(NamedTuple):
+    """What memory depends on: the order of layers, bytes of every part on one device, and devices: of a stage, those
+    of them that hold the same parameters, and copies that share experts."""
+
+    order: tuple[int, ...]
+    dense_bytes: tuple[float, ...]
+    expert_bytes: tuple[float, ...]
+    activation_bytes: tuple[float, ...]
+    boundary_bytes: float
+    devices: int
+    context_parallel: int
+    expert_parallel: int
+
+    def contents(self, chunks: int) -> Array:
+        """How many of each part every chunk holds [chunks, parts]."""
+        of_layers = np.eye(len(self.dense_bytes))[list(self.order)]
+        held = np.stack([each.sum(axis=0) for each in np.array_split(of_layers, chunks)])
+        held[0, 0] += 1
+        held[-1, -1] += 1
+        return held
+
+    def device_bytes(self, cut: Cut) -> tuple[Array, Array]:
+        """Bytes of dense and of expert parameters on every device of a pipeline."""
+        on_device = self.contents(cut.chunks).reshape(cut.virtual_stages, cut.num_stages, -1).sum(axis=0)
+        return np.asarray(on_device @ self.dense_bytes), np.asarray(on_device @ self.expert_bytes)
+
+
+def sizes_of(parts: ModelParts) -> Sizes:
+    each, split = parts.parts, parts.split
+    return Sizes(
+        order=parts.order,
+        dense_bytes=tuple(part.param_bytes - part.expert_param_bytes for part in each),
+        expert_bytes=tuple(part.expert_param_bytes for part in each),
+        activation_bytes=tuple(part.activation_bytes for part in each),
+        boundary_bytes=parts.boundary_bytes,
+        devices=split.devices,
+        context_parallel=split.context_parallel,
+        expert_parallel=split.expert_parallel,
+    )
+
+
+@lru_cache(maxsize=8192)
+def _ways(
+    sizes: Sizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
+) -> Ways | None:
+    e, most = sizes.expert_parallel, min(num_devices // (sizes.devices * cut.num_stages), batches)
+    copies = np.arange(e, most + 1, e)
+    copies = copies[ceil_div(batches, copies) % cut.num_stages == 0]
+    held = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
+    copies = copies[held <= memory * (1 + ROUNDING)]
+    if not len(copies):
+        return None
+    # With equal microbatches, time rises or falls with the copies: the fewest or the most of them are best.
+    microbatches = np.asarray(ceil_div(batches, copies))
+    inner = (microbatches[1:-1] == microbatches[:-2]) & (microbatches[1:-1] == microbatches[2:])
+    copies = np.delete(copies, 1 + np.flatnonzero(inner))
+    numbers, contents = np.arange(cut.chunks), sizes.contents(cut.chunks)
+    rows = np.column_stack([contents, numbers == 0, numbers == cut.chunks - 1])
+    distinct, which = np.unique(rows, axis=0, return_inverse=True)
+    dense, experts = sizes.device_bytes(cut)
+    ranks = copies * sizes.context_parallel
+    return Ways(
+        cut=cut,
+        copies=copies,
+        microbatches=np.asarray(ceil_div(batches, copies)),
+        ranks=ranks,
+        expert_ranks=expert_replicas(ranks, e),
+        contents=distinct[:, :-2],
+        is_first=distinct[:, -2] > 0,
+        is_last=distinct[:, -1] > 0,
+        which=which.reshape(-1),
+        dense_bytes=float(dense[0]),
+        expert_bytes=float(experts[0]),
+        boundary_bytes=sizes.boundary_bytes,
+    )
+
+
+def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
+    """Bytes on every device [devices, copies], if ``batches`` microbatches are divided over the copies."""
+    ranks = copies * sizes.context_parallel
+    dense, experts = (each[:, None] for each in sizes.device_bytes(cut))
+    shared = dense / ranks + experts / expert_replicas(ranks, sizes.expert_parallel)
+    optimizer, gradients, weights = (shared if cut.zero_stage >= z else dense + experts for z in (1, 2, 3))
+    largest = float(np.add(sizes.dense_bytes, sizes.expert_bytes).max())
+    gathered = GATHERED * largest if cut.zero_stage == 3 else 0.0
+    kept = _kept_bytes(sizes, cut, np.asarray(ceil_div(batches, copies)), recompute=recompute)
+    return np.asarray(states * optimizer + gradients + weights + gathered + kept)
+
+
+def _kept_bytes(sizes: Sizes, cut: Cut, microbatches: Array, *, recompute: bool) -> Array:
+    """Bytes that backward needs on every device [devices, copies]: all activations of one chunk's microbatch, and of
+    the others in flight all or, with recomputation, the chunk's input."""
+    v, devices = cut.virtual_stages, cut.num_stages
+    activations = sizes.contents(cut.chunks) @ sizes.activation_bytes
+    entering = np.where(np.arange(cut.chunks) == 0, 0.0, sizes.boundary_bytes)
+    stash = entering if recompute else activations
+    stash, extra = (x.reshape(v, devices).T for x in (stash, activations - stash))  # [devices, chunks]
+    one, numbers = PipelineSchedule.ONE_F_ONE_B, np.arange(devices)[:, None]
+    flying = in_flight(one, numbers, devices, v, microbatches) if v > 1 else np.ones((1, 1, 1))
+    return np.asarray((flying * stash[:, None]).sum(axis=2) + extra.max(axis=1)[:, None])
