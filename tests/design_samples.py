@@ -62,9 +62,9 @@ def every_option(asked: DesignQuestion, m: int) -> Iterator[Option]:
 
 
 @cache
-def _rates_of_all(num_models: int) -> tuple[tuple[float, ...], ...]:
+def _rates_of_all(kind: int | str) -> tuple[tuple[float, ...], ...]:
     """Sequences per second of every model on every point of the small space, by trying every option."""
-    asked, space = (QUESTIONS[num_models], SPACES[num_models])
+    asked, space = (QUESTIONS[kind], SPACES[kind])
     candidates, _ = candidates_of(asked, space)
     store, rates = ScheduleStore(), []
     for index in range(len(candidates)):
@@ -76,11 +76,11 @@ def _rates_of_all(num_models: int) -> tuple[tuple[float, ...], ...]:
     return tuple(rates)
 
 
-def best_by_trying_all(num_models: int, **changes: Any) -> float:
-    """The best objective of all points of ``QUESTIONS[num_models]`` with ``changes`` to objective or mean."""
-    asked = replace(QUESTIONS[num_models], **changes)
-    candidates, _ = candidates_of(asked, SPACES[num_models])
-    rows = _rates_of_all(num_models)
+def best_by_trying_all(kind: int | str, **changes: Any) -> float:
+    """The best objective of all points of ``QUESTIONS[kind]`` with ``changes`` to objective or mean."""
+    asked = replace(QUESTIONS[kind], **changes)
+    candidates, _ = candidates_of(asked, SPACES[kind])
+    rows = _rates_of_all(kind)
     return max(float(asked.together(np.array(rates))) / candidates.divisor[int(h), int(i)] for h, i, *rates in rows)
 
 
@@ -88,7 +88,23 @@ TWO = (
     DesignModel(name="wide", shape=small_shape(2, 512), seq_len=64, widths=(1, 2)),
     DesignModel(name="deep", shape=small_shape(6, 128), seq_len=256, widths=(1,), weight=2.0),
 )
-QUESTIONS = {1: question(), 2: question(models=TWO)}
-SPACES = {1: small_space(), 2: small_space(num_vector_cores=[2], hbm_gb=[0.05])}
+PLANS = {"zero_stages": (0, 1, 2, 3), "context_widths": (1, 2), "virtual_stages": (1, 2)}
+"""Plans beyond the published ones."""
+QUESTIONS = {1: question(), 2: question(models=TWO), "plans": question(**PLANS, microbatch_sizes=(1,))}
+SPACES = {
+    1: small_space(),
+    2: small_space(num_vector_cores=[2], hbm_gb=[0.05]),
+    "plans": small_space(num_vector_cores=[2], hbm_gb=[0.01, 0.02]),
+}
+"""By number of models, and for `PLANS`."""
 
-__all__ = ["QUESTIONS", "SPACES", "best_by_trying_all", "every_option", "question", "small_shape", "small_space"]
+__all__ = [
+    "PLANS",
+    "QUESTIONS",
+    "SPACES",
+    "best_by_trying_all",
+    "every_option",
+    "question",
+    "small_shape",
+    "small_space",
+]

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from sartor.designs.tasks import Result, Task, run_task
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
-from sartor.model.training import Recompute
+from sartor.model.training import Optimizer, Recompute
 from sartor.placement.terms import PlacementTerms
 
 
@@ -42,6 +43,15 @@ def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> 
     assert result.best.objective == pytest.approx(best_by_trying_all(1, objective=objective), rel=1e-9)
     assert result.gap == 0
     assert result.evaluated < result.evaluated + result.pruned
+
+
+def test_with_every_kind_of_plan_the_search_finds_what_trying_everything_finds() -> None:
+    result = search_design(QUESTIONS["plans"], SPACES["plans"])
+    assert result.best is not None
+    assert result.status is DesignStatus.OPTIMAL
+    assert result.best.objective == pytest.approx(best_by_trying_all("plans"), rel=1e-9)
+    published = search_design(question(microbatch_sizes=(1,)), SPACES["plans"])
+    assert published.best is None or published.best.objective < result.best.objective
 
 
 @pytest.mark.parametrize("mean", list(Mean))
@@ -202,24 +212,32 @@ def test_a_tolerance_is_part_of_the_proof() -> None:
     assert result.gap <= 0.5
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
-    st.integers(0, 29_359),
-    st.sampled_from((8e6, 3e7, 1e9)),
-    st.sampled_from(((1, 1), (1, 2), (4, 1), (4, 2))),
+    index=st.integers(0, 29_359),
+    hbm=st.sampled_from((6e6, 8e6, 1.2e7, 3e7, 1e9)),
+    sized=st.sampled_from(((1, 1), (1, 2), (4, 1), (4, 2))),
+    contexts=st.sampled_from((1, 2)),
+    plans=st.fixed_dictionaries(
+        {
+            "zero_stages": st.sampled_from(((0,), (0, 1), (2,), (0, 1, 2, 3))),
+            "virtual_stages": st.sampled_from(((1,), (1, 2), (1, 2, 4))),
+            "optimizer": st.sampled_from((Optimizer.ADAM, Optimizer.SGD)),
+        }
+    ),
 )
 def test_no_point_of_the_published_space_reaches_more_than_its_bounds(
-    index: int, hbm: float, sized: tuple[int, int]
+    index: int, hbm: float, sized: tuple[int, int], contexts: int, plans: dict[str, Any]
 ) -> None:
-    asked, group = question(), published_space().groups[0]
-    accelerator = taken(group, np.array([index]))
-    parts = lower_models(asked)[0].parts[Split(*sized)]
-    loose = work_rates(asked, parts, accelerator)[0]
+    asked, group = question(context_widths=(contexts,), **plans), published_space().groups[0]
+    split, accelerator = Split(*sized, context_parallel=contexts), taken(group, np.array([index]))
+    parts = lower_models(asked)[0].parts[split]
+    loose = min(work_rates(asked, parts, accelerator)[0], work_rates(asked, parts, accelerator, hbm)[0])
     tight = plan_rates(asked, parts, accelerator, np.full((1, 1), hbm))[:, 0, 0]
     assert (tight <= loose * (1 + 1e-9)).all()
     here = point(index, taken(group, index), hbm, ())
     for option in every_option(asked, 0):
-        if option.split == Split(*sized):
+        if option.split == split:
             outcome, bound = evaluate_option(asked, here, option, ScheduleStore())
             reached = outcome.sequences_per_s if outcome else 0.0
             assert reached <= bound * (1 + 1e-12)

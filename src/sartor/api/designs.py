@@ -60,6 +60,10 @@ def design(
     mean: str = "geometric",
     microbatch_size: Sequence[int] = (1, 2, 4, 8),
     recompute: Sequence[str] = ("none", "full"),
+    optimizer: str = "adam",
+    zero_stage: Sequence[int] = (0,),
+    cp: Sequence[int] = (1,),
+    virtual_stages: Sequence[int] = (1,),
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float | None = None,
@@ -88,8 +92,9 @@ def design(
     `BESIDE`, if ``baselines``). ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device;
     ``objective`` is maximized (throughput, throughput_per_watt, ...; or, instead of throughput, prefill, decode or
     ``train:0.7,decode:0.3``, with ``ttft_ms`` and ``tpot_ms`` as limits on the time to first token and per further
-    token, after ``context_len`` tokens); ``mean`` says how to average several models; ``microbatch_size`` and
-    ``recompute`` are tried in every plan; ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` set what a chip costs,
+    token, after ``context_len`` tokens); ``mean`` says how to average several models; ``microbatch_size``,
+    ``recompute``, ``zero_stage``, ``cp`` and ``virtual_stages`` are tried in every plan of training with ``optimizer``
+    (adam, sgd); ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` set what a chip costs,
     ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar). Without
     ``plausibility``, chips that cannot be built are priced too, and the best is marked if it is one. ``sensitivity``:
     which values of each axis come within 1% of the best, and whether it stays ahead of the next best chips with an
@@ -129,6 +134,10 @@ def design(
         mean=mean,
         microbatch_sizes=microbatch_size,
         recompute=recompute,
+        optimizer=optimizer,
+        zero_stages=zero_stage,
+        context_widths=cp,
+        virtual_stages=virtual_stages,
         area_model=area_model,
         wafer_usd=wafer_usd,
         hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,

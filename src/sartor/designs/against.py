@@ -131,7 +131,13 @@ def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
 
 
 def _best_plan(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> PricedPlan | None:
-    job, _ = training_job(model.shape, cluster.gpu, global_batch_size=question.global_batch_size, seq_len=model.seq_len)
+    job, _ = training_job(
+        model.shape,
+        cluster.gpu,
+        global_batch_size=question.global_batch_size,
+        seq_len=model.seq_len,
+        optimizer=question.optimizer.value,
+    )
     return search_plans(job, cluster, question.num_devices, top=1).best
 
 

@@ -23,7 +23,7 @@ from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
 from sartor.model.defaults import settled_seq_len
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute
+from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase, phase_weights
 
 MICROBATCH_SIZES = (1, 2, 4, 8)
@@ -142,6 +142,10 @@ def design_question(
     mean: str = "geometric",
     microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
     recompute: Sequence[str] = RECOMPUTES,
+    optimizer: str = "adam",
+    zero_stages: Sequence[int] = (0,),
+    context_widths: Sequence[int] = (1,),
+    virtual_stages: Sequence[int] = (1,),
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float = HBM_USD_PER_GB,
@@ -166,6 +170,10 @@ def design_question(
         global_batch_size=max(microbatch_sizes) if global_batch_size is None else global_batch_size,
         microbatch_sizes=tuple(dict.fromkeys(microbatch_sizes)),
         recomputes=tuple(dict.fromkeys(_recompute(each) for each in recompute)),
+        optimizer=word(Optimizer, "optimizer", optimizer),
+        zero_stages=tuple(dict.fromkeys(zero_stages)) or (0,),
+        context_widths=tuple(dict.fromkeys(context_widths)) or (1,),
+        virtual_stages=tuple(dict.fromkeys(virtual_stages)) or (1,),
         budgets=budgets,
         objective=objective,
         mean=word(Mean, "mean", mean),

@@ -109,10 +109,14 @@ def _plans(ranked: Ranked) -> str:
 
 
 def plan_words(outcome: ModelOutcome) -> str:
-    """A plan in short words: width, stages, copies, experts, sequences per microbatch, recomputation."""
+    """A plan in short words: width, stages, copies, experts, contexts, chunks, ZeRO, sequences per microbatch,
+    recomputation."""
     plan, experts = outcome.plan, outcome.plan.expert_parallel
     words = [f"t{plan.tensor_parallel}", f"p{plan.num_stages}", f"d{plan.data_parallel}"]
     words += [f"e{experts}"] if experts > 1 else []
+    words += [f"c{plan.context_parallel}"] if plan.context_parallel > 1 else []
+    words += [f"v{plan.virtual_stages}"] if plan.virtual_stages > 1 else []
+    words += [f"z{plan.zero_stage}"] if plan.zero_stage else []
     words.append(f"b{outcome.option.microbatch_size}")
     return " ".join([*words, *(["recompute"] if outcome.option.recompute is Recompute.FULL else [])])
 

@@ -90,7 +90,8 @@ def fixed_outcome(
 
 
 def _priced(problem: PlacementProblem, parts: ModelParts, expert: ExpertPlan) -> tuple[Plan | None, tuple[str, ...]]:
-    """The plan by the checker, and what is wrong with it."""
+    """The plan by the checker, without ZeRO, and what is wrong with it."""
+    problem = replace(problem, zero_stage=0)
     fixed = FixedStrategy(
         num_stages=expert.pp,
         tensor_parallel=expert.tp,

@@ -135,6 +135,10 @@ def question_body(answer: DesignAnswer) -> JsonDict:
         "microbatch_sizes": list(asked.microbatch_sizes),
         "dtypes": [each.value for each in asked.dtypes],
         "recompute": [Recompute(each).word for each in asked.recomputes],
+        "optimizer": asked.optimizer.value,
+        "zero_stages": list(asked.zero_stages),
+        "context_parallel": list(asked.context_widths),
+        "virtual_stages": list(asked.virtual_stages),
         "budgets": record(asked.budgets),
     }
 

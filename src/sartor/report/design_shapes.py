@@ -64,6 +64,7 @@ def shapes_body(found: ShapeDesign) -> JsonDict:
             {
                 "microbatch_size": split.microbatch_size,
                 "tp": split.width,
+                "cp": split.context_parallel,
                 "ep": split.expert_parallel,
                 "recompute": Recompute(recompute).word,
             }
