@@ -44,7 +44,9 @@ def every_plan(question: DesignQuestion, split: Split, recompute: Recompute, lay
     """Every pipeline of the question in every number of copies."""
     batches = -(-question.global_batch_size // split.microbatch_size)
     for pp in range(1, layers + 3):
-        for dp in range(split.expert_parallel, batches + 1, split.expert_parallel):
+        for dp in range(1, batches + 1):
+            if dp * split.context_parallel % split.expert_parallel:
+                continue
             microbatches = -(-batches // dp)
             if split.devices * pp * dp > question.num_devices:
                 break

@@ -21,7 +21,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.many import ChainSet, batch_time_bounds, work_shares
-from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width
+from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width, copies_together
 from sartor.schedules.from_graph import UNIT_S
 from sartor.schedules.makespan import in_turn_s
 from sartor.schedules.many import makespan_bounds, makespan_floors
@@ -59,7 +59,7 @@ def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
             for experts, contexts in product(model.expert_widths, (1,) if model.served else question.context_widths):
                 room = most // (width * contexts)
                 copies = room if model.served else min(room, int(ceil_div(batch, size)))
-                if (model.served or size <= batch) and experts <= copies:
+                if (model.served or size <= batch) and copies_together(experts, contexts) <= copies:
                     yield from (Split(size, width, experts, dtype, contexts) for dtype in question.dtypes)
 
 

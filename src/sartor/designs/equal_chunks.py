@@ -21,7 +21,7 @@ from sartor.designs.parts import ModelParts
 from sartor.designs.question import DesignQuestion
 from sartor.model.training import PipelineSchedule
 from sartor.placement.plan import Plan, Stage
-from sartor.placement.problem import PlacementProblem, expert_replicas
+from sartor.placement.problem import PlacementProblem, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING
 from sartor.step.kept_bytes import in_flight
 from sartor.units import Array, ceil_div
@@ -249,8 +249,9 @@ def sizes_of(parts: ModelParts) -> Sizes:
 def _ways(
     sizes: Sizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
 ) -> Ways | None:
-    e, most = sizes.expert_parallel, min(num_devices // (sizes.devices * cut.num_stages), batches)
-    copies = np.arange(e, most + 1, e)
+    together = copies_together(sizes.expert_parallel, sizes.context_parallel)
+    most = min(num_devices // (sizes.devices * cut.num_stages), batches)
+    copies = np.arange(together, most + 1, together)
     copies = copies[ceil_div(batches, copies) % cut.num_stages == 0]
     held = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
     copies = copies[held <= memory * (1 + ROUNDING)]
@@ -270,7 +271,7 @@ def _ways(
         copies=copies,
         microbatches=np.asarray(ceil_div(batches, copies)),
         ranks=ranks,
-        expert_ranks=expert_replicas(ranks, e),
+        expert_ranks=expert_replicas(ranks, sizes.expert_parallel),
         contents=distinct[:, :-2],
         is_first=distinct[:, -2] > 0,
         is_last=distinct[:, -1] > 0,

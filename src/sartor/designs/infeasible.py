@@ -13,7 +13,7 @@ from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.model.training import Recompute
 from sartor.placement.infeasible import find_tightest
-from sartor.placement.problem import Edge, PlacedLayer, Width
+from sartor.placement.problem import Edge, PlacedLayer, Width, copies_together
 from sartor.step.chip_blocks import block_graphs
 from sartor.units import format_bytes
 
@@ -94,9 +94,9 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
             continue
         for recompute in question.recomputes:
             bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
-            problem = replace(
-                bare, widths=(bare_width(parts),), num_devices=question.num_devices // parts.split.expert_parallel
-            )
+            together = copies_together(parts.split.expert_parallel, parts.split.context_parallel)
+            room = question.num_devices // (1 if bare.zero_stage else together)
+            problem = replace(bare, widths=(bare_width(parts),), num_devices=room)
             if fits_alone(question, parts, bare):
                 return hbm_bytes
             needs = find_tightest(problem).least_memory_bytes

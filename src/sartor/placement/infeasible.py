@@ -9,10 +9,9 @@ from math import inf, isfinite
 import numpy as np
 
 from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
-from sartor.placement.pipeline import copies_together
 from sartor.placement.plain import least_bytes
 from sartor.placement.plan import TightestLimit
-from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
+from sartor.placement.problem import PlacedLayer, PlacementProblem, Width, copies_together
 from sartor.placement.tabulate import StageSums, States, find_states, held_bytes, max_positions, stage_sums
 from sartor.units import Array, format_bytes
 
@@ -23,7 +22,7 @@ def find_tightest(problem: PlacementProblem) -> TightestLimit:
     states = find_states(problem)
     least_bytes, least_devices = inf, inf
     for width in problem.widths:
-        sums, fewest = stage_sums(width, states), copies_together(width)
+        sums, fewest = stage_sums(width, states), copies_together(width.expert_parallel, width.context_parallel)
         most = min(problem.num_devices, problem.num_microbatches) if problem.zero_stage else 1
         for copies in [2**i * fewest for i in range(max(most // fewest, 1).bit_length())] if most > 1 else [1]:
             least_bytes = min(least_bytes, _least_memory(problem, width, states, sums, copies))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.placement.problem import PlacementProblem, expert_replicas
+from sartor.placement.problem import PlacementProblem, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING
 from sartor.units import Array, Floats, Ints, ceil_div
 
@@ -37,9 +37,13 @@ class ChainSet:
     boundary_bytes: float
     expert_param_bytes: Array | None = None
     expert_parallel: int = 1
-    """Copies share the experts in groups of this size, so the number of copies is a multiple of it."""
+    """Devices of copies and contexts that share the experts."""
     context_parallel: int = 1
     """Devices of a stage that hold the same parameters, each for its part of the sequence."""
+
+    @property
+    def copies_together(self) -> int:
+        return copies_together(self.expert_parallel, self.context_parallel)
 
     @property
     def num_of(self) -> Array:
@@ -55,9 +59,9 @@ def batch_time_bounds(
     ``problem`` gives memory, devices, microbatches, recomputation and optimizer copies; its widths, bandwidth and
     update time are ignored, because the last two vary per candidate.
     """
-    copies = chain.devices * chain.expert_parallel
+    copies = chain.devices * chain.copies_together
     num_stages = np.arange(1, min(int(chain.num_of.sum()), problem.num_devices // copies) + 1)
-    if not len(num_stages) or chain.expert_parallel > problem.num_microbatches:
+    if not len(num_stages) or chain.copies_together > problem.num_microbatches:
         return np.full(chain.forward_s.shape[1], np.inf)
     transfer = chain.boundary_bytes / np.broadcast_to(link_bytes_per_s, chain.forward_s.shape[1])
     simpler = _of_one_kind(chain)
@@ -80,9 +84,9 @@ def work_shares(
     Infinite if no plan fits. The chain's seconds are not used. With up to ``virtual_stages`` chunks per device the
     pipeline fills faster; ``fits_alone``: a single stage fits by means that ``problem`` does not know (ZeRO 2 and
     3)."""
-    most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.expert_parallel))
+    most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.copies_together))
     num_stages = np.arange(1, most + 1)
-    if not most or chain.expert_parallel > problem.num_microbatches:
+    if not most or chain.copies_together > problem.num_microbatches:
         return np.inf, np.inf
     caps = [_caps(each, problem, num_stages) for each in _of_one_kind(chain)]
     fits = _fits(chain, problem, num_stages, caps)
@@ -183,7 +187,7 @@ def _rounds(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Ar
 def _copies(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
     """Most copies of this many stages; one expert-parallel group if there is no room."""
     most = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
-    return np.asarray(np.maximum(most // chain.expert_parallel, 1) * chain.expert_parallel)
+    return np.asarray(np.maximum(most // chain.copies_together, 1) * chain.copies_together)
 
 
 @dataclass(frozen=True, slots=True)

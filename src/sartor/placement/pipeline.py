@@ -8,13 +8,13 @@ for S stages, d copies, N microbatches, P_first parameter bytes of the first sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, isqrt
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
 from sartor.placement.dynamic_programming import Bottlenecks, Counts
-from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem, Width, expert_replicas
+from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem, Width, copies_together, expert_replicas
 from sartor.placement.tabulate import StageTable, stage_ranks
 from sartor.units import Array, Ints, ceil_div, distinct
 
@@ -133,15 +133,10 @@ def choice_bounds(problem: PlacementProblem, found: Bottlenecks, copies: Array, 
 def copies_to_try(problem: PlacementProblem, width: Width) -> Array:
     """Numbers of copies of which one is best: `useful_copies`, or all if the copies share optimizer states, since more
     of them then need less memory each."""
-    groups_of = copies_together(width)
+    groups_of = copies_together(width.expert_parallel, width.context_parallel)
     if not problem.zero_stage:
         return useful_copies(problem.num_microbatches, problem.num_devices, groups_of)
     return np.arange(groups_of, min(problem.num_devices, problem.num_microbatches) + 1, groups_of)
-
-
-def copies_together(width: Width) -> int:
-    """The number of copies is a multiple of this: expert-parallel groups are whole."""
-    return width.expert_parallel // gcd(width.expert_parallel, width.context_parallel)
 
 
 def time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:

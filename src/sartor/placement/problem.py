@@ -173,6 +173,11 @@ def expert_replicas(ranks: Any, expert_parallel: int) -> Any:
     return np.maximum(np.asarray(ranks) // expert_parallel, 1)
 
 
+def copies_together(expert_parallel: int, context_parallel: int) -> int:
+    """The number of copies is a multiple of this: the devices that share experts are in whole copies and contexts."""
+    return expert_parallel // math.gcd(expert_parallel, context_parallel)
+
+
 MAX_DEVICES = 10**7
 """More accelerators than any machine has; larger numbers are typing errors."""
 MAX_MICROBATCHES = 10**7
