@@ -9,7 +9,7 @@ formulas), for thousands of chips at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -69,7 +69,7 @@ def equal_times(
     """Least time of a batch [candidates] over all cuts and copies, from the seconds [parts, candidates] of each part;
     infinite if none fits. ``problem`` gives memory, devices, microbatches, recomputation and optimizer states."""
     least = np.full(forward_s.shape[1], np.inf)
-    for ways in _ways_of(question, parts, problem):
+    for ways in _ways_of(cuts_of(question, parts), parts, problem):
         times = _times(ways, forward_s, backward_s, problem, link_bytes_per_s, update_s_per_byte)
         least = np.minimum(least, times.min(axis=0))
     return least
@@ -77,7 +77,8 @@ def equal_times(
 
 def fits_alone(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> bool:
     """Whether one stage with ZeRO 2 or 3 fits."""
-    return any(ways.cut.num_stages == 1 for ways in _ways_of(question, parts, problem))
+    alone = (cut for cut in cuts_of(question, parts) if cut.num_stages == 1)
+    return any(True for _ in _ways_of(alone, parts, problem))
 
 
 def equal_plan(
@@ -92,7 +93,7 @@ def equal_plan(
     ``problem`` as for `equal_times`, with bandwidth and update."""
     forward, backward = (np.asarray(x, dtype=np.float64)[:, None] for x in (forward_s, backward_s))
     best: tuple[float, Ways, int] | None = None
-    for ways in _ways_of(question, parts, problem):
+    for ways in _ways_of(cuts_of(question, parts), parts, problem):
         rates = problem.link_bytes_per_s, problem.update_s_per_byte
         times = _times(ways, forward, backward, problem, *rates)[:, 0]
         at = int(times.argmin())
@@ -102,7 +103,7 @@ def equal_plan(
         return None
     time_s, ways, at = best
     loads = _loads(ways, forward, backward, problem, np.array([problem.link_bytes_per_s]))[:, 0]
-    return _plan(parts, ways, at, time_s, loads[ways.which])
+    return _plan(parts, ways, at, time_s, loads[ways.chunks.which])
 
 
 def _plan(parts: ModelParts, ways: Ways, at: int, time_s: float, loads: Array) -> Plan:
@@ -138,12 +139,7 @@ class Ways:
     ranks: Array
     """Replicas of the dense parameters; ``expert_ranks``: of the experts."""
     expert_ranks: Array
-    contents: Array
-    """How many of each part the distinct chunks hold [chunks, parts]."""
-    is_first: Array
-    is_last: Array
-    which: Array
-    """Index of every chunk of the pipeline among the distinct ones."""
+    chunks: Chunks
     dense_bytes: float
     """Parameters of the first device."""
     expert_bytes: float
@@ -183,25 +179,49 @@ def _times(
 
 def _loads(ways: Ways, forward_s: Array, backward_s: Array, problem: PlacementProblem, rate: Array) -> Array:
     """Seconds of a microbatch in the distinct chunks [chunks, candidates]."""
-    forward, backward = ways.contents @ forward_s, ways.contents @ backward_s
+    chunks = ways.chunks
+    forward, backward = chunks.distinct @ forward_s, chunks.distinct @ backward_s
     arrives, returns = (
-        np.where(end[:, None], 0.0, ways.boundary_bytes / rate) for end in (ways.is_first, ways.is_last)
+        np.where(end[:, None], 0.0, ways.boundary_bytes / rate) for end in (chunks.is_first, chunks.is_last)
     )
-    again = np.where(ways.is_last[:, None], 0.0, np.maximum(forward - returns, 0.0)) if problem.recompute else 0.0
+    again = np.where(chunks.is_last[:, None], 0.0, np.maximum(forward - returns, 0.0)) if problem.recompute else 0.0
     return np.asarray(forward + backward + arrives + returns + again)
 
 
 # --------------------------------------------------------------------------------------------- copies that fit
 
 
-def _ways_of(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> Iterator[Ways]:
+def _ways_of(cuts: Iterable[Cut], parts: ModelParts, problem: PlacementProblem) -> Iterator[Ways]:
     """The cuts that fit in some number of copies."""
     limits = problem.memory_bytes, problem.num_devices, problem.num_microbatches, problem.states
     sizes = sizes_of(parts)
-    for cut in cuts_of(question, parts):
+    for cut in cuts:
         ways = _ways(sizes, cut, *limits, problem.recompute)
         if ways is not None:
             yield ways
+
+
+class Chunks(NamedTuple):
+    """What equal chunks of layers hold: the number of each part [chunks, parts], of all and of the distinct ones."""
+
+    contents: Array
+    distinct: Array
+    is_first: Array
+    is_last: Array
+    which: Array
+    """Index of every chunk among the distinct ones."""
+
+
+@lru_cache(maxsize=1024)
+def _chunks(order: tuple[int, ...], parts: int, chunks: int) -> Chunks:
+    of_layers, numbers = np.eye(parts)[list(order)], np.arange(chunks)
+    contents = np.stack([each.sum(axis=0) for each in np.array_split(of_layers, chunks)])
+    contents[0, 0] += 1
+    contents[-1, -1] += 1
+    rows = np.column_stack([contents, numbers == 0, numbers == chunks - 1])
+    distinct, which = np.unique(rows, axis=0, return_inverse=True)
+    first, last = (distinct[:, i] > 0 for i in (-2, -1))
+    return Chunks(contents, distinct[:, :-2], first, last, which.reshape(-1))
 
 
 class Sizes(NamedTuple):
@@ -217,17 +237,12 @@ class Sizes(NamedTuple):
     context_parallel: int
     expert_parallel: int
 
-    def contents(self, chunks: int) -> Array:
-        """How many of each part every chunk holds [chunks, parts]."""
-        of_layers = np.eye(len(self.dense_bytes))[list(self.order)]
-        held = np.stack([each.sum(axis=0) for each in np.array_split(of_layers, chunks)])
-        held[0, 0] += 1
-        held[-1, -1] += 1
-        return held
+    def chunks(self, cut: Cut) -> Chunks:
+        return _chunks(self.order, len(self.dense_bytes), cut.chunks)
 
     def device_bytes(self, cut: Cut) -> tuple[Array, Array]:
         """Bytes of dense and of expert parameters on every device of a pipeline."""
-        on_device = self.contents(cut.chunks).reshape(cut.virtual_stages, cut.num_stages, -1).sum(axis=0)
+        on_device = self.chunks(cut).contents.reshape(cut.virtual_stages, cut.num_stages, -1).sum(axis=0)
         return np.asarray(on_device @ self.dense_bytes), np.asarray(on_device @ self.expert_bytes)
 
 
@@ -261,9 +276,6 @@ def _ways(
     microbatches = np.asarray(ceil_div(batches, copies))
     inner = (microbatches[1:-1] == microbatches[:-2]) & (microbatches[1:-1] == microbatches[2:])
     copies = np.delete(copies, 1 + np.flatnonzero(inner))
-    numbers, contents = np.arange(cut.chunks), sizes.contents(cut.chunks)
-    rows = np.column_stack([contents, numbers == 0, numbers == cut.chunks - 1])
-    distinct, which = np.unique(rows, axis=0, return_inverse=True)
     dense, experts = sizes.device_bytes(cut)
     ranks = copies * sizes.context_parallel
     return Ways(
@@ -272,10 +284,7 @@ def _ways(
         microbatches=np.asarray(ceil_div(batches, copies)),
         ranks=ranks,
         expert_ranks=expert_replicas(ranks, sizes.expert_parallel),
-        contents=distinct[:, :-2],
-        is_first=distinct[:, -2] > 0,
-        is_last=distinct[:, -1] > 0,
-        which=which.reshape(-1),
+        chunks=sizes.chunks(cut),
         dense_bytes=float(dense[0]),
         expert_bytes=float(experts[0]),
         boundary_bytes=sizes.boundary_bytes,
@@ -298,7 +307,7 @@ def _kept_bytes(sizes: Sizes, cut: Cut, microbatches: Array, *, recompute: bool)
     """Bytes that backward needs on every device [devices, copies]: all activations of one chunk's microbatch, and of
     the others in flight all or, with recomputation, the chunk's input."""
     v, devices = cut.virtual_stages, cut.num_stages
-    activations = sizes.contents(cut.chunks) @ sizes.activation_bytes
+    activations = sizes.chunks(cut).contents @ sizes.activation_bytes
     entering = np.where(np.arange(cut.chunks) == 0, 0.0, sizes.boundary_bytes)
     stash = entering if recompute else activations
     stash, extra = (x.reshape(v, devices).T for x in (stash, activations - stash))  # [devices, chunks]
