@@ -81,7 +81,13 @@ def test_plan_on_a_pod_is_never_faster_than_the_design_that_proved_its_best() ->
     chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=64)
     model = small("gpt2", 4)
     question = DesignQuestion(
-        models=(model,), num_devices=8, global_batch_size=32, microbatch_sizes=(1, 2, 4, 8, 16, 32)
+        models=(model,),
+        num_devices=8,
+        global_batch_size=32,
+        microbatch_sizes=(1, 2, 4, 8, 16, 32),
+        zero_stages=(0, 1, 2, 3),
+        context_widths=(1, 2, 4, 8),
+        virtual_stages=(1, 2, 4),
     )
     point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())
     options = [

@@ -29,6 +29,10 @@ from sartor.model.workload import Phase, phase_weights
 MICROBATCH_SIZES = (1, 2, 4, 8)
 TENSOR_PARALLEL = (1, 2, 4, 8)
 RECOMPUTES = ("none", "full")
+ZERO_STAGES = (0, 1, 2, 3)
+CONTEXT_WIDTHS = (1, 2)
+VIRTUAL_STAGES = (1, 2, 4)
+"""Plans beyond the published ones, which have 0, 1 and 1 of these."""
 
 
 def design_models(
@@ -143,9 +147,9 @@ def design_question(
     microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
     recompute: Sequence[str] = RECOMPUTES,
     optimizer: str = "adam",
-    zero_stages: Sequence[int] = (0,),
-    context_widths: Sequence[int] = (1,),
-    virtual_stages: Sequence[int] = (1,),
+    zero_stages: Sequence[int] = ZERO_STAGES,
+    context_widths: Sequence[int] = CONTEXT_WIDTHS,
+    virtual_stages: Sequence[int] = VIRTUAL_STAGES,
     area_model: str | None = None,
     wafer_usd: float | None = None,
     hbm_usd_per_gb: float = HBM_USD_PER_GB,
