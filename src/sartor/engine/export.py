@@ -24,7 +24,7 @@ def export_study(study: str | Path, to: str | Path) -> int:
     of further searches (a budget of a front, a shape), and of other evaluations (a baseline).
 
     Columns: part, candidate, objective, bound, prices, one per architecture field, and per model (``model1_``, ...) its
-    name, seconds, tokens per second, microbatch, widths, recomputation, stages and copies; empty if no plan was found.
+    name, seconds, tokens per second and plan; empty if no plan was found.
     Raises ``InputError`` for a study that cannot be read or a file that cannot be written.
     """
     to = Path(to)
@@ -102,18 +102,22 @@ def _outcome(outcome: ModelOutcome | None) -> JsonDict:
         "recompute",
         "microbatch_size",
         "tp",
+        "cp",
         "ep",
         "dtype",
         "pp",
         "dp",
+        "virtual_stages",
+        "zero_stage",
     )
     if outcome is None:
         return dict.fromkeys(names)
     option, plan = outcome.option, outcome.plan
     said = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, option.recompute.name)
-    pp = len(plan.stages) // plan.virtual_stages
-    split = (*option.split[:-1], option.split.dtype.value)
-    return dict(zip(names, (*said, *split, pp, plan.data_parallel), strict=True))
+    split = option.split
+    layers = (split.microbatch_size, split.width, split.context_parallel, split.expert_parallel, split.dtype.value)
+    pipeline = (plan.num_stages, plan.data_parallel, plan.virtual_stages, plan.zero_stage)
+    return dict(zip(names, (*said, *layers, *pipeline), strict=True))
 
 
 def _csv(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:
