@@ -21,24 +21,6 @@ HbmGib = Annotated[float | None, typer.Option("--hbm-gib", metavar="M", help="Mo
 EnergyJPerToken = Annotated[
     float | None, typer.Option("--energy-j-per-token", metavar="J", help="Most energy per token, all devices.")
 ]
-Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd", help="Optimizer of training.")]
-ZeroStages = Annotated[
-    str,
-    typer.Option(
-        "--zero-stage",
-        metavar="0,1,2,3",
-        help="What copies may share: 1 optimizer states, on a single stage 2 gradients, 3 weights.",
-    ),
-]
-CpChoices = Annotated[
-    str, typer.Option("--cp", metavar="N,...", help="Numbers of devices that may share a sequence in training.")
-]
-VirtualStages = Annotated[
-    str,
-    typer.Option(
-        "--virtual-stages", metavar="N,...", help="Chunks of layers per device to choose from: interleaved pipelines."
-    ),
-]
 AreaModel = Annotated[
     str | None,
     typer.Option("--area-model", metavar="published|die", help="Area of cores and buffers only, or of the whole die."),

@@ -253,6 +253,39 @@ TpChoices = Annotated[str, TP(metavar="T,...", help="Tensor-parallel widths to c
 Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help="Pipeline-parallel stages.")]
 Ep = Annotated[int, typer.Option("--ep", metavar="N", parser=whole_number, help="Expert-parallel devices.")]
 
+CP = partial(typer.Option, "--cp")
+Cp = Annotated[int, CP(metavar="N", parser=whole_number, help="Context-parallel devices.")]
+CpChoices = Annotated[str, CP(metavar="N,...", help="Numbers of devices that may share a sequence in training.")]
+
+ZERO_STAGE = partial(typer.Option, "--zero-stage")
+ZeroStage = Annotated[
+    int | None,
+    ZERO_STAGE(
+        metavar="0|1|2|3",
+        parser=whole_number,
+        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1]",
+    ),
+]
+ZeroStages = Annotated[
+    str,
+    ZERO_STAGE(
+        metavar="0,1,2,3",
+        help="What replicas may share: 1 optimizer states, without a pipeline 2 gradients and 3 weights.",
+    ),
+]
+
+VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
+VirtualStages = Annotated[
+    int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per stage. [default: 1]")
+]
+VirtualChoices = Annotated[
+    str, VIRTUAL_STAGES(metavar="N,...", help="Numbers of interleaved chunks per stage to choose from.")
+]
+
+OPTIMIZER = partial(typer.Option, "--optimizer")
+Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run.")]
+DesignOptimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd", help="Optimizer of training.")]
+
 RECOMPUTE = partial(typer.Option, "--recompute")
 Recompute = Annotated[
     str | None, RECOMPUTE(metavar="none|selective|full", help="What backward computes again. [default: none]")

@@ -38,7 +38,7 @@ def plan(
     simple: p.Simple = False,
     why_not: p.WhyNot = None,
     framework: o.Framework = None,
-    optimizer: p.Optimizer = "adam",
+    optimizer: o.Optimizer = "adam",
     attention: o.Attention = "flash",
     context_parallel: p.ContextParallel = None,
     routing_skew: o.RoutingSkew = 1.0,

@@ -27,7 +27,6 @@ WhyNot = Annotated[
     ),
 ]
 Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
-Optimizer = Annotated[str, typer.Option("--optimizer", metavar="adam|sgd|muon", help="Optimizer of the run.")]
 ContextParallel = Annotated[
     str | None,
     typer.Option(

@@ -17,24 +17,6 @@ def register(app: typer.Typer) -> None:
     app.command()(collective)
 
 
-Cp = Annotated[int, typer.Option("--cp", metavar="N", parser=o.whole_number, help="Context-parallel devices.")]
-ZeroStage = Annotated[
-    int | None,
-    typer.Option(
-        "--zero-stage",
-        metavar="0|1|2|3",
-        parser=o.whole_number,
-        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1]",
-    ),
-]
-VirtualStages = Annotated[
-    int | None,
-    typer.Option(
-        "--virtual-stages", metavar="N", parser=o.whole_number, help="Interleaved chunks per stage. [default: 1]"
-    ),
-]
-
-
 def estimate(
     model: o.Model,
     gpu: o.GpuOfCluster = None,
@@ -46,10 +28,10 @@ def estimate(
     global_batch_size: o.GlobalBatch = None,
     tp: o.Tp = 1,
     pp: o.Pp = 1,
-    cp: Cp = 1,
+    cp: o.Cp = 1,
     ep: o.Ep = 1,
-    zero_stage: ZeroStage = None,
-    virtual_stages: VirtualStages = None,
+    zero_stage: o.ZeroStage = None,
+    virtual_stages: o.VirtualStages = None,
     recompute: o.Recompute = None,
     cluster: o.ClusterOfPlan = None,
     framework: o.Framework = None,
