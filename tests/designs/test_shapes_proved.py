@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from design_samples import every_option, question, small_shape, small_space
+from design_samples import PLANS, every_option, question, small_shape, small_space
 from effort import times
 from sartor.cost.chip.operator_latency import operator_latencies
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
@@ -90,7 +90,8 @@ def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) ->
     model = DesignModel(name="small", shape=axes.variants[0].shape, seq_len=64, widths=widths)
     models = [(model,), (model, replace(model, name="served", phase=Phase.DECODE, context_len=64, batch_sizes=(1, 8)))]
     sizes, objective = (draw.choice([1, 2]),), draw.choice(list(Objective))
-    asked = question(models=draw.choice(models), microbatch_sizes=sizes, objective=objective)
+    models, plans = draw.choice(models), draw.choice([{}, PLANS])
+    asked = question(models=models, microbatch_sizes=sizes, objective=objective, **plans)
     most = by_trying_all(asked, space, axes)
     found = search_with_shapes(asked, space, axes)
     if not isinstance(found, JointShapes):  # the first shape fits nowhere
@@ -126,7 +127,8 @@ def test_a_family_of_models_has_the_chip_and_shapes_that_trying_everything_has(s
     if draw.random() < 0.5 and mean is Mean.GEOMETRIC:
         models.append(replace(models[0], name="a, decode", phase=Phase.DECODE, context_len=64, batch_sizes=(1, 8)))
     sizes, objective = (draw.choice([1, 2]),), draw.choice(list(Objective))
-    asked = question(models=tuple(models), microbatch_sizes=sizes, objective=objective, mean=mean)
+    plans = draw.choice([{}, PLANS])
+    asked = question(models=tuple(models), microbatch_sizes=sizes, objective=objective, mean=mean, **plans)
     most, blocks = 0.0, ScheduleCache()
     for one, other in product(axes[0].variants, axes[1].variants):
         shapes = [one.shape if model.name.startswith("a") else other.shape for model in models]
