@@ -65,9 +65,10 @@ The grid is the published one: 29,360 accelerators x microbatch 1, 2, 4, 8 x rec
 ## The best chip for each model
 
 {chips}
-Chip: tensor cores x rows x columns, vector cores x lanes, buffer, memory. Plan: t tensor-parallel size, p pipeline
-stages, d data-parallel size, e expert-parallel size, b microbatch. *optimal*: proved over the whole grid; otherwise the
-gap says how much better any point could be. Processor time of two processes together, of the first table with all the
+Chip: tensor cores x rows x columns, vector cores x lanes, buffer, memory. Plan: t tensor-parallel, p pipeline, d
+data-parallel, e expert-parallel and c context-parallel size, v chunks per stage, z ZeRO stage, b microbatch. *optimal*:
+proved over the whole grid and all plans (the paper's have no c, v and z); else the gap says how much better any point
+could be. Processor time of two processes together, of the first table with all the
 ways below: {cpu} for the ten models.
 
 ## Against other ways to choose
