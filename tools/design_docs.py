@@ -67,9 +67,8 @@ The grid is the published one: 29,360 accelerators x microbatch 1, 2, 4, 8 x rec
 {chips}
 Chip: tensor cores x rows x columns, vector cores x lanes, buffer, memory. Plan: t tensor-parallel, p pipeline, d
 data-parallel, e expert-parallel and c context-parallel size, v chunks per stage, z ZeRO stage, b microbatch. *optimal*:
-proved over the whole grid and all plans (the paper's have no c, v and z); else the gap says how much better any point
-could be. Processor time of two processes together, of the first table with all the
-ways below: {cpu} for the ten models.
+proved over the whole grid and all plans (the paper's have no c, v and z). Processor time: two processes together, with
+the ways below, {cpu} for the ten models.
 
 ## Against other ways to choose
 
@@ -92,6 +91,9 @@ Largest geometric mean of the throughputs:
 [Chips and reasons](../lab/tables/design_chips.csv), [every alternative](../lab/tables/design_ways.csv) with its area,
 power and evaluations, [plans on the shared chips](../lab/tables/design_shared.csv).
 """
+
+MORE = {"c": "cp", "v": "virtual_stages", "z": "zero_stage"}
+"""Letters of a plan's further words; all are 1, 1 and 0 in the paper's plans."""
 
 Row = Mapping[str, Any]
 
@@ -222,7 +224,8 @@ def chip(ranked: Row) -> str:
 def plan_words(plan: Row) -> str:
     experts = f" e{plan['ep']}" if plan["ep"] > 1 else ""
     again = " recompute" if plan["recompute"] == "full" else ""
-    return f"t{plan['tp']} p{plan['pp']} d{plan['dp']}{experts} b{plan['microbatch_size']}{again}"
+    more = "".join(f" {letter}{plan[name]}" for letter, name in MORE.items() if plan[name] > (letter != "z"))
+    return f"t{plan['tp']} p{plan['pp']} d{plan['dp']}{experts}{more} b{plan['microbatch_size']}{again}"
 
 
 def gap_words(found: Row) -> str:
