@@ -48,9 +48,10 @@ def lockstep_parts(
     busy = f + b + np.where(again, np.maximum(f - returns, 0.0), 0.0)
     load = busy + arrives + returns
     slowest = np.argmax(load, axis=0)[None]
-    bottleneck, worked = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, busy))
+    bottleneck, worked, gathered = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, busy, s.layerwise_s))
     return {
-        "compute_s": m * worked,
+        "compute_s": m * (worked - gathered),
+        "layerwise_s": m * gathered,
         "bubble_s": (devices - 1) * bottleneck,
         "transfer_s": m * (bottleneck - worked),
         "imbalance_s": (m + devices - 1) * (bottleneck - s.evened_s(load)),

@@ -8,6 +8,7 @@ Symbols, fit and accuracy: docs/concepts/gemm.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,7 +127,7 @@ def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray
         parts, compute, exchange_s = _cut(p, tiles, cold, c)
         other = _combine(compute, memory + exchange_s, c.overlap) + _NEVER_S * np.maximum(2.0 - parts, 0.0)
     ways = np.concatenate([_combine(whole, memory, c.overlap), other + c.split_s]) + c.launch_s
-    slower: FloatArray = np.log(np.minimum(ways / np.minimum.reduce(ways), np.e))
+    slower: FloatArray = np.log(np.minimum(ways / np.minimum.reduce(ways), math.e))
     return slower
 
 
