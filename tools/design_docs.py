@@ -66,9 +66,9 @@ The grid is the published one: 29,360 accelerators x microbatch 1, 2, 4, 8 x rec
 
 {chips}
 Chip: tensor cores x rows x columns, vector cores x lanes, buffer, memory. Plan: t tensor-parallel, p pipeline, d
-data-parallel, e expert-parallel and c context-parallel size, v chunks per stage, z ZeRO stage, b microbatch. *optimal*:
-proved over the whole grid and all plans (the paper's have no c, v and z). Processor time: two processes together, with
-the ways below, {cpu} for the ten models.
+data-parallel, e expert-parallel and c context-parallel size, v chunks per device, z ZeRO stage, b microbatch.
+*optimal*: proved over the whole grid and all plans (the paper's have no c, v and z). Processor time: two processes
+together, with the ways below, {cpu} for the ten models.
 
 ## Against other ways to choose
 

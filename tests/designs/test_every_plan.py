@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from design_samples import small_shape
 from sartor.cost.collective.tiers import own_links
-from sartor.designs.bounds import splits
+from sartor.designs.bounds import plan_rates, splits, work_rates
 from sartor.designs.parts import Split, design_job
-from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
+from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, parts_of
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.device import datasheet_of
@@ -70,7 +71,7 @@ def every_plan(question: DesignQuestion, split: Split, recompute: Recompute, lay
                         yield replace(plan, virtual_stages=v, stage_layers=each)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(tuple(MODELS)),
     batch=st.integers(2, 16),
@@ -78,7 +79,7 @@ def every_plan(question: DesignQuestion, split: Split, recompute: Recompute, lay
     share=st.sampled_from((0.3, 0.6, 0.9, 1.2, 4.0)),
     optimizer=st.sampled_from((Optimizer.ADAM, Optimizer.SGD)),
     zero=st.sampled_from(((0,), (1,), (2,), (3,), (0, 1, 2, 3))),
-    virtual=st.sampled_from(((1,), (2,), (1, 2))),
+    virtual=st.sampled_from(((1,), (2,), (1, 2, 4))),
     recompute=st.sampled_from((Recompute.NONE, Recompute.FULL)),
     data=st.data(),
 )
@@ -112,6 +113,12 @@ def test_no_plan_that_fits_takes_less_than_the_one_found(
     hbm = share * float(whole) / min(devices, 4)
     point = Point(index=0, accelerator=CHIP, hbm_bytes=hbm, options=())
     found, _ = evaluate_option(question, point, Option(model=0, split=split, recompute=recompute), ScheduleStore())
+    parts, chip = parts_of(question, 0, split), replace(CHIP, num_tensor_cores=np.array([CHIP.num_tensor_cores]))
+    if found is not None:
+        assert parts is not None
+        first = work_rates(question, parts, chip, hbm)[0]
+        second = plan_rates(question, parts, chip, np.full((1, 1), hbm)).max()
+        assert found.sequences_per_s <= min(first, second) * (1 + 1e-9)
     fit = [
         plan
         for plan in every_plan(question, split, recompute, 4)

@@ -263,14 +263,16 @@ ZeroStage = Annotated[
     ZERO_STAGE(
         metavar="0|1|2|3",
         parser=whole_number,
-        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1]",
+        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1; on a chip in "
+        "lockstep 0]",
     ),
 ]
 ZeroStages = Annotated[
     str,
     ZERO_STAGE(
         metavar="0,1,2,3",
-        help="What replicas may share: 1 optimizer states, without a pipeline 2 gradients and 3 weights.",
+        help="ZeRO stages to try besides 0: 1 shards optimizer states; 2 (also gradients) and 3 (also weights) only "
+        "without a pipeline.",
     ),
 ]
 
@@ -278,9 +280,7 @@ VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
 VirtualStages = Annotated[
     int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per stage. [default: 1]")
 ]
-VirtualChoices = Annotated[
-    str, VIRTUAL_STAGES(metavar="N,...", help="Numbers of interleaved chunks per stage to choose from.")
-]
+VirtualChoices = Annotated[str, VIRTUAL_STAGES(metavar="N,...", help="Interleaved chunks per device to try besides 1.")]
 
 OPTIMIZER = partial(typer.Option, "--optimizer")
 Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run.")]

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from sartor.cost.chip.operator_floor import operator_floor
-from sartor.designs.equal_chunks import equal_times, fits_alone
+from sartor.designs.equal_chunks import equal_times, stages_that_fit
 from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
@@ -118,7 +118,7 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
     chain, size = _chain(parts, nothing, nothing), parts.split.microbatch_size
     problems = [bare_problem(question, size, hbm_bytes, r) for r in question.recomputes]
     chunks = max(question.virtual_stages)
-    each = [work_shares(chain, p, chunks, fits_alone=fits_alone(question, parts, p)) for p in problems]
+    each = [work_shares(chain, p, chunks, stages_that_fit(question, parts, p)) for p in problems]
     return [(share, again) for share, again in each if np.isfinite(share)]
 
 

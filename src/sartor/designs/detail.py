@@ -18,7 +18,7 @@ from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of
 from sartor.designs.parts import ModelPart, ModelParts, design_job
 from sartor.designs.point import Evaluation, ModelOutcome, Point, parts_of, placement_problem
-from sartor.designs.question import AreaModel, DesignQuestion
+from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
@@ -58,8 +58,10 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDetail:
-    """One pipeline stage: its layers, devices per copy, seconds per microbatch, bytes per device."""
+    """One pipeline stage, or chunk of one: its layers, devices per copy, seconds per microbatch, bytes per device (of
+    all its chunks)."""
 
+    stage: int
     num_layers: int
     holds: tuple[str, ...]
     devices: int
@@ -121,6 +123,7 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
     assert parts.served is not None
     low_s, high_s = interval_s(outcome.step_s)
     stage = StageDetail(
+        stage=0,
         num_layers=len(parts.order),
         holds=tuple(dict.fromkeys(layer.name for layer in outcome.layers)),
         devices=outcome.option.devices,
@@ -186,11 +189,14 @@ def _step_time(
         if layer.id in first
     )
     update = 0.0 if question.terms is not None else float(update_s_per_byte(question, point.accelerator)) * params
-    work, fill = bottleneck * microbatches * plan.virtual_stages, bottleneck * (plan.num_stages - 1)
+    loads = np.array([stage.load_s for stage in plan.stages]).reshape(plan.virtual_stages, plan.num_stages)
+    slots = bottleneck * plan.virtual_stages if question.terms is not None else float(loads.max(axis=1).sum())
+    work, fill = slots * microbatches, bottleneck * (plan.num_stages - 1)
+    resync = plan.time_per_batch_s - work - fill - update
     return StepTime(
         microbatches_s=work,
         fill_s=fill,
-        resync_s=max(plan.time_per_batch_s - work - fill - update, 0.0),
+        resync_s=resync if resync > EQUAL * plan.time_per_batch_s else 0.0,
         optimizer_s=update,
     )
 
@@ -206,6 +212,7 @@ def _stages(
         mine = [kinds[id_ + 1] for id_ in stage.layers]
         out.append(
             StageDetail(
+                stage=chunk % plan.num_stages,
                 num_layers=sum(0 < k < len(parts.parts) - 1 for k in mine),
                 holds=tuple(dict.fromkeys(outcome.layers[k].name for k in mine)),
                 devices=stage.devices,

@@ -75,10 +75,22 @@ def equal_times(
     return least
 
 
-def fits_alone(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> bool:
-    """Whether one stage with ZeRO 2 or 3 fits."""
-    alone = (cut for cut in cuts_of(question, parts) if cut.num_stages == 1)
-    return any(True for _ in _ways_of(alone, parts, problem))
+def stages_that_fit(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> set[int]:
+    """Numbers of stages with which some cut fits: with recomputation also where no pipeline of whole stages does, since
+    only one chunk's activations are kept at a time."""
+    return {ways.cut.num_stages for ways in _ways_of(cuts_of(question, parts), parts, problem)}
+
+
+def least_bytes(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> float:
+    """Least memory of a device with which some cut fits."""
+    least, sizes = inf, sizes_of(parts)
+    for cut in cuts_of(question, parts):
+        copies = _copies(sizes, cut, problem.num_devices, problem.num_microbatches)
+        if len(copies):
+            limits = copies, problem.num_microbatches, problem.states
+            held = peak_bytes(sizes, cut, *limits, recompute=problem.recompute)
+            least = min(least, float(held.max(axis=0).min()))
+    return least
 
 
 def equal_plan(
@@ -146,11 +158,6 @@ class Ways:
     boundary_bytes: float
 
     @property
-    def slots(self) -> Array:
-        """Bottlenecks per batch."""
-        return self.cut.virtual_stages * self.microbatches + self.cut.num_stages - 1.0
-
-    @property
     def exchanges(self) -> Array:
         """How often a step sends what a reduce-scatter of all gradients sends: an all-reduce is two. ZeRO 2 scatters
         the gradients of every microbatch and gathers weights once, ZeRO 3 gathers weights for every forward and every
@@ -169,12 +176,15 @@ def _times(
 ) -> Array:
     """Seconds of a batch [ways, candidates]."""
     rate, update = (np.broadcast_to(x, forward_s.shape[1]) for x in (link_bytes_per_s, update_s_per_byte))
-    slowest = _loads(ways, forward_s, backward_s, problem, rate).max(axis=0)
+    loads = _loads(ways, forward_s, backward_s, problem, rate)
+    slots = sum(loads[alike].max(axis=0) for alike in ways.chunks.of_number)  # devices work on the same number together
+    filled = (ways.cut.num_stages - 1) * loads.max(axis=0)
     dense, experts, of = ways.dense_bytes, ways.expert_bytes, (ways.ranks, ways.expert_ranks)
     sent = dense * (1 - 1 / of[0]) + experts * (1 - 1 / of[1])
     updated = dense / of[0] + experts / of[1] if ways.cut.zero_stage else np.full(len(of[0]), dense + experts)
     exchange = problem.resync_factor / 2 * ways.exchanges * sent
-    return np.asarray(slowest * ways.slots[:, None] + exchange[:, None] / rate + updated[:, None] * update)
+    once = exchange[:, None] / rate + updated[:, None] * update
+    return np.asarray(slots * ways.microbatches[:, None] + filled + once)
 
 
 def _loads(ways: Ways, forward_s: Array, backward_s: Array, problem: PlacementProblem, rate: Array) -> Array:
@@ -210,10 +220,13 @@ class Chunks(NamedTuple):
     is_last: Array
     which: Array
     """Index of every chunk among the distinct ones."""
+    of_number: tuple[Array, ...]
+    """Distinct chunks with each number, over all devices."""
 
 
 @lru_cache(maxsize=1024)
-def _chunks(order: tuple[int, ...], parts: int, chunks: int) -> Chunks:
+def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> Chunks:
+    chunks = virtual * devices
     of_layers, numbers = np.eye(parts)[list(order)], np.arange(chunks)
     contents = np.stack([each.sum(axis=0) for each in np.array_split(of_layers, chunks)])
     contents[0, 0] += 1
@@ -221,7 +234,8 @@ def _chunks(order: tuple[int, ...], parts: int, chunks: int) -> Chunks:
     rows = np.column_stack([contents, numbers == 0, numbers == chunks - 1])
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     first, last = (distinct[:, i] > 0 for i in (-2, -1))
-    return Chunks(contents, distinct[:, :-2], first, last, which.reshape(-1))
+    numbered = tuple(np.unique(each) for each in which.reshape(virtual, devices))
+    return Chunks(contents, distinct[:, :-2], first, last, which.reshape(-1), numbered)
 
 
 class Sizes(NamedTuple):
@@ -238,7 +252,7 @@ class Sizes(NamedTuple):
     expert_parallel: int
 
     def chunks(self, cut: Cut) -> Chunks:
-        return _chunks(self.order, len(self.dense_bytes), cut.chunks)
+        return _chunks(self.order, len(self.dense_bytes), cut.virtual_stages, cut.num_stages)
 
     def device_bytes(self, cut: Cut) -> tuple[Array, Array]:
         """Bytes of dense and of expert parameters on every device of a pipeline."""
@@ -264,10 +278,7 @@ def sizes_of(parts: ModelParts) -> Sizes:
 def _ways(
     sizes: Sizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
 ) -> Ways | None:
-    together = copies_together(sizes.expert_parallel, sizes.context_parallel)
-    most = min(num_devices // (sizes.devices * cut.num_stages), batches)
-    copies = np.arange(together, most + 1, together)
-    copies = copies[ceil_div(batches, copies) % cut.num_stages == 0]
+    copies = _copies(sizes, cut, num_devices, batches)
     held = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
     copies = copies[held <= memory * (1 + ROUNDING)]
     if not len(copies):
@@ -289,6 +300,14 @@ def _ways(
         expert_bytes=float(experts[0]),
         boundary_bytes=sizes.boundary_bytes,
     )
+
+
+def _copies(sizes: Sizes, cut: Cut, num_devices: int, batches: int) -> Array:
+    """Numbers of copies that the devices hold, with microbatches in whole rounds of the pipeline."""
+    together = copies_together(sizes.expert_parallel, sizes.context_parallel)
+    most = min(num_devices // (sizes.devices * cut.num_stages), batches)
+    copies = np.arange(together, most + 1, together)
+    return np.asarray(copies[ceil_div(batches, copies) % cut.num_stages == 0])
 
 
 def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:

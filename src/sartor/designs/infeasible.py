@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import ceil, floor, inf, log10
 
 from sartor.designs.bounds import LoweredModel, bare_problem, splits
-from sartor.designs.equal_chunks import fits_alone
+from sartor.designs.equal_chunks import least_bytes
 from sartor.designs.parts import ModelParts, design_job
 from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.errors import InputError
+from sartor.model.lower.split import contexts_divide
 from sartor.model.training import Recompute
 from sartor.placement.infeasible import find_tightest
 from sartor.placement.problem import Edge, PlacedLayer, Width, copies_together
@@ -63,6 +64,8 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
     for lowered in models:
         model = lowered.model
         if not lowered.parts:
+            if refused := _contexts(question, model):
+                return refused
             widths, devices = ", ".join(map(str, model.widths)), question.num_devices
             return f"widths: none of {widths} splits {model.name} on {devices} devices{_why_not(question, model)}"
         least = _least_memory(question, lowered, hbm_bytes)
@@ -72,6 +75,15 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
             )
             return f"hbm_bytes={hbm_bytes:.6g}: {model.name} fits no plan on {question.num_devices} devices; {would}"
     return ""
+
+
+def _contexts(question: DesignQuestion, model: DesignModel) -> str:
+    """A sentence if no number of contexts has devices and divides the model's sequences."""
+    every, fewest = question.context_widths, min(model.widths)
+    told = f"cp={', '.join(map(str, every))}: "
+    if model.served or any(cp * fewest <= question.num_devices and contexts_divide(model.seq_len, cp) for cp in every):
+        return ""
+    return f"{told}needs as many devices, and twice as many equal pieces of {model.name}'s {model.seq_len} tokens"
 
 
 def _why_not(question: DesignQuestion, model: DesignModel) -> str:
@@ -97,10 +109,8 @@ def _least_memory(question: DesignQuestion, lowered: LoweredModel, hbm_bytes: fl
             together = copies_together(parts.split.expert_parallel, parts.split.context_parallel)
             room = question.num_devices // (1 if bare.zero_stage else together)
             problem = replace(bare, widths=(bare_width(parts),), num_devices=room)
-            if fits_alone(question, parts, bare):
-                return hbm_bytes
             needs = find_tightest(problem).least_memory_bytes
-            least = min(least, needs if needs is not None else inf)
+            least = min(least, needs if needs is not None else inf, least_bytes(question, parts, bare))
     return least
 
 

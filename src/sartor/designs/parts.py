@@ -11,6 +11,7 @@ from sartor.designs.question import DesignModel
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.blocks import BlockKind, layer_order
+from sartor.model.lower.split import contexts_divide, sequence_divides
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import Workload
@@ -137,6 +138,9 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     job = design_job(model, global_batch_size, split.dtype)
     check_one_stack(job.shape)
     dims = split.dims
+    tp, cp, tokens = split.width, split.context_parallel, model.seq_len
+    if not (model.served or (contexts_divide(tokens, cp) and sequence_divides(tokens, tp, cp))):
+        return None
     workload = _workload(model, job, split)
     try:
         graphs = workload_graphs(workload, dims)

@@ -18,7 +18,7 @@ from sartor.cost.chip.energy import operator_energy, static_power_w
 from sartor.designs.bounds import bare_problem, most_devices, served_copies, served_rates, update_s_per_byte
 from sartor.designs.equal_chunks import equal_plan
 from sartor.designs.parts import ModelParts, Split, model_parts
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.hardware.accelerator import FIELD_NAMES, Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
@@ -215,7 +215,8 @@ def _fastest(
     forward, backward = (
         [getattr(time, f"{way}_least_s" if least else f"{way}_s") for time in times] for way in ("forward", "backward")
     )
-    return equal_plan(question, parts, forward, backward, problem, placed.time_per_batch_s if placed else inf) or placed
+    below_s = placed.time_per_batch_s * (1 - EQUAL) if placed else inf  # a placed plan is simpler
+    return equal_plan(question, parts, forward, backward, problem, below_s) or placed
 
 
 def _served(

@@ -46,7 +46,8 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
     if data_parallel > problem.num_microbatches:
         faults.append(f"{data_parallel} copies have only {problem.num_microbatches} microbatches to share")
     if data_parallel * width.context_parallel % width.expert_parallel:
-        faults.append(f"{data_parallel} copies are not a multiple of expert_parallel={width.expert_parallel}")
+        contexts = f" x {width.context_parallel} contexts" if width.context_parallel > 1 else ""
+        faults.append(f"{data_parallel} copies{contexts} are not a multiple of expert_parallel={width.expert_parallel}")
     rounds = -(-problem.num_microbatches // data_parallel) + num_stages - 1
     first_params = sum(layer.param_bytes for layer in width.layers if layer.id in stages[0])
     experts = sum(layer.expert_param_bytes for layer in width.layers if layer.id in stages[0])

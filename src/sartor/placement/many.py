@@ -7,6 +7,7 @@ it divides the work evenly.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,19 +79,19 @@ def batch_time_bounds(
 
 
 def work_shares(
-    chain: ChainSet, problem: PlacementProblem, virtual_stages: int = 1, *, fits_alone: bool = False
+    chain: ChainSet, problem: PlacementProblem, virtual_stages: int = 1, also: Collection[int] = ()
 ) -> tuple[float, float]:
     """Smallest batch time in units of one microbatch's work on one copy: of forward and backward, and of recomputation.
     Infinite if no plan fits. The chain's seconds are not used. With up to ``virtual_stages`` chunks per device the
-    pipeline fills faster; ``fits_alone``: a single stage fits by means that ``problem`` does not know (ZeRO 2 and
-    3)."""
+    pipeline fills faster; ``also`` are numbers of stages that fit by means that ``problem`` does not know (chunks, ZeRO
+    2 and 3)."""
     most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.copies_together))
     num_stages = np.arange(1, most + 1)
     if not most or chain.copies_together > problem.num_microbatches:
         return np.inf, np.inf
     caps = [_caps(each, problem, num_stages) for each in _of_one_kind(chain)]
     fits = _fits(chain, problem, num_stages, caps)
-    fits[0] |= fits_alone
+    fits |= np.isin(num_stages, list(also))
     chunks = np.clip(chain.num_of.sum() // num_stages, 1, virtual_stages)
     rounds = _rounds(chain, problem, num_stages) - (num_stages - 1) * (1 - 1 / chunks)
     rounds = np.where(fits, rounds, np.inf)

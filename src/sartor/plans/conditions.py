@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sartor.model.blocks import layer_order
-from sartor.model.lower.split import divisions
+from sartor.model.lower.split import contexts_divide, divisions
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, OffloadModule, PipelineSchedule, Recompute, TrainingJob
 from sartor.model.workload import AttentionKernel
@@ -99,11 +99,7 @@ def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
     for field, degree_ok in _tensor_divisions(job):
         yield Condition(reason=f"{field} does not split over tp", ok=degree_ok)
-    # Two pieces per device, from both ends, to balance causal attention (as in Megatron and Llama 3).
-    yield Condition(
-        reason="seq_len does not split over cp",
-        ok=lambda r: (r["cp"] == 1) | (job.seq_len % (2 * r["cp"]) == 0),
-    )
+    yield Condition(reason="seq_len does not split over cp", ok=lambda r: contexts_divide(job.seq_len, r["cp"]))
     if job.attention_kernel is AttentionKernel.UNFUSED:  # Megatron-Core's dot_product_attention.py asserts it
         yield Condition(reason="context parallelism needs fused attention", ok=lambda r: np.asarray(r["cp"] == 1))
     heads = job.shape.num_heads
@@ -167,6 +163,11 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(
             reason=f"{job.trainer.name} has equal chunks of layers",
             ok=lambda r: layers % (r["pp"] * r["virtual_stages"]) == 0,
+        )
+    if job.trainer.lockstep:
+        yield Condition(
+            reason=f"{job.trainer.name} interleaves equal chunks of layers",
+            ok=lambda r: (r["virtual_stages"] == 1) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
         )
     if not job.trainer.interleaves:
         yield Condition(

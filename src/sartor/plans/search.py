@@ -105,8 +105,7 @@ def search_plans(
     started = time.perf_counter()
     pricer = make_pricer(job, cluster, calibration, steps, footprints, headroom)
     held = check_fixed(job, num_devices, fixed or {})
-    only = {"cp": 1} if cluster.gpu.accelerator is not None else {}  # a chip's layers are not split over the sequence
-    space = plan_space(job, num_devices, {**held, **only})
+    space = plan_space(job, num_devices, held)
     kept, rejected = _stream(pricer, space, progress, top)
     placed, best = _best(pricer, kept, top, uneven and not job.trainer.one_program)
     lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None

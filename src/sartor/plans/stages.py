@@ -105,11 +105,12 @@ def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
 
 
 def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tuple[int, ...]]:
-    """Splits worth pricing: the smallest bottleneck, and if that exceeds memory, the smallest that fits."""
+    """Splits worth pricing: the smallest bottleneck, and if that exceeds memory, the smallest that fits. None for
+    chunks in lockstep, which are equal."""
     pp, chunks = int(plan.dims.pp), int(plan.virtual_stages)
     v_shaped = bool(is_v_shaped(plan.schedule, pp, chunks))
     chain = Chain.of(pricer.job, v_shaped=v_shaped)
-    if chain.size < pp:
+    if chain.size < pp or (chunks > 1 and pricer.job.trainer.lockstep):
         return
     free = least_bottleneck(chain, loads, pp)
     if free is None:

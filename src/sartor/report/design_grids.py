@@ -107,7 +107,7 @@ def stages_grid(detail: ModelDetail) -> Grid:
     """The pipeline stages of one model."""
     rows = (
         (
-            str(k),
+            str(stage.stage),
             str(stage.num_layers),
             str(stage.devices),
             format_seconds(stage.forward_s),
@@ -115,7 +115,7 @@ def stages_grid(detail: ModelDetail) -> Grid:
             format_bytes(stage.peak_bytes),
             ", ".join(stage.holds),
         )
-        for k, stage in enumerate(detail.stages)
+        for stage in detail.stages
     )
     heads = ("stage", "layers", "devices", "forward", "forward + backward", "memory per device")
     return grid_of(f"Stages of {detail.outcome.name}", (*heads, words_column("holds")), rows)

@@ -151,33 +151,39 @@ def _span(cores: Sequence[int]) -> str:
 
 def pipeline_bars(detail: ModelDetail) -> PipelineBars:
     """Timeline of one replica from an event simulation, with the end of the step as one box per stage."""
-    stages, count = detail.stages, detail.num_microbatches
-    drawn = min(count, max(MOST_TASKS // (2 * len(stages)), len(stages) + 2))
-    forward = np.array([[stage.forward_s] for stage in stages])
-    backward = np.array([[stage.load_s - stage.forward_s] for stage in stages])
+    plan, count = detail.outcome.plan, detail.num_microbatches
+    num_stages = plan.num_stages
+    drawn = min(count, max(MOST_TASKS // (2 * len(detail.stages)), num_stages + 2))
+    drawn = min(count, drawn - drawn % -num_stages) if plan.virtual_stages > 1 else drawn  # whole rounds
+    forward, load = (
+        np.array([getattr(each, name) for each in detail.stages]).reshape(plan.virtual_stages, num_stages).T
+        for name in ("forward_s", "load_s")
+    )
+    backward = load - forward
     times = PipelineTimes(forward_s=forward, dgrad_s=backward, wgrad_s=np.zeros_like(backward))
     events = [e for e in simulate(PipelineSchedule.ONE_F_ONE_B, times, drawn) if not str(e.kind).startswith("send")]
     rows = [
-        (e.device, "forward" if str(e.kind) == "F" else "backward", e.microbatch, e.start_s, e.end_s) for e in events
+        (e.device, "forward" if str(e.kind) == "F" else "backward", e.microbatch, e.start_s, e.end_s, e.chunk)
+        for e in events
     ]
     done = max(row[4] for row in rows)
-    for stage in range(len(stages)):
+    for stage in range(num_stages):
         at = done
         for kind, seconds in (("reduce gradients", detail.time.resync_s), ("optimizer step", detail.time.optimizer_s)):
             if seconds > 0:
-                rows.append((stage, kind, 0, at, at + seconds))
+                rows.append((stage, kind, 0, at, at + seconds, 0))
             at += seconds
     few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
     idle = detail.time.fill_s / detail.time.total_s
     name = printable(detail.outcome.name)
-    bubble = f"{name}: the pipeline bubble takes {format_share(idle)} of the step" if len(stages) > 1 else ""
+    bubble = f"{name}: the pipeline bubble takes {format_share(idle)} of the step" if num_stages > 1 else ""
     return PipelineBars(
         title=(bubble or f"{name}: {plan_text(detail)}") + few,
         stage=np.array([row[0] for row in rows]),
         kind=tuple(row[1] for row in rows),
         microbatch=np.array([row[2] for row in rows]),
-        chunk=np.zeros(len(rows), dtype=np.int64),
+        chunk=np.array([row[5] for row in rows]),
         start_s=np.array([row[3] for row in rows]),
         end_s=np.array([row[4] for row in rows]),
-        num_stages=len(stages),
+        num_stages=num_stages,
     )

@@ -169,7 +169,7 @@ def plan_text(detail: ModelDetail) -> str:
     """``tp 4, pp 2, dp 128, 16 microbatches of 2 sequences, no recomputation``."""
     plan = plan_fields(detail)
     words = [f"{name} {plan[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if plan[name] > 1]
-    words += [f"{plan['virtual_stages']} chunks per stage"] if plan["virtual_stages"] > 1 else []
+    words += [f"{plan['virtual_stages']} chunks per device"] if plan["virtual_stages"] > 1 else []
     words += [f"ZeRO {plan['zero_stage']}"] if plan["zero_stage"] else []
     words += [plan["dtype"]] if plan["dtype"] != "bf16" else []
     if detail.served:

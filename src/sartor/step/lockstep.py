@@ -1,9 +1,11 @@
 """A pipeline that advances in lockstep: the runtime that accelerator studies assume (PHAZE, sec. 4.3).
 
-Every slot lasts as long as the slowest of the v chunks of each of S devices needs for one microbatch, including
-transfers. Replicas all-reduce and update the first device's parameters, which are complete last. Nothing overlaps:
+Every slot lasts as long as the slowest device needs for one microbatch, including transfers. With v chunks on each of S
+devices, a slot is one chunk's, and the devices work on chunks with the same number: S slots on each, in turn. Replicas
+all-reduce and update the first device's parameters, which are complete last. Nothing overlaps:
 
-    step = bottleneck * (v m + S - 1) + all-reduce(first device's gradients) + update(first device's parameters)
+    step = m * (sum over chunks of their slowest) + (S - 1) * slowest of all
+           + all-reduce(first device's gradients) + update(first device's parameters)
 
 `sartor.placement` proves the best placement for this formula with v = 1. With full recomputation a stage keeps its
 input and runs its forward again while the gradient arrives; the last stage starts backward at once.
@@ -38,23 +40,31 @@ def lockstep_parts(
     s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray, devices: int
 ) -> dict[str, FloatArray]:
     """Parts of the pipeline's time for every distinct work row, and the most that equal stage loads would save. ``s``
-    has the seconds of the chunks of ``devices`` devices; ``transfer_s`` [W] is one microbatch's activation to the next
-    chunk."""
-    rows, m = s.rows, work["microbatches"] * work["virtual"]
+    has the seconds of the stages, or of all chunks of ``devices`` devices; ``transfer_s`` [W] is one microbatch's
+    activation to the next of them."""
+    rows, m = s.rows, work["microbatches"]
     f, b = s.forward_s, s.returned_s()
     arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
     returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
     again = (work["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
     busy = f + b + np.where(again, np.maximum(f - returns, 0.0), 0.0)
     load = busy + arrives + returns
-    slowest = np.argmax(load, axis=0)[None]
-    bottleneck, worked, gathered = (np.take_along_axis(x, slowest, axis=0)[0] for x in (load, busy, s.layerwise_s))
+    chunks = max(rows.pp // devices, 1)
+
+    def of_chunks(values: FloatArray) -> FloatArray:
+        return values.reshape(chunks, -1, m.size)
+
+    slowest = np.argmax(of_chunks(load), axis=1)[:, None]
+    slot, worked, gathered = (
+        np.take_along_axis(of_chunks(x), slowest, axis=1)[:, 0].sum(axis=0) for x in (load, busy, s.layerwise_s)
+    )
+    bottleneck = load.max(axis=0)
     return {
         "compute_s": m * (worked - gathered),
         "layerwise_s": m * gathered,
         "bubble_s": (devices - 1) * bottleneck,
-        "transfer_s": m * (bottleneck - worked),
-        "imbalance_s": (m + devices - 1) * (bottleneck - s.evened_s(load)),
+        "transfer_s": m * (slot - worked),
+        "imbalance_s": m * (slot - chunks * s.evened_s(load)) + (devices - 1) * (bottleneck - s.evened_s(load)),
     }
 
 

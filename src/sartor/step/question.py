@@ -55,6 +55,7 @@ def training_job(
     if seq_len is not None:
         _size("seq_len", seq_len, str(usual_seq_len(shape)))
     length, length_notes = settled_seq_len(seq_len, shape)
+    _check_contexts(context_parallel, trainer)
     job = TrainingJob(
         shape=padded,
         seq_len=length,
@@ -77,6 +78,13 @@ def training_job(
         *padding_notes,
         *_job_notes(job),
     )
+
+
+def _check_contexts(word: str | None, trainer: Trainer) -> None:
+    """Raise ``InputError`` for a kind of context parallelism that the trainer's layers are not scheduled with."""
+    if trainer.lockstep and word not in (None, ContextParallel.RING.value):
+        ring = ContextParallel.RING.value
+        raise InputError("context_parallel", word, f"must be {ring} with {trainer.name}", ring)
 
 
 def within_files(job: TrainingJob, writer: str) -> TrainingJob:

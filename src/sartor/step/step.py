@@ -28,7 +28,7 @@ from sartor.step.pipeline import PipelineWork, pipeline_time
 from sartor.step.results import StepEstimate
 from sartor.step.stage_exchange import PlanExchange, StageExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
-from sartor.step.stages import StageRows, is_v_shaped, stage_counts, stage_rows, summed
+from sartor.step.stages import StageRows, each_device, is_v_shaped, stage_counts, stage_rows, summed
 from sartor.step.stalls import Chunks, stall_s
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
 from sartor.units import FloatArray, IntArray
@@ -197,12 +197,11 @@ def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """The distinct devices of a pipeline, its distinct chunks, and the chunks' blocks if they hold unequal numbers of
-    layers."""
+    """The distinct devices of a pipeline, its chunks, and the chunks' blocks if they hold unequal numbers of layers."""
 
     rows: StageRows
     parts: StageRows
-    """Every chunk as a stage of its own."""
+    """Every chunk as a stage of its own, all first chunks before all second ones; without chunks, ``rows``."""
     chunks: Chunks | None
 
 
@@ -219,7 +218,8 @@ def _stages(
     rows = stage_rows(job.shape, pp, virtual, given, in_pool, v_shaped=v_shaped)
     if pp == 1 or virtual == 1 or v_shaped:
         return _Stages(rows=rows, parts=rows, chunks=None)
-    parts = stage_rows(job.shape, pp * virtual, 1, given, np.tile(in_pool, virtual))
+    every = stage_counts(job.shape, pp * virtual, 1, given)[:, 0]
+    parts = each_device(every, 1, np.tile(in_pool, virtual))
     counts = stage_counts(job.shape, pp, virtual, given)
     own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
     apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)

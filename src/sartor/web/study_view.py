@@ -164,6 +164,9 @@ def _outcome(outcome: ModelOutcome) -> JsonDict:
         "recompute": outcome.option.recompute.name.lower(),
         "tp": plan.tensor_parallel,
         "dp": plan.data_parallel,
-        "pp": len(plan.stages),
+        "pp": plan.num_stages,
+        "cp": plan.context_parallel,
+        "virtual_stages": plan.virtual_stages,
+        "zero_stage": plan.zero_stage,
         "layers": [plain(asdict(layer)) for layer in outcome.layers],
     }

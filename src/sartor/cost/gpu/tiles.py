@@ -110,8 +110,10 @@ def _unsplit(terms: dict[str, FloatArray], p: Problems, c: GemmCoefficients) -> 
         return terms
     rows, pace = np.asarray(c.ragged).T
     least = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
-    more = np.maximum(least - terms["time_s"], 0.0)
-    return terms | {key: terms[key] + more for key in ("time_s", "compute_s") if key in terms}
+    found = {**terms, "time_s": np.maximum(terms["time_s"], least)}
+    if "compute_s" in terms:
+        found["compute_s"] = terms["compute_s"] + np.maximum(least - terms["time_s"], 0.0)
+    return found
 
 
 def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:

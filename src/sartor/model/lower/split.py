@@ -13,7 +13,7 @@ from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, L
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
-from sartor.units import Bools, Ints
+from sartor.units import Array, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,17 @@ def check(shape: TransformerShape, dims: ParallelDims) -> None:
             below, above = value // degree * degree, (value // degree + 1) * degree
             nearest = f"{below} or {above}" if below else f"{above}"
             raise InputError(division.field, value, f"does not split over {division.by}={degree}", nearest)
+
+
+def contexts_divide(seq_len: Ints, cp: Ints) -> Array:
+    """Whether each of ``cp`` devices gets two equal pieces of a sequence, from both ends, to balance causal attention
+    (as in Megatron and Llama 3)."""
+    return np.asarray(np.equal(cp, 1) | np.equal(seq_len % (2 * np.asarray(cp)), 0))
+
+
+def sequence_divides(seq_len: Ints, tp: Ints, cp: Ints) -> Array:
+    """Whether sequence parallelism gives each of ``tp`` x ``cp`` devices an equal piece."""
+    return np.asarray(np.equal(tp, 1) | np.equal(seq_len % np.multiply(tp, cp), 0))
 
 
 def check_sizes(workload: Workload, dims: ParallelDims) -> None:
