@@ -278,7 +278,7 @@ ZeroStages = Annotated[
 
 VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
 VirtualStages = Annotated[
-    int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per stage. [default: 1]")
+    int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per device. [default: 1]")
 ]
 VirtualChoices = Annotated[str, VIRTUAL_STAGES(metavar="N,...", help="Interleaved chunks per device to try besides 1.")]
 

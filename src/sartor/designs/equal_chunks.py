@@ -9,7 +9,7 @@ formulas), for thousands of chips at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -94,16 +94,13 @@ def least_bytes(question: DesignQuestion, parts: ModelParts, problem: PlacementP
 
 
 def equal_plan(
-    question: DesignQuestion,
-    parts: ModelParts,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    problem: PlacementProblem,
-    below_s: float = inf,
+    question: DesignQuestion, parts: ModelParts, problem: PlacementProblem, below_s: float = inf
 ) -> Plan | None:
-    """The fastest plan of all cuts if it takes less than ``below_s``. ``forward_s`` and ``backward_s`` are by part;
-    ``problem`` as for `equal_times`, with bandwidth and update."""
-    forward, backward = (np.asarray(x, dtype=np.float64)[:, None] for x in (forward_s, backward_s))
+    """The fastest plan of all cuts if it takes less than ``below_s``; ``problem`` has the layers of ``parts`` at one
+    width, with their seconds."""
+    layers, order = problem.widths[0].layers, (0, *parts.order, len(parts.parts) - 1)
+    of_part = [layers[order.index(k)] for k in range(len(parts.parts))]
+    forward, backward = (np.array([[getattr(x, name)] for x in of_part]) for name in ("forward_s", "backward_s"))
     best: tuple[float, Ways, int] | None = None
     for ways in _ways_of(cuts_of(question, parts), parts, problem):
         rates = problem.link_bytes_per_s, problem.update_s_per_byte

@@ -80,10 +80,10 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
 def _contexts(question: DesignQuestion, model: DesignModel) -> str:
     """A sentence if no number of contexts has devices and divides the model's sequences."""
     every, fewest = question.context_widths, min(model.widths)
-    told = f"cp={', '.join(map(str, every))}: "
     if model.served or any(cp * fewest <= question.num_devices and contexts_divide(model.seq_len, cp) for cp in every):
         return ""
-    return f"{told}needs as many devices, and twice as many equal pieces of {model.name}'s {model.seq_len} tokens"
+    split = f"splits the {model.seq_len:,} tokens of {model.name} into two equal pieces per device"
+    return f"cp={','.join(map(str, every))}: none {split} on {question.num_devices} devices; nearest: 1"
 
 
 def _why_not(question: DesignQuestion, model: DesignModel) -> str:

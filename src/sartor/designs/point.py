@@ -174,7 +174,7 @@ def evaluate_option(
     parts, layers = found
     if parts.served:
         return _served(question, point, option, parts, layers)
-    reached = _fastest(question, point, option, parts, layers, least=False)
+    reached = _fastest(question, parts, placement_problem(question, point, option, parts, layers, least=False))
     if reached is None:
         return None, 0.0
     outcome = ModelOutcome(
@@ -188,7 +188,7 @@ def evaluate_option(
     )
     least_s = outcome.step_s
     if any(x.forward_least_s < x.forward_s or x.backward_least_s < x.backward_s for x in layers):
-        least = _fastest(question, point, option, parts, layers, least=True)
+        least = _fastest(question, parts, placement_problem(question, point, option, parts, layers, least=True))
         assert least is not None
         least_s = min(least_s, least.time_per_batch_s)
     bound = question.global_batch_size / least_s
@@ -200,23 +200,11 @@ def evaluate_option(
     return outcome if joules_per_token(question, point, option, outcome.step_s) <= limit else None, bound
 
 
-def _fastest(
-    question: DesignQuestion,
-    point: Point,
-    option: Option,
-    parts: ModelParts,
-    times: tuple[LayerTime, ...],
-    *,
-    least: bool,
-) -> Plan | None:
-    """The fastest plan with the layers' reached seconds, or with their proved lower bounds (``least``)."""
-    problem = placement_problem(question, point, option, parts, times, least=least)
+def _fastest(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> Plan | None:
+    """The fastest plan, placed or of equal chunks."""
     placed = place(problem, question.terms).plan
-    forward, backward = (
-        [getattr(time, f"{way}_least_s" if least else f"{way}_s") for time in times] for way in ("forward", "backward")
-    )
     below_s = placed.time_per_batch_s * (1 - EQUAL) if placed else inf  # a placed plan is simpler
-    return equal_plan(question, parts, forward, backward, problem, below_s) or placed
+    return equal_plan(question, parts, problem, below_s) or placed
 
 
 def _served(

@@ -221,16 +221,13 @@ class DesignQuestion:
     def _check_plans(self) -> None:
         if self.optimizer not in OPTIMIZER_COPIES:
             raise InputError("optimizer", self.optimizer.value, "must be adam or sgd here", "adam")
-        for name, least, values in (
-            ("cp", 1, self.context_widths),
-            ("virtual_stages", 1, self.virtual_stages),
-            ("zero_stage", 0, self.zero_stages),
-        ):
+        for name, values in (("cp", self.context_widths), ("virtual_stages", self.virtual_stages)):
             for value in values:
-                if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise InputError(name, value, f"must be a whole number of at least {least}", str(least))
-        if max(self.zero_stages, default=0) > MOST_ZERO:
-            raise InputError("zero_stage", max(self.zero_stages), f"must be 0 to {MOST_ZERO}", str(MOST_ZERO))
+                _whole(name, value)
+        for stage in self.zero_stages:
+            if stage not in range(MOST_ZERO + 1):
+                nearest = str(min(max(stage, 0), MOST_ZERO))
+                raise InputError("zero_stage", stage, f"must be 0 to {MOST_ZERO}", nearest)
 
     @property
     def optimizer_copies(self) -> float:

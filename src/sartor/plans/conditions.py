@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sartor.model.blocks import layer_order
-from sartor.model.lower.split import contexts_divide, divisions
+from sartor.model.lower.split import contexts_divide, divisions, sequence_divides
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, OffloadModule, PipelineSchedule, Recompute, TrainingJob
 from sartor.model.workload import AttentionKernel
@@ -234,7 +234,7 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
     yield Condition(
         reason="seq_len does not split over tp x cp",
-        ok=lambda r: (r["sequence_parallel"] == 0) | (job.seq_len % (r["tp"] * r["cp"]) == 0),
+        ok=lambda r: (r["sequence_parallel"] == 0) | sequence_divides(job.seq_len, r["tp"], r["cp"]),
     )
     if job.shape.moe_ffn is not None:
         # Megatron-LM, arguments.py: experts with tensor parallelism require sequence parallelism.

@@ -197,11 +197,11 @@ def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stages:
-    """The distinct devices of a pipeline, its chunks, and the chunks' blocks if they hold unequal numbers of layers."""
+    """The distinct devices of a pipeline, and its chunks if they hold unequal numbers of layers."""
 
     rows: StageRows
     parts: StageRows
-    """Every chunk as a stage of its own, all first chunks before all second ones; without chunks, ``rows``."""
+    """In lockstep every chunk as a stage of its own, all first chunks before all second ones; else ``rows``."""
     chunks: Chunks | None
 
 
@@ -218,14 +218,15 @@ def _stages(
     rows = stage_rows(job.shape, pp, virtual, given, in_pool, v_shaped=v_shaped)
     if pp == 1 or virtual == 1 or v_shaped:
         return _Stages(rows=rows, parts=rows, chunks=None)
-    every = stage_counts(job.shape, pp * virtual, 1, given)[:, 0]
-    parts = each_device(every, 1, np.tile(in_pool, virtual))
     counts = stage_counts(job.shape, pp, virtual, given)
+    if job.trainer.lockstep:
+        every = counts.swapaxes(0, 1).reshape(pp * virtual, -1)
+        return _Stages(rows=rows, parts=each_device(every, 1, np.tile(in_pool, virtual)), chunks=None)
     own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
     apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
     chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=given is not None)
-    return _Stages(rows=rows, parts=parts, chunks=chunks if chunks.unequal else None)
+    return _Stages(rows=rows, parts=rows, chunks=chunks if chunks.unequal else None)
 
 
 OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "offload_s", "layerwise_s", "bubble_s", "transfer_s")

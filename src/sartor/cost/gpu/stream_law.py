@@ -24,7 +24,8 @@ GDDR_GENERATIONS = ("turing", "ada", "blackwell_rtx")
 
 FIRST_HBM, FIRST_HBM_SHARE = "6.0", 0.82
 """GP100's compute capability, and its share of the memory rate over a later GPU's: V100 reaches up to 95% of 900 GB/s,
-"1.5x delivered memory bandwidth versus Pascal GP100" (732 GB/s; NVIDIA V100 whitepaper WP-08608-001, 2017)."""
+"1.5x delivered memory bandwidth versus Pascal GP100" (732 GB/s; NVIDIA V100 whitepaper WP-08608-001, 2017;
+recalled)."""
 
 NORM_THREADS, SOFTMAX_THREADS = 256, 1024
 """Of the block that handles a row (PyTorch 2.1, layer norm and wide softmax)."""

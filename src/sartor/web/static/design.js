@@ -158,8 +158,8 @@ export function designView({ banner, status }) {
     const facts = [["gap", "objective", `${rate(best.objective)} ${unit}`], ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)], ["area", "area", `${whole(best.area_mm2)} mm²`], ["power", "power", `${whole(best.power_w)} W`],
       ["cores", "tensor cores", `${a.num_tensor_cores} × ${a.array_rows}×${a.array_cols}`], ["cores", "vector cores", `${a.num_vector_cores} × ${a.vector_lanes} lanes`], ["buffer", "global buffer", bytes(a.global_buffer_bytes)], ["hbm", "memory", `${bytes(a.hbm_bytes)} ${a.memory}`], ["clock", "clock", `${(a.clock_hz / 1e9).toFixed(2)} GHz`], ["node", "node", `${a.node_nm} nm`]];
     const models = best.models.filter(Boolean);
-    const head = ["model", "step", "80% interval", "tokens/s", "MFU", "tp", "pp", "dp", "recompute"].map((label, k) => ({ label: ["tp", "pp", "dp"].includes(label) ? term(label, label) : label, number: k > 0 && k < 8 }));
-    const rows = models.map((m) => { const d = best.detail?.models.find((each) => each.name === m.name); return [m.name, seconds(m.step_s), d ? interval(d.low_s, d.high_s) : "—", count(m.tokens_per_s), d ? share(d.mfu) : "—", m.tp, m.pp, m.dp, m.recompute]; });
+    const head = ["model", "step", "80% interval", "tokens/s", "MFU", "tp", "pp", "dp", "cp", "chunks", "ZeRO", "recompute"].map((label, k) => ({ label: ["tp", "pp", "dp", "cp"].includes(label) ? term(label, label) : label, number: k > 0 && k < 11 }));
+    const rows = models.map((m) => { const d = best.detail?.models.find((each) => each.name === m.name); return [m.name, seconds(m.step_s), d ? interval(d.low_s, d.high_s) : "—", count(m.tokens_per_s), d ? share(d.mfu) : "—", m.tp, m.pp, m.dp, m.cp, m.virtual_stages, m.zero_stage, m.recompute]; });
     return card("Best so far", h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`), h("dl", { class: "tiles" }, facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value)))), table("How each model runs", head, rows));
   }
 
