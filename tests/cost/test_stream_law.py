@@ -45,6 +45,20 @@ def test_more_rows_cost_nothing_until_the_blocks_of_the_first_are_outrun() -> No
     assert alone(ROTARY, A40) / one == pytest.approx(clock_hz(A100) / clock_hz(A40))
 
 
+def test_threads_without_a_column_left_in_the_last_pass_wait() -> None:
+    """SwiGLU of 1,376 columns on A100: 1,024 threads pass over a row twice, as for 2,048 columns."""
+    rows = 20_000
+    gated = MemoryBound(
+        name="s", kind=MemoryBoundKind.ACTIVATION, rows=rows, cols=1, bytes_moved=1.0, kernel="silu_and_mul"
+    )
+    law = replace(ALONE, hbm_share=1e6)  # the SMs alone
+    narrow, whole = (
+        float(law_cost(replace(gated, cols=d, bytes_moved=6.0 * rows * d), A100, law, eager=False).memory_s)
+        for d in (1376, 2048)
+    )
+    assert narrow == pytest.approx(whole, rel=0.02)
+
+
 def test_a_row_read_twice_leaves_l2_when_too_many_are_in_flight() -> None:
     large, small = (replace(A100, l2_bytes=size) for size in (1e9, 1e6))
     law = replace(CALLED, l2_part=0.0)

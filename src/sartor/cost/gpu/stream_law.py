@@ -39,6 +39,11 @@ WIDE = 1024
 
 WIDE_SOFTMAX = "softmax_wide"
 
+ROW_THREADS = 1024
+ROW_KERNELS = ("silu_and_mul", "rmsnorm", "activation", "norm")
+"""Most threads of the block that handles a row, and kernels timed alone that have such blocks (vLLM,
+csrc/activation_kernels.cu: ``dim3 block(std::min(d, 1024))``). Threads without a column left in the last pass wait."""
+
 GIGAHERTZ = 1e9
 
 
@@ -54,6 +59,8 @@ def law_cost(op: MemoryBound, gpu: Gpu, law: StreamLaw, *, eager: bool, host: fl
     work, start_s, per_column, sigma = np.asarray(found[0]), *found[1:]
     if op.kind is MemoryBoundKind.SOFTMAX and WIDE_SOFTMAX in rows:
         work = np.where(np.asarray(op.cols) > WIDE, rows[WIDE_SOFTMAX][0], work)
+    if not eager and (op.kernel if op.kernel in rows else op.kind.value) in ROW_KERNELS:
+        work = work * _whole_passes(np.asarray(op.cols))
     per_byte = work / op.dtype.bytes
     clock = clock_hz(gpu)
     cycles = gpu.num_sms * clock
@@ -80,6 +87,11 @@ def memory_is_gddr(gpu: Gpu) -> bool:
     if gpu.compute_capability:
         return gpu.compute_capability in GDDR
     return gpu.generation in GDDR_GENERATIONS
+
+
+def _whole_passes(cols: FloatArray) -> FloatArray:
+    """Columns for which a block has threads in all its passes over a row, per column of the row."""
+    return np.where(cols > ROW_THREADS, np.ceil(cols / ROW_THREADS) * ROW_THREADS / np.maximum(cols, 1), 1.0)
 
 
 def _read_again(op: MemoryBound, gpu: Gpu, law: StreamLaw) -> FloatArray | float:
