@@ -44,6 +44,7 @@ FIGURES = {
     "bias": "bias",
     "in_80": "coverage_80",
     "tau": "kendall_tau",
+    "pairs": "pair_accuracy",
     "noise": "measured_spread",
     "roofline": "roofline_mape",
 }

@@ -107,6 +107,21 @@ def test_rank_agreement_is_among_shapes_of_equal_work(tmp_path: Path) -> None:
     alone = [{**row, "m": row["m"] * 4**i} for i, row in enumerate(rows[:4])]
     (none,) = validate_operators(write_parquet(tmp_path / "c.parquet", alone)).groups
     assert none.kendall_tau is None
+    assert none.pair_accuracy is None
+
+
+def test_pairs_in_order_are_those_that_every_pair_gives(tmp_path: Path) -> None:
+    """All pairs of 60 shapes, one by one, against the share from arrays: work within 2%, times more than 5% apart."""
+    draw = np.random.default_rng(7)
+    shapes = [(int(m), int(2**18 // m) * 16, 4096) for m in draw.integers(16, 4096, 60)]
+    rows = gemm_rows([float(f) for f in draw.lognormal(0, 0.2, 60)], shapes=shapes)
+    (group,) = validate_operators(write_parquet(tmp_path / "x.parquet", rows), worst=60).groups
+    cases = [(math.log(c["m"] * c["n"] * c["k"]), c["measured_s"], c["predicted_s"]) for c in group.worst]
+    pairs = [(a, b) for i, a in enumerate(cases) for b in cases[:i] if abs(a[0] - b[0]) <= math.log(1.02)]
+    apart = [(a, b) for a, b in pairs if abs(math.log(a[1] / b[1])) > math.log(1.05)]
+    assert len(apart) > 100
+    right = sum((a[1] < b[1]) == (a[2] < b[2]) for a, b in apart)
+    assert group.pair_accuracy == pytest.approx(right / len(apart))
 
 
 def test_an_unknown_gpu_is_counted_with_the_nearest_and_the_rest_evaluated(tmp_path: Path) -> None:

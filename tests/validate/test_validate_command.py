@@ -19,7 +19,7 @@ from sartor.report.accuracy_view import accuracy_view
 from sartor.validate.accuracy import validate_operators
 from sartor.validate.answer import accuracy_body
 
-KEYS = ("rows", "expressed", "mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_tau")
+KEYS = ("rows", "expressed", "mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_tau", "pair_accuracy")
 
 
 @pytest.fixture(scope="module", autouse=True)

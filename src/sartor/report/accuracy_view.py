@@ -50,7 +50,7 @@ _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
     "bias: median of predicted / measured - 1. in 80%: measurements inside the predicted interval. "
-    "tau: rank agreement (-1..1) among shapes of near-equal work. noise: spread of the rows of one shape. "
+    "pairs: of shapes within 2% in work and more than 5% apart in time, how often the faster is predicted so. noise: spread of the rows of one shape. "
     "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth)."
 )
 HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same GEMMs."
@@ -110,9 +110,13 @@ def _table_view(name: str, groups: Sequence[JsonMap]) -> list[RenderableType]:
 
 
 def _figures(groups: Sequence[JsonMap]) -> Iterator[Table]:
-    """Errors of single predictions, then, if present, of choices, memory and calibration."""
+    """Errors of single predictions; of runs, those of choices, memory and calibration in a second table. Operators have
+    their pairs in order in place of the rank agreement, which says the same less plainly."""
     shown = {key: word for key, word in _FIGURES.items() if any(g.get(key) is not None for g in groups)}
-    for part in (shown.keys() - _OF_RUNS, shown.keys() & _OF_RUNS):
+    second = _OF_RUNS if groups[0]["table"] == "training" else set()
+    if not second and "pair_accuracy" in shown:
+        del shown["kendall_tau"]
+    for part in (shown.keys() - second, shown.keys() & second):
         if words := {key: word for key, word in shown.items() if key in part}:
             yield _figures_of(groups, words)
 

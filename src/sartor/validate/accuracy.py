@@ -3,7 +3,8 @@
 ``ratio`` is predicted over measured. ``mape``, ``median_error`` and ``p90_error`` are the mean, the median and the 90th
 percentile of ``|ratio - 1|``; ``bias`` is the median of ``ratio - 1`` (above 0: predicted too slow); ``coverage_80`` is
 the share of measurements inside the predicted 80% interval; ``kendall_tau`` is rank agreement among shapes of
-near-equal work. All are over targets: each shape counts once, however many rows it has.
+near-equal work, and ``pair_accuracy`` the share of pairs of such shapes whose faster one is predicted faster
+(``equal_work``). All are over targets: each shape counts once, however many rows it has.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
 from sartor.units import Floats
+from sartor.validate.equal_work import NEAR_WORK, faster_picked, near_tau
 from sartor.validate.heuristics import heuristics_s
 from sartor.validate.predictions import Predicted, explain, predict
 from sartor.validate.suspicion import suspected, suspicion, unit_of
@@ -33,13 +35,6 @@ from sartor.validate.suspicion import suspected, suspicion, unit_of
 WORST = 5
 EXPLAINED_GROUPS = 200
 """Most groups with individually explained worst targets; of more groups, those with the most targets are explained."""
-
-NEAR_WORK = 1.1
-"""Shapes are ranked against each other if their work is in the same step of this factor."""
-
-PAIRS = 64
-"""Most other shapes of its step that each shape is ranked against."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -58,6 +53,7 @@ class Group:
     bias: float | None = None
     coverage_80: float | None = None
     kendall_tau: float | None = None
+    pair_accuracy: float | None = None
     measured_spread: float | None = None
     """Over shapes with several rows, median of the rows' mean distance from their median: differences of frameworks."""
     roofline_mape: float | None = None
@@ -252,6 +248,7 @@ def _figures(predicted: Predicted, group: Index, groups: int) -> JsonDict:
         "bias": quantile(ratio - 1, group, groups, 0.5, good),
         "coverage_80": share(inside, good),
         "kendall_tau": near_tau(predicted, group, groups),
+        "pair_accuracy": faster_picked(predicted, group, groups),
         "measured_spread": quantile(targets.spread, group, groups, 0.5, several),
         "roofline_mape": share(roofline, good),
         "roofline_median_error": quantile(roofline, group, groups, 0.5, good),
@@ -275,32 +272,6 @@ def quantile(values: Floats64, group: Index, groups: int, q: float, where: Any) 
     below, above = v[starts[some] + low], v[starts[some] + high]
     found[some] = below + (above - below) * (place - low)
     return found
-
-
-def near_tau(predicted: Predicted, group: Index, groups: int) -> Floats64:
-    """Kendall's tau among shapes of near-equal work, pooled per group.
-
-    Work (FLOPs; bytes if there are none) is cut into steps of a factor ``NEAR_WORK``. Within a step, pairs with
-    different measured times are concordant if the predictions order them the same way, discordant otherwise: tau = (C -
-    D) / (C + D). In a step of more than ``PAIRS`` + 1 shapes each is paired with ``PAIRS`` others, drawn by a fixed
-    shuffle.
-    """
-    at = np.flatnonzero(predicted.expressed)
-    step = np.floor(np.log(np.maximum(predicted.work[at], 1.0)) / np.log(NEAR_WORK)).astype(np.int64)
-    shuffle = (np.arange(at.size, dtype=np.uint64) * np.uint64(11400714819323198485)) >> np.uint64(20)
-    order = np.lexsort((shuffle, step, group[at]))
-    g, s = group[at][order], step[order]
-    measured, guess = predicted.targets.measured_s[at][order], predicted.time_s[at][order]
-    agree, pairs = np.zeros(groups), np.zeros(groups)
-    for shift in range(1, min(PAIRS, at.size - 1) + 1):
-        together = (g[shift:] == g[:-shift]) & (s[shift:] == s[:-shift])
-        signs = np.sign(measured[shift:] - measured[:-shift])[together]
-        guessed = np.sign(guess[shift:] - guess[:-shift])[together]
-        of = g[shift:][together]
-        agree += np.bincount(of, weights=signs * guessed, minlength=groups)
-        pairs += np.bincount(of, weights=np.abs(signs * guessed), minlength=groups)
-    tau: Floats64 = np.divide(agree, pairs, where=pairs > 0, out=np.full(groups, np.nan))
-    return tau
 
 
 def _finite(value: Any) -> Any:

@@ -10,7 +10,7 @@ from sartor.json_types import JsonDict
 from sartor.validate.accuracy import Accuracy, Group
 from sartor.validate.predictions import Predicted
 
-FIGURES = ("mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_tau")
+FIGURES = ("mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_tau", "pair_accuracy")
 BESIDE = ("measured_spread", "roofline_mape", "roofline_median_error", "heuristics_mape", "heuristics_targets")
 
 
