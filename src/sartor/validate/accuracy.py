@@ -36,6 +36,7 @@ WORST = 5
 EXPLAINED_GROUPS = 200
 """Most groups with individually explained worst targets; of more groups, those with the most targets are explained."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Metrics of one group; None without a prediction."""
