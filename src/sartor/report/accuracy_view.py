@@ -50,8 +50,9 @@ _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
     "bias: median of predicted / measured - 1. in 80%: measurements inside the predicted interval. "
-    "pairs: of shapes within 2% in work and more than 5% apart in time, how often the faster is predicted so. noise: spread of the rows of one shape. "
-    "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth)."
+    "noise: spread of the rows of one shape. "
+    "roofline: MAPE of max(FLOPs / peak, bytes / bandwidth). "
+    "pairs: of shapes within 2% in work and more than 5% apart in time, how often the faster is predicted so."
 )
 HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same GEMMs."
 NO_HEURISTICS = " For a column of nvidia-matmul-heuristics on 16-bit GEMMs: pip install 'sartor[heuristics]'."
