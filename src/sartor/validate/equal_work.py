@@ -81,4 +81,5 @@ def _shuffle(size: int) -> Any:
 
 
 def _ratio(part: Floats64, whole: Floats64) -> Floats64:
-    return np.divide(part, whole, where=whole > 0, out=np.full(whole.size, np.nan))
+    found: Floats64 = np.divide(part, whole, where=whole > 0, out=np.full(whole.size, np.nan))
+    return found
