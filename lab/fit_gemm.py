@@ -234,7 +234,7 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
     name = "gemm_fp16_bf16.parquet" if dtype is DType.BF16 else "gemm_lowbit.parquet"
     columns = ["gpu", "dtype", "m", "n", "k", "latency_us", "flag"]
     table = pd.read_parquet(shared / "data" / "measured" / name, columns=columns)
-    label = {DType.BF16: "bfloat16", DType.INT8: "sq"}.get(dtype, dtype.value)
+    label = WIDENED.get((gpu, dtype)) or {DType.BF16: "bfloat16", DType.INT8: "sq"}.get(dtype, dtype.value)
     table = table[(table.gpu == gpu) & (table.dtype == label) & (table.flag == 0)]
     generation = load_gpu(gpu).generation
     copies = COPIES.get((generation, dtype))
@@ -261,6 +261,9 @@ def table_job(shared: Path, gpu: str, dtype: DType) -> Job:
         + ("" if dtype is DType.BF16 or dtype.weight_only else " Times include quantizing the activation."),
     )
 
+
+WIDENED = {("arc_pro_b60", DType.INT8_WO): "fp8"}
+"""Tables of fp8 on a device whose matrix units have none: its weights are widened (records/rows.py: as_run)."""
 
 DEALT = (("blackwell_rtx", DType.BF16), ("ampere", DType.BF16), ("ampere", DType.INT8_WO), ("ampere", DType.INT4_WO))
 """Fits in which steps of k are dealt evenly to SMs. Of weights held out, split-K and stream-K, the formula and then
@@ -630,7 +633,7 @@ DEFAULT = [
     "h100_sxm.fp8_block", "h200_sxm.fp8_block", "b200_sxm.fp8_block", "gb200.fp8_block", "b300_sxm.fp8_block",
     "gb300.fp8_block",
     "rtx_pro_6000_server.fp8_block", "b200_sxm.nvfp4", "gb200.nvfp4", "b300_sxm.nvfp4", "gb300.nvfp4",
-    "rtx_pro_6000_server.nvfp4", "a100_sxm.int8", "a100_sxm.int8_wo", "a100_sxm.int4_wo", "arc_pro_b60.fp8",
+    "rtx_pro_6000_server.nvfp4", "a100_sxm.int8", "a100_sxm.int8_wo", "a100_sxm.int4_wo", "arc_pro_b60.int8_wo",
     "a100_pcie_40gb.fp32", "a100_pcie_80gb.fp32", "h100_sxm.fp32", "l4.fp32", "mi100.fp32", "mi210.fp32",
     "p100_pcie_16gb.fp32",
     "p4.fp32", "t4.fp32", "v100_pcie_32gb.fp32", "mi300x.fp8_block", "mi325x.fp8_block", "mi308x.bf16", "mi308x.fp8",

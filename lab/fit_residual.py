@@ -594,7 +594,7 @@ DEFAULT = [
     *(f"{gpu}.bf16" for gpu in DEVICES),
     *(f"{gpu}.{dtype}" for dtype in ("fp8", "fp8_block", "nvfp4") for gpu in DEVICES[1:-1]
       if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
-    "a100_sxm.int8", "arc_pro_b60.fp8",
+    "a100_sxm.int8", "arc_pro_b60.int8_wo",
     "mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.fp8_block.tiled", "mi355x.mxfp4",
     "mi308x.fp8", "mi308x.fp8_block", "mi300x.fp8_block",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES

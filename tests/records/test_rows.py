@@ -43,6 +43,17 @@ def test_a_product_keeps_its_layout(words: dict[str, Any], layout: Layout) -> No
     assert (op.layout, op.flops) == (layout, 2 * 2 * 3 * 5 * 7)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "dtype"), [("h200_sxm", DType.FP8), ("arc_pro_b60", DType.INT8_WO), ("a100_sxm", DType.INT8_WO)]
+)
+def test_fp8_without_units_for_it_is_widened_weights(gpu: str, dtype: DType) -> None:
+    """vLLM runs such models "as weight-only W8A16"."""
+    words, sizes = {"dtype": "fp8", "layout": "TN", "op": ""}, {"m": 512, "n": 4096, "k": 4096, "batch": 1}
+    (op,) = work_of("gemm", words, sizes, load_gpu(gpu)).operators
+    assert isinstance(op, Gemm)
+    assert op.dtype is dtype
+
+
 @pytest.mark.parametrize(("phase", "causal"), [("context", True), ("generation", True), ("encoder", False)])
 def test_a_phase_has_its_mask(phase: str, causal: bool) -> None:
     sizes = {"batch": 2, "heads": 32, "kv_heads": 8, "head_dim": 128, "seq_q": 64, "seq_kv": 64, "window": 0}

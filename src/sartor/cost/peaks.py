@@ -12,7 +12,7 @@ STAND_INS = {
     DType.MXFP8: (DType.FP8,),
     DType.MXFP4: (DType.NVFP4,),
     DType.INT8: (DType.FP8, DType.BF16, DType.FP16),
-    DType.FP8: (DType.INT8, DType.BF16, DType.FP16),
+    DType.FP8: (DType.BF16, DType.FP16),
     DType.NVFP4: (DType.FP8, DType.BF16, DType.FP16),
     DType.INT4: (DType.INT8, DType.BF16, DType.FP16),
     DType.TF32: (DType.FP32,),
