@@ -265,6 +265,8 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     timed = Timed(
         gpu=device,
         dtype=kind,
+        section=f"gemm.{kind.value}",
+        sizes=np.log(np.stack([given.batch * given.m, given.n, given.k]).astype(np.float64)),
         measured_s=targets.measured_s[read],
         predicted_s=packaged_seconds(given),
         predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),

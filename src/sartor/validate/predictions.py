@@ -242,7 +242,15 @@ def _strange(
         return gemm_costs([same], other, load_calibration(other, op.dtype), clock=clock, details=False)[0].time_s
 
     predicted_s = np.broadcast_to(time_s, shape)[single]
-    timed = Timed(gpu=gpu, dtype=op.dtype, measured_s=measured_s[single], predicted_s=predicted_s, predict=on)
+    timed = Timed(
+        gpu=gpu,
+        dtype=op.dtype,
+        section=f"gemm.{op.dtype.value}",
+        sizes=np.log(np.stack([m, n, k]).astype(np.float64)),
+        measured_s=measured_s[single],
+        predicted_s=predicted_s,
+        predict=on,
+    )
     for reason, where in strangers(timed):
         yield reason, single[where]
 

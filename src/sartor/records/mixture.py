@@ -1,0 +1,95 @@
+"""Errors of a table's rows as a mixture: rows of its own device, stray rows, and rows of another device.
+
+Own rows lie about a smooth trend over sizes, so that a library, clock or memory that differs from the packaged one is
+no defect. Rows of another device lie about the same trend moved by the ratio of the two devices' predicted times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.units import FloatArray
+
+Mask = npt.NDArray[np.bool_]
+
+SHARES, LEAST_OF_SHARE = 12, 15
+"""A trend has at most as many knots along a size as the first, each the median of at least as many rows as the second.
+"""
+
+LEAST_SCATTER = 0.01
+ROUNDS, FEW_ROUNDS = 15, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """How likely each row is, as a logarithm; its probability to be the other device's; its distance from its own
+    device's trend, and the scatter of rows, both in ln."""
+
+    log_likelihood: FloatArray
+    other: FloatArray
+    off: FloatArray
+    scatter: float
+
+    @property
+    def likely(self) -> float:
+        return float(self.log_likelihood.sum())
+
+
+def trend(ratio: FloatArray, at: FloatArray, use: Mask) -> FloatArray:
+    """Smooth trend of ln ratios at each row, from the rows in ``use``: a sum of functions of one size each (the rows of
+    ``at``), interpolated between medians of equal shares."""
+    where = np.flatnonzero(use)
+    found = np.full(ratio.size, np.median(ratio[where]))
+    shares = min(SHARES, where.size // LEAST_OF_SHARE)
+    if shares < 2:
+        return found
+    length = where.size // shares
+    for x in (*at, *at):
+        parts = where[np.argsort(x[where], kind="stable")][: shares * length].reshape(shares, length)
+        left = np.median((ratio - found)[parts], axis=1)
+        knots, which = np.unique(np.median(x[parts], axis=1), return_inverse=True)
+        found = found + np.interp(x, knots, np.bincount(which, left) / np.bincount(which))
+    return found
+
+
+def own_alone(ratio: FloatArray, at: FloatArray) -> Mixture:
+    """The mixture of own and stray rows."""
+    return mixed(ratio - trend(ratio, at, np.ones(ratio.size, dtype=bool)), None)
+
+
+def with_other(ratio: FloatArray, at: FloatArray, apart: FloatArray) -> Mixture:
+    """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones."""
+    every = np.ones(ratio.size, dtype=bool)
+    found = mixed(ratio - np.median(ratio), apart)
+    for _ in range(2):
+        own = ratio - np.where(found.other > 0.5, apart, 0.0)
+        found = mixed(ratio - trend(own, at, every), apart)
+    return found
+
+
+def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS) -> Mixture:
+    """Expectation maximization: normal distributions of one scatter about 0 and ``apart``, a wide one of stray rows."""
+    about = off[None] if apart is None else np.stack([off, off - apart])
+    scatter = max(float(np.median(np.abs(off))) / 0.6745, LEAST_SCATTER)
+    wide = max(5 * scatter, 0.5)
+    shares = np.asarray([0.97, 0.03] if apart is None else [0.87, 0.1, 0.03])
+    for _ in range(rounds):
+        each = np.stack([*(_log_normal(part, scatter) for part in about), _log_normal(off, wide)])
+        each += np.log(shares)[:, None]
+        total = np.logaddexp.reduce(each, axis=0)
+        weight = np.exp(each - total)
+        near, stray = weight[:-1], weight[-1]
+        scatter = max(float(np.sqrt((near * about**2).sum() / near.sum())), LEAST_SCATTER)
+        wide = max(float(np.sqrt((stray * off**2).sum() / max(float(stray.sum()), 1e-9))), 4 * scatter, 0.2)
+        shares = np.maximum(weight.mean(axis=1), 0.003)
+        shares = shares / shares.sum()
+    other = np.zeros(off.size) if apart is None else near[1]
+    return Mixture(log_likelihood=total, other=other, off=off, scatter=scatter)
+
+
+def _log_normal(x: FloatArray, scatter: float) -> FloatArray:
+    found: FloatArray = -0.5 * (x / scatter) ** 2 - np.log(scatter * np.sqrt(2 * np.pi))
+    return found
