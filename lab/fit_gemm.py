@@ -28,6 +28,7 @@ from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout
+from sartor.records.rows import library_of
 
 OUT = Path(__file__).resolve().parent.parent / "src" / "sartor" / "cost" / "correction" / "data"
 
@@ -292,7 +293,12 @@ def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
     good = table[(table.flag == 0) & (table.out_dtype != "float32") & (table.k <= MOST_K)]
     keys = ["batch", "m", "n", "k", "layout"]
     good = good.assign(layout=np.where(good.bpreshuffle, Layout.TILED.value, good.layout))
-    rows = good.groupby(keys, observed=True).latency_us.median().rename("us").reset_index()
+    good = good.assign(
+        library=good.get("libtype", pd.Series("", good.index)).map(lambda name: library_of({"libtype": name}))
+    )
+    rows = (
+        good.groupby(keys, observed=True).agg(us=("latency_us", "median"), library=("library", "first")).reset_index()
+    )
     part = ((rows.n * 2654435761 + rows.k * 40503 * 977) % 1000003) % 5
     few, tuner = gpu in HIPBLASLT, ("ROCm/hipBLASLt 7d9fb683db, 2024-10-25", "ROCm/aiter e4048607a5, 2026-08-22")
     swept = rows.groupby(["n", "k"]).us.transform("size")

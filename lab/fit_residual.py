@@ -40,8 +40,16 @@ from sartor.cost.correction.attention import (
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.gemm_features import table_features
-from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records, without_residuals
+from sartor.cost.correction.gemm_features import STEPS, table_features
+from sartor.cost.correction.network import (
+    LIBRARY,
+    PANEL,
+    Residual,
+    fingerprint,
+    forward,
+    residual_records,
+    without_residuals,
+)
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import roofline_s
@@ -91,6 +99,10 @@ class Rows:
     """Index of the row's fifth of the weights, for small tables where each fifth is held out in turn."""
     weight: Any = None
     """Sampling weight of a row."""
+    steps: tuple[int, ...] = ()
+    """Lengths of k by which the network sees remainders; empty: ``STEPS``."""
+    libraries: tuple[str, ...] = ()
+    """Libraries that the inputs name; ``sizes`` then has the index of each row's (-1: none of these)."""
 
 
 def main(shared: Path, wanted: list[str]) -> None:
@@ -156,6 +168,8 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
         "rows": len(rows.sizes),
         **({"own_lengths": True} if rows.own_lengths else {}),
         **({"menu": True} if rows.menu else {}),
+        **({"steps": list(rows.steps)} if rows.steps else {}),
+        **({"part": LIBRARY, "libraries": list(rows.libraries)} if rows.libraries else {}),
         "formula": errors(rows.formula_s, rows, held),
         "held_out": errors(time_s, rows, held),
         **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
@@ -190,13 +204,17 @@ def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
 
 
 def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients | None = None) -> Rows:
-    """Rows of a type, or with ``.tiled`` after it of its weights stored in tiles."""
+    """Rows of a type, or with ``.tiled`` after it of its weights stored in tiles; with ``.library`` at the end for a
+    network that is told which library ran."""
     job, dtype = job_of(shared, gpu, what), DType(what.partition(".")[0])
     device, lender = load_gpu(gpu), load_calibration(load_gpu(owner), dtype)
-    c = c or (lender.tiled if what.endswith(TILED) else lender.gemm)[dtype]
+    c = c or (lender.tiled if TILED in what else lender.gemm)[dtype]
     folds = job.rows.get("fold")
-    name, tuned = f"{gpu}.{what}", folds is not None
-    own_lengths, menu, learns = name in OWN_LENGTHS, tuned, name in TAUGHT or not tuned
+    name, tuned = f"{gpu}.{what}".removesuffix(NAMED), folds is not None
+    libraries, index = libraries_of(job) if what.endswith(NAMED) else ((), None)
+    own_lengths, menu = name in OWN_LENGTHS, tuned
+    steps = ONE_STEP if own_lengths and (libraries or name.endswith(TILED)) else ()
+    learns = not libraries and (name in TAUGHT or not tuned)
     m, n, k = (job.rows[name].to_numpy(dtype=np.int64) for name in "mnk")
     gemm = Gemm(name="fit", m=m, n=n, k=k, dtype=dtype)
     machine = cost_gemm._machine(device, dtype, c, Clock.BOOST)
@@ -204,17 +222,19 @@ def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients
     flat = Problems(**{key: np.broadcast_to(value, shape) for key, value in arrays.items()})
 
     def features_of(sizes: dict[str, Any]) -> Any:
-        return table_features(sizes, machine, c, device, own_lengths=own_lengths, menu=menu)
+        how: dict[str, Any] = {"own_lengths": own_lengths, "menu": menu, "libraries": len(libraries)}
+        return table_features(sizes, machine, c, device, steps=steps or STEPS, **how)
 
+    named = {} if index is None else {"library": index}
     return Rows(
-        sizes=job.rows[["m", "n", "k"]],
+        sizes=job.rows[["m", "n", "k"]].assign(**named),
         seconds=job.rows.us.to_numpy(dtype=np.float64) * 1e-6,
         held_out=job.rows.held_out.to_numpy() if folds is None else np.ones(len(job.rows), dtype=bool),
         folds=folds,
         weight=None if folds is None else job.rows.weight.to_numpy(),
         formula_s=evaluate(flat, machine, c, False)["time_s"],
         floor_s=roofline_s(gemm, device),
-        features=features_of({"m": flat.m, "n": flat.n, "k": flat.k}),
+        features=features_of({"m": flat.m, "n": flat.n, "k": flat.k} | named),
         large=(m >= 512) & (n >= 512) & (k >= 512),
         launch_s=c.launch_s,
         coefficients=c,
@@ -223,12 +243,30 @@ def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients
         terms_of=terms_of(machine, c, dtype) if learns else None,
         own_lengths=own_lengths,
         menu=menu,
+        libraries=libraries,
+        steps=steps,
         dense=name in DENSE,
         longer=name in TAUGHT_LONGER,
     )
 
 
-TILED = ".tiled"
+TILED, NAMED = ".tiled", f".{LIBRARY}"
+
+ONE_STEP = (128,)
+"""The step of k in kernels' names. With 256 and 512 besides, weights of k = 2304 learn from those of 768, which are
+slow (pre-shuffled fp8_block 7.3 for 6.9%, with the library known 6.2 for 5.8)."""
+
+FEWEST_OF_A_LIBRARY = 20
+"""Rows from which on a library is one of a network's inputs."""
+
+
+def libraries_of(job: Job) -> tuple[tuple[str, ...], Any]:
+    """Libraries with rows enough, and the index of each row's among them (-1: none)."""
+    often = job.rows.library.value_counts()
+    names = sorted(often.index[often >= FEWEST_OF_A_LIBRARY])
+    index = {name: float(i) for i, name in enumerate(names)}
+    return tuple(names), job.rows.library.map(lambda name: index.get(name, -1.0)).to_numpy(dtype=np.float64)
+
 
 DENSE = ("mi355x.fp8_block", "mi355x.fp8_block.tiled")
 """Tuning tables with sweeps in which a third of all m are odd (data/amd_traces_logs.md)."""
@@ -248,7 +286,7 @@ TAUGHT_LONGER = ("gb200.bf16", "b300_sxm.bf16", "gb300.bf16")
 def job_of(shared: Path, gpu: str, what: str) -> Job:
     if gpu not in AMD_TUNED:
         return table_job(shared, gpu, DType(what))
-    dtype, _, section = what.partition(".")
+    dtype, _, section = what.removesuffix(NAMED).partition(".")
     job = by_storage(tuned_job(shared, gpu, DType(dtype)))[section or "gemm"]
     return replace(job, rows=job.rows[job.rows.batch == 1].reset_index(drop=True))
 
@@ -361,6 +399,8 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         kin_log_sigma_small=0.0,
         own_lengths=rows.own_lengths,
         menu=rows.menu,
+        steps=rows.steps,
+        libraries=rows.libraries,
         windows=windows_of(rows.sizes[where]),
     )
 
@@ -474,16 +514,19 @@ def between(rows: Rows, where: Any) -> Gaps:
         return []
     known = {"goal": np.log(rows.seconds / rows.formula_s), "drawn": np.ones_like(rows.seconds)}
     known |= {} if rows.weight is None else {"drawn": rows.weight}
-    sizes = rows.sizes.assign(**known)[where].sort_values(["n", "k", "m"])
-    m, n, k, goal, often = (sizes[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k", "goal", "drawn"))
-    i = np.flatnonzero((n[1:] == n[:-1]) & (k[1:] == k[:-1]) & (np.diff(m) > 1) & (m[:-1] >= LEAST_BETWEEN))
+    sizes = rows.sizes.assign(library=rows.sizes.get("library", 0.0), **known)[where]
+    same = ["n", "k", "library"]
+    sizes = sizes.sort_values([*same, "m"])
+    m, goal, often = (sizes[name].to_numpy(dtype=np.float64) for name in ("m", "goal", "drawn"))
+    i = np.flatnonzero((np.diff(sizes[same], axis=0) == 0).all(axis=1) & (np.diff(m) > 1) & (m[:-1] >= LEAST_BETWEEN))
+    alike = {name: sizes[name].to_numpy(dtype=np.float64)[i] for name in same}
     random, found = np.random.default_rng(0), []
     for _ in range(SETS):
         drawn = np.round(m[i] * (m[i + 1] / m[i]) ** random.random(i.size))
         drawn = np.clip(drawn, m[i] + 1, m[i + 1] - 1)
         share = np.log(drawn / m[i]) / np.log(m[i + 1] / m[i])
         goals = (1 - share) * goal[i] + share * goal[i + 1]
-        found.append(({"m": drawn, "n": n[i], "k": k[i]}, goals, (often[i] + often[i + 1]) / 2))
+        found.append(({"m": drawn} | alike, goals, (often[i] + often[i + 1]) / 2))
     return found
 
 
@@ -538,7 +581,7 @@ def coverage(time_s: Any, rows: Rows) -> float:
     return round(float(np.average(inside[rows.held_out], weights=often)), 3)
 
 
-_SWEPT = ["m", "seq_q", "seq_kv"]
+_SWEPT = ["m", "seq_q", "seq_kv", "library"]
 
 
 def borrowed(shared: Path, name: str, trial: Residual, table: dict[str, Any]) -> dict[str, Any]:
@@ -597,6 +640,7 @@ DEFAULT = [
     "a100_sxm.int8", "arc_pro_b60.int8_wo",
     "mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.fp8_block.tiled", "mi355x.mxfp4",
     "mi308x.fp8", "mi308x.fp8_block", "mi300x.fp8_block",
+    "mi355x.bf16.library", "mi355x.fp8_block.tiled.library", "mi355x.mxfp4.library", "mi308x.fp8_block.library",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),
 ]  # fmt: skip

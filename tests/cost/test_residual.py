@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from importlib import resources
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
+from sartor.cost.correction.gemm import libraries_measured
 from sartor.cost.correction.gemm_features import menu_features, table_length
 from sartor.cost.correction.network import applicable, find_residual, fingerprint, residual_records, without_residuals
 from sartor.cost.gpu.attention import attention_cost
@@ -34,11 +36,17 @@ def known(gpu: Gpu) -> Calibration:
 
 
 def layout_of(key: str) -> Layout:
-    return Layout.TILED if key.endswith(TILED) else Layout.TN
+    return Layout.TILED if TILED in key else Layout.TN
 
 
-def factor(gemm: Gemm, gpu: Gpu = H200) -> Any:
-    return gemm_cost(gemm, gpu, load_calibration(gpu, gemm.dtype)).details.get("residual", 1.0)
+def libraries_of(key: str) -> tuple[str, ...]:
+    """Libraries whose GEMMs a network prices; the empty word for any."""
+    return tuple(residual_records()[key].get("libraries", [""]))
+
+
+def factor(gemm: Gemm, gpu: Gpu = H200, library: str = "") -> Any:
+    calibration = load_calibration(gpu, gemm.dtype).with_kernels(library)
+    return gemm_cost(gemm, gpu, calibration).details.get("residual", 1.0)
 
 
 @pytest.mark.parametrize("key", residual_records())
@@ -47,10 +55,10 @@ def test_every_residual_fits_the_coefficients_that_ship(key: str) -> None:
     lab/fit_moe_residual.py SHARED <gpu>."""
     record = residual_records()[key]
     gpu, part, family = record["gpu"], record.get("part", ""), key.partition(".moe.")[2]
-    dtype = None if part else DType(record["dtype"])
+    dtype = DType(record["dtype"]) if "dtype" in record else None
     calibration = load_calibration(load_gpu(gpu), dtype).with_kernels(family)
     other: Any = calibration.grouped if part == "grouped" else calibration.attention
-    gemms = calibration.tiled if key.endswith(TILED) else calibration.gemm
+    gemms = calibration.tiled if TILED in key else calibration.gemm
     c: Any = gemms[dtype] if dtype else other
     assert fingerprint(c) == record["fingerprint"]
     assert applicable(calibration, c, part) is find_residual(c, part) is not None
@@ -122,12 +130,26 @@ def test_no_residual_beats_the_roofline_or_moves_a_product_further_than_any_was_
     record = residual_records()[key]
     gpu, dtype = record["gpu"], record["dtype"]
     gemm = Gemm(name="any", m=m, n=n, k=k, dtype=DType(dtype), layout=layout_of(key))
-    for clock in Clock:
-        cost = gemm_cost(gemm, load_gpu(gpu), load_calibration(load_gpu(gpu), DType(dtype)), clock=clock)
+    calibration = load_calibration(load_gpu(gpu), DType(dtype))
+    for clock, library in product(Clock, libraries_of(key)):
+        cost = gemm_cost(gemm, load_gpu(gpu), calibration.with_kernels(library), clock=clock)
         floor = float(roofline_s(gemm, load_gpu(gpu)))
         assert cost.time_s >= floor * (1 - 1e-12)
         assert cost.details["residual"] <= np.exp(max(record["most"], 0)) * (1 + 1e-6) or cost.time_s == floor
         assert cost.details["residual"] >= np.exp(min(record["least"], 0)) * (1 - 1e-6)
+
+
+def test_a_known_library_has_its_own_time_and_one_that_no_network_knows_that_of_any() -> None:
+    """Where ck's kernels won a tuning run of mxfp4 they take up to twice as long as the assembly of other weights."""
+    gpu, gemm = load_gpu("mi355x"), Gemm(name="p", m=8192, n=4608, k=7168, dtype=DType.MXFP4)
+    calibration = load_calibration(gpu, DType.MXFP4)
+    costs = {
+        each: gemm_cost(gemm, gpu, calibration.with_kernels(each)) for each in ("", "aiter_asm", "aiter_ck", "vllm")
+    }
+    assert costs["aiter_ck"].time_s > 1.2 * costs["aiter_asm"].time_s
+    assert costs["vllm"].time_s == costs[""].time_s
+    assert {"aiter_asm", "aiter_ck"} <= set(libraries_measured(calibration))
+    assert libraries_measured(known(H200)) == ()
 
 
 def test_far_outside_what_was_measured_the_formula_stands_alone() -> None:
@@ -291,8 +313,9 @@ def test_between_measured_rows_a_network_adds_no_dips_of_its_own(key: str) -> No
     share = np.array([0.15, 0.35, 0.55, 0.75, 0.95])[:, None]
     m = np.concatenate([MEASURED_ROWS, np.unique(np.round(low * (high / low) ** share))])
     outside = []
-    for n, k in ((4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (1536, 7168)):
-        found = factor(Gemm(name="p", m=m, n=n, k=k, dtype=dtype, layout=layout_of(key)), gpu)
+    weights = ((4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (1536, 7168))
+    for (n, k), library in product(weights, libraries_of(key)):
+        found = factor(Gemm(name="p", m=m, n=n, k=k, dtype=dtype, layout=layout_of(key)), gpu, library)
         ends, between = np.log(found[: MEASURED_ROWS.size]), np.log(found[MEASURED_ROWS.size :])
         at = np.searchsorted(MEASURED_ROWS, m[MEASURED_ROWS.size :]) - 1
         top, bottom = np.maximum(ends[at], ends[at + 1]), np.minimum(ends[at], ends[at + 1])

@@ -138,6 +138,14 @@ def test_pre_shuffled_weights_are_a_layout(bpreshuffle: object, layout: str) -> 
     assert work_of("gemm", words, sizes, GPU).operators[0].layout.value == layout
 
 
+@pytest.mark.parametrize(
+    ("given", "library"), [({"libtype": "asm"}, "aiter_asm"), ({"libtype": "cktile"}, "aiter_ck"), ({}, "")]
+)
+def test_a_gemm_s_library_is_the_one_that_its_row_names(given: dict[str, str], library: str) -> None:
+    sizes = {"m": 8, "n": 8, "k": 8, "batch": 1}
+    assert work_of("gemm", {"dtype": "mxfp4"} | given, sizes, GPU).kernels == (library,)
+
+
 def _grouped(distribution: str, sizes: dict[str, Any]) -> Any:
     words = {"dtype": "bfloat16", "distribution": distribution, "gated": True}
     return next(op for op in work_of("moe", words, sizes, GPU).operators if isinstance(op, GroupedGemm))

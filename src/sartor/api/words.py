@@ -13,6 +13,7 @@ from sartor.cost.chip.buildable import faults
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
+from sartor.cost.correction.gemm import libraries_measured
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import load_device
@@ -48,15 +49,16 @@ def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:
 
 
 def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> Calibration | None:
-    """The calibration of a device with the kernels of a serving framework. Raises ``InputError``."""
+    """The calibration of a device with the kernels of a serving framework or library. Raises ``InputError``."""
     if kernels is None:
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
     known = own or load_calibration(gpu)
-    names = kernels_measured(known)
+    names = (*kernels_measured(known), *libraries_measured(known))
     if kernels not in names:
         nearest = difflib.get_close_matches(kernels.lower(), names, n=1, cutoff=0.4)
-        must = f"must be a framework whose kernels were measured on {gpu.name}: {', '.join(names) or 'there is none'}"
+        listed = ", ".join(names) or "there is none"
+        must = f"must be a framework or library whose kernels were measured on {gpu.name}: {listed}"
         raise InputError("kernels", kernels, must, nearest[0] if nearest else "")
     return known.with_kernels(kernels)
 

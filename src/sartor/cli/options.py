@@ -206,7 +206,8 @@ Kernels = Annotated[
         "--kernels",
         metavar="FRAMEWORK",
         help="In inference: the serving framework whose attention and MoE kernels run: vllm, sglang, trtllm, or one "
-        "family of them (sglang_triton). [default: unknown; the interval covers all; `serving`: vllm]",
+        "family of them (sglang_triton); on AMD the library of GEMMs (aiter_asm). [default: unknown; the interval "
+        "covers all; `serving`: vllm]",
     ),
 ]
 Clock = Annotated[

@@ -51,7 +51,8 @@ class RowWork:
     cluster: Cluster | None = None
     """Cluster whose links a collective crosses, if the row names a machine of the catalogue."""
     kernels: tuple[str, ...] = ("",)
-    """Kernel families (MoE) or frameworks (attention) that the target is the median over; empty: unknown."""
+    """Kernel families (MoE), frameworks (attention) or libraries (GEMMs) that the target is the median over; empty:
+    unknown."""
     tokens: int = 0
     """Tokens of the pass, for whole models; 0 for single operators."""
 
@@ -120,7 +121,20 @@ def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
     wide = dtype_of(words["out_dtype"]) if words.get("out_dtype", "") != "" else None
     gemm = Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, out_dtype=wide)
-    return RowWork(operators=(gemm,))
+    return RowWork(operators=(gemm,), kernels=(library_of(words),))
+
+
+def library_of(words: Words) -> str:
+    """The library whose kernel a row ran, as calibrations call it: aiter's tables name it (``libtype``); empty if they
+    don't.
+
+    Examples
+    --------
+    >>> library_of({"libtype": "cktile"})
+    'aiter_ck'
+    """
+    name = str(words.get("libtype", "")).lower()
+    return f"aiter_{name.removesuffix('tile')}" if name else ""
 
 
 def layout_word(words: Words) -> str:

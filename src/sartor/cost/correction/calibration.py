@@ -65,7 +65,8 @@ class Calibration:
     """By kernel family."""
     kernels: str = ""
     """The framework whose attention and grouped kernels run, or its family of grouped ones: ``vllm``,
-    ``sglang_triton``; ``ANY``; empty for the median of frameworks, as in comparisons of shapes."""
+    ``sglang_triton``; the library whose GEMMs run: ``aiter_asm``; ``ANY``; empty for the median of frameworks and
+    whichever library, as in comparisons of shapes."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
@@ -96,7 +97,8 @@ class Calibration:
         return str(record.get("lender") or stands_in)
 
     def with_kernels(self, family: str = "") -> Calibration:
-        """The same with the kernels of a framework (``vllm``) or of one of its families (``sglang_triton``).
+        """The same with the kernels of a framework (``vllm``), of one of its families (``sglang_triton``) or of a
+        library of GEMMs (``aiter_asm``).
 
         Grouped kernels are the family's, or the framework's if it has one family; else those of the same library
         (``BUILT``); else the median of families. From another die the library's come first, since a framework's

@@ -16,8 +16,8 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
-from sartor.cost.correction.gemm_features import general_features, table_features
-from sartor.cost.correction.network import Mask, Weights, applicable, moved_by
+from sartor.cost.correction.gemm_features import STEPS, general_features, table_features
+from sartor.cost.correction.network import LIBRARY, Mask, Residual, Weights, applicable, moved_by
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.hardware.gpu import Gpu
@@ -68,7 +68,7 @@ def correct(rows: GemmRows) -> GemmRows:
 def _by_network(rows: GemmRows) -> GemmRows:
     """Apply the network fitted on these coefficients; the terms stay the formula's, and ``residual`` is the factor.
     Unlike its tables, the formula's time stays."""
-    residual = applicable(rows.calibration, rows.coefficients)
+    residual, library = _network_of(rows)
     if residual is None:
         return rows
     general = residual.dtype == DType.FP32.value
@@ -76,8 +76,14 @@ def _by_network(rows: GemmRows) -> GemmRows:
     if not where.size:
         return rows
     p = rows.sizes.part(where)
-    columns = {"m": p.m, "n": p.n, "k": p.k}
-    sees: Callable[..., Weights] = partial(table_features, own_lengths=residual.own_lengths, menu=residual.menu)
+    columns = {"m": p.m, "n": p.n, "k": p.k, "library": np.full(where.size, library)}
+    sees: Callable[..., Weights] = partial(
+        table_features,
+        own_lengths=residual.own_lengths,
+        menu=residual.menu,
+        steps=residual.steps or STEPS,
+        libraries=len(residual.libraries),
+    )
     if general:
         columns |= {"batch": p.batch, "across": rows.across[where].astype(np.float64)}
         sees = general_features
@@ -95,6 +101,22 @@ def _by_network(rows: GemmRows) -> GemmRows:
     if len(terms) > 1:
         terms["residual"] = _with(np.ones_like(rows.log_sigma), where, moved.factor)
     return replace(rows, terms=terms, log_sigma=_with(rows.log_sigma, where, moved.log_sigma))
+
+
+def _network_of(rows: GemmRows) -> tuple[Residual | None, float]:
+    """The network for these GEMMs, and the index of their library in it. If the calibration names a library of kernels
+    (``aiter_asm``) that a network knows, that one; else the network for any library."""
+    known = applicable(rows.calibration, rows.coefficients, LIBRARY) if rows.calibration.kernels else None
+    if known and rows.calibration.kernels in known.libraries:
+        return known, float(known.libraries.index(rows.calibration.kernels))
+    return applicable(rows.calibration, rows.coefficients), -1.0
+
+
+def libraries_measured(calibration: Calibration) -> tuple[str, ...]:
+    """Libraries whose GEMMs were told apart on the device, or on one of its die."""
+    fits = (*calibration.gemm.values(), *calibration.tiled.values())
+    known = [applicable(calibration, c, LIBRARY) for c in fits]
+    return tuple(sorted({name for each in known if each for name in each.libraries}))
 
 
 def _as_stream(rows: GemmRows) -> GemmRows:

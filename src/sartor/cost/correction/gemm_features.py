@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (6
          (192, 128), (256, 256))  # fmt: skip
 """Output tiles used for the features, independent of the calibration's menu."""
 
+STEPS = (128, 256, 512)
+"""Lengths of k by which networks over tuning runs see remainders, unless their record says otherwise."""
+
 
 def table_features(
     block: Mapping[str, Array],
@@ -26,13 +29,19 @@ def table_features(
     *,
     own_lengths: bool = False,
     menu: bool = False,
+    steps: Sequence[int] = STEPS,
+    libraries: int = 0,
 ) -> Weights:
     """The input of a network over a table of linear layers. ``own_lengths``: with n and k as they are, not rounded to
-    lengths of tables; ``menu``: with ``menu_features``."""
+    lengths of tables, and the remainders of k by ``steps``; ``menu``: with ``menu_features``; ``libraries``: with one
+    number each, 1 for the one whose index ``library`` is."""
     if not own_lengths:
-        block = {"m": block["m"], "n": table_length(block["n"]), "k": table_length(block["k"])}
-    plain = (tuned_features if own_lengths else gemm_features)(block, machine, c, gpu)
-    return np.concatenate([plain, menu_features(block, machine, c)]) if menu else plain
+        block = {**block, "n": table_length(block["n"]), "k": table_length(block["k"])}
+    parts = [gemm_features(block, machine, c, gpu)]
+    parts += [tuned_features(block, steps)] if own_lengths else []
+    parts += [menu_features(block, machine, c)] if menu else []
+    parts += [(block["library"] == np.arange(libraries)[:, None]).astype(np.float32)] if libraries else []
+    return np.concatenate(parts)
 
 
 def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
@@ -47,12 +56,12 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
 
 
-def tuned_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
-    """The same for tables of tuning runs, which hold the weights of models as they are: n and k with their remainders
-    (a tile's columns, and the steps that k splits into)."""
+def tuned_features(block: Mapping[str, Array], steps: Sequence[int]) -> Weights:
+    """More for tables of tuning runs, which hold the weights of models as they are: the remainders of n and k (a tile's
+    columns, and the steps that k splits into)."""
     n, k = (block[name].astype(np.float32) for name in ("n", "k"))
-    over = [np.ceil(n / q) - n / q for q in _COLUMNS] + [np.ceil(k / q) - k / q for q in _STEPS]
-    return np.concatenate([gemm_features(block, machine, c, gpu), np.stack([*over, np.log(n / k)])])
+    over = [np.ceil(length / q) - length / q for length, by in ((n, _COLUMNS), (k, steps)) for q in map(np.float32, by)]
+    return np.stack([*over, np.log(n / k)])
 
 
 def menu_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients) -> Weights:
@@ -64,8 +73,7 @@ def menu_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     return over_least(p, machine, c).astype(np.float32)
 
 
-_COLUMNS = tuple(np.float32(q) for q in (64, 128, 256, 512))
-_STEPS = tuple(np.float32(q) for q in (128, 256, 512))
+_COLUMNS = (64, 128, 256, 512)
 
 
 GENERAL_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (32, 32))

@@ -44,6 +44,9 @@ Fitted: TypeAlias = GemmCoefficients | GroupedCoefficients | AttentionCoefficien
 BLOCK = 512
 """Most rows evaluated together."""
 
+LIBRARY = "library"
+"""Part of networks for GEMMs whose library is known."""
+
 PANEL = 32
 """Rows of one GEMM: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications). Its threads
 wait for each other by spinning, which on a busy machine made this a hundred times slower."""
@@ -86,6 +89,10 @@ class Residual:
     """GEMMs: the network sees n and k as they are (``tuned_features``), not rounded to lengths of tables."""
     menu: bool = False
     """GEMMs: it also sees how near every tile and split of the formula comes to the best (``menu_features``)."""
+    steps: tuple[int, ...] = ()
+    """GEMMs with own lengths: the lengths of k by which it sees remainders; empty: ``STEPS``."""
+    libraries: tuple[str, ...] = ()
+    """GEMMs: libraries that its inputs name, for kernels whose library is known; empty: it is for any."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
@@ -183,7 +190,7 @@ def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None
     """The residual fitted on exactly these coefficients, whichever device borrows them; None if there is none.
 
     ``part`` is the kernel if coefficients serve several: ``context``, ``generation``, ``encoder``, followed by a dot
-    and the framework if the network is for that framework's kernels only.
+    and the framework if the network is for that framework's kernels only; ``LIBRARY`` for GEMMs of a known library.
     """
     key = _keys().get((fingerprint(coefficients), part))
     return _load(key) if key else None
@@ -246,6 +253,8 @@ def _load(key: str) -> Residual:
         kin_log_sigma_small=_times(record) * record["kin_log_sigma_small"],
         own_lengths=record.get("own_lengths", False),
         menu=record.get("menu", False),
+        steps=tuple(record.get("steps", ())),
+        libraries=tuple(record.get("libraries", ())),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),
@@ -255,7 +264,7 @@ def _load(key: str) -> Residual:
 def _times(record: JsonMap) -> float:
     """Factor on a borrower's interval so that it covers 80% on held-out devices (``lent.toml``)."""
     judged = (table_of("lent.toml") or {}).get("die", {})
-    key = f"residual.{record.get('part', '').partition('.')[0] or record.get('dtype')}"
+    key = f"residual.{record.get('dtype') or record.get('part', '').partition('.')[0]}"
     return float(judged.get(key, {}).get("times", 1.0))
 
 
