@@ -146,3 +146,33 @@ def test_the_command_says_how_many_times_are_copied(
     found = left_out(seconds)[COPIED]
     assert run(["calibrate", str(tmp_path / "records.csv"), "--gpu", "h200_sxm"]) == 0
     assert f"left out {found} rows: {COPIED}" in capsys.readouterr().out
+
+
+def test_rows_of_another_device_at_shapes_that_the_file_has_too_are_told_before_their_medians(tmp_path: Path) -> None:
+    each, lines = products("h200_sxm"), ["gpu,dtype,m,n,k,latency_us"]
+    for seconds, some in ((times("h200_sxm"), slice(None)), (times("a100_sxm"), slice(0, ODD))):
+        sizes = zip(each.m[some], each.n[some], each.k[some], seconds[some], strict=True)
+        lines += [f"h200_sxm,bf16,{m},{n},{k},{1e6 * s:.5f}" for m, n, k, s in sizes]
+    (tmp_path / "twice.csv").write_text("\n".join(lines))
+    found = read_records(tmp_path / "twice.csv")
+    assert found.left_out == {"a time that looks measured on another device (a100_sxm)": ODD}
+    assert (found.rows, len(found.products)) == (ROWS, ROWS)
+
+
+def test_the_same_row_twice_is_no_copy_and_hides_none(tmp_path: Path) -> None:
+    each, seconds = products("h200_sxm"), times("h200_sxm")
+    seconds[:ODD] = seconds[ODD : 2 * ODD]
+    sizes = zip(each.m, each.n, each.k, seconds, strict=True)
+    lines = [f"h200_sxm,bf16,{m},{n},{k},{1e6 * s:.5f}" for m, n, k, s in sizes]
+    (tmp_path / "double.csv").write_text("\n".join(["gpu,dtype,m,n,k,latency_us", *lines, *lines]))
+    found = read_records(tmp_path / "double.csv")
+    assert 0.7 * 2 * ODD < found.left_out[COPIED] <= 2 * ODD
+
+
+def test_calibrate_names_the_shapes_it_leaves_out(left_out: LeftOut, tmp_path: Path) -> None:
+    seconds = times("h200_sxm")
+    seconds[0] *= 1000
+    left_out(seconds)
+    each = products("h200_sxm")
+    (remark,) = read_records(tmp_path / "records.csv").remarks
+    assert remark.startswith(f"latency_us of {each.m[0]} x {each.n[0]} x {each.k[0]}: a time about 1,000 times off")

@@ -35,8 +35,8 @@ from sartor.operators import DType, Layout
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed, dtype_of, layout_word
 from sartor.records.strangers import LEAST_OF_DEVICE, Timed, strangers
-from sartor.records.tables import Table, read_table
-from sartor.records.targets import targets_of
+from sartor.records.tables import Coded, Table, read_table
+from sartor.records.targets import Targets, combine, targets_of
 from sartor.units import FloatArray
 
 LEAST_ROWS = 10
@@ -65,6 +65,8 @@ class Records:
     """Number of unused rows by reason."""
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Driver and library versions given in the file (`SOFTWARE`), several values joined."""
+    remarks: tuple[str, ...] = ()
+    """Which shapes were left out as no measurements of what they say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,11 @@ def _fitted(
         catalogue=catalogue,
         before=errors(seconds(products)(begun), measured_s),
         coverage_80=float((np.abs(np.log(measured_s / predicted)) <= Z80 * width).mean()),
-        remarks=(*_remarks(date or records.date, held_out["mape"], catalogue["mape"]), *_unchecked(len(products))),
+        remarks=(
+            *records.remarks,
+            *_remarks(date or records.date, held_out["mape"], catalogue["mape"]),
+            *_unchecked(len(products)),
+        ),
         made_with=records.made_with,
         over="package" if best.freedom is None else "fit",
         own_rows=own,
@@ -240,18 +246,17 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     dtypes and none is chosen.
     """
     table = _table(Path(path))
-    shapes = {name: column for name, column in table.coded.items() if name not in BESIDE}
-    targets = targets_of([replace(table, coded=shapes)])
+    targets = _each_row(table)
     left_out = dict(table.left_out)
-    words = [targets.words(i) for i in range(len(targets))]
-    device, of_gpu = _device([str(w["gpu"]) for w in words], gpu, targets.rows, Path(path))
-    kind, of_dtype = _dtype([str(w["dtype"]) for w in words], of_gpu, dtype, Path(path).name, left_out, targets.rows)
-    layouts = np.asarray([_layout(w) for w in words])
-    numbers = targets.numbers
+    labels = {name: [str(each) for each in targets.coded[name].plain()] for name in ("gpu", "dtype")}
+    device, of_gpu = _device(labels["gpu"], gpu, targets.rows, Path(path))
+    kind, of_dtype = _dtype(labels["dtype"], of_gpu, dtype, Path(path).name, left_out, targets.rows)
+    layouts = _layouts(targets)
+    numbers, every = targets.numbers, _products(targets, device, kind, layouts)
     rate = 2.0 * numbers["batch"] * numbers["m"] * numbers["n"] * numbers["k"] / targets.measured_s
     usable = of_gpu & of_dtype
     possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
-    if lost := int(targets.rows[usable & (layouts == "")].sum()):
+    if lost := int((usable & (layouts == "")).sum()):
         left_out["layout is not TN, NN, NT or TILED"] = lost
     if (usable & ~possible).sum() > 0.5 * usable.sum():
         share = (usable & ~possible).sum() / usable.sum()
@@ -259,9 +264,7 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         raise InputError("latency_us", Path(path).name, must)
     usable &= layouts != ""
     read = np.flatnonzero(usable)
-    whole = {name: numbers[name].astype(np.int64) for name in ("batch", "m", "n", "k")}
-    products = Products(gpu=device, dtype=kind, layouts=layouts, **whole)
-    given = products.part(read)
+    given = every.part(read)
     timed = Timed(
         gpu=device,
         dtype=kind,
@@ -275,26 +278,73 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         given.batch * (given.m + given.n) * given.k * kind.bytes - device.l2_bytes - device.memory_side_cache_bytes
     )
     read_fast = timed.measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
+    remarks = []
     for reason, found in (*strangers(timed), (TOO_FAST, ~possible[read]), (READ_FAST, read_fast)):
         where = read[found & usable[read]]
-        if lost := int(targets.rows[where].sum()):
-            left_out[reason] = lost
+        if where.size:
+            left_out[reason] = left_out.get(reason, 0) + where.size
+            remarks.append(f"latency_us of {_shapes(every.part(where))}: {reason}")
         usable[where] = False
-    others = int(targets.rows[~of_gpu].sum())
-    left_out |= {f"gpu is not {device.name}": others} if others else {}
-    if usable.sum() < LEAST_ROWS:
+    left_out |= {f"gpu is not {device.name}": int((~of_gpu).sum())} if not of_gpu.all() else {}
+    merged = _merged(table, np.asarray(targets.coded[ROW].plain())[usable])
+    if len(merged) < LEAST_ROWS:
         why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
-        must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {usable.sum()}"
+        must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {len(merged)}"
         raise InputError("records", Path(path).name, must + (f" ({why})" if why else ""))
     return Records(
         source=Path(path).name,
-        products=products.part(usable),
-        measured_s=targets.measured_s[usable],
-        rows=int(targets.rows[usable].sum()),
+        products=_products(merged, device, kind, _layouts(merged)),
+        measured_s=merged.measured_s,
+        rows=int(usable.sum()),
         date=_newest(table),
         left_out=left_out,
         made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
+        remarks=tuple(remarks),
     )
+
+
+ROW = "row"
+"""The column that keeps every row of a table apart."""
+
+
+def _each_row(table: Table) -> Targets:
+    """Every row by itself, so that a row is judged before it goes into a median with others of its shape."""
+    rows = np.arange(table.measured.size, dtype=np.int64)
+    return targets_of(
+        [replace(table, coded={**_shape_words(table), ROW: Coded(codes=rows, values=tuple(rows.tolist()))})]
+    )
+
+
+def _merged(table: Table, rows: Index) -> Targets:
+    """One target per shape, the median of those of ``rows`` that have it."""
+    coded = {name: column.take(rows) for name, column in _shape_words(table).items()}
+    numbers = {name: values[rows] for name, values in table.numbers.items()}
+    return targets_of([replace(table, coded=coded, numbers=numbers, measured=table.measured[rows])])
+
+
+def _shape_words(table: Table) -> dict[str, Coded]:
+    return {name: column for name, column in table.coded.items() if name not in BESIDE}
+
+
+def _products(targets: Targets, device: Gpu, kind: DType, layouts: Any) -> Products:
+    whole = {name: targets.numbers[name].astype(np.int64) for name in ("batch", "m", "n", "k")}
+    return Products(gpu=device, dtype=kind, layouts=layouts, **whole)
+
+
+def _layouts(targets: Targets) -> Any:
+    alike = combine([column.codes for name, column in targets.coded.items() if name != ROW])
+    _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+    return np.asarray([_layout(targets.words(int(i))) for i in first])[which]
+
+
+FEW = 3
+
+
+def _shapes(products: Products) -> str:
+    """The first shapes, m x n x k, and how many more there are."""
+    sizes = zip(products.m[:FEW], products.n[:FEW], products.k[:FEW], strict=True)
+    more = f" and {len(products) - FEW:,} more" if len(products) > FEW else ""
+    return ", ".join(f"{m} x {n} x {k}" for m, n, k in sizes) + more
 
 
 SOFTWARE = ("driver", "framework", "framework_version", "library_version")
@@ -331,7 +381,7 @@ def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -
             raise InputError("gpu", file, must, ", ".join(names[:8]))
         return _of_name(names[0], path), np.ones(len(labels), dtype=bool)
     device = load_gpu(asked)
-    mine = {label for label in labels if named[label] == device.name or canonical(label) == canonical(device.name)}
+    mine = {label for label in named if named[label] == device.name or canonical(label) == canonical(device.name)}
     where = np.asarray([label in mine for label in labels])
     if not where.any():
         raise InputError("gpu", asked, f"has no row in {file}", ", ".join(names[:8]))

@@ -49,8 +49,8 @@ UNLIKE, TOGETHER = 0.5, 0.3
 """Rows with exchanged times: their correlation with the prediction is below the first, and the mean distance of their
 sorted times from the sorted predictions is below this share of their mean error."""
 
-NEAR = float(np.log(1.2))
-"""How close a time must be to the one that another shape should have."""
+NEAR, MOST_EXCHANGED = float(np.log(1.2)), 200
+"""How close a time must be to the one that another shape should have; among more rows, chance has one for each."""
 
 
 def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
@@ -65,9 +65,9 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     scatter = max(float(np.median(np.abs(off[alone]))) / 0.6745, 0.01)
     far = max(FAR * scatter, FAR_COPY)
     few = _few_exchanged(off, size, far)
-    unit = (np.abs(np.abs(off) - UNIT) < NEAR_UNIT) & ~few
+    copied = few | _copied(measured_s, off, max(FAR * scatter, FAR_TWIN))
+    unit = (np.abs(np.abs(off) - UNIT) < NEAR_UNIT) & ~copied
     yield "a time about 1,000 times off the other rows (another unit?)", unit
-    copied = few | (_copied(measured_s, off, max(FAR * scatter, FAR_TWIN)) & ~unit)
     yield COPIED, copied
     rest = ~unit & ~copied
     for reason, found in _of_another_device(timed, ratio, at, np.flatnonzero(rest)):
@@ -93,7 +93,7 @@ def _copied(measured_s: FloatArray, off: FloatArray, far: float) -> Mask:
     order = np.lexsort((np.abs(off), which))
     best = order[np.concatenate([[True], np.diff(which[order]) > 0])][which]
     copied: Mask = (np.abs(off) > far) & (np.abs(off - off[best]) > far)
-    by_chance = (best != np.arange(off.size)) & ~copied
+    by_chance = (np.abs(off - off[best]) > 1e-9) & ~copied  # the same row twice is no chance
     return copied if copied.sum() >= max(2, by_chance.sum()) else np.zeros_like(copied)
 
 
@@ -112,7 +112,7 @@ def _few_exchanged(off: FloatArray, size: FloatArray, far: float) -> Mask:
     which honest outliers, slow ones, are not. Of many rows chance would do it (``_exchanged``)."""
     left = np.flatnonzero(np.abs(off) > far / 2)
     found = np.zeros(off.size, dtype=bool)
-    if left.size >= 2 * _several(found):
+    if left.size >= min(2 * _several(found), MOST_EXCHANGED):
         return found
     while left.size > 1:
         alike = np.abs((size + off)[left][:, None] - size[left]) < NEAR
@@ -136,7 +136,8 @@ MOST, TRIED = 1000, 3
 
 EVIDENCE, EVIDENCE_PER_ROW, OVER_CHANCE = 8.0, 0.01, 2.0
 """A device must raise the log-likelihood by so much, by so much more a row (no prediction is exact), and by so many
-times what it would with its predictions dealt to other rows. Chosen on 97 tables (lab/notebook/validation.md)."""
+times what it would with its predictions dealt to other rows or, of a device far off, moved. Chosen on 97 tables
+(lab/notebook/validation.md)."""
 
 LEAST_SHARE, MOST_SHARE, LEAST_TOLD = 0.03, 0.5, 3
 """Share of rows that must be the device's among those where it can be told; at most: rows mixed in are the fewer."""
@@ -180,8 +181,11 @@ def _likeliest(timed: Timed, ratio: FloatArray, at: FloatArray, rows: Index) -> 
     if gain < least or (other > SURE).sum() < LEAST_TOLD or not LEAST_SHARE < other.mean() < MOST_SHARE:
         return None
     draw = np.random.default_rng(0)
-    dealt = [with_other(ratio, at, draw.permutation(apart)).likely - alone for _ in range(2)]
-    return best if gain >= least + OVER_CHANCE * max(0.0, float(np.mean(dealt))) else None
+    wrong = [[draw.permutation(apart) for _ in range(2)]]
+    if np.median(np.abs(apart)) > FAR_COPY:  # all rows as far apart: dealt out they are the same
+        wrong.append([0.7 * apart, 1.4 * apart])
+    chance = min(float(np.mean([with_other(ratio, at, each).likely - alone for each in some])) for some in wrong)
+    return best if gain >= least + OVER_CHANCE * max(0.0, chance) else None
 
 
 def _clear(apart: FloatArray, mixture: Mixture) -> Mask:
