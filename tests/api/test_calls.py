@@ -50,6 +50,15 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: api.gemm(64, 64, 64, clock="max"),
         "clock=max: must be one of boost, sustained",
     ),
+    "a library that has no GEMMs there": (
+        lambda: api.gemm(64, 64, 64, "mi355x", kernels="aiter_csk"),
+        "kernels=aiter_csk: must be a framework or library whose kernels were measured on mi355x: aiter_asm, aiter_ck, "
+        "aiter_flydsl, aiter_opus, aiter_torch, aiter_triton; nearest: aiter_ck",
+    ),
+    "a framework for a product alone": (
+        lambda: api.gemm(64, 64, 64, kernels="vllm"),
+        "kernels=vllm: must be a framework or library whose kernels were measured on h100_sxm: there is none",
+    ),
     "a message of no bytes": (
         lambda: api.collective("all_reduce", 0, 8),
         "message_bytes=0: must be a number of bytes above 0 and at most 2^50",

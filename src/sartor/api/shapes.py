@@ -17,6 +17,7 @@ from sartor.api.words import (
     precision_of,
     refuse_on_a_chip,
     size_of,
+    with_library_of,
     word_of,
 )
 from sartor.cost.correction.attention import kernels_measured
@@ -129,13 +130,15 @@ def gemm(
     batch: int = 1,
     dtype: str | None = None,
     layout: str = "TN",
+    kernels: str | None = None,
     clock: str = "boost",
     calibration: str | Path | None = None,
 ) -> GemmAnswer:
     """One GEMM C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
 
-    ``clock`` is ``boost`` (a short run, as benchmark tables time it) or ``sustained``; ``calibration`` is a file
-    of ``sartor calibrate``. Raises ``InputError``.
+    ``kernels`` is the library that runs it, where several were measured (AMD: ``aiter_asm``); ``clock`` is ``boost``
+    (a short run, as benchmark tables time it) or ``sustained``; ``calibration`` is a file of ``sartor calibrate``.
+    Raises ``InputError``.
     """
     device = device_of(gpu)
     dtype_, _ = precision_of(dtype, device)
@@ -149,6 +152,7 @@ def gemm(
         layout=word_of(Layout, "layout", layout),
     )
     known = own_calibration(calibration, device) or load_calibration(device, dtype_)
+    known = with_library_of(kernels, device, known)
     clock_ = word_of(Clock, "clock", clock)
     return GemmAnswer(
         gemm=product,

@@ -54,7 +54,19 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
     known = own or load_calibration(gpu)
-    names = (*kernels_measured(known), *libraries_measured(known))
+    return _known_kernels(kernels, gpu, known, (*kernels_measured(known), *libraries_measured(known)))
+
+
+def with_library_of(kernels: str | None, gpu: Gpu, known: Calibration) -> Calibration:
+    """The calibration of a device with the GEMMs of a library. Raises ``InputError``."""
+    if kernels is None:
+        return known
+    refuse_on_a_chip(gpu, "kernels", kernels, "libraries ship kernels for GPUs")
+    return _known_kernels(kernels, gpu, known, libraries_measured(known))
+
+
+def _known_kernels(kernels: str, gpu: Gpu, known: Calibration, names: Sequence[str]) -> Calibration:
+    """The calibration with these kernels if they are among ``names``. Raises ``InputError``."""
     if kernels not in names:
         nearest = difflib.get_close_matches(kernels.lower(), names, n=1, cutoff=0.4)
         listed = ", ".join(names) or "there is none"

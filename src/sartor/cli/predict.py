@@ -104,6 +104,7 @@ def gemm(
             help="TN: forward (weight stored n x k); NN: dgrad; NT: wgrad; TILED: forward, weights pre-shuffled (AMD).",
         ),
     ] = "TN",
+    kernels: o.Kernels = None,
     clock: o.Clock = "boost",
     calibration: o.Calibration = None,
     json: o.AsJson = False,
@@ -116,7 +117,9 @@ def gemm(
     from sartor import api
     from sartor.report import contract
 
-    found = api.gemm(m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, clock=clock, calibration=calibration)
+    found = api.gemm(
+        m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, kernels=kernels, clock=clock, calibration=calibration
+    )
     c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import gemm_view
