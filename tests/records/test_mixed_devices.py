@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from sartor.calibrate.fit import Index, Products, packaged_seconds
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.gpu.attention import attention_cost
 from sartor.hardware.catalog import load_gpu
-from sartor.operators import DType
+from sartor.operators import Attention, DType
 from sartor.records.strangers import COPIED, Timed, strangers
 from sartor.records.tables import read_tables
 from sartor.records.targets import targets_of
 from sartor.units import FloatArray
+from sartor.validate.predictions import predict
 
 ROWS = 400
 
@@ -116,6 +119,27 @@ def test_of_copied_times_nearly_all_that_differ_from_their_own_are_found(rows: i
     assert found.reasons == [COPIED]
     assert found.left_out[:count][wrong].mean() > 0.9
     assert found.left_out[count:].mean() < 0.03
+
+
+def test_attention_rows_of_another_device_are_told_by_validate(tmp_path: Path) -> None:
+    axes = np.meshgrid([1, 2, 4, 8, 16], [8, 16, 32, 64], 2 ** np.arange(9, 15), [64, 128], indexing="ij")
+    batch, heads, seq, width = (axis.ravel() for axis in axes)
+    sizes = {"batch": batch, "num_heads": heads, "num_kv_heads": heads, "seq_q": seq, "seq_kv": seq}
+    product = Attention(name="attention", head_dim=width, v_head_dim=width, causal=True, dtype=DType.BF16, **sizes)
+    own, other = (
+        attention_cost(product, gpu, load_calibration(gpu)).time_s for gpu in map(load_gpu, ("h100_sxm", "a100_sxm"))
+    )
+    draw = np.random.default_rng(16)
+    mixed = draw.random(batch.size) < 0.25
+    seconds = np.where(mixed, other, own) * np.exp(0.03 * draw.standard_normal(batch.size))
+    rows = zip(batch, heads, width, seq, seconds, strict=True)
+    lines = [f"h100_sxm,bf16,context,{b},{h},{h},{d},{q},{q},{1e6 * s:.5g}" for b, h, d, q, s in rows]
+    header = "gpu,dtype,phase,batch,heads,kv_heads,head_dim,seq_q,seq_kv,latency_us"
+    (tmp_path / "attention.csv").write_text("\n".join([header, *lines]))
+    found = predict(targets_of(read_tables(tmp_path / "attention.csv").tables))
+    (reason,) = {found.reasons[i] for i in found.reason[~found.expressed]}
+    assert "another device (a100_sxm" in reason
+    assert 0.8 * mixed.sum() < (~found.expressed).sum() <= mixed.sum() + 2
 
 
 # ------------------------------------------------------------------------------------------- real tables

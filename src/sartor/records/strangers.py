@@ -134,13 +134,14 @@ def _several(rows: Mask) -> float:
 MOST, TRIED = 1000, 3
 """Rows that choose the device, and devices that are tried in earnest."""
 
-EVIDENCE, EVIDENCE_PER_ROW, OVER_CHANCE = 8.0, 0.01, 2.0
-"""A device must raise the log-likelihood by so much, by so much more a row (no prediction is exact), and by so many
-times what it would with its predictions dealt to other rows or, of a device far off, moved. Chosen on 97 tables
-(lab/notebook/validation.md)."""
+EVIDENCE, EVIDENCE_PER_GEMM, EVIDENCE_PER_ROW, OVER_CHANCE = 8.0, 0.03, 0.06, 2.0
+"""A device must raise the log-likelihood by so much, by so much more a row (no prediction is exact, and those of other
+kernels than GEMMs lack steps that tables have), and by so many times what it would with its predictions dealt to other
+rows or, of a device far off, moved. Chosen on 97 tables of GEMMs and 63 others (lab/notebook/validation.md)."""
 
-LEAST_SHARE, MOST_SHARE, LEAST_TOLD = 0.03, 0.5, 3
-"""Share of rows that must be the device's among those where it can be told; at most: rows mixed in are the fewer."""
+LEAST_CLEAR, LEAST_SHARE, MOST_SHARE, LEAST_TOLD = 0.1, 0.03, 0.5, 3
+"""Least share of rows where the device can be told (fewer are one corner, whose kernel may be odd); share of these that
+must be the device's, and may be (rows mixed in are the fewer), and their least number."""
 
 APART, LEAST_APART, SURE, NEARER = 3.5, 0.13, 0.8, 0.3
 """A row can be told where predictions for the two devices are so many scatters, and so much (ln), apart, and is if its
@@ -176,9 +177,13 @@ def _likeliest(timed: Timed, ratio: FloatArray, at: FloatArray, rows: Index) -> 
         return None
     found, apart, best = max(tried, key=lambda each: each[0].likely)
     alone = own_alone(ratio, at).likely
-    gain, least = found.likely - alone, EVIDENCE + EVIDENCE_PER_ROW * ratio.size
-    other = found.other[_clear(apart, found)]
-    if gain < least or (other > SURE).sum() < LEAST_TOLD or not LEAST_SHARE < other.mean() < MOST_SHARE:
+    each = EVIDENCE_PER_GEMM if timed.section.startswith("gemm") else EVIDENCE_PER_ROW
+    gain, least = found.likely - alone, EVIDENCE + each * ratio.size
+    clear = _clear(apart, found)
+    other = found.other[clear]
+    if gain < least or clear.mean() < LEAST_CLEAR or (other > SURE).sum() < LEAST_TOLD:
+        return None
+    if not LEAST_SHARE < other.mean() < MOST_SHARE:
         return None
     draw = np.random.default_rng(0)
     wrong = [[draw.permutation(apart) for _ in range(2)]]

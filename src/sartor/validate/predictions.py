@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -219,40 +219,52 @@ def _fill(
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
         out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], TOO_FAST)
         if np.median(sigma) < SHARP:
-            for reason, where in _strange(work, device, calibration, clock, targets.measured_s[part], time_s):
-                out.refuse(part[where], reason)
+            for reason, where in _strange(targets, part, words, device, calibration, clock, time_s):
+                out.refuse(where, reason)
         owner = _owner(targets.kind.name, work, calibration)
         out.owner[part] = out.owners.setdefault(owner, len(out.owners))
 
 
 def _strange(
-    work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, measured_s: Floats64, time_s: Floats
-) -> Iterator[tuple[str, Any]]:
-    """GEMM rows that do not measure what they claim. Checked only if the device itself was measured, and only for
-    single GEMMs, so that errors of a borrowed calibration or of batches are not taken for defects of the table."""
-    op = work.operators[0]
-    if not isinstance(op, Gemm) or f"gemm.{op.dtype.value}" not in calibration.calibrated or len(work.operators) > 1:
+    targets: Targets, part: Index, words: JsonMap, gpu: Gpu, calibration: Calibration, clock: Clock, time_s: Floats
+) -> Iterator[tuple[str, Index]]:
+    """Rows that do not measure what they claim. Checked only if the device itself was measured, and of GEMMs only
+    single ones, so that errors of a borrowed calibration or of batches are not taken for defects of the table."""
+    kind, numbers = targets.kind.name, targets.numbers
+    judged = np.flatnonzero(numbers["batch"][part] == 1) if kind == "gemm" else np.arange(part.size)
+    if kind not in JUDGED or judged.size == 0:
         return
-    shape = measured_s.shape
-    single = np.flatnonzero(np.broadcast_to(np.asarray(op.batch) == 1, shape))
-    m, n, k = (np.broadcast_to(each, shape)[single] for each in (op.m, op.n, op.k))
+    rows = part[judged]
+
+    def work_on(other: Gpu, some: Index) -> RowWork:
+        return _work(kind, words, {name: values[rows[some]] for name, values in numbers.items()}, other)
 
     def on(other: Gpu, some: Index) -> Any:
-        same = replace(op, batch=1, m=m[some], n=n[some], k=k[some])
-        return gemm_costs([same], other, load_calibration(other, op.dtype), clock=clock, details=False)[0].time_s
+        work = work_on(other, some)
+        time_s, _ = _seconds(work, other, calibration_of(other, _main(work)), clock)
+        return np.broadcast_to(time_s, some.shape)
 
-    predicted_s = np.broadcast_to(time_s, shape)[single]
+    main = _main(work_on(gpu, np.arange(1)))
+    dtype = getattr(main, "dtype", None) or DType.BF16
+    section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
+    if section not in calibration.calibrated:
+        return
+    sizes = [np.log(np.maximum(values[rows], 1).astype(np.float64)) for values in numbers.values()]
     timed = Timed(
         gpu=gpu,
-        dtype=op.dtype,
-        section=f"gemm.{op.dtype.value}",
-        sizes=np.log(np.stack([m, n, k]).astype(np.float64)),
-        measured_s=measured_s[single],
-        predicted_s=predicted_s,
+        dtype=dtype,
+        section=section,
+        sizes=np.stack([each for each in sizes if np.ptp(each) > 0] or sizes[:1]),
+        measured_s=targets.measured_s[rows],
+        predicted_s=np.broadcast_to(time_s, part.shape)[judged],
         predict=on,
     )
     for reason, where in strangers(timed):
-        yield reason, single[where]
+        yield reason, rows[where]
+
+
+JUDGED = ("gemm", "max_matmul", "attention", "memory_bound", "moe")
+"""Tables whose rows are compared with the rest of their table."""
 
 
 def _parts(kind: str, rows: Index) -> list[Index]:
