@@ -151,8 +151,9 @@ def section_of(family: str, word: str, near: str) -> str:
 
 @cache
 def joint_dtypes() -> frozenset[str]:
-    """Types that the joint fit was made for; other types that use it count as borrowed from another generation."""
-    return frozenset(table_of("joint.toml") or ())
+    """Types that the joint fit was made for (int8 with fp8, which prices it); others that use it count as borrowed from
+    another generation."""
+    return frozenset(table_of("joint.toml") or ()) | {"int8"}
 
 
 def _networks(family: str) -> bool:

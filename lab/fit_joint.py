@@ -58,11 +58,17 @@ class Fit:
     """Rows per generation."""
     evaluations: int = 11
     """Steps of the fit."""
+    bare: tuple[str, ...] = ()
+    """Devices whose int8 stands in for an fp8 they lack: the same rate, and rows that time no kernel that narrows."""
+
+    def dtype_on(self, gpu: str) -> DType:
+        return DType.INT8 if gpu in self.bare else self.dtype
 
 
 NARROWING = {"quantize_more_s": (8e-6, 1e-8, 4e-5), "quantize_half": (3e5, 1e4, 3e7)}
 """What narrowing many elements takes more: with it fp8 of a generation left out is 12.6% off on Hopper (15.3% without,
 same rows) and 12.5% on Blackwell (12.7%); nvfp4 21.0 for 20.8% (2026-11-26)."""
+OF_NARROWING = ("quantize_s", "quantize_bytes", "quantize_more_s", "quantize_half")
 HOPPER = ("h100_sxm", "h200_sxm")
 
 
@@ -78,10 +84,14 @@ FITS = {
     ),
     "nvfp4": Fit(dtype=DType.NVFP4, fitted=DEVICES[2:], judged=DEVICES[2:]),
     "bf16_warp": Fit(dtype=DType.BF16, fitted=WARP[1:], judged=WARP, between="bf16", out_part=0.5),
-    "fp8_warp": Fit(dtype=DType.FP8, fitted=WARP[1:], judged=(), more=NARROWING, rows=5000, evaluations=30),
+    "fp8_warp": Fit(
+        dtype=DType.FP8, fitted=WARP, judged=WARP, more=NARROWING, rows=5000, evaluations=30, bare=WARP[:1]
+    ),
 }
 """``_warp`` entries are for devices like those in ``WARP``. Narrow GEMMs of the two kinds of devices differ by more
-than their rates: fitted together, both get worse (docs/concepts/gemm.md)."""
+than their rates: fitted together, both get worse (docs/concepts/gemm.md). Eight bits of the kind carry: A100's int8
+prices fp8 of RTX PRO 6000 16% off where Hopper and Blackwell have 20%, and back 20% where they have 24%
+(2026-11-26)."""
 JUDGED = 6000
 """Rows per device for the errors of a fit."""
 COPIES = 5.0
@@ -103,13 +113,17 @@ def main(shared: Path, wanted: list[str]) -> None:
             path, key = (HELD_OUT, f"{left_out}.{word}") if left_out else (JOINT, word)
             table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
             pool = each.judged if each.between and left_out else each.fitted
-            c = fit(shared, [name for name in pool if load_gpu(name).generation != left_out], each)
+            devices = [name for name in pool if load_gpu(name).generation != left_out]
+            c = fit(shared, devices, each)
+            other = (table[left_out] if left_out else table).get(each.between or each.dtype.value)
             if each.between:
-                c = half_way(c, (table[left_out] if left_out else table)[each.between]["gemm"])
+                c = half_way(c, other["gemm"])
+            elif not set(devices) - set(each.bare):
+                c = replace(c, **{name: other["gemm"][name] for name in OF_NARROWING})
             _put(table, key, {"gemm": _as_dict(c)})
             if left_out:
                 judged = [name for name in each.judged if load_gpu(name).generation == left_out]
-                _put(table, key, {"errors": {name: errors(shared, name, each.dtype, c) for name in judged}})
+                _put(table, key, {"errors": {name: errors(shared, name, each, c) for name in judged}})
                 print(key, {n: e["mape"] for n, e in table[left_out][word]["errors"].items()}, flush=True)
             path.write_text(_toml(table), encoding="utf-8")
     finish(shared)
@@ -133,7 +147,7 @@ def finish(shared: Path) -> None:
             + ", ".join(fitted),
             "date": datetime.date.today().isoformat(),
             "lender": "joint",
-            "rows": int(sum(len(rows_of(shared, name, dtype)) for name in fitted)),
+            "rows": int(sum(len(rows_of(shared, name, FITS[word].dtype_on(name))) for name in fitted)),
             "held_out": {key: round(means[key], 4) for key in ("mape", "median")},
             "held_out_devices": {name: error["mape"] for name, error in devices.items()},
         }
@@ -151,7 +165,7 @@ def rows_of(shared: Path, gpu: str, dtype: DType) -> pd.DataFrame:
 
 @cache
 def _table(shared: Path, name: str, gpu: str, dtype: DType) -> pd.DataFrame:
-    label = "bfloat16" if dtype is DType.BF16 else dtype.value
+    label = {DType.BF16: "bfloat16", DType.INT8: "sq"}.get(dtype, dtype.value)
     filters = [("gpu", "==", gpu), ("dtype", "==", label)]
     return pd.read_parquet(shared / "data" / "measured" / name, columns=["m"], filters=filters)
 
@@ -166,12 +180,13 @@ def half_way(c: GemmCoefficients, other: dict[str, Any]) -> GemmCoefficients:
 
 def fit(shared: Path, devices: list[str], wanted: Fit) -> GemmCoefficients:
     """Least squares of ln(predicted / measured) with a robust loss and equally many rows per generation."""
-    dtype, parts = wanted.dtype, []
+    parts = []
     for name in devices:
         peers = sum(load_gpu(each).generation == load_gpu(name).generation for each in devices)
-        rows = rows_of(shared, name, dtype)
-        parts.append(_judge(name, dtype, rows.sample(min(len(rows), wanted.rows // peers), random_state=0)))
-    names, throttle = _names(wanted), _throttle(devices, dtype)
+        rows = rows_of(shared, name, wanted.dtype_on(name))
+        parts.append(_judge(name, wanted, rows.sample(min(len(rows), wanted.rows // peers), random_state=0)))
+    names = _names(wanted)
+    throttle = _throttle([name for name in devices if name not in wanted.bare] or list(HOPPER), wanted.dtype)
     spans = [*names.values(), *fit_gemm.EFFICIENCY, *[(0.97, 0.4, 1.0)] * len(TILES)]
     first, low, high = (np.log([span[i] for span in spans]) for i in range(3))
     head = len(names) + 3
@@ -206,10 +221,10 @@ def _throttle(devices: list[str], dtype: DType) -> float:
     return float(np.median(per_joule))
 
 
-def errors(shared: Path, gpu: str, dtype: DType, c: GemmCoefficients) -> dict[str, float]:
-    rows = rows_of(shared, gpu, dtype)
+def errors(shared: Path, gpu: str, wanted: Fit, c: GemmCoefficients) -> dict[str, float]:
+    rows = rows_of(shared, gpu, wanted.dtype_on(gpu))
     rows = rows.sample(min(len(rows), JUDGED), random_state=1)
-    error = _judge(gpu, dtype, rows)(c)
+    error = _judge(gpu, wanted, rows)(c)
     short = rows.us.to_numpy() * 1e-6 * np.exp(error) < 8 * _on(gpu, c).launch_s
     long, small = (float(np.quantile(np.abs(error[part]), 0.8) / 1.2816) for part in (~short, short))
     relative = np.abs(np.exp(error) - 1)
@@ -218,11 +233,12 @@ def errors(shared: Path, gpu: str, dtype: DType, c: GemmCoefficients) -> dict[st
     return {key: round(float(value), 4) for key, value in found.items()}
 
 
-def _judge(gpu: str, dtype: DType, rows: pd.DataFrame) -> Any:
+def _judge(gpu: str, wanted: Fit, rows: pd.DataFrame) -> Any:
     """A function from the joint coefficients to ln(predicted / measured) of one device's rows."""
-    job = fit_gemm.Job(gpu=load_gpu(gpu), dtype=dtype, rows=rows, tiles=TILES)
+    job = fit_gemm.Job(gpu=load_gpu(gpu), dtype=wanted.dtype_on(gpu), rows=rows, tiles=TILES)
     predict, measured = fit_gemm.predictor(job, rows), rows.us.to_numpy() * 1e-6
-    return lambda c: np.log(predict(_on(gpu, c)) / measured)
+    none = dict.fromkeys(OF_NARROWING[:3], 0.0) if gpu in wanted.bare else {}
+    return lambda c: np.log(predict(_on(gpu, replace(c, **none))) / measured)
 
 
 def _on(gpu: str, c: GemmCoefficients) -> GemmCoefficients:

@@ -107,8 +107,8 @@ width came from the other GPUs alone.
 LIMITS = """## Limits
 
 - Means hide outliers: B200's attention prefill borrowed from GB200 is 25% off, A40's collectives borrowed from A100
-  52% (its links are bridges between pairs), fp8 and nvfp4 GEMMs of RTX PRO 6000 from another generation 21 to 25%,
-  with 22 to 28% of them inside the interval, memory-bound kernels of P100 24% (its host is slow), 27% inside. Device by
+  52% (its links are bridges between pairs), nvfp4 GEMMs of RTX PRO 6000 from another generation 25%, with
+  22% of them inside the interval, memory-bound kernels of P100 24% (its host is slow), 27% inside. Device by
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
 - bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all others ([GEMM](concepts/gemm.md)), attention
   the median of theirs, memory-bound kernels one law of all ([memory-bound](concepts/memory-bound.md)); block-scaled

@@ -43,6 +43,16 @@ def test_a_device_takes_the_joint_fit_of_its_kind_of_sm() -> None:
             assert [list(tile) for tile in known.gemm[dtype].tiles] == entry["tiles"]
 
 
+def test_int8_by_fp8_s_fit_has_no_kernel_that_narrows() -> None:
+    """Smooth-quant's scales are known beforehand."""
+    ada = load_calibration(load_gpu("l40s"))
+    narrow, known = ada.gemm[DType.FP8], ada.gemm[DType.INT8]
+    assert ada.owner("gemm.int8") == "joint"
+    assert narrow.quantize_bytes > 1
+    assert (known.quantize_s, known.quantize_bytes, known.quantize_more_s) == (0, 0, 0)
+    assert known.tiles == narrow.tiles
+
+
 @pytest.mark.parametrize("name", ["h100_sxm", "a100_pcie_80gb", "rtx_5090", "mi300x", "t4", "h200_sxm", "tpu_v5p"])
 def test_devices_with_one_and_other_makers_do_not(name: str) -> None:
     known = load_calibration(load_gpu(name))
