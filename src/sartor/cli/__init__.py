@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sartor.cli.common import Exit, complain, complain_json, say
+from sartor.cli.outputs import Command
 from sartor.errors import NOT_GIVEN, InputError, InternalError, UsageError
 from sartor.interrupts import deaf, listen, point
 
@@ -68,6 +69,9 @@ def app_with(*modules: str) -> typer.Typer:
     found.callback()(_root)
     for module in modules:
         import_module(f"sartor.cli.{module}").register(found)
+    for app in (found, *(group.typer_instance for group in found.registered_groups)):
+        for command in app.registered_commands if app else ():
+            command.cls = Command
     return found
 
 

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.measure_parity import parity
+from sartor.cli.outputs import check_outputs
 from sartor.errors import InputError
 from sartor.interrupts import patient
 from sartor.json_types import JsonDict
@@ -41,6 +42,10 @@ class _SuiteOfModel(TyperGroup):
                 words[i + 1 : i + 2] = ["--model", words[i + 1]]
                 break
         return super().parse_args(ctx, words)
+
+    def invoke(self, ctx: Any) -> Any:
+        check_outputs(ctx)
+        return super().invoke(ctx)
 
 
 group = typer.Typer(cls=_SuiteOfModel, invoke_without_command=True, no_args_is_help=True)

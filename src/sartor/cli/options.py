@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from sartor.cli.outputs import declare
 from sartor.errors import InputError
 
 
@@ -23,12 +24,13 @@ def whole_number(text: str) -> int:
         raise typer.BadParameter(f"{text!r} must be a whole number") from None
 
 
-def writable(param: typer.CallbackParam, value: Path | None) -> Path | None:
+def writable(context: typer.Context, param: typer.CallbackParam, value: Path | None) -> Path | None:
     """Reject an unwritable output file before anything is computed (`sartor.files.check_writable`)."""
     if value is not None:
         from sartor.files import check_writable
 
         check_writable(value, field=param.opts[0])
+        declare(context, param.opts[0], value)
     return value
 
 
