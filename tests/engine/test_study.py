@@ -148,6 +148,28 @@ def test_another_question_is_refused_with_the_field_and_both_values(
             store.scoped(ASKED, small_space(), 0.0)
 
 
+def test_a_refused_question_leaves_a_finished_study_as_it_was(
+    whole: tuple[Path, JointResult, int], tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(whole[0], tmp_path / "study.db"))
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="num_devices is 8 there and 16 here"):
+        run_design(question(models=ASKED.models, microbatch_sizes=(4,), num_devices=16), SPACE, study=path)
+    assert path.read_bytes() == before
+    assert read_study(path).complete
+
+
+def test_a_session_runs_while_its_process_lives_and_is_interrupted_once_it_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    with open_study(path, "test") as store:
+        store.scoped(ASKED, SPACE, 0.0)
+        assert read_study(path).sessions[-1].ending == "running"
+        for name in ("study.db", "study.db-wal"):
+            shutil.copy(tmp_path / name, tmp_path / name.replace("study", "killed"))
+    (tmp_path / "killed.db.lock").write_text("process 1")
+    assert read_study(tmp_path / "killed.db").sessions[-1].ending == "interrupted"
+
+
 def test_a_study_may_hold_further_questions_beside_its_own(
     whole: tuple[Path, JointResult, int], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from sartor.errors import InputError
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Lock the study for this process. Raises ``InputError`` if another process has locked it."""
-    beside = path.with_name(path.name + ".lock")
+    beside = _beside(path)
     try:
         handle = _locked(beside)
     except OSError as error:
@@ -27,6 +27,25 @@ def held(path: Path) -> Iterator[None]:
     finally:
         beside.unlink(missing_ok=True)
         os.close(handle)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process is writing the study; the lock file of a killed one stays, but nobody has locked it."""
+    try:
+        handle = os.open(_beside(path), os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        _lock(handle)
+    except OSError as error:
+        return error.errno in _TAKEN
+    finally:
+        os.close(handle)
+    return False
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
 
 
 def _locked(path: Path) -> int:

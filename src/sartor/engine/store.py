@@ -82,8 +82,15 @@ class Store:
             self.connection.close()
             must = f"was made by sartor {made_by[0]}, this is {__version__}: their predictions may differ"
             raise InputError("study", str(self.path), must, "a new name")
+        if not made_by:
+            with self.writing() as connection:
+                connection.execute("INSERT INTO meta (key, value) VALUES ('version', ?)", (__version__,))
+
+    def _begin(self) -> None:
+        """Record the session, once a question is accepted: a refused command must leave the file as it was."""
+        if self.session:
+            return
         with self.writing() as connection:
-            connection.execute("INSERT OR IGNORE INTO meta (key, value) VALUES ('version', ?)", (__version__,))
             row = (datetime.now(UTC).isoformat(timespec="seconds"), self.executor, __version__)
             insert = "INSERT INTO sessions (started, executor, version, seconds, evaluated, ending)"
             self.session = int(connection.execute(f"{insert} VALUES (?, ?, ?, 0, 0, 'running')", row).lastrowid or 0)
@@ -122,11 +129,13 @@ class Store:
             "SELECT id, question, fingerprint FROM searches WHERE scope=?", (scope,)
         ).fetchone()
         if row is None:
+            self._begin()
             insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
             with self.writing() as connection:
                 cursor = connection.execute(insert, (scope, fingerprint(asked), dumps(asked)))
             return SearchStore(store=self, question=question, search=int(cursor.lastrowid or 0))
         if not row[1] and row[2] == fingerprint(asked):  # the damaged row was for the same question: repair it
+            self._begin()
             with self.writing() as connection:
                 connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(asked), row[0]))
             row = (row[0], dumps(asked))
@@ -138,13 +147,15 @@ class Store:
             more = f" (and {others} more)" if others else ""
             must = f"was made for another question: {name} is {old} there and {new} here{more}"
             raise InputError("study", str(self.path), must, "a new name")
+        self._begin()
         return SearchStore(store=self, question=question, search=int(row[0]))
 
     def close(self) -> None:
         """Record how the session ended, if the disk has room."""
         update = "UPDATE sessions SET seconds=?, ending=? WHERE id=?"
         try:
-            self.connection.execute(update, (time.perf_counter() - self.start, self.ending, self.session))
+            if self.session:
+                self.connection.execute(update, (time.perf_counter() - self.start, self.ending, self.session))
         except sqlite3.Error:
             pass  # a full disk: results stay stored, and the session looks killed
         finally:

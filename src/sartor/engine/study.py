@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from sartor.designs.point import ModelOutcome
 from sartor.designs.result import Baseline
 from sartor.engine.codec import from_text
+from sartor.engine.lock import is_held
 from sartor.engine.schema import cannot, connect, sound_rows
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
@@ -63,7 +65,7 @@ class StudyStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySession:
-    """One run of the program on the study; ``ending`` is running (or killed), complete, interrupted, time or disk."""
+    """One run of the program on the study; ``ending`` is running, complete, interrupted (or killed), time or disk."""
 
     started: str
     executor: str
@@ -155,7 +157,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         history=tuple(
             StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
         ),
-        sessions=tuple(_session(row) for row in rows("sessions")),
+        sessions=_sessions(path, rows("sessions")),
         kept=tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine)),
     )
 
@@ -171,6 +173,13 @@ def _point(row: JsonDict) -> StudyPoint:
     )
 
 
-def _session(row: JsonDict) -> StudySession:
+def _sessions(path: Path, rows: list[JsonDict]) -> tuple[StudySession, ...]:
+    """The sessions in their order. A session that was killed could not say how it ended: it is interrupted."""
     names = ("started", "executor", "version", "seconds", "evaluated", "ending")
-    return StudySession(**{name: row[name] for name in names})
+    found = [StudySession(**{name: row[name] for name in names}) for row in rows]
+    return tuple(
+        replace(session, ending="interrupted")
+        if session.ending == "running" and not (session is found[-1] and is_held(Path(os.path.realpath(path))))
+        else session
+        for session in found
+    )
