@@ -261,14 +261,29 @@ def test_ctrl_c_answers_with_the_best_so_far_and_130(
     assert "best result so far" in ran.err
 
 
-def test_a_time_limit_answers_with_what_there_is(sartor: Call, small: list[object]) -> None:
+def test_nothing_found_in_time_is_no_success(sartor: Call, small: list[object]) -> None:
     ran = sartor(*small, "--time-limit", "0.000001", "--json")
-    assert ran.code == 0
-    body = ran.body
-    assert body["status"] in ("feasible", "optimal")
-    if body["status"] == "feasible":
-        assert body["upper_bound"] is None or body["upper_bound"] > 0
-        assert sartor(*small, "--time-limit", "0.000001").code == 0
+    assert (ran.code, ran.body["status"], ran.body["best"]) == (3, "unknown", None)
+    assert ran.body["upper_bound"] is None or ran.body["upper_bound"] > 0
+    assert "Out of time before a point was found" in ran.err
+    text = sartor(*small, "--time-limit", "0.000001")
+    assert text.code == 3
+    assert "Out of time before a point was found" in text.out
+
+
+def test_ctrl_c_before_a_point_was_found_says_that_there_is_none(
+    sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sartor.designs import search
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "_search", stop)
+    ran = sartor(*small, "--json")
+    assert (ran.code, ran.body["status"], ran.body["best"]) == (130, "unknown", None)
+    assert "nothing found yet" in ran.err
+    assert "best result" not in ran.err
 
 
 def test_a_study_goes_on_and_refuses_another_question(sartor: Call, small: list[object], tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_is_not_finished_in_time_is_given_up() -> None:
     try:
         start = time.perf_counter()
         result = run_search(ASKED, SPACE, by, None, time_limit_s=0.01)
-        assert result.status is DesignStatus.FEASIBLE
+        assert result.status is DesignStatus.UNKNOWN
         assert time.perf_counter() - start < 20
     finally:
         by.close()

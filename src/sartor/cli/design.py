@@ -86,7 +86,8 @@ def design(
 ) -> None:
     """Find the accelerator of a design space and the plan with the highest throughput, with proof.
 
-    Ctrl-C prints the best so far and how much better the optimum can be (exit 130); exit 3: nothing fits.
+    Ctrl-C prints the best so far and how much better the optimum can be (exit 130); exit 3: nothing fits, or
+    nothing found in time.
 
     Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096 --against h100_sxm`
     """
@@ -173,19 +174,20 @@ def export_points(study: Path, to: Path) -> None:
 
 
 def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
-    """Print the answer and exit: 130 if interrupted, 3 if no point fits."""
+    """Print the answer and exit: 130 if interrupted, 3 if no point fits or none was found in time."""
     from sartor.report.design_body import design_body
+    from sartor.report.design_words import nothing_text
     from sartor.report.table_design import design_view
 
     c.answer("design", design_body(found), as_json=json, out=out)
     if not json:
         c.show(design_view(found))
     if found.result.interrupted or asked():
-        c.say("interrupted: this is the best result so far")
+        c.say("interrupted: nothing found yet" if found.best is None else "interrupted: this is the best result so far")
         raise c.Exit(128 + signal.SIGINT)
-    if found.result.status.value == "infeasible":
+    if found.result.status.value in ("infeasible", "unknown"):
         if json:
-            c.say(f"sartor: no point of the space fits; tightest: {found.result.tightest}")
+            c.say(f"sartor: {nothing_text(found)}")
         raise c.Exit(3)
 
 

@@ -10,11 +10,18 @@ from sartor.designs.point import Evaluation
 
 
 class DesignStatus(StrEnum):
-    """``OPTIMAL``: no point of the space is better; ``FEASIBLE``: none is better by more than the gap."""
+    """``OPTIMAL``: no point of the space is better; ``FEASIBLE``: none is better by more than the gap; ``UNKNOWN``: the
+    search ended before it found a point or proved that there is none."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+    @property
+    def proved(self) -> bool:
+        """Whether nothing is left to search."""
+        return self in (DesignStatus.OPTIMAL, DesignStatus.INFEASIBLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

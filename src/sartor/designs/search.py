@@ -137,7 +137,7 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
     gap = (upper - value) / value if value else float("inf")
     proved = upper <= value * (1 + EQUAL)
     return JointResult(
-        status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
+        status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE if value else DesignStatus.UNKNOWN,
         best=state.best,
         upper_bound=value if proved else upper,
         gap=0.0 if proved else gap,
@@ -169,7 +169,7 @@ def _quickest_s(
         found = search_design(asked, space, time_limit_s=max(deadline - time.perf_counter(), 0.0), floor=floor)
         if found.best is not None and (outcome := found.best.evaluation.outcomes[0]):
             quickest_s = min(quickest_s, outcome.step_s)
-        proved &= found.status is not DesignStatus.FEASIBLE
+        proved &= found.status.proved
         if found.interrupted:
             return quickest_s, False
     return quickest_s, proved

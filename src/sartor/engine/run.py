@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.result import JointResult, Progress
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import Result, Task
@@ -97,7 +97,7 @@ def run_search(
 
 def ending_of(result: JointResult, tolerance: float) -> str:
     """A word for how a search ended."""
-    ended = result.status is not DesignStatus.FEASIBLE or result.gap <= tolerance
+    ended = result.status.proved or result.gap <= tolerance
     return "interrupted" if result.interrupted else "complete" if ended else "time"
 
 

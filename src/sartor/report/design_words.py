@@ -118,10 +118,7 @@ def headline(answer: DesignAnswer) -> str:
     """One paragraph: the best point, its objective, and the proof."""
     best, asked = answer.best, answer.question
     if best is None:
-        if answer.result.interrupted:
-            return "Interrupted before a point was evaluated. With --study, the same command continues from here."
-        spent = f"{answer.result.seconds:.3g} s went into bounds of {answer.result.space_size:,} combinations"
-        return f"Out of time before a point was evaluated ({spent}): increase --time-limit, or leave it out."
+        return nothing_text(answer)
     point = best.evaluation.point
     published = asked.costs.area is AreaModel.PUBLISHED
     at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
@@ -129,6 +126,17 @@ def headline(answer: DesignAnswer) -> str:
         f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}. "
         f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak. {proof_text(answer)}"
     )
+
+
+def nothing_text(answer: DesignAnswer) -> str:
+    """Why there is no best point."""
+    found = answer.result
+    if found.status is DesignStatus.INFEASIBLE:
+        return f"No point of the space fits. Tightest constraint: {printable(found.tightest)}."
+    if found.interrupted:
+        return "Interrupted before a point was found. A command with --study FILE goes on where it ended."
+    spent = f"{found.seconds:.3g} s went into bounds of {found.space_size:,} combinations"
+    return f"Out of time before a point was found ({spent}): increase --time-limit, or leave it out."
 
 
 def proof_text(answer: DesignAnswer) -> str:
@@ -148,7 +156,7 @@ def proof_text(answer: DesignAnswer) -> str:
     left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
     if answer.joint and len(answer.joint.shapes) > 1:  # the study does not record their shapes
         return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
-    return f"Not proved optimal ({why}): {left}. With --study FILE the same command goes on where it ended."
+    return f"Not proved optimal ({why}): {left}. A command with --study FILE goes on where it ended."
 
 
 def nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:

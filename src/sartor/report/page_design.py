@@ -18,7 +18,7 @@ from sartor.report.design_grids import (
 )
 from sartor.report.design_points import design_points
 from sartor.report.design_shapes import joint_lines, shapes_section
-from sartor.report.design_words import UNITS, heading_text, headline, notes_of, rate, why_texts
+from sartor.report.design_words import UNITS, heading_text, headline, notes_of, nothing_text, rate, why_texts
 from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
@@ -104,11 +104,10 @@ def _sections(answer: DesignAnswer, records: JsonMap) -> list[Markup]:
 
 
 def _nothing(answer: DesignAnswer) -> list[Markup]:
-    found = answer.result
-    message = headline(answer)
-    if found.status is DesignStatus.INFEASIBLE:
-        message = f"No point of the space fits. Tightest constraint: {found.tightest}."
-    return [element("div", element("p", message), class_="verdict"), bullets("Assumed", list(answer.assumptions))]
+    return [
+        element("div", element("p", nothing_text(answer)), class_="verdict"),
+        bullets("Assumed", list(answer.assumptions)),
+    ]
 
 
 def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> Markup:

@@ -18,7 +18,15 @@ from sartor.report.design_grids import (
     steps_grid,
 )
 from sartor.report.design_shapes import joint_view, shapes_view
-from sartor.report.design_words import front_text, heading_text, headline, nearby_texts, notes_of, why_texts
+from sartor.report.design_words import (
+    front_text,
+    heading_text,
+    headline,
+    nearby_texts,
+    notes_of,
+    nothing_text,
+    why_texts,
+)
 from sartor.report.grid import grid_view
 from sartor.report.table_estimate import notes, section_title
 from sartor.report.words import printable
@@ -32,9 +40,7 @@ def design_view(answer: DesignAnswer) -> RenderableType:
     found = answer.result
     parts: list[RenderableType] = [Text(heading_text(answer), style="bold")]
     if found.status is DesignStatus.INFEASIBLE:
-        parts.append(
-            Text(f"No point of the space fits. Tightest constraint: {printable(found.tightest)}.", style="bold red")
-        )
+        parts.append(Text(nothing_text(answer), style="bold red"))
         return Group(*parts, *notes("Assumed", answer.assumptions))
     parts.append(Text(headline(answer)))
     parts += notes("Warnings", answer.warnings)
