@@ -54,7 +54,9 @@ def misaligned_text(gemm: Gemm) -> str:
     """Dimensions (with the operands contiguous along them) that are not a multiple of 16 bytes, else empty: ``k=4095
     (contiguous in A and B) is a multiple of 2 bytes, not 16``."""
     lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
-    steps = {name: (length & -length) * gemm.dtype.bytes for name, length in lengths.items()}
+    element = round(8 * gemm.dtype.bytes) / 8  # without a block's scales
+    width = {name: max(2.0, element) if of == "C" else element for name, of in gemm.layout.contiguous.items()}
+    steps = {name: (length & -length) * width[name] for name, length in lengths.items()}
     return "; ".join(
         f"{name}={lengths[name]} (contiguous in {operands}) is a multiple of {steps[name]:.3g} bytes, not 16"
         for name, operands in gemm.layout.contiguous.items()
