@@ -312,6 +312,20 @@ def test_a_rack_of_72_is_used_by_its_64() -> None:
     assert seconds(Kind.ALL_TO_ALL, 1e8, 64, 1, big) < seconds(Kind.ALL_TO_ALL, 1e8, 128, 1, big) / 3
 
 
+def test_a_lone_group_over_two_racks_is_halved() -> None:
+    """127, 128 and 144 devices are 63, 64 and 72 in the smaller rack, not the greatest common divisor."""
+    rack = load_cluster("gb200-nvl72")
+    odd, even, full = (seconds(Kind.ALL_REDUCE, 1e9, n, 1, rack) for n in (127, 128, 144))
+    assert full == pytest.approx(even, rel=0.02)
+    assert full == pytest.approx(odd, rel=0.02)
+
+
+def test_nodes_are_filled_whole() -> None:
+    """Twelve devices are a node of eight and half of another, where groups of four stay inside."""
+    twelve = load_cluster("dgx-h100", num_devices=12)
+    assert seconds(Kind.ALL_REDUCE, 1e9, 4, 1, twelve) == seconds(Kind.ALL_REDUCE, 1e9, 4, 1, load_cluster("dgx-h100"))
+
+
 def test_the_pairs_of_a_summit_node_know_their_sockets() -> None:
     summit = load_cluster("summit")
     socket, node, nodes = (seconds(Kind.ALL_REDUCE, 1e8, n, 1, summit) for n in (3, 6, 12))

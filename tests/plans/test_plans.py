@@ -393,3 +393,16 @@ def test_a_plan_that_cannot_be_priced_names_the_value_that_no_plan_has(plan: dic
     with pytest.raises(InputError) as error:
         sartor.estimate("llama-3-8b", "h100_sxm", num_devices=64, global_batch_size=64, **plan)
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("devices", [128, 256])
+def test_a_plan_takes_64_of_each_rack_of_72(devices: int) -> None:
+    """128 and 256 devices step as fast as two full racks of 72, within 2%, whatever a cluster of any size was given."""
+    fix: dict[str, Any] = dict.fromkeys(("tp", "pp", "cp"), 1)
+    fix |= {"ep": 8, "zero_stage": 1, "microbatch_size": 2, "recompute": "none"}
+    racks = (
+        sartor.plan("qwen3-30b-a3b", cluster="gb200-nvl72", num_devices=n, global_batch_size=8 * n, fix=fix).best
+        for n in (devices, 144)
+    )
+    some, full = (float(best.step_s) for best in racks if best is not None)
+    assert some == pytest.approx(full, rel=0.02)

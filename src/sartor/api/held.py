@@ -122,7 +122,12 @@ def held_plan(spread: Spread, job: TrainingJob, cluster: Cluster, devices: int, 
         "recompute": int(_recompute(spread.recompute)),
     }
     return HeldPlan(
-        job=job, cluster=cluster, num_devices=devices, axes=axes, assumed=spread.assumed, kept_free=spread.headroom
+        job=job,
+        cluster=cluster.reached(devices),
+        num_devices=devices,
+        axes=axes,
+        assumed=spread.assumed,
+        kept_free=spread.headroom,
     )
 
 

@@ -198,7 +198,7 @@ def _plan(
         recompute=Recompute(fixed["recompute"]).word if "recompute" in fixed else None,
     )
     devices, _, microbatch = devices_and_batch(spread, job.seq_len)
-    held = held_plan(spread, job, cluster.reached(devices), devices, microbatch)
+    held = held_plan(spread, job, cluster, devices, microbatch)
     axes = {**held.axes, **{name: value for name, value in fixed.items() if name not in (*DEGREES, "microbatch_size")}}
     plan = plan_at(job, {name: np.array([value]) for name, value in axes.items()}, 0)
     notes = tuple(f"{name}=1 (the log does not say)" for name in ("tp", "pp", "cp") if name not in fixed)

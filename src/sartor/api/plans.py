@@ -71,9 +71,9 @@ def plan(
 
     reading = read(model, set)
     fix = _simple(fix) if simple else fix
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    counts = device_counts(num_devices, where)
-    where = where.reached(max(counts))
+    whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    counts = device_counts(num_devices, whole)
+    where = whole.reached(max(counts))
     own = own_calibration_of(calibration, where)
     if (traced := reading.shape.traced) is not None:  # defaults are those of the trace
         seq_len = seq_len or traced.seq_len
@@ -100,7 +100,7 @@ def plan(
         progress=progress,
         headroom=headroom,
     )
-    found = [tuple(searched(each.job, where.reached(n), n) for n in counts) for each in choices]
+    found = [tuple(searched(each.job, whole, n) for n in counts) for each in choices]
     at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
     job, searches = choices[at].job, found[at]
     answer = PlanAnswer(

@@ -137,10 +137,11 @@ class Cluster:
         return SERVER_MEMORY_BYTES_PER_S / self.devices_per_node
 
     def reached(self, num_devices: int) -> Cluster:
-        """The pools that ``num_devices`` devices fill, in file order."""
+        """The pools that ``num_devices`` devices fill, in file order; of a single one that many devices, so that groups
+        know which tiers a job fills."""
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
         kept = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
-        return replace(self, others=tuple(kept[1:]))
+        return replace(self, others=tuple(kept[1:]), num_devices=self.num_devices if kept[1:] else num_devices)
 
 
 UNSAID_BYTES_PER_S = 16e9

@@ -103,7 +103,8 @@ def search_plans(
     value that no plan on ``num_devices`` can have.
     """
     started = time.perf_counter()
-    pricer = make_pricer(job, cluster, calibration, steps, footprints, headroom)
+    where = cluster.reached(num_devices)
+    pricer = make_pricer(job, where, calibration, steps, footprints, headroom)
     held = check_fixed(job, num_devices, fixed or {})
     space = plan_space(job, num_devices, held)
     kept, rejected = _stream(pricer, space, progress, top)
@@ -111,7 +112,7 @@ def search_plans(
     lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None
     return PlanSearch(
         job=job,
-        cluster=cluster,
+        cluster=where,
         num_devices=num_devices,
         fixed=held,
         status=PlanStatus.OPTIMAL if best else PlanStatus.INFEASIBLE,
@@ -126,7 +127,9 @@ def search_plans(
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         placed=placed.tried,
         unplaced=placed.left,
-        tightest=tightest(pricer, num_devices, held, lean, rejected) if explain and not best else None,
+        tightest=tightest(replace(pricer, cluster=cluster), num_devices, held, lean, rejected)
+        if explain and not best
+        else None,
         headroom=pricer.headroom,
         wall_s=time.perf_counter() - started,
     )
@@ -203,7 +206,8 @@ class HeldPlan:
         """The same plan with other degrees of tensor, expert and pipeline parallelism, and as many replicas."""
         axes = {**self.axes, **degrees}
         axes["sequence_parallel"] = min(axes["sequence_parallel"], int(axes["tp"] > 1))
-        return replace(self, axes=axes, num_devices=math.prod(axes[name] for name in DIMS))
+        devices = math.prod(axes[name] for name in DIMS)
+        return replace(self, axes=axes, num_devices=devices, cluster=self.cluster.reached(devices))
 
     def with_shape(self, shape: TransformerShape) -> HeldPlan:
         """The same training of another model, with the vocabulary padded by the trainer."""

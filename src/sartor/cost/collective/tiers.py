@@ -126,27 +126,28 @@ def members(n: Floats, s: Floats, cluster: Cluster) -> list[Floats]:
 
 
 def _spans(cluster: Cluster) -> list[int]:
-    """Devices per group of each tier that a job uses. If ``num_devices`` do not fill whole groups: the largest smaller
-    number that does and leaves at most a quarter idle (64 of 72 in an NVL72 rack), or else the full size."""
-    used, unit = [], 1
+    """Devices per group of each tier that a job uses. If ``num_devices`` do not fill whole groups of nodes: the largest
+    number of nodes that does and leaves at most a quarter idle (64 devices of an NVL72 rack), or else the full size."""
+    used, unit = [], cluster.devices_per_node
     for tier in cluster.tiers:
         span, total = tier.span, cluster.num_devices
-        if span and total > span and total % span:
+        if span > unit and total > span and total % span:
             equal = [d for d in range(span // unit * unit, -(-3 * span // 4) - 1, -unit) if total % d == 0]
             span = equal[0] if equal else span
         used.append(span if span and (not total or span < total) else 0)
-        unit = used[-1] or unit
+        unit = max(used[-1], unit)
     return used
 
 
 def _members(n: Floats, s: Floats, span: int, num_devices: int) -> Floats:
-    """Adjacent members in one group of ``span`` devices (0: all). A group that does not divide the span straddles two,
-    and the smallest piece sets the speed; if ``num_devices`` is unknown, a group that fits is assumed to be aligned."""
+    """Adjacent members in one group of ``span`` devices (0: all). Of a job's groups side by side, one that does not
+    divide the span straddles two, and the smallest piece sets the speed; if ``num_devices`` is unknown, the group is a
+    job of its own, in as few and as equal pieces as possible."""
     if not span:
         return n
     extent, spacing = np.maximum(n * s, 1).astype(np.int64), np.maximum(s, 1).astype(np.int64)
-    side_by_side = np.maximum(np.gcd(extent, span) // spacing, 1).astype(np.float64)
-    return np.where(extent <= span, n, side_by_side) if not num_devices else side_by_side
+    pieces = np.gcd(extent, span) // spacing if num_devices else n // np.ceil(extent / span)
+    return np.maximum(pieces, 1).astype(np.float64)
 
 
 # ------------------------------------------------------------------------------------------- one way to do it
