@@ -56,6 +56,17 @@ def test_latencies_are_those_of_the_cost_model_rounded_up() -> None:
         assert scheduled.intra_latency == np.ceil(operator_time_s(op, TPU) / UNIT_S)
 
 
+def test_runs_of_one_operator_follow_each_other() -> None:
+    """Ring attention of 4 devices: four kernels and three exchanges forward."""
+    graph = lower_layer(Workload(shape=gpt3(), seq_len=2048), ParallelDims(cp=4)).forward
+    problem = schedule_problem(graph, TPU, fuse=False)
+    found = {str(op.id): op.intra_latency for op in problem.operators}
+    for name, runs in {"attention": 4, "attention.cp_ring": 3}.items():
+        (op,) = (op for op in graph.operators if op.name == name)
+        assert op.count == runs
+        assert found[name] == np.ceil(runs * operator_time_s(op, TPU) / UNIT_S)
+
+
 def test_edges_survive_fusion() -> None:
     graph = layer()[0]
     problem = schedule_problem(graph, TPU)

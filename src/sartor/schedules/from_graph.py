@@ -86,17 +86,24 @@ def schedule_problems(
 
 def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any]:
     """Latencies of every operator on one core and on all cores, in whole units: two integer arrays (operators,
-    candidates), candidates in the order of the accelerator's flattened arrays."""
+    candidates), candidates in the order of the accelerator's flattened arrays. An operator's runs (``count``: the
+    kernels of ring attention, say) follow each other."""
     rows = len(fused.operators), max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
-    one, together = operator_latencies(fused.operators, accelerator)
+    runs = [np.broadcast_to(np.asarray(op.count, dtype=np.float64), accelerator.shape) for op in fused.operators]
+    one, together = (each * np.reshape(runs, each.shape) for each in operator_latencies(fused.operators, accelerator))
     return _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
 
 
 def shared_times(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> dict[str, Any]:
     """Time that memory, global buffer and links take at full rate for the operators' traffic: whole units [candidates]
     of each."""
-    floors = [operator_floor(op, accelerator) for op in fused.operators]
+    floors = operator_floors(fused, accelerator)
     return {name: _units(time_s.reshape(-1), unit_s) for name, time_s in shared_s(floors, accelerator.shape).items()}
+
+
+def operator_floors(fused: FusedGraph, accelerator: Accelerator) -> list[OperatorFloor]:
+    """The floor of all runs of each operator."""
+    return [operator_floor(op, accelerator).times(op.count) for op in fused.operators]
 
 
 def shared_s(floors: Iterable[OperatorFloor], shape: tuple[int, ...]) -> dict[str, npt.NDArray[np.float64]]:
@@ -129,7 +136,7 @@ def fuse_graph(graph: OperatorGraph) -> FusedGraph:
         if isinstance(op, Gemm) and len(after[i]) == 1:
             (j,) = after[i]
             other = graph.operators[j]
-            elementwise = isinstance(other, MemoryBound) and other.kind in FUSED_KINDS
+            elementwise = isinstance(other, MemoryBound) and other.kind in FUSED_KINDS and other.count == op.count
             if elementwise and j not in into and before[j] - {i} <= ancestors[i]:
                 into[j] = i
     return _merged(graph, edges, into)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.chip.operator_floor import operator_floor
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import OperatorGraph
 from sartor.schedules.from_graph import (
@@ -22,6 +21,7 @@ from sartor.schedules.from_graph import (
     FusedGraph,
     core_type,
     fuse_graph,
+    operator_floors,
     shared_s,
     shared_times,
     whole_latencies,
@@ -70,7 +70,7 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> FloatArra
     """A looser bound [candidates, seconds], a hundred times cheaper: tensor work, vector work, or the longest path of
     each part of the series; or the traffic on shared resources."""
     fused = fuse_graph(graph)
-    floors = [operator_floor(op, accelerator) for op in fused.operators]
+    floors = operator_floors(fused, accelerator)
     total: Floats = np.zeros(accelerator.shape)
     for positions, block in _parts(fused):
         mine = [floors[i] for i in positions]

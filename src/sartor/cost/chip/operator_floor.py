@@ -6,7 +6,7 @@ narrower than the array waste rows and columns here too; losses from tiles, buff
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from sartor.cost.chip.vector_core import vector_work
 from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, Operator, Pass
-from sartor.units import Floats, ceil_div
+from sartor.units import Floats, Ints, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,12 @@ class OperatorFloor:
     memory_s: Floats = 0.0
     buffer_s: Floats = 0.0
     link_s: Floats = 0.0
+
+    def times(self, count: Ints) -> OperatorFloor:
+        """The floor of ``count`` executions."""
+        if isinstance(count, int) and count == 1:
+            return self
+        return OperatorFloor(**{each.name: getattr(self, each.name) * count for each in fields(self)})
 
 
 def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFloor:

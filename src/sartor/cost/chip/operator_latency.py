@@ -19,7 +19,7 @@ from sartor.cost.chip.vector_core import vector_cost, vector_work
 from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, Part
-from sartor.units import Floats
+from sartor.units import Floats, Ints
 
 Latencies = npt.NDArray[np.float64]
 
@@ -35,6 +35,10 @@ class Fused:
     @property
     def name(self) -> str:
         return f"{self.product.name}+{self.epilogue.name}"
+
+    @property
+    def count(self) -> Ints:
+        return self.product.count
 
 
 _MEMORY = ("clock_hz", "num_stacks", "stack_bytes_per_s", "global_buffer_bytes", "bank_bytes_per_cycle")
