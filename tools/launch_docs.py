@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sartor.launch.bridge import ACTIVATIONS, NOT_SAID, OFF, path_of
+from sartor.launch.bridge import ACTIVATIONS, NOT_SAID, OFF, YARN, path_of
 from sartor.launch.model_fields import FieldRow, field_rows
 from sartor.launch.plan import LaunchKind
 from sartor.model.numerics import NEUTRAL
@@ -33,8 +33,8 @@ def main() -> None:
 BRIDGE = """
 ## Megatron Bridge
 
-A recipe is the Megatron-LM launch of the same plan under the names of Megatron-Core's fields, so what is refused there
-is refused here. Names: wheels of megatron-bridge 0.3.1 and megatron-core 0.16.1.
+The Megatron-LM launch of the same plan under Megatron-Core's names. Names: wheels of megatron-bridge 0.3.1 and
+megatron-core 0.16.1. Plain: without latent attention.
 
 | Megatron-LM | field of the recipe | value |
 |---|---|---|
@@ -44,13 +44,16 @@ is refused here. Names: wheels of megatron-bridge 0.3.1 and megatron-core 0.16.1
 def bridge() -> str:
     """A table of the arguments that set a field of the model, and where a recipe has each."""
     arguments = dict.fromkeys(row.argument for row in field_rows(LaunchKind.MEGATRON) if row.argument)
-    lines = [
-        f"| `{each}` | `{path_of(each)}` | as given |" for each in arguments if each not in (*ACTIVATIONS, *NOT_SAID)
-    ]
+    told = [each for each in arguments if each not in (*ACTIVATIONS, *NOT_SAID, *OFF)]
+    lines = [f"| `{each}` | `{path_of(each)}`{_of_yarn(each)} | as given |" for each in told]
     lines += [f"| `{each}` | `model.{field}` | `False` |" for each, field in OFF.items()]
     lines += [f"| `{each}` | `model.activation_func` | `{name}` |" for each, (name, _) in ACTIVATIONS.items()]
     lines += [f"| `{each}` | refused | - |" for each in NOT_SAID]
     return BRIDGE + "\n".join(lines) + "\n"
+
+
+def _of_yarn(argument: str) -> str:
+    return f", plain `model.{YARN[argument]}`" if argument in YARN else ""
 
 
 def section(kind: LaunchKind) -> str:

@@ -22,7 +22,10 @@ from sartor.step.question import training_job
 from sartor.step.step import step
 
 CLUSTER = load_cluster("dgx-h100")
-MODELS = ("llama-3-8b", "llama-3.1-70b", "qwen3-8b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b")
+MODELS = (
+    "llama-3-8b", "llama-3.1-70b", "qwen3-8b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b",
+    "gpt-oss-20b",
+)  # fmt: skip
 SHAPED = TrainingPlan(
     dims=ParallelDims(tp=2, pp=2, dp=16, cp=1), num_microbatches=4, zero_stage=1, recompute=Recompute.FULL
 )
@@ -93,10 +96,20 @@ def test_learned_positions_other_than_the_sequences_are_refused() -> None:
         launch_files("megatron-bridge", job, SHAPED, CLUSTER)
 
 
-def test_yarn_without_latent_attention_is_refused() -> None:
-    job = job_of("gpt-oss-20b")
-    with pytest.raises(InputError, match="Megatron Bridge has no field for it"):
-        launch_files("megatron-bridge", job, SHAPED, CLUSTER)
+def test_yarn_without_latent_attention_has_the_fields_that_megatron_core_reads() -> None:
+    text = launch_files("megatron-bridge", job_of("gpt-oss-20b"), SHAPED, CLUSTER).files[0].text
+    assert "config.model.yarn_beta_fast = 32" in text
+    assert "config.model.yarn_correction_range_round_to_int = False" in text
+    assert "attention_backend=AttnBackend.fused" in text
+
+
+def test_megatron_fsdp_has_what_it_requires(tmp_path: Path) -> None:
+    files = launch_files("megatron-bridge", job_of("llama-3-8b"), replace(SHAPED, zero_stage=3), CLUSTER)
+    text = files.files[0].text
+    assert "config.optimizer.use_distributed_optimizer = True" in text
+    assert "gradient_accumulation_fusion=False" in text
+    save_files(files, tmp_path)
+    assert read_launch(tmp_path).plan.zero_stage == 3
 
 
 # -- the wheels ---------------------------------------------------------------------------------------------------
@@ -120,7 +133,8 @@ def test_every_field_of_a_recipe_is_one_of_the_wheels_dataclasses(tmp_path: Path
         "model": fields_of(tmp_path, core + "transformer/transformer_config.py", "TransformerConfig")
         | fields_of(tmp_path, core + "transformer/transformer_config.py", "MLATransformerConfig")
         | fields_of(tmp_path, core + "model_parallel_config.py", "ModelParallelConfig")
-        | fields_of(tmp_path, bridge + "models/gpt_provider.py", "GPTModelProvider"),
+        | fields_of(tmp_path, bridge + "models/gpt_provider.py", "GPTModelProvider")
+        | fields_of(tmp_path, bridge + "models/gpt_oss/gpt_oss_provider.py", "GPTOSSProvider"),
         "ddp": fields_of(
             tmp_path, core + "distributed/distributed_data_parallel_config.py", "DistributedDataParallelConfig"
         ),
@@ -181,7 +195,7 @@ OTHER_PLANS = {
 
 
 @pytest.mark.slow
-def test_megatron_cores_own_configuration_takes_25_launches(tmp_path: Path) -> None:
+def test_megatron_cores_own_configuration_takes_28_launches(tmp_path: Path) -> None:
     """Its checks of one another's fields run (``TransformerConfig.__post_init__``), which are Megatron-LM's too."""
     fetched(tmp_path / "site", "megatron-core==0.16.1")
     made = {f"{model} {name}": case(model)[0] for model in MODELS for name in OTHER_PLANS}
@@ -195,5 +209,5 @@ def test_megatron_cores_own_configuration_takes_25_launches(tmp_path: Path) -> N
         save_files(launch_files("megatron-bridge", whole, plan, CLUSTER), tmp_path / name)
     lines = judged(CORE, tmp_path, list(made)).splitlines()
     assert [line.split("|")[0] for line in lines] == list(made)
-    assert len(lines) == 25
+    assert len(lines) == 28
     assert "deepseek-v3 chunks|61|2|4" in lines

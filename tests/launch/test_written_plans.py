@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.effort import times
@@ -9,11 +12,16 @@ from tests.effort import times
 from sartor import api
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.files import launch_files
+from sartor.launch.files import launch_files, read_launch
 from sartor.launch.plan import LaunchKind
+from sartor.model.numerics import Numerics
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.training import Recompute, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.space import plan_at, plan_space, size_of, take
+from sartor.read.huggingface import read_model
 from sartor.step.question import training_job, within_files
 
 CLUSTER = load_cluster("dgx-h100")
@@ -56,3 +64,79 @@ def test_a_degree_that_the_files_cannot_say_is_refused_with_its_reason() -> None
     asked = {"num_devices": 16, "global_batch_size": 64, "seq_len": 4096}
     with pytest.raises(InputError, match="deepspeed has no pipeline"):
         api.plan("llama-3.1-8b", **asked, framework="deepspeed", write="deepspeed", fix={"pp": 2})
+
+
+# -- what a framework requires together ---------------------------------------------------------------------------
+
+
+def text_of(kind: str, model: str | TransformerShape, **plan: object) -> str:
+    shape = load_model(model) if isinstance(model, str) else model
+    job, _ = training_job(shape, CLUSTER.gpus, global_batch_size=64, seq_len=4096, framework=kind)
+    made = TrainingPlan(dims=ParallelDims(dp=16, sequence_parallel=False), num_microbatches=4, **plan)  # type: ignore[arg-type]
+    return "\n".join(file.text for file in launch_files(kind, job, made, CLUSTER).files)
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"), [("llama-3.1-8b", "flash"), ("gpt-oss-20b", "fused"), ("deepseek-v3", "fused")]
+)
+def test_the_attention_backend_is_one_that_has_the_models_attention(model: str, backend: str) -> None:
+    assert f"--attention-backend {backend}\n" in text_of("megatron", model)
+
+
+@pytest.mark.parametrize(("stage", "strategy"), [(2, "optim_grads"), (3, "optim_grads_params")])
+def test_megatron_fsdp_has_the_arguments_that_its_guide_requires(stage: int, strategy: str) -> None:
+    lines = [line.strip() for line in text_of("megatron", "llama-3.1-8b", zero_stage=stage).splitlines()]
+    assert set(lines) >= {
+        "--use-megatron-fsdp",
+        f"--data-parallel-sharding-strategy {strategy}",
+        "--no-gradient-accumulation-fusion",
+        "--use-distributed-optimizer",
+        "--ckpt-format fsdp_dtensor",
+        "unset CUDA_DEVICE_MAX_CONNECTIONS",
+    }
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in text_of("megatron", "llama-3.1-8b", zero_stage=1)
+
+
+@pytest.mark.parametrize(("stage", "by_trainer"), [(3, "false"), (0, "true")])
+def test_accelerate_recomputes_by_one_of_its_two_ways(stage: int, by_trainer: str) -> None:
+    text = text_of("accelerate", "llama-3.1-8b", zero_stage=stage, recompute=Recompute.FULL)
+    assert f"--gradient_checkpointing {by_trainer}\n" in text
+    assert ("fsdp_activation_checkpointing: true" in text) is (stage == 3)
+
+
+@pytest.mark.parametrize(("kind", "file"), [("accelerate", "accelerate.yaml"), ("deepspeed", "ds_config.json")])
+def test_a_script_finds_its_configuration_from_any_folder(kind: str, file: str) -> None:
+    assert f'"$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)/{file}"' in text_of(kind, "llama-3.1-8b", zero_stage=3)
+
+
+def test_deepspeed_says_who_fills_in_auto_and_what_experts_need() -> None:
+    assert "Hugging Face's Trainer, which replaces each" in text_of("deepspeed", "llama-3.1-8b", zero_stage=3)
+    assert "set_z3_leaf_modules" not in text_of("deepspeed", "llama-3.1-8b", zero_stage=3)
+    assert "set_z3_leaf_modules" in text_of("deepspeed", "qwen3-30b-a3b", zero_stage=3)
+
+
+def test_glm_4_5_routes_by_sigmoid_with_a_bias() -> None:
+    sizes = {"hidden_size": 4096, "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 46}
+    heads = {"num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "partial_rotary_factor": 0.5}
+    experts = {"n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1}
+    config = {"model_type": "glm4_moe", "attention_bias": True, "vocab_size": 151552, "routed_scaling_factor": 2.5}
+    text = text_of("megatron", read_model({**config, **sizes, **heads, **experts, "n_group": 1}).shape)
+    assert "--moe-router-score-function sigmoid\n" in text
+    assert "--moe-router-enable-expert-bias\n" in text
+    assert "--moe-router-topk-scaling-factor 2.5\n" in text
+    assert "--moe-router-num-groups" not in text
+
+
+def test_experts_without_grouped_gemms_are_said_to_be_slower_than_priced(tmp_path: Path) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text(text_of("megatron", "qwen3-30b-a3b"))
+    assert not read_launch(script).unpriced
+    script.write_text(text_of("megatron", "qwen3-30b-a3b").replace("    --moe-grouped-gemm\n", ""))
+    assert [line for line in read_launch(script).unpriced if "one by one" in line]
+
+
+def test_a_refusal_names_a_value_that_is_empty() -> None:
+    shape = load_model("qwen3-30b-a3b")
+    numerics = Numerics(values={**(shape.numerics or Numerics()).values, "rope_layers": "1110" * 12})
+    with pytest.raises(InputError, match="has that of a plain decoder in its own model of these sizes"):
+        text_of("torchtitan", replace(shape, numerics=numerics), zero_stage=3)

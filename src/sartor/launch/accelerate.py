@@ -68,7 +68,7 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
         nodes=nodes,
         local=0,
         script='"${TRAIN_SCRIPT:-train.py}"',
-        groups={"TRAINER_ARGS": [*trainer_arguments(job, plan), ("--optim", OPTIMIZERS[job.optimizer])]},
+        groups={"TRAINER_ARGS": [*_arguments(job, plan), ("--optim", OPTIMIZERS[job.optimizer])]},
         notes=notes if plan.zero_stage else (),
     )
     config = f"# {about}\n# Written by sartor plan --write.\n{write_yaml(_config(job, plan, nodes))}"
@@ -77,6 +77,16 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
         LaunchFile(name="launch.sh", text=lines, executable=True),
     )
     return LaunchFiles(kind=KIND, files=files, notes=notes if plan.zero_stage else ())
+
+
+def _arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, ...]]:
+    """FSDP recomputes by ``fsdp_activation_checkpointing``; Hugging Face's Trainer raises an error on both."""
+    return trainer_arguments(job, plan, recomputes=plan.recompute is Recompute.FULL and not _by_mesh(plan))
+
+
+def _by_mesh(plan: TrainingPlan) -> bool:
+    """Whether FSDP2 runs it: accelerate has tensor parallelism only there."""
+    return bool(plan.zero_stage > 0 or plan.dims.tp > 1)
 
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
@@ -118,7 +128,7 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
 
 def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
     d = plan.dims
-    by_mesh = plan.zero_stage or d.tp > 1  # accelerate has tensor parallelism only under FSDP2
+    by_mesh = _by_mesh(plan)
     out: JsonDict = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if by_mesh else "MULTI_GPU",

@@ -19,7 +19,7 @@ from sartor.launch.megatron_read import read_megatron
 from sartor.launch.model_fields import Argument
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
 from sartor.launch.release import release_of
-from sartor.launch.script import Command, script_text
+from sartor.launch.script import Command, beside_script, script_text
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
 
@@ -75,12 +75,24 @@ OTHER_NAMES = {
     "--yarn-beta-slow": "beta_slow",
     "--yarn-original-max-position-embeddings": "original_max_position_embeddings",
 }
+YARN = {
+    "--rotary-scaling-factor": "yarn_rotary_scaling_factor",
+    "--mscale": "yarn_mscale",
+    "--mscale-all-dim": "yarn_mscale_all_dim",
+    "--yarn-beta-fast": "yarn_beta_fast",
+    "--yarn-beta-slow": "yarn_beta_slow",
+    "--yarn-original-max-position-embeddings": "yarn_original_max_position_embeddings",
+}
+"""What Megatron-Core reads for YaRN without latent attention; no field of the provider, so it is set on the provider as
+Megatron Bridge's own gpt_oss_bridge.py does."""
+ROUNDS = "yarn_correction_range_round_to_int"
 OFF = {
     "--disable-bias-linear": "add_bias_linear",
     "--untie-embeddings-and-output-weights": "share_embeddings_and_output_weights",
     "--no-bias-gelu-fusion": "bias_activation_fusion",
     "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
     "--no-overlap-p2p-communication": "overlap_p2p_comm",
+    "--no-yarn-correction-range-round-to-int": ROUNDS,
 }
 """Flags that switch off a field that is on by default."""
 ON_WITHOUT = (
@@ -98,8 +110,8 @@ ACTIVATIONS = {
 """The activation function, and whether the layer is gated."""
 SILENT = ("--group-query-attention", "--max-position-embeddings", "--no-create-attention-mask-in-dataloader")
 """Arguments that follow from other fields, or hold in every recipe."""
-NOT_SAID = ("--openai-gelu", "--no-yarn-correction-range-round-to-int")
-"""Megatron-LM arguments without a field here; YaRN's have fields only with latent attention."""
+NOT_SAID = ("--openai-gelu",)
+"""Megatron-LM arguments without a field here."""
 LAYERS_OFF = "model.cpu_offloading_num_layers"
 MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
 
@@ -135,7 +147,7 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
         launcher="torchrun",
         nodes=nodes,
         local=local,
-        script='"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/sartor_recipe.py"',
+        script=beside_script("sartor_recipe.py"),
         groups={},
         notes=(*notes, "set data, tokenizer, learning rate and checkpoints in the recipe"),
     )
@@ -150,14 +162,15 @@ def _fields(arguments: list[Argument]) -> Fields:
     """A recipe's fields by path (``section.field``), from Megatron-LM's arguments."""
     out: Fields = dict.fromkeys(ON_WITHOUT, False)
     out |= {"model.should_pad_vocab": True}
-    latent = ("--multi-latent-attention",) in arguments
+    yarn = ("--position-embedding-type", "yarn") in arguments
+    out |= {f"model.{ROUNDS}": True} if yarn else {}
     for flag, *values in arguments:
         if flag in (*SILENT, *PRECISION, "--grad-reduce-in-bf16"):
             continue
         local = flag == "--transformer-impl" and values == ["local"]
-        if local or flag in NOT_SAID or (flag.startswith("--yarn") and not latent):
+        if local or flag in NOT_SAID:
             raise _refuse(flag, " ".join(values) or "on", "has no field for it", "--write megatron")
-        out |= dict(_said(flag, values))
+        out |= {f"model.{YARN[flag]}": _value(values)} if yarn and flag in YARN else dict(_said(flag, values))
     if out.get("ddp.use_megatron_fsdp"):
         out["dist.use_megatron_fsdp"] = True
     out["optimizer.use_distributed_optimizer"] = out["ddp.use_distributed_optimizer"]
@@ -216,8 +229,9 @@ def _value(values: list[str]) -> object:
 def _recipe_text(about: str, found: Fields, mixed: str, reduced: bool) -> str:
     latent = "model.multi_latent_attention" in found
     provider, module = ("MLAModelProvider", "mla_provider") if latent else ("GPTModelProvider", "gpt_provider")
-    model = {path.partition(".")[2]: value for path, value in found.items() if path.startswith("model.")}
-    rest = {path: value for path, value in found.items() if not path.startswith("model.")}
+    passed = {path for path in found if path.startswith("model.") and not path.startswith("model.yarn_")}
+    model = {path.partition(".")[2]: value for path, value in found.items() if path in passed}
+    rest = {path: value for path, value in found.items() if path not in passed}
     activation = str(model.get("activation_func", ""))
     lines = [
         f'"""{about}. Written by sartor plan --write."""',
@@ -315,6 +329,7 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
     if flag := shorter.get(function.rpartition(".")[2]):
         words.append(flag)
     flags = {path: flag for flag, path in _known().items()}
+    flags |= {f"model.{field}": flag for flag, field in YARN.items()}
     off = {f"model.{field}": flag for flag, field in OFF.items()}
     done = {"model.gated_linear_unit", "model.activation_func", "model.should_pad_vocab", "dataset.seq_length"}
     done |= {"model.cpu_offloading"} | (set() if found.get("model.cpu_offloading") else {LAYERS_OFF})

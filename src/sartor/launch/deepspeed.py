@@ -29,7 +29,7 @@ from sartor.launch.plan import (
     refuser,
 )
 from sartor.launch.release import release_of
-from sartor.launch.script import Command, script_text
+from sartor.launch.script import Command, beside_script, script_text
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     Optimizer,
@@ -63,14 +63,19 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
     plan = launchable(job, plan)
     _check(job, plan)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
-    notes = ("the training program must call deepspeed.initialize with this configuration",)
+    notes = _notes(job, plan)
     script = script_text(
         about=f"DeepSpeed: {job.shape.name or 'a model'} on {plan.num_devices} devices",
         launcher="deepspeed",
         nodes=nodes,
         local=local,
         script='"${TRAIN_SCRIPT:-train.py}"',
-        groups={"TRAINER_ARGS": [("--deepspeed", "ds_config.json"), *trainer_arguments(job, plan)]},
+        groups={
+            "TRAINER_ARGS": [
+                ("--deepspeed", beside_script("ds_config.json")),
+                *trainer_arguments(job, plan, recomputes=plan.recompute is Recompute.FULL),
+            ]
+        },
         notes=notes,
     )
     config = json.dumps(_config(job, plan), indent=2) + "\n"
@@ -78,8 +83,18 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
     return LaunchFiles(kind=KIND, files=files, notes=notes)
 
 
-def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, ...]]:
-    """Arguments of Hugging Face's Trainer and TRL that complement the configuration file."""
+def _notes(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
+    filled = 'the training program must use Hugging Face\'s Trainer, which replaces each "auto" by its own arguments'
+    leaves = (
+        "if each expert is a module of its own, mark the block of experts by deepspeed.utils.set_z3_leaf_modules: "
+        "else ZeRO 3 waits forever where a device has no token for an expert"
+    )
+    return (filled, leaves) if plan.zero_stage == 3 and job.shape.moe_ffn is not None else (filled,)
+
+
+def trainer_arguments(job: TrainingJob, plan: TrainingPlan, *, recomputes: bool) -> list[tuple[str, ...]]:
+    """Arguments of Hugging Face's Trainer and TRL that complement the configuration file. Recomputation is always said:
+    it is off by default in the Trainer, on in TRL."""
     out: list[tuple[str, ...]] = [
         ("--per_device_train_batch_size", str(plan.microbatch_size)),
         ("--gradient_accumulation_steps", str(plan.num_microbatches)),
@@ -87,8 +102,7 @@ def trainer_arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, .
     ]
     if job.recipe in (Recipe.BF16, Recipe.FP16):
         out.append((f"--{job.recipe.value}", "true"))
-    if plan.recompute is Recompute.FULL:
-        out.append(("--gradient_checkpointing", "true"))
+    out.append(("--gradient_checkpointing", "true" if recomputes else "false"))
     if job.trainer.fused_kernels:
         out.append(("--torch_compile", "true"))
     return out

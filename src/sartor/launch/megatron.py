@@ -22,6 +22,7 @@ from sartor.launch.plan import (
 from sartor.launch.release import check_arguments
 from sartor.launch.script import script_text
 from sartor.model.divisors import nearest_divisors
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -40,8 +41,12 @@ from sartor.operators import DType
 KIND = LaunchKind.MEGATRON
 _refuse = refuser(KIND)
 
+NO_FUSION = "--no-gradient-accumulation-fusion"
+NOT_PRICED = "its pass that adds gradients is not priced"
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-"""--data-parallel-sharding-strategy of Megatron FSDP; stage 1 is --use-distributed-optimizer."""
+"""--data-parallel-sharding-strategy of Megatron-FSDP. Its guide requires --use-distributed-optimizer (alone: stage 1),
+--no-gradient-accumulation-fusion and --ckpt-format fsdp_dtensor with it, and CUDA_DEVICE_MAX_CONNECTIONS is to be unset
+(docs.nvidia.com/megatron-core, Megatron-FSDP User Guide, read 2026-11-26)."""
 PRECISION: dict[Recipe, tuple[Argument, ...]] = {
     Recipe.FP32: (),
     Recipe.FP16: (("--fp16",),),
@@ -62,7 +67,7 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, 
     plan, groups, notes = megatron_groups(job, plan)
     check_arguments(KIND, (words for group in groups.values() for words in group), version)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
-    env = {} if plan.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    env = {"CUDA_DEVICE_MAX_CONNECTIONS": "" if plan.zero_stage > 1 else "1"}
     text = script_text(
         about=_about(job, plan),
         launcher="torchrun",
@@ -82,6 +87,7 @@ def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan,
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
     _check(job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
+    notes += [f"Megatron-FSDP goes with {NO_FUSION}: {NOT_PRICED}"] if plan.zero_stage > 1 else []
     groups = {
         "MODEL_ARGS": model,
         "PARALLEL_ARGS": list(_parallel(job, plan, layers)),
@@ -139,9 +145,9 @@ def _parallel(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
         yield ("--expert-model-parallel-size", str(d.ep))
     if d.tp > 1 and job.shape.moe_ffn is not None:
         yield ("--expert-tensor-parallel-size", str(d.tp if job.trainer.splits_experts else 1))
-    if plan.zero_stage == 1:
+    if plan.zero_stage:
         yield ("--use-distributed-optimizer",)
-    elif plan.zero_stage > 1:
+    if plan.zero_stage > 1:
         yield ("--use-megatron-fsdp",)
         yield ("--data-parallel-sharding-strategy", SHARDING[int(plan.zero_stage)])
         yield ("--ckpt-format", "fsdp_dtensor")
@@ -193,7 +199,7 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     if plan.optimizer_offload:
         yield ("--optimizer-cpu-offload",)
     yield from _moments(job, plan)
-    yield ("--attention-backend", job.attention_kernel.value)
+    yield ("--attention-backend", _backend(job))
     if job.attention_kernel is AttentionKernel.FLASH:  # it reads no mask, whose size is quadratic in the sequence
         yield ("--no-create-attention-mask-in-dataloader",)
     share = "0.1" if job.dropout else "0.0"
@@ -201,8 +207,8 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     yield ("--hidden-dropout", share)
     if job.trainer.grad_dtype is DType.BF16:
         yield ("--grad-reduce-in-bf16",)
-    if not job.trainer.grad_fusion:
-        yield ("--no-gradient-accumulation-fusion",)
+    if not job.trainer.grad_fusion or plan.zero_stage > 1:
+        yield (NO_FUSION,)
     if job.trainer.fused_loss:
         yield ("--cross-entropy-loss-fusion",)
         yield ("--cross-entropy-fusion-impl", "te")
@@ -211,6 +217,18 @@ def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Arg
     if job.trainer.cuda_graphs:
         yield ("--cuda-graph-impl", "transformer_engine")
         yield ("--te-rng-tracker",)
+
+
+def _backend(job: TrainingJob) -> str:
+    """Transformer Engine's FlashAttention takes neither a learnable softmax nor latent attention (version 2 of it), and
+    ``flash`` turns its other kernels off; cuDNN's (``fused``) take both and keep no scores either."""
+    flash = job.attention_kernel is AttentionKernel.FLASH
+    return "fused" if flash and _only_fused(job.shape.attention) else job.attention_kernel.value
+
+
+def _only_fused(mixer: object) -> bool:
+    sinks = isinstance(mixer, AttentionMixer) and any(vector.name == "sinks" for vector in mixer.vectors)
+    return sinks or isinstance(mixer, LatentAttentionMixer)
 
 
 def _moments(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:

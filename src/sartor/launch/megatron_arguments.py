@@ -48,7 +48,7 @@ NO_BEARING = re.compile(
     r"interval|amax)|moe-(aux|z)-loss|moe-router-(load|dtype|score|pre|num-groups|group-topk|topk-scaling|bias|force|"
     r"fusion|padding)|moe-per-layer|mtp-loss|mscale|manual-gc|use-mcore-models|check-|calculate-per-token|rampup|"
     r"override-opt|use-checkpoint|attention-softmax|apply-query-key|disable-gloo|enable-ft|calc-ft|ft-|local-rank|"
-    r"test-mode|skip-train|rerun|error-injection|non-persistent|replication|config-logger|moe-grouped-gemm|"
+    r"test-mode|skip-train|rerun|error-injection|non-persistent|replication|config-logger|"
     r"moe-permute-fusion|moe-use-legacy|untie|no-masked|no-bias|no-rope-fusion|create-moe|disable-straggler|straggler|"
     r"inprocess|full-validation|multiple-validation|empty-unused|disable-bf16|use-cpu-init|yaml-cfg|exit|"
     r"object-storage|spec|sft|decoupled|no-one-logger|enable-one|accumulate|bert|mask-prob|short-seq|sample-rate)"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.launch.flags import Flags, parse_flags
-from sartor.launch.megatron import CP_TYPES, KIND, OPTIMIZERS
+from sartor.launch.megatron import CP_TYPES, KIND, NO_FUSION, NOT_PRICED, OPTIMIZERS
 from sartor.launch.megatron_arguments import left_over
 from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages
@@ -64,14 +64,15 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
         must = "goes with no pipeline and no recomputation in Megatron-LM"
         raise InputError("--cpu-offloading-num-layers", parts.offload_layers, must, "--offload-modules")
     flags.on("--use-precision-aware-optimizer", "--te-rng-tracker", "--ckpt-format")
-    unknown, unpriced, ignored = left_over(flags)
+    unpriced = _experts_apart(flags, ep)
+    unknown, others, ignored = left_over(flags)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
         unknown=(*unknown, *flags.odd),
-        unpriced=tuple(unpriced),
+        unpriced=(*unpriced, *others),
         ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
     )
@@ -150,15 +151,14 @@ def _read_sharding(flags: Flags) -> tuple[int, int]:
     strategies = ("no_shard", "optim", "optim_grads", "optim_grads_params")
     strategy = flags.word("--data-parallel-sharding-strategy", strategies) or "no_shard"
     instances = flags.size("--num-distributed-optimizer-instances", 1) or 1
-    torch_fsdp = flags.on("--use-torch-fsdp2")
+    distributed, torch_fsdp = flags.on("--use-distributed-optimizer"), flags.on("--use-torch-fsdp2")
     if flags.on("--use-megatron-fsdp", "--use-custom-fsdp"):
         return strategies.index(strategy), instances
     if torch_fsdp:
         return (2 if flags.on("--torch-fsdp2-no-reshard-after-forward") else 3), instances
     if (stage := flags.size("--zero-stage", least=0, most=3)) is not None and flags.on("--deepspeed"):
         return stage, instances
-    distributed = flags.word("--optimizer") in ("dist_muon",)
-    return int(flags.on("--use-distributed-optimizer") or distributed), instances
+    return int(distributed or flags.word("--optimizer") == "dist_muon"), instances
 
 
 def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
@@ -291,12 +291,28 @@ def _read_trainer(flags: Flags, *, splits_experts: bool) -> Trainer:
         fused_kernels=flags.word("--transformer-impl", ("local", "transformer_engine")) != "local",
         cuda_graphs=flags.on("--enable-cuda-graph", "--external-cuda-graph") or impl != "none",
         grad_dtype=DType.FP32 if full else DType.BF16,
-        grad_fusion=not flags.on("--no-gradient-accumulation-fusion"),
+        grad_fusion=_fuses_gradients(flags),
         fused_loss=flags.on("--cross-entropy-loss-fusion") and loss == "te",
         splits_experts=splits_experts,
         dispatch_once=_dispatches_once(flags),
         ep_overlap=flags.on("--overlap-moe-expert-parallel-comm"),
     )
+
+
+def _experts_apart(flags: Flags, ep: int) -> list[str]:
+    """What is different where Megatron computes a device's experts in turn (its ``SequentialMLP``)."""
+    grouped, experts = flags.on("--moe-grouped-gemm"), flags.size("--num-experts", 1) or 1
+    if grouped or experts <= ep or flags.on("--deepspeed"):
+        return []
+    return ["--moe-grouped-gemm is not given: Megatron computes the experts of a device one by one, slower than priced"]
+
+
+def _fuses_gradients(flags: Flags) -> bool:
+    """Megatron-FSDP always goes without the fusion, and its plans are priced as with it."""
+    off, sharded = flags.on(NO_FUSION), flags.on("--use-megatron-fsdp", "--use-custom-fsdp")
+    if off and sharded:
+        flags.assumptions.append(f"{NO_FUSION}: Megatron-FSDP needs it; {NOT_PRICED}")
+    return sharded or not off
 
 
 def _dispatches_once(flags: Flags) -> bool:

@@ -112,7 +112,9 @@ def numeric_arguments(
 
 
 def _other(value: Value | None) -> str:
-    return "has no argument for it" if value is None else f"has {_text(value)} in its own model of these sizes"
+    if value is None:
+        return "has no argument for it"
+    return f"has {_text(value) or 'that of a plain decoder'} in its own model of these sizes"
 
 
 def _cannot(kind: LaunchKind, shape: TransformerShape, name: str, value: Value, why: str) -> InputError:

@@ -134,6 +134,11 @@ def _header(text: str) -> dict[str, int]:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
+def beside_script(name: str) -> str:
+    """A file in the script's own folder, for a command that is started anywhere."""
+    return f'"$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)/{name}"'
+
+
 def script_text(
     *,
     about: str,
@@ -145,16 +150,21 @@ def script_text(
     env: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """A bash script: a comment, the rendezvous, one array per group of arguments, and the command."""
+    """A bash script: a comment, the rendezvous, one array per group of arguments, and the command. A variable of
+    ``env`` without a value is unset."""
     lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
     lines += [f"# {note[0].upper()}{note[1:]}." for note in notes]
-    lines += ["set -euo pipefail", *(f"export {name}={value}" for name, value in (env or {}).items()), ""]
+    lines += ["set -euo pipefail", *(_set(name, value) for name, value in (env or {}).items()), ""]
     lines += _array("DISTRIBUTED_ARGS", _rendezvous(launcher, nodes, local))
     for name, arguments in groups.items():
         lines += _array(name, arguments)
     arrays = " ".join(f'"${{{name}[@]}}"' for name in groups)
     lines += [f'{launcher} "${{DISTRIBUTED_ARGS[@]}}" {script} \\', f'    {arrays} "$@"']
     return "\n".join(lines) + "\n"
+
+
+def _set(name: str, value: str) -> str:
+    return f"export {name}={value}" if value else f"unset {name}"
 
 
 def _rendezvous(launcher: str, nodes: int, local: int) -> list[tuple[str, ...]]:
@@ -164,7 +174,7 @@ def _rendezvous(launcher: str, nodes: int, local: int) -> list[tuple[str, ...]]:
             ("--main_process_ip", '"${MASTER_ADDR:?address of the first node}"'),
             ("--main_process_port", '"${MASTER_PORT:-29500}"'),
         ]
-        return [("--config_file", "accelerate.yaml"), *(there if nodes > 1 else [])]
+        return [("--config_file", beside_script("accelerate.yaml")), *(there if nodes > 1 else [])]
     if launcher == "deepspeed":
         hosts = [("--hostfile", '"${HOSTFILE:?file that lists the nodes}"')] if nodes > 1 else []
         return [("--num_nodes", str(nodes)), ("--num_gpus", str(local)), *hosts]
