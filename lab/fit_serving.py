@@ -49,7 +49,7 @@ class Rows:
     waited_s: Array
     """Time until a first token: prompt passes that it waits for, and steps until the engine schedules it."""
     gap_s: Array
-    """Time between two tokens."""
+    """Time between two tokens, while a first token is awaited."""
     tpot_sigma: Array
     ttft_sigma: Array
 
@@ -124,12 +124,14 @@ def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
     none, every = (steady_state(replace(server, engine=engine), load, waves=WAVES) for engine in engines)
     late = received_every(server, load.concurrency)
     shipped = steady_state(server, load, waves=WAVES, receive_every=late)
-    waited_s = shipped.ttft_s - batching.FIRST_TOKEN_STEPS * shipped.tpot_s - batching.FIRST_TOKEN_S
+    others = np.maximum(np.asarray(shipped.running) / server.copies - 1, 0)
+    gap_s = shipped.step_s + others / load.output_len * np.asarray(shipped.each_prompt_s)
+    waited_s = shipped.ttft_s - batching.FIRST_TOKEN_STEPS * gap_s - batching.FIRST_TOKEN_S
     for i, row in enumerate(rows):
         if shipped.waiting[i] or not np.isfinite(shipped.tpot_s[i]):
             continue
         yield ((row["model"], server.engine.name), float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3,
-               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i], shipped.tpot_s[i],
+               none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i], gap_s[i],
                shipped.tpot_log_sigma[i], shipped.ttft_log_sigma)  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
-from sartor.step.batching import Load, disaggregated, steady_state
+from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Load, Steady, steady_state
+from sartor.step.pools import disaggregated
 from sartor.step.served import ENGINES, Server, capacity, served_graph, would_fit
 
 LLAMA = Server(shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100_sxm"), dtype=DType.FP8)
@@ -72,9 +73,12 @@ def test_a_benchmark_that_begins_all_at_once_sees_later_first_tokens() -> None:
 
 
 def test_a_request_waits_for_half_of_the_steps_between_looks_for_it() -> None:
-    at_once, late = (steady_state(LLAMA, LOAD, receive_every=n) for n in (1, 31))
-    assert np.asarray(late.ttft_s) == pytest.approx(np.asarray(at_once.ttft_s) + 15 * np.asarray(at_once.tpot_s))
-    assert np.all(late.tpot_s == at_once.tpot_s)
+    load = Load(concurrency=np.array([1, 8, 64]), input_len=1024, output_len=512)
+    at_once, late = (steady_state(LLAMA, load, receive_every=n) for n in (1, 31))
+    gap_s = at_once.step_s + (np.asarray(load.concurrency) - 1) / 512 * np.asarray(at_once.prompt.time_s)
+    assert np.asarray(late.ttft_s) == pytest.approx(np.asarray(at_once.ttft_s) + 15 * gap_s)
+    assert np.all(late.step_s == at_once.step_s)
+    assert np.all(np.asarray(late.tpot_s) <= at_once.tpot_s)
 
 
 def test_prompts_on_servers_of_their_own_no_longer_stand_between_two_tokens() -> None:
@@ -88,6 +92,72 @@ def test_a_pool_of_prompts_that_is_too_small_sets_the_pace() -> None:
     load = Load(concurrency=256, input_len=8192, output_len=16)
     one, two = (disaggregated(LLAMA, n, LLAMA, 1, load).output_tokens_per_s for n in (1, 2))
     assert two == pytest.approx(2 * one, rel=0.05)
+
+
+def test_the_published_example_of_a_prompt_as_long_as_a_request() -> None:
+    """One pool of prompts, 2.66 s each: with two requests in flight no more than two passes are waited for."""
+    server = Server(shape=load_model("llama-3.1-70b"), gpu=load_gpu("h100_sxm"), dtype=DType.BF16, tp=4)
+    load = Load(concurrency=np.array([1, 2, 4, 8, 12]), input_len=32768, output_len=128)
+    _queueing_laws(disaggregated(server, 1, server, 1, load), load, servers=1)
+    _queueing_laws(steady_state(server, replace(load, output_len=1)), replace(load, output_len=1), servers=1)
+
+
+LOADS = np.array([1, 2, 3, 4, 7, 8, 9, 12, 16, 17, 33, 64, 129, 256, 1000, 4096])
+MIXTURES = replace(MIXTURE, tp=1, copies=4, ep=4)
+SMALL = replace(LLAMA, gpu=replace(LLAMA.gpu, hbm_bytes=16e9))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    server=st.sampled_from((LLAMA, MIXTURE, MIXTURES, SMALL)),
+    prompt=st.integers(1, 32768),
+    answer=st.integers(1, 2048),
+    waves=st.sampled_from((10, np.inf)),
+    late=st.sampled_from((1, 30)),
+)
+def test_laws_of_queues_hold_on_one_server(server: Server, prompt: int, answer: int, waves: float, late: int) -> None:
+    load = Load(concurrency=LOADS, input_len=prompt, output_len=answer)
+    found = steady_state(server, load, waves=waves, receive_every=late)
+    _queueing_laws(found, load, servers=server.copies)
+    if np.isfinite(found.ttft_s[0]):
+        steps = FIRST_TOKEN_STEPS + (late - 1) / 2
+        assert found.ttft_s[0] == pytest.approx(float(found.each_prompt_s[0] + steps * found.step_s[0] + FIRST_TOKEN_S))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    prefill=st.sampled_from((LLAMA, replace(LLAMA, tp=2))),
+    decode=st.sampled_from((LLAMA, SMALL)),
+    workers=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    prompt=st.integers(1, 32768),
+    answer=st.integers(1, 2048),
+    waves=st.sampled_from((10, np.inf)),
+)
+def test_laws_of_queues_hold_on_pools_apart(
+    prefill: Server, decode: Server, workers: tuple[int, int], prompt: int, answer: int, waves: float
+) -> None:
+    load = Load(concurrency=LOADS, input_len=prompt, output_len=answer)
+    found = disaggregated(prefill, workers[0], decode, workers[1], load, waves=waves)
+    _queueing_laws(found, load, servers=workers[0])
+
+
+def _queueing_laws(found: Steady, load: Load, servers: int) -> None:
+    """Little's law, what ``servers`` of prompts and the slots can do, and more in flight are served no less in all and
+    wait no less each, for no more than all prompts once and the steps between."""
+    if not np.all(np.isfinite(found.ttft_s)):
+        return
+    flight, answer, near = np.asarray(load.concurrency), int(load.output_len), 1 + 1e-9
+    per_s = np.asarray(found.output_tokens_per_s) / answer
+    request_s = np.asarray(found.ttft_s) + (answer - 1) * np.asarray(found.tpot_s)
+    assert per_s * request_s == pytest.approx(flight)
+    assert np.all(per_s * found.each_prompt_s <= servers * near)
+    assert np.all(per_s * (answer - 1) * found.tpot_s <= np.asarray(found.running) * near)
+    assert np.all(np.asarray(found.running) + found.waiting <= flight * near)
+    assert np.all(per_s[1:] >= per_s[:-1] / near)
+    assert np.all(np.asarray(found.ttft_s[1:]) >= np.asarray(found.ttft_s[:-1]) / near)
+    kept_s = np.maximum(flight / np.asarray(found.running) - 1, 0) * (answer + 30) * np.asarray(found.tpot_s)
+    passes_s = flight * np.asarray(found.prompt.time_s)
+    assert np.all(found.ttft_s <= (passes_s + kept_s + 30 * np.asarray(found.step_s) + 0.5) * near)
 
 
 def test_experts_whole_or_split_do_the_same_work() -> None:

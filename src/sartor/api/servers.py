@@ -13,7 +13,8 @@ from sartor.api.models import Model, read
 from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, refuse_on_a_chip, size_of
 from sartor.errors import InputError
 from sartor.model.reading import ModelReading
-from sartor.step.batching import Load, disaggregated, steady_state
+from sartor.step.batching import Load, steady_state
+from sartor.step.pools import disaggregated
 from sartor.step.served import ENGINES, Engine, Server, capacity, would_fit
 
 CONCURRENCY = (1, 4, 16, 64, 256)

@@ -58,7 +58,7 @@ def _loads(answer: ServingAnswer) -> list[JsonDict]:
     spread = [np.broadcast_to(each, concurrency.shape) for each in (steady.tpot_log_sigma, steady.ttft_log_sigma)]
     columns = {
         name: np.broadcast_to(getattr(steady, name), concurrency.shape)
-        for name in ("running", "waiting", "step_s", "tpot_s", "ttft_s", "output_tokens_per_s")
+        for name in ("running", "waiting", "step_s", "tpot_s", "ttft_s", "each_prompt_s", "output_tokens_per_s")
     }
     prompt_s = np.broadcast_to(steady.prompt.time_s, concurrency.shape)
     found = []
@@ -69,8 +69,8 @@ def _loads(answer: ServingAnswer) -> list[JsonDict]:
         found.append(
             {
                 "concurrency": int(asked),
-                "running": int(at["running"]) * answer.server.copies * answer.decode_workers,
-                "waiting": at["waiting"] * (1 if answer.prefill else answer.server.copies),
+                "running": math.ceil(round(at["running"], 6)),
+                "waiting": at["waiting"],
                 "ttft_s": at["ttft_s"],
                 "ttft_low_s": float(ttft[0]),
                 "ttft_high_s": float(ttft[1]),
@@ -80,6 +80,7 @@ def _loads(answer: ServingAnswer) -> list[JsonDict]:
                 "source": steady.step.source.value,
                 "step_s": at["step_s"],
                 "prompt_s": float(prompt_s[i]),
+                "each_prompt_s": at["each_prompt_s"],
                 "request_s": request_s,
                 "requests_per_s": int(asked) / request_s,
                 "output_tokens_per_s": at["output_tokens_per_s"],

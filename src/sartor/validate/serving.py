@@ -17,7 +17,8 @@ from sartor.errors import InputError
 from sartor.operators import DType
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
-from sartor.step.batching import Load, Steady, disaggregated, steady_state
+from sartor.step.batching import Load, Steady, steady_state
+from sartor.step.pools import disaggregated
 from sartor.step.served import ENGINES, Server
 from sartor.units import Ints
 from sartor.validate.inference import Inference, read_rows
@@ -184,7 +185,7 @@ def _rows(asked: _Asked, found: Steady, i: int) -> Iterator[InferenceRow]:
             log_sigma=_at(sigma, i),
             roofline_s=_at(roofline_s(of), i),
             source=of.source.value,
-            batch=int(_at(found.running, i)),
+            batch=round(_at(found.running, i)),
         )
         if not np.isfinite(row.predicted_s):
             row = replace(row, reason="weights and one sequence do not fit in memory")

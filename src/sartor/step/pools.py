@@ -1,0 +1,144 @@
+"""Prompts on servers of their own: two pools in steady state with a fixed number of requests in flight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.collective.tiers import own_links
+from sartor.cost.correction.calibration import Calibration
+from sartor.step.batching import (
+    FIRST_TOKEN_S,
+    FIRST_TOKEN_STEPS,
+    Array,
+    Load,
+    Steady,
+    calibration_of,
+    middle_of,
+    prompts_of,
+    steady,
+)
+from sartor.step.decode_steps import DecodeSteps, decode_steps, decoding
+from sartor.step.inference import kv_cache_bytes
+from sartor.step.served import Server, capacity
+from sartor.units import Floats, Ints
+
+HALVINGS = 40
+"""Halvings of the interval in which the number of running sequences is sought: 1e-12 of it."""
+
+
+def disaggregated(
+    prefill: Server,
+    prefill_workers: Ints,
+    decode: Server,
+    decode_workers: Ints,
+    load: Load,
+    known: Calibration | None = None,
+    *,
+    waves: float = math.inf,
+) -> Steady:
+    """`steady_state` with prompts on ``prefill_workers`` copies of one server and decoding on ``decode_workers`` copies
+    of another: no prompt delays decoding, and the slower pool limits throughput. Keys and values move over one device's
+    links."""
+    flight, answer, middle = load.columns()
+    prompts = prompts_of(prefill, load, known or calibration_of(prefill))
+    known = known or calibration_of(decode)
+    copies, held = decode.copies * decode_workers, capacity(decode, middle)
+    most = np.minimum(flight / copies, np.maximum(held, 1))
+    prompt_s, each_s, moved_s = (
+        np.broadcast_to(each, flight.shape) for each in (prompts.alone.time_s, prompts.each_s, _moved_s(decode, load))
+    )
+    pools = Pools(
+        flight=flight,
+        answer=answer,
+        prompt_servers=prefill_workers * prefill.copies,
+        prompt_s=prompt_s,
+        each_s=each_s,
+        moved_s=moved_s,
+        steps=decode_steps(decode, middle, float(most.max()), known),
+        copies=copies,
+        waves=waves,
+    )
+    running = pools.running(most)
+    per_s, step_s = pools.per_s(running), pools.steps.at(running)
+    first_s = np.maximum(pools.first_s(running), flight / per_s - (answer - 1) * step_s)
+    each = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
+    return steady(
+        decode,
+        load,
+        held,
+        running * copies,
+        np.maximum(flight - per_s * pools.request_s(running), 0.0),
+        decoding(decode, middle_of(load), each, known),
+        prompts.alone,
+        each_s,
+        step_s,
+        step_s,
+        first_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Two pools under many loads, as functions of the sequences that run on each copy of the decoding server."""
+
+    flight: Array
+    answer: Array
+    prompt_servers: Ints
+    prompt_s: Array
+    """A pass over one prompt."""
+    each_s: Array
+    """Seconds per prompt of a server that is never idle."""
+    moved_s: Array
+    steps: DecodeSteps
+    copies: Ints
+    waves: float
+
+    def per_s(self, running: Array) -> Array:
+        """Requests whose answers end per second."""
+        found: Array = running * self.copies / (self.answer * self.steps.at(running))
+        return found
+
+    def first_s(self, running: Array) -> Array:
+        """Time to first token. A request meets what the other requests make a server's queue: those that prompts'
+        servers have busy with all but one request per server (M/D/1)."""
+        share = np.maximum(1 - self.prompt_servers / self.flight, 0.0)
+        busy = np.minimum(self.per_s(running) * self.each_s / self.prompt_servers, 1.0) * share
+        queue_s = self.each_s * busy / (2 * (1 - busy))
+        first_s = (self.flight - 1) / 2 * self.each_s / self.prompt_servers / self.waves
+        steps_s = FIRST_TOKEN_STEPS * self.steps.at(running)
+        found: Array = self.prompt_s + queue_s + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
+        return found
+
+    def request_s(self, running: Array) -> Array:
+        """Time of a request that neither memory nor the prompts' servers hold up."""
+        found: Array = self.first_s(running) + (self.answer - 1) * self.steps.at(running)
+        return found
+
+    def running(self, most: Array) -> Array:
+        """Sequences that run on each copy: as many as the requests in flight keep there, with no more requests than
+        the prompts' servers take in, and at most ``most``."""
+        low, high = np.zeros_like(most), most.astype(np.float64)
+        fits = self._fits(high)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            good = self._fits(middle)
+            low, high = np.where(good, middle, low), np.where(good, high, middle)
+        return np.where(fits, most, low)
+
+    def _fits(self, running: Array) -> npt.NDArray[np.bool_]:
+        per_s = self.per_s(running)
+        taken = per_s * self.each_s <= self.prompt_servers
+        found: npt.NDArray[np.bool_] = taken & (per_s * self.request_s(running) <= self.flight)
+        return found
+
+
+def _moved_s(server: Server, load: Load) -> Floats:
+    """Seconds to move one prompt's keys and values between pools over one device's links."""
+    lengths = np.atleast_1d(load.input_len)
+    held = [kv_cache_bytes(server.shape, int(n), server.tp, server.cache.bytes) for n in lengths]
+    link = own_links(server.gpu).tiers[0].bytes_per_s
+    return np.reshape(held, np.shape(load.input_len)) / link
