@@ -139,7 +139,7 @@ def test_ownership_is_the_price_of_parts_package_and_electricity_of_all_years() 
         stacks = best.evaluation.point.accelerator.num_stacks
         parts = best.usd + package_usd(best.area_mm2, stacks)
         assert best.ownership_usd == pytest.approx(parts + best.power_w * kwh * 0.1)
-        assert best.objective == pytest.approx(best.evaluation.rates[0] / best.ownership_usd)
+        assert best.objective == pytest.approx(best.evaluation.rates[0] / best.ownership_usd / asked.num_devices)
     assert long.power_w <= free.power_w
 
 

@@ -35,7 +35,7 @@ class Candidates:
     hbm_bytes: Array
     """[memories, candidates]; 0: no such memory within the budget."""
     divisor: Array
-    """[memories, candidates]: divisor of the objective (area, power, price); 1 for throughput itself."""
+    """[memories, candidates]: divisor of the objective (area, power, price of all devices); 1 for throughput itself."""
 
     @property
     def least_divisor(self) -> Array:
@@ -125,15 +125,15 @@ def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluat
     )
 
 
-def divisor_of(question: DesignQuestion, area_mm2: object, power_w: object, usd: object, owned_usd: object) -> Any:
-    """The divisor of the objective."""
+def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, owned_usd: Any) -> Any:
+    """The divisor of the objective: of all devices, from the area, power or price of one."""
     per = {
         Objective.PER_MM2: area_mm2,
         Objective.PER_WATT: power_w,
         Objective.PER_DOLLAR: usd,
         Objective.PER_OWNERSHIP_DOLLAR: owned_usd,
     }
-    return per.get(question.objective, 1.0)
+    return per[question.objective] * question.num_devices if question.objective in per else 1.0
 
 
 def ownership_usd(question: DesignQuestion, area_mm2: Floats, power_w: Floats, usd: Floats, num_stacks: Ints) -> Floats:

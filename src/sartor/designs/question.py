@@ -36,7 +36,7 @@ LIMITS = {Phase.PREFILL: "ttft_ms", Phase.DECODE: "tpot_ms"}
 
 
 class Objective(StrEnum):
-    """The quantity to maximize; divisors are the candidate's own area, power or cost."""
+    """The quantity to maximize; throughput is divided by the area, power or cost of all devices."""
 
     THROUGHPUT = "throughput"
     PER_MM2 = "throughput_per_mm2"
