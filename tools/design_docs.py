@@ -77,9 +77,8 @@ How many times faster the best chip is than each alternative, in the same cost m
 {ways}
 The TPUv4-like point is (8, 2, 128, 128, 128, 128 MiB) with 279 mm2. Searching only its placement gains {placement};
 choosing the chip as well gains another {chip}, mostly by more vector lanes (16,384 instead of 256) and twice the
-multipliers. Real chips sustain less than their peaks, points of the grid all of them, which flatters the grid. The
-H100-like point is larger (400 mm2 and 1,753 W, against 267 mm2 and 736 W at most) and faster than the best chip of the
-grid for every model.
+multipliers. All chips here sustain all of their peaks, which real ones do not. The H100-like point is larger (400 mm2
+and 1,753 W, against 267 mm2 and 736 W at most) and faster than the best chip of the grid for every model.
 
 ## One chip for several models
 

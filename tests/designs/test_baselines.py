@@ -6,12 +6,14 @@ import pytest
 
 from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
 from sartor.designs.baselines import chip_baselines
-from sartor.designs.chips import NamedChip
+from sartor.designs.chips import NamedChip, known_chips
 from sartor.designs.front import front_over, not_dominated
 from sartor.designs.question import DesignModel, ExpertPlan
 from sartor.designs.result import DesignStatus
 from sartor.designs.search import candidates_of, search_design
 from sartor.errors import InputError
+from sartor.hardware.accelerator import IN_LONG_RUNS
+from sartor.read.space_file import load_space
 
 EXPERT = DesignModel(name="small", shape=small_shape(), seq_len=128, widths=(1, 2), expert=ExpertPlan(pp=2, dp=2, tp=2))
 
@@ -27,6 +29,14 @@ def test_expert_placement_is_no_faster_than_searched_and_searched_no_faster_than
     assert best is not None
     assert expert.ranked.objective <= searched.ranked.objective * (1 + 1e-9)
     assert searched.ranked.objective <= best.objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["published", "modern"])
+def test_known_chips_sustain_what_the_chips_of_the_space_do(name: str) -> None:
+    space = load_space(name)
+    wanted = [getattr(space.groups[0], field) for field in IN_LONG_RUNS]
+    chips = [each.accelerator for each in known_chips(question(), space)]
+    assert all([getattr(chip, field) for field in IN_LONG_RUNS] == wanted for chip in chips)
 
 
 def test_a_placement_that_does_not_fit_is_a_sentence() -> None:
