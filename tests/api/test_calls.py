@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,11 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: api.estimate("gpt2", pp=2),
         "pp=2: needs num_devices and global_batch_size, which say what is spread; nearest: 1",
     ),
+    "experts over devices that they do not divide into": (
+        lambda: api.lint("mixtral-8x7b", ep=7),
+        "num_experts=8: does not split over ep=7; nearest: 7 or 14",
+    ),
+    "experts of a dense model": (lambda: api.estimate("gpt2", ep=2), "ep=2: the model has no experts; nearest: 1"),
     "an unknown phase": (
         lambda: api.lint("gpt2", phase="training"),
         "phase=training: must be one of train, prefill, decode",
@@ -99,6 +106,19 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         "solver=cplex: must be one of cp_sat, milp, greedy",
     ),
 }
+
+
+def test_an_image_has_the_tokens_its_config_says(tmp_path: Path) -> None:
+    config = {"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 128, "image_size": 224, "patch_size": 16}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    said = "seq_len=4096: each input of this model is 197 tokens, which its config sets; nearest: 197"
+    for phase in ("train", "prefill"):
+        with pytest.raises(InputError) as error:
+            api.estimate(path, seq_len=4096, phase=phase)
+        assert said in str(error.value)
+        assert api.estimate(path, seq_len=197, phase=phase).question.workload.seq_len == 197
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)

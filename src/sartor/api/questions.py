@@ -29,8 +29,10 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
+from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
 from sartor.plans.search import checked_headroom
@@ -126,6 +128,7 @@ def ask(
         recompute=recompute,
         headroom=None if headroom is None else checked_headroom(headroom),
     )
+    _check_experts(reading.shape, spread.ep)
     own = own_calibration(calibration, device)
     if asked.phase is Phase.TRAIN:
         if kernels is not None:
@@ -134,6 +137,13 @@ def ask(
         return _training(asked, spread, where or usual_cluster(device), framework, own, eager)
     _refuse_plan(asked.phase, spread, cluster, framework)
     return _inference(asked, spread, with_kernels_of(kernels, device, own), eager)
+
+
+def _check_experts(shape: TransformerShape, ep: int) -> None:
+    """Reject expert parallelism that the experts do not divide into, for `lint` too, which has no rule on it."""
+    if ep > 1 and shape.moe_ffn is None:
+        raise InputError("ep", ep, "the model has no experts", "1")
+    check(shape, ParallelDims(ep=ep))
 
 
 def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | None, Gpu]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sartor.errors import InputError
 from sartor.model.shape import TransformerShape
 
 SEQ_LEN = 4096
@@ -23,9 +24,15 @@ def usual_seq_len(shape: TransformerShape) -> int:
 
 
 def settled_seq_len(given: int | None, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
-    """Tokens per sequence, and the note on a length that was assumed or exceeds the model's maximum."""
+    """Tokens per sequence, and the note on a length that was assumed or exceeds the model's maximum. Raises
+    ``InputError`` for another length than that of an image."""
     if given is None:
         usual = usual_seq_len(shape)
         return usual, (f"seq_len={usual} (default)",)
+    fixed = shape.main.tokens
+    if fixed and given != fixed:
+        raise InputError(
+            "seq_len", given, f"each input of this model is {fixed} tokens, which its config sets", str(fixed)
+        )
     beyond = shape.max_positions and given > shape.max_positions
     return given, (f"seq_len={given} is beyond the model's {shape.max_positions}",) if beyond else ()
