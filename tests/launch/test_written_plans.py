@@ -14,7 +14,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch
 from sartor.launch.plan import LaunchKind
-from sartor.model.numerics import Numerics
+from sartor.model.numerics import Numerics, family_numerics
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingPlan
@@ -125,6 +125,12 @@ def test_glm_4_5_routes_by_sigmoid_with_a_bias() -> None:
     assert "--moe-router-enable-expert-bias\n" in text
     assert "--moe-router-topk-scaling-factor 2.5\n" in text
     assert "--moe-router-num-groups" not in text
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "solar_open"])
+def test_families_with_deepseeks_router_are_known_to_route_by_sigmoid(family: str) -> None:
+    numerics = family_numerics(family, {}, "silu")
+    assert (numerics.get("router_score"), numerics.get("router_bias")) == ("sigmoid", True)
 
 
 def test_experts_without_grouped_gemms_are_said_to_be_slower_than_priced(tmp_path: Path) -> None:
