@@ -128,6 +128,23 @@ def test_columns_that_only_one_kernel_takes_last_as_long_as_all_of_k_in_one_pass
     assert np.all(wide < 0.5 * gemm_cost(Gemm(name="gemm", m=m, n=100, k=5120), gpu, known, clock=Clock.BOOST).time_s)
 
 
+def test_few_rows_and_columns_last_as_long_as_the_waves_of_one_block_that_share_out_k() -> None:
+    """MI308X's opus kernels: 160 columns take 9 us up to 96 rows at k = 6144 (no blocks add to one result); 64 and 256
+    columns, where they do, 4 to 5 us up to 16 rows and 8 to 9 with as many tiles as SMs."""
+    gpu = load_gpu("mi308x")
+    known = load_calibration(gpu)
+    for n, k, m, us in ((160, 6144, [24, 48, 96], [9.2, 10.1, 9.2]), (64, 4096, [2, 16, 64], [4.2, 4.4, 4.8]),
+                        (256, 6144, [1, 16, 64], [4.9, 5.3, 9.1])):  # fmt: skip
+        gemm = Gemm(name="gemm", m=np.array(m), n=n, k=k)
+        cost = gemm_cost(gemm, gpu, known, clock=Clock.BOOST)
+        assert 1e6 * cost.time_s == pytest.approx(us, rel=0.2)
+        assert cost.time_s == pytest.approx(cost.compute_s + cost.overhead_s, rel=0.3)
+        fast = gemm_costs([gemm], gpu, known, clock=Clock.BOOST, details=False)[0].time_s
+        assert np.array_equal(cost.time_s, fast)
+    best = gemm_alternatives(Gemm(name="gemm", m=16, n=256, k=6144), gpu, known, clock=Clock.BOOST)[0]
+    assert (best.tile_m, best.tile_n, best.split_k) == (16, 16, 5)
+
+
 def test_k_is_split_only_where_the_kernels_of_a_tuning_run_split_it() -> None:
     """Pre-shuffled block-scaled ones on MI355X take whole blocks of 128 columns; none of fp8's did."""
     gpu = load_gpu("mi355x")

@@ -24,6 +24,11 @@ RAGGED = 16
 """Columns of a result that aiter's fast kernels on MI355X write together: 32 bytes."""
 
 
+COOPERATIVE, ADDING = 16, 64
+"""Rows and columns of a result that one block of such a kernel computes, and the multiple of columns from which on
+blocks add to results in memory (rows of MI308X: 32, 100, 160 and 200 columns are never theirs)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCoefficients:
     """What the GEMM model needs to know about a device and dtype; symbols and fit in docs/concepts/gemm.md."""
@@ -114,6 +119,10 @@ class GemmCoefficients:
     ragged: tuple[tuple[float, float], ...] = ()
     """(rows, s per element of k) of the kernel that takes results whose columns are no multiple of ``RAGGED``: it does
     not split k, so such a GEMM lasts at least so long; in between linear. Empty: nothing was measured."""
+    cooperative_s: float = 0.0
+    """s per element of k of a kernel whose waves share out k for one result of ``COOPERATIVE`` squared (aiter's opus
+    "wkc"). Where it can add to results in memory (columns in multiples of ``ADDING``), blocks share out k as well, for
+    nothing; where not, no kernel splits k. 0: there is none."""
     stream_rows: float = 0.0
     """Rows up to which a GEMM reads its weights no slower than streaming kernels read theirs (1: a matrix times a
     vector), where the fit saw none so short; 0: it did."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.coefficients import RAGGED, GemmCoefficients
+from sartor.cost.correction.coefficients import ADDING, COOPERATIVE, RAGGED, GemmCoefficients
 from sartor.cost.gpu.power import LongRun, lasting_s
 from sartor.units import FloatArray
 
@@ -96,20 +96,28 @@ def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) 
 
 
 def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
-    """Every (tile, split) of the menu: arrays of shape (2 x tiles, GEMMs); ``inf`` where k cannot be split."""
+    """Every (tile, split) of the menu: arrays of shape (2 x tiles, GEMMs); ``inf`` where k cannot be split. One more
+    row where a cooperative kernel was measured."""
     tiles = _Tiles.of(p, machine, c)
     whole, split = _whole(p, tiles, machine, c), (_streamed if c.stream_k_fills else _split)(p, tiles, machine, c)
     shape = tiles.grid.shape
-    ways = {key: np.concatenate([np.broadcast_to(t[key], shape) for t in (whole, split)]) for key in TERMS}
-    return _unsplit(ways, p, c)
+    ways = {key: [np.broadcast_to(t[key], shape) for t in (whole, split)] for key in TERMS}
+    if c.cooperative_s:
+        alone = _cooperative(p, machine, c)
+        ways = {key: [*each, np.broadcast_to(alone[key], (1, p.m.size))] for key, each in ways.items()}
+    return _unsplit({key: np.concatenate(each) for key, each in ways.items()}, p, c)
 
 
 def _unsplit(terms: dict[str, FloatArray], p: Problems, c: GemmCoefficients) -> dict[str, FloatArray]:
-    """The same with ragged results at least as long as the one kernel that takes them, whose blocks do all of k."""
-    if not c.ragged:
+    """The same with ragged results at least as long as a kernel that takes them, whose blocks do all of k."""
+    least = np.zeros_like(p.m)
+    if c.ragged:
+        rows, pace = np.asarray(c.ragged).T
+        least = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
+    elif c.cooperative_s:
+        least = np.where(p.n % ADDING > 0, c.launch_s + p.k * c.cooperative_s, 0.0)
+    else:
         return terms
-    rows, pace = np.asarray(c.ragged).T
-    least = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
     found = {**terms, "time_s": np.maximum(terms["time_s"], least)}
     if "compute_s" in terms:
         found["compute_s"] = terms["compute_s"] + np.maximum(least - terms["time_s"], 0.0)
@@ -151,6 +159,8 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
     overhead, memory = c.launch_s + quantizing_s(p, machine, c), _traffic_s(p, machine, c)
     least: FloatArray = _combine(_throttled(compute, p, machine, c), memory, c.overlap) + overhead
+    if c.cooperative_s:
+        least = np.minimum(least, _cooperative(p, machine, c)["time_s"][0])
     if c.stream_k_fills:
         even = _throttled(_even_s(tiles, waves, machine, c).min(axis=0), p, machine, c)
         return np.minimum(least, _combine(even, memory, c.overlap) + (overhead + c.split_s))
@@ -217,6 +227,23 @@ def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
     overhead = np.where(parts > 1, c.launch_s + c.split_s, np.inf) + quantizing_s(p, machine, c)
     memory = _traffic_s(p, machine, c) + exchange_s
     return _terms(p, tiles, machine, c, parts, np.ones(1), _throttled(compute, p, machine, c), memory, overhead)
+
+
+def _cooperative(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
+    """Blocks of a few waves each that share out k for a small tile, and among blocks as far as these fill the SMs."""
+    tile, one = np.full((1, 1), float(COOPERATIVE)), np.ones((1, 1))
+    grid = (np.ceil(p.m / COOPERATIVE) * np.ceil(p.n / COOPERATIVE) * p.batch)[None]
+    tiles = _Tiles(tm=tile, tn=tile, grid=grid, steps=p.k, step_s=c.cooperative_s * one, fill_s=0.0 * one)
+    parts = np.minimum(np.maximum(np.floor(machine.num_sms / grid), 1.0), _MOST_ADDING)
+    parts = np.where(p.n % ADDING > 0, 1.0, parts)
+    waves = np.ceil(grid * parts / machine.num_sms)
+    compute = _throttled(waves * (p.k / parts) * c.cooperative_s, p, machine, c)
+    overhead = c.launch_s + quantizing_s(p, machine, c)
+    return _terms(p, tiles, machine, c, parts, waves, compute, _traffic_s(p, machine, c), overhead)
+
+
+_MOST_ADDING = 16.0
+"""Most blocks that share out k: 8 to 32 do equally well on rows withheld."""
 
 
 def _cut(
