@@ -108,6 +108,7 @@ def test_megatron_fsdp_has_what_it_requires(tmp_path: Path) -> None:
     text = files.files[0].text
     assert "config.optimizer.use_distributed_optimizer = True" in text
     assert "gradient_accumulation_fusion=False" in text
+    assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in files.files[1].text
     save_files(files, tmp_path)
     assert read_launch(tmp_path).plan.zero_stage == 3
 

@@ -149,6 +149,7 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
         local=local,
         script=beside_script("sartor_recipe.py"),
         groups={},
+        env={"CUDA_DEVICE_MAX_CONNECTIONS": ""} if plan.zero_stage > 1 else None,  # as for Megatron-LM
         notes=(*notes, "set data, tokenizer, learning rate and checkpoints in the recipe"),
     )
     files = (
