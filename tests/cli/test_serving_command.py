@@ -63,5 +63,24 @@ def test_what_cannot_be_served_is_one_sentence(sartor, words: tuple[object, ...]
     assert ran.err.count("\n") == 1
 
 
+def test_a_length_beyond_the_models_is_said_as_estimate_does(sartor) -> None:
+    words = ("serving", "gpt2", "--concurrency", 1, "--input-len", 1024, "--output-len")
+    assert "input_len + output_len=1025 is beyond the model's 1024" in sartor(*words, 1).out
+    assert "beyond" not in sartor("serving", "gpt2", "--concurrency", 1, "--input-len", 512, "--output-len", 512).out
+
+
+def test_copies_without_a_request_run_nothing(sartor) -> None:
+    words = ("serving", "deepseek-v3", "--gpu", "gb200", "--dtype", "nvfp4", "--copies", 8, "--ep", 8)
+    loads = sartor(*words, "--concurrency", "1,9,64", "--json").body["loads"]
+    assert [each["running"] for each in loads] == [1, 9, 64]
+
+
+def test_which_tokens_an_encoder_takes_is_said_and_priced(sartor) -> None:
+    words = ("serving", "t5-large", "--gpu", "h100", "--concurrency", "64", "--output-len", 8, "--json", "--input-len")
+    short, long = (sartor(*words, n).body for n in (256, 512))
+    assert any("the encoder and the decoder" in each for each in short["model"]["assumptions"])
+    assert short["loads"][0]["step_s"] < long["loads"][0]["step_s"]
+
+
 def test_an_encoder_gives_no_tokens(sartor) -> None:
     assert "encoder-only" in sartor("serving", "bert-large").err

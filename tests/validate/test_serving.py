@@ -36,6 +36,7 @@ def test_a_table_of_our_own_predictions_has_no_error(tmp_path: Path) -> None:
     assert {(g["mode"], g["measure"]) for g in groups} == {
         (mode, measure) for mode in ("serving_agg", "serving_disagg") for measure in ("tpot", "ttft")
     }
+    assert {g["table"] for g in groups} == {"serving"}
     assert [g["mape"] for g in groups] == pytest.approx([0] * 4, abs=1e-9)
     assert {g["coverage_80"] for g in groups} == {1.0}
 

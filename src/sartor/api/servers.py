@@ -12,6 +12,7 @@ from sartor.answers import ServingAnswer
 from sartor.api.models import Model, read
 from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, refuse_on_a_chip, size_of
 from sartor.errors import InputError
+from sartor.model.defaults import too_long
 from sartor.model.reading import ModelReading
 from sartor.step.batching import Load, steady_state
 from sartor.step.pools import disaggregated
@@ -101,7 +102,13 @@ def serving(
         prefill_workers=prefill_workers,
         decode_workers=workers,
         would_fit={} if held else would_fit(server, middle),
-        assumptions=(*reading.assumptions, *reading.notes, *notes, *_assumed(server, kernels)),
+        assumptions=(
+            *reading.assumptions,
+            *reading.notes,
+            *notes,
+            *_lengths(reading, load),
+            *_assumed(server, kernels),
+        ),
     )
 
 
@@ -140,6 +147,14 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
     found = replace(server, tp=tp, copies=copies, ep=ep)
     _checked_experts(found)
     return found
+
+
+def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:
+    """Notes on the lengths: beyond the model's, and which of its towers take the prompt."""
+    both = sum(stack.is_text for stack in reading.shape.stacks) > 1
+    tokens = int(load.input_len) + int(load.output_len)
+    towers = "prompts pass the encoder and the decoder; answers attend to as many tokens in both"
+    return (*too_long("input_len + output_len", tokens, reading.shape), *((towers,) if both else ()))
 
 
 def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:

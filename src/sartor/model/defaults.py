@@ -34,5 +34,10 @@ def settled_seq_len(given: int | None, shape: TransformerShape) -> tuple[int, tu
         raise InputError(
             "seq_len", given, f"each input of this model is {fixed} tokens, which its config sets", str(fixed)
         )
-    beyond = shape.max_positions and given > shape.max_positions
-    return given, (f"seq_len={given} is beyond the model's {shape.max_positions}",) if beyond else ()
+    return given, too_long("seq_len", given, shape)
+
+
+def too_long(name: str, tokens: int, shape: TransformerShape) -> tuple[str, ...]:
+    """The note on a length that exceeds the model's maximum."""
+    beyond = shape.max_positions and tokens > shape.max_positions
+    return (f"{name}={tokens} is beyond the model's {shape.max_positions}",) if beyond else ()

@@ -64,12 +64,14 @@ def replayed_s(server: Server, step: Estimate) -> Array:
 
 
 def decoding(server: Server, context: Ints, running: Ints, known: Calibration) -> Estimate:
-    """One step of ``running`` sequences on each copy, replayed from a graph."""
+    """One step of ``running`` sequences on each copy, replayed from a graph. An encoder, if there is one, gave as many
+    tokens."""
     workload = Workload(
         shape=server.shape,
         phase=Phase.DECODE,
         microbatch_size=running,
         context_len=context,
+        seq_len=context,
         dtype=server.dtype,
     )
     return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)

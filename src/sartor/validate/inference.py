@@ -36,6 +36,7 @@ class Inference:
     worst: int = 5
     assumed: Mapping[str, str] = field(default_factory=lambda: ASSUMED)
     """How each mode is interpreted."""
+    table: str = "inference"
 
 
 def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
@@ -108,7 +109,7 @@ def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow])
     roofline = [abs(row.roofline_s / row.measured_s - 1) for row in good]
     worst = sorted(good, key=lambda row: -abs(math.log(row.ratio)))[: found.worst]
     return {
-        "table": "inference",
+        "table": found.table,
         **dict(zip(found.group_by, key, strict=True)),
         "rows": len(rows),
         "targets": len(rows),
@@ -157,4 +158,4 @@ def inference_charts(found: Inference) -> list[JsonDict]:
         for row in found.rows
         if not row.reason
     ]
-    return [{"table": "inference", "scatter": rows, "errors": []}]
+    return [{"table": found.table, "scatter": rows, "errors": []}]

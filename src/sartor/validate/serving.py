@@ -65,7 +65,9 @@ def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: i
     if all(row.reason for row in found):
         reasons = "; ".join(sorted({row.reason for row in found})[:3])
         raise InputError("data", path.name, f"none of its {len(rows)} rows can be predicted ({reasons})")
-    return Inference(data=str(data), rows=found, group_by=tuple(group_by) or GROUPS, worst=worst, assumed=ASSUMED)
+    return Inference(
+        data=str(data), rows=found, group_by=tuple(group_by) or GROUPS, worst=worst, assumed=ASSUMED, table="serving"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
