@@ -395,8 +395,35 @@ def test_a_family_of_models_has_one_chip_and_a_shape_each(sartor: Call, small: l
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        ["--global-batch-size", "5"],
+        ["--microbatch-size", "3"],
+        ["--recompute", "full"],
+        ["--optimizer", "sgd"],
+        ["--zero-stage", "3"],
+        ["--cp", "4"],
+        ["--virtual-stages", "2"],
+    ],
+)
+def test_options_of_training_are_refused_for_serving_alone(sartor: Call, tmp_path: Path, more: list[str]) -> None:
+    asked = ["design", "--model", "gpt2", "--num-devices", "1", *write_space(tmp_path), "--objective", "decode"]
+    ran = sartor(*asked, *more)
+    assert ran.code == 2
+    assert f"{more[0]}={more[1]}: is of training" in ran.err
+
+
+def test_an_encoder_is_not_designed_for_decoding(sartor: Call, tmp_path: Path) -> None:
+    asked = ["--num-devices", "1", *write_space(tmp_path), "--objective", "decode"]
+    ran = sartor("design", "--model", "bert-large", *asked)
+    assert ran.code == 2
+    assert "BERT large is an encoder-only model, which does not decode" in ran.err
+
+
+@pytest.mark.parametrize(
     ("more", "said"),
     [
+        (["--evidence", "-1"], "--evidence=-1.0: limits a search over all shapes; nearest: --shapes all"),
         (["--shapes", "some"], "--shapes=some: must be a whole number of at least 1, or all"),
         (["--shapes", "all", "--fleet", "tpu_v4_like"], "--fleet=tpu_v4_like: is compared with a number of shapes"),
         (["--shapes", "all", "--params-tolerance", "2"], "--params-tolerance=2.0: must be a share from 0 to 1"),

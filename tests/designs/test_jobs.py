@@ -181,6 +181,26 @@ def test_words_that_name_no_objective_are_refused(words: str) -> None:
         objective_of(words)
 
 
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("thruput", "throughput"),
+        ("prefil", "prefill"),
+        ("throughput-per-wat", "throughput-per-watt"),
+        ("x", "throughput"),
+    ],
+)
+def test_a_misspelt_objective_is_answered_by_the_nearest(words: str, nearest: str) -> None:
+    with pytest.raises(InputError) as found:
+        objective_of(words)
+    assert found.value.nearest == nearest
+
+
+def test_shares_are_repeated_as_they_were_typed() -> None:
+    with pytest.raises(InputError, match="decode:-1"):
+        objective_of("train:2,decode:-1")
+
+
 def test_limits_of_a_phase_that_is_not_asked_for_and_sums_over_phases_are_refused() -> None:
     with pytest.raises(InputError, match="tpot_ms=20"):
         Jobs(tpot_s=0.02)

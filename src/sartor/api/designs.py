@@ -150,6 +150,9 @@ def design(
     gpus = [device_of(gpu) for gpu in against or ()]
     for gpu in gpus:
         cluster_of(gpu, devices)
+    for name, value, usual in (("params_tolerance", params_tolerance, 0.01), ("evidence", evidence, 1.0)):
+        if shapes != "all" and value != usual:
+            raise InputError(name, value, "limits a search over all shapes", "--shapes all")
     every = _every_shape(question, chosen, params_tolerance, evidence, fleet) if shapes == "all" else None
     few = 0 if every else _count(shapes)
     by_shape = partial(_by_shape, question, chosen, few, _fleet(fleet or {})) if few else None

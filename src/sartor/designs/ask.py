@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
@@ -73,6 +75,9 @@ def design_models(
 
 def _in_phase(model: DesignModel, phase: Phase, share: float, jobs: Jobs) -> DesignModel:
     """The model in one phase of the jobs."""
+    if phase is Phase.DECODE and model.shape.encoder_only:
+        must = f"{model.name} is an encoder-only model, which does not decode"
+        raise InputError("objective", phase.value, must, "throughput or prefill")
     context = (model.seq_len if jobs.context_len is None else jobs.context_len) if phase is Phase.DECODE else 0
     return replace(
         model,
@@ -115,19 +120,20 @@ class Jobs:
 def objective_of(text: str) -> tuple[dict[Phase, float], Objective]:
     """``decode-per-watt`` or ``train:0.7,decode:0.3``: shares of phases and the objective's divisor; ``throughput``
     without a phase is that of training. Raises ``InputError``."""
-    what, per, divisor = str(text).lower().replace("-", "_").partition("_per_")
+    what, *divisor = re.split("[-_]per[-_]", str(text).lower(), maxsplit=1)
     phases = {phase.value: phase for phase in Phase}
     shares = phase_weights(what) if ":" in what else {phases.get(what.strip(), Phase.TRAIN): 1.0}
     if what.strip() in phases or ":" in what:
         what = Objective.THROUGHPUT.value
-    words = f"{what}{per}{divisor}"
+    words = "_per_".join([what, *divisor]).replace("-", "_")
     if words not in [each.value for each in Objective]:
         known = ", ".join(each.value.replace("_", "-") for each in Objective)
+        close = get_close_matches(words.replace("_", "-"), [*known.split(", "), *phases], 1, 0.8)
         raise InputError(
             "objective",
             text,
             f"must be one of {known}, or with train, prefill, decode or shares of them in throughput's place",
-            "decode-per-watt",
+            close[0] if close else Objective.THROUGHPUT.value,
         )
     return shares, Objective(words)
 
@@ -160,6 +166,18 @@ def design_question(
     """The question in the words of the command line. Raises ``InputError``."""
     if global_batch_size is None and not all(model.served for model in models):
         raise InputError("global_batch_size", "not given", "is required for training", "4096")
+    if all(model.served for model in models):
+        _refuse_training_options(
+            {
+                "global_batch_size": (global_batch_size, None),
+                "microbatch_size": (microbatch_sizes, MICROBATCH_SIZES),
+                "recompute": (recompute, RECOMPUTES),
+                "optimizer": (optimizer, Optimizer.ADAM.value),
+                "zero_stage": (zero_stages, ZERO_STAGES),
+                "cp": (context_widths, CONTEXT_WIDTHS),
+                "virtual_stages": (virtual_stages, VIRTUAL_STAGES),
+            }
+        )
     budgets = Budgets(
         area_mm2=area_mm2,
         power_w=power_w,
@@ -190,6 +208,14 @@ def design_question(
         ),
         dtypes=space.dtypes,
     )
+
+
+def _refuse_training_options(given: Mapping[str, tuple[Any, Any]]) -> None:
+    """Raise ``InputError`` for the first option of training that is not at its default, each given with it."""
+    for name, (value, default) in given.items():
+        if value != default and not (isinstance(default, tuple) and tuple(value) == default):
+            shown = value if isinstance(value, int | str) else ",".join(map(str, value))
+            raise InputError(name, shown, "is of training, which the objective does not name", "--objective throughput")
 
 
 def word(enum: Any, field: str, text: str) -> Any:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from sartor import api, interrupts
 from sartor.api.words import size_of
+from sartor.designs.ask import objective_of
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
+from sartor.model.workload import Phase
 from sartor.web.asked import model_of
 from sartor.web.reply import Reply, answered
 from sartor.web.uploads import plain_name
@@ -80,7 +82,8 @@ def asked_of(body: JsonMap) -> JsonDict:
     seconds = body["time_limit"]
     if not 1 <= seconds <= LONGEST_S:
         raise InputError("time_limit", seconds, f"must be from 1 to {LONGEST_S:g} seconds over HTTP", "120")
-    for name in ("num_devices", "global_batch_size"):
+    trains = Phase.TRAIN in objective_of(body["objective"])[0]
+    for name in ("num_devices", "global_batch_size") if trains else ("num_devices",):
         size_of(name, body[name] if body[name] is not None else "not given", 1)
     space, same = plain_name("space", body["space"]), {name: body[name] for name in SAME}
     return {"model": models, "space": space, "time_limit": seconds, "baselines": False, **same}
