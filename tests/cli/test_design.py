@@ -413,6 +413,26 @@ def test_options_of_training_are_refused_for_serving_alone(sartor: Call, tmp_pat
     assert f"{more[0]}={more[1]}: is of training" in ran.err
 
 
+def test_one_device_is_designed_without_links_and_several_are_refused(sartor: Call, tmp_path: Path) -> None:
+    asked = ["design", "--model", write_model(tmp_path, "small"), *write_space(tmp_path, SPACE + "num_links = 0\n")]
+    asked += ["--global-batch-size", "8", "--no-baselines", *FEW, "--json", "--num-devices"]
+    ran = sartor(*asked, "1")
+    assert (ran.code, ran.body["status"], ran.err) == (0, "optimal", "")
+    several = sartor(*asked, "2")
+    assert several.code == 2
+    assert "num_links=0: must be at least 1 for each chip, to join 2 devices" in several.err
+
+
+def test_a_chip_without_links_is_named_as_the_reason_why_it_has_no_cluster(
+    sartor: Call, tmp_path: Path, repo_dir: Path
+) -> None:
+    text = (repo_dir / "src/sartor/hardware/accelerators/tpu_v4_like.toml").read_text()
+    (tmp_path / "alone.toml").write_text(text.replace("num_links = 6", "num_links = 0"))
+    ran = sartor("estimate", "gpt2", "--gpu", tmp_path / "alone.toml")
+    assert ran.code == 2
+    assert "num_links=0: alone has no links that could join devices" in ran.err
+
+
 def test_an_encoder_is_not_designed_for_decoding(sartor: Call, tmp_path: Path) -> None:
     asked = ["--num-devices", "1", *write_space(tmp_path), "--objective", "decode"]
     ran = sartor("design", "--model", "bert-large", *asked)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.designs.experts import expert_plan
 from sartor.designs.question import (
@@ -185,6 +187,8 @@ def design_question(
         energy_j_per_token=energy_j_per_token,
         plausible=plausibility,
     )
+    if num_devices > 1 and any(np.any(np.asarray(group.num_links) == 0) for group in space.groups):
+        raise InputError("num_links", 0, f"must be at least 1 for each chip, to join {num_devices} devices", "1")
     area = space.area_model if area_model is None else word(AreaModel, "area_model", area_model)
     return DesignQuestion(
         models=models,

@@ -237,6 +237,7 @@ class Accelerator:
         them all, else those of the network beyond, which some hop of every ring must cross."""
         inside = (np.asarray(self.scale_up_devices) == 0) | (np.asarray(devices) <= self.scale_up_devices)
         rate = np.where(inside, self.network_bytes_per_s, self.scale_out_bytes_per_s)
+        rate = np.where((rate == 0) & (np.asarray(devices) <= 1), _NOTHING_TO_SEND, rate)
         return plain(rate * self.sustained_link_share), plain(
             np.where(inside, self.link_latency_s, self.scale_out_latency_s)
         )
@@ -257,6 +258,8 @@ def template_vector_core_sram(lanes: Ints) -> Ints:
     return _whole(np.maximum(KIB, 16 * np.asarray(lanes)))
 
 
+_NOTHING_TO_SEND = 1e18
+"""Bandwidth of a ring of one chip without links [bytes/s]: it sends nothing, so that any high rate gives its time."""
 _COUNTS = (
     "num_tensor_cores",
     "array_rows",

@@ -319,6 +319,8 @@ def _rate(tier: JsonDict, gpu: Gpu, devices: int, i: int, where: str) -> float:
     own = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
     if not stated and i == 0 and own:
         return gpu.pcie_bytes_per_s if tier.get("kind") == "pcie" and gpu.pcie_bytes_per_s else own
+    if not stated and i == 0 and gpu.accelerator is not None:
+        raise InputError("num_links", 0, f"{gpu.name} has no links that could join devices", "1 or more")
     if len(stated) != 1:
         given = " and ".join(stated) or "missing"
         raise InputError(f"{where}gb_per_s", given, f"a tier states its rate once, as one of {', '.join(_RATES)}")
