@@ -177,6 +177,7 @@ class CollectiveAnswer:
     cost: Cost
     members: tuple[int, ...]
     """At each tier, innermost first: members of the group within one group of that tier."""
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

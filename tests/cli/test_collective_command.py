@@ -28,6 +28,15 @@ def test_without_a_cluster_it_stays_on_the_devices_own_links(sartor) -> None:
     assert near["source"] == "calibrated"
 
 
+def test_more_gpus_than_a_link_joins_are_an_assumption(sartor) -> None:
+    words = ("collective", "all_reduce", 1e9)
+    (said,) = sartor(*words, 16, "--gpu", "h100", "--json").body["assumptions"]
+    assert said.startswith("one scale-up link joins all 16 devices; that of h100_sxm joins 8 in dgx-h100")
+    assert "one scale-up link joins" in sartor(*words, 16, "--gpu", "h100").out
+    for fits in ((8, "--gpu", "h100"), (16, "--gpu", "gb200"), (16, "--cluster", "dgx-h100"), (16, "--gpu", "tpu_v5p")):
+        assert sartor(*words, *fits, "--json").body["assumptions"] == []
+
+
 def test_an_engines_own_all_reduce_is_faster_where_it_is_small(sartor) -> None:
     words = ("collective", "all_reduce", 65536, 8, "--gpu", "h200")
     ring, own = (sartor(*words, *more, "--json").body["time_s"] for more in ((), ("--library", "custom")))
@@ -48,6 +57,9 @@ def test_the_terminal_says_which_links_it_crosses(sartor) -> None:
         (("all_sum", 1e6, 8), ["kind", "all_sum", "all_reduce"]),
         (("all_reduce", 0, 8), ["message_bytes", "0"]),
         (("all_reduce", "nan", 8), ["message_bytes", "nan"]),
+        (("all_reduce", "64MB", 8), ["BYTES=64MB: must be a number of bytes", "64e6"]),
+        (("all_reduce", 1e30, 8), ["message_bytes", "2^50; nearest: 1.125e15"]),
+        (("all_reduce", 1e6, 8, "--cluster", "dgx-h100", "--gpu", "a100"), ["--gpu=a100_sxm", "dgx-h100", "h100_sxm"]),
         (("all_reduce", 1e6, 0), ["group_size", "0"]),
         (("all_reduce", 1e6, 8, "--stride", 2**30), ["group_size", "stride"]),
         (("all_gather", 1e6, 8, "--library", "custom"), ["library", "custom", "nccl"]),

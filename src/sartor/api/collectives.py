@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from sartor.answers import CollectiveAnswer
-from sartor.api.words import ClusterLike, GpuLike, device_of, refuse_on_a_chip, size_of, word_of
+from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, refuse_on_a_chip, size_of, word_of
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.tiers import members, own_links
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import load_cluster
+from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 
 MAX_GROUP = 2**24
@@ -23,7 +24,7 @@ def collective(
     group_size: int,
     *,
     cluster: ClusterLike | None = None,
-    gpu: GpuLike = "h100_sxm",
+    gpu: GpuLike | None = None,
     stride: int = 1,
     alone: bool = False,
     library: str = "nccl",
@@ -31,18 +32,17 @@ def collective(
 ) -> CollectiveAnswer:
     """One collective over ``group_size`` devices, ``stride`` apart; ``message_bytes`` is the whole, unsharded buffer.
 
-    With ``cluster`` the bytes cross its tiers; otherwise they stay on the links of ``gpu``. ``alone``: no other group
-    of the nodes communicates, as in a benchmark. ``library`` and ``eager`` as in ``Collective``. Raises ``InputError``.
+    With ``cluster`` the bytes cross its tiers; otherwise they stay on the links of ``gpu`` (default: H100). ``alone``:
+    no other group of the nodes communicates, as in a benchmark. ``library`` and ``eager`` as in ``Collective``.
+    Raises ``InputError``.
 
     >>> collective("all_reduce", 2**20, 8, gpu="h200").cost.source.value
     'calibrated'
     """
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster) if cluster else None
-    device = where.gpu if where else device_of(gpu)
+    where, device = cluster_and_device(cluster, gpu)
     if not math.isfinite(message_bytes) or not 0 < message_bytes <= 2**50:
-        raise InputError(
-            "message_bytes", message_bytes, "must be a number of bytes above 0 and at most 2^50", "1048576"
-        )
+        near = "1048576" if not message_bytes > 0 else "1.125e15"
+        raise InputError("message_bytes", message_bytes, "must be a number of bytes above 0 and at most 2^50", near)
     op = Collective(
         name=kind,
         kind=word_of(CollectiveKind, "kind", kind),
@@ -64,6 +64,21 @@ def collective(
         cluster=links,
         cost=collective_cost(op, device, load_calibration(device), where),
         members=tuple(int(each) for each in members(float(op.group_size), float(op.stride), links)),
+        assumptions=() if where else _one_link(op, device),
+    )
+
+
+def _one_link(op: Collective, device: Gpu) -> tuple[str, ...]:
+    """What is assumed of a group that is larger than the devices that a scale-up link joins."""
+    if device.accelerator is not None:
+        return ()
+    usual, reach = usual_cluster(device), int(op.group_size) * int(op.stride)
+    joined = usual.tiers[0].span
+    if not 0 < joined < reach:
+        return ()
+    return (
+        f"one scale-up link joins all {reach} devices; that of {device.name} joins {joined} in {usual.name} "
+        "(--cluster prices the network beyond)",
     )
 
 

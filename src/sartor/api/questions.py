@@ -15,8 +15,8 @@ from sartor.api.models import Model, read
 from sartor.api.words import (
     ClusterLike,
     GpuLike,
+    cluster_and_device,
     device_counts,
-    device_of,
     own_calibration,
     precision_of,
     size_of,
@@ -26,7 +26,7 @@ from sartor.api.words import (
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.lower.split import check
@@ -102,7 +102,7 @@ def ask(
     ``InputError``.
     """
     reading = read(model, set)
-    where, device = _where(gpu, cluster)
+    where, device = cluster_and_device(cluster, gpu)
     _train_in_16_bits(device)
     asked = _Pass(
         reading=reading,
@@ -144,18 +144,6 @@ def _check_experts(shape: TransformerShape, ep: int) -> None:
     if ep > 1 and shape.moe_ffn is None:
         raise InputError("ep", ep, "the model has no experts", "1")
     check(shape, ParallelDims(ep=ep))
-
-
-def _where(gpu: GpuLike | None, cluster: ClusterLike | None) -> tuple[Cluster | None, Gpu]:
-    """The cluster, if given, and the device, which must be one of its devices."""
-    if cluster is None:
-        return None, device_of("h100_sxm" if gpu is None else gpu)
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    device = found.gpu if gpu is None else device_of(gpu)
-    if device not in found.gpus:
-        names = ", ".join(each.name for each in found.gpus)
-        raise InputError("gpu", device.name, f"is not a device of {found.name}", names)
-    return found, device
 
 
 def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, framework: str | None) -> None:

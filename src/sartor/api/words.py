@@ -16,6 +16,7 @@ from sartor.cost.correction.calibration_file import load_own_calibration, read_c
 from sartor.cost.correction.gemm import libraries_measured
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
@@ -40,6 +41,18 @@ def device_of(gpu: GpuLike) -> Gpu:
         for fault in faults(found.accelerator):
             warnings.warn(f"{found.name} cannot be built: {fault}", stacklevel=2)
     return found
+
+
+def cluster_and_device(cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster | None, Gpu]:
+    """The cluster, if given, and the device, which must be one of its devices."""
+    if cluster is None:
+        return None, device_of("h100_sxm" if gpu is None else gpu)
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    device = found.gpu if gpu is None else device_of(gpu)
+    if device not in found.gpus:
+        names = ", ".join(each.name for each in found.gpus)
+        raise InputError("gpu", device.name, f"is not a device of {found.name}", names)
+    return found, device
 
 
 def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:

@@ -8,6 +8,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -127,14 +128,24 @@ def gemm(
         c.show(gemm_view(found))
 
 
+def number_of_bytes(text: str) -> float:
+    """Parse a size from the command line."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError("BYTES", text, "must be a number of bytes without a unit", "64e6 for 64 MB") from None
+
+
 def collective(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
     ],
-    message_bytes: Annotated[float, typer.Argument(metavar="BYTES", help="Size of the whole, unsharded buffer.")],
+    message_bytes: Annotated[
+        float, typer.Argument(metavar="BYTES", parser=number_of_bytes, help="Size of the whole, unsharded buffer.")
+    ],
     group_size: Annotated[int, typer.Argument(metavar="DEVICES", parser=o.whole_number, help="In the group.")],
     cluster: o.ClusterOrGpu = None,
-    gpu: o.Gpu = "h100",
+    gpu: o.GpuOfCluster = None,
     stride: Annotated[
         int, typer.Option(metavar="N", parser=o.whole_number, help="Distance between members in device numbers.")
     ] = 1,

@@ -210,6 +210,7 @@ def collective_body(answer: CollectiveAnswer) -> JsonDict:
             {"name": tier.name, "link_bytes_per_s": tier.bytes_per_s, "members": members}
             for tier, members in zip(answer.cluster.tiers, answer.members, strict=True)
         ],
+        "assumptions": list(answer.assumptions),
     }
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sartor.operators import Gemm, Layout
 from sartor.report.contract import bus_bytes_per_s
-from sartor.report.table_estimate import plain_table
+from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import (
     count_text,
     interval_text,
@@ -138,7 +138,12 @@ def collective_view(answer: CollectiveAnswer) -> RenderableType:
         f"transfer {format_seconds(float(cost.network_s))}, launch and latency {format_seconds(float(cost.overhead_s))}"
     )
     return Group(
-        Text(where + apart, style="bold"), Rule(style="dim", characters="-"), line, Text(parts), *_tiers(answer)
+        Text(where + apart, style="bold"),
+        Rule(style="dim", characters="-"),
+        line,
+        Text(parts),
+        *_tiers(answer),
+        *notes("Assumed", answer.assumptions),
     )
 
 
