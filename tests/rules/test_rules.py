@@ -13,6 +13,7 @@ from sartor import api
 from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.model.counts import count_params
 from sartor.model.edit import edit_fields
 from sartor.model.editing import EDITABLE
 from sartor.model.lower import lower
@@ -373,3 +374,26 @@ def test_a_finding_gains_what_advise_says_of_the_same_change() -> None:
     vocab = next(finding for finding in advice.findings if finding.rule == "ragged_vocab")
     assert vocab.fix == {"vocab_size": single["vocab_size"].new}
     assert vocab.gain_fraction == pytest.approx(1 - 1 / single["vocab_size"].efficiency_gain, abs=1e-9)
+
+
+def test_a_fix_can_be_set_as_it_is_told() -> None:
+    """25 heads of 64 over tp=4: 24 of 64 no longer fill the hidden size, so the fix says their width, and its size."""
+    fixes = {each.rule: each for each in api.lint("gpt2-xl", "h100", tp=4).findings if each.fix}
+    found = fixes["unsplit_heads"]
+    assert found.fix == {"num_heads": 24, "head_dim": 64}
+    smaller = api.estimate("gpt2-xl", "h100", set=dict(found.fix)).question.reading.shape
+    assert found.params_change == pytest.approx(count_params(smaller).total / 1557611200 - 1)
+    assert -0.02 < found.params_change < -0.01
+
+
+def test_fewer_wider_layers_keep_the_size() -> None:
+    found = next(f for f in api.lint("qwen2.5-0.5b", "mi300x", phase="decode").findings if f.code == "R16")
+    assert abs(found.params_change) < 0.01
+
+
+def test_fewer_devices_shorten_no_pass_of_inference() -> None:
+    found = next(f for f in api.lint("qwen2.5-0.5b", "mi300x", tp=2, phase="decode").findings if f.code == "R8")
+    assert found.gain_s == found.gain_fraction == 0.0
+    assert found.device_seconds_spared > 0.3
+    train = next(f for f in api.lint("qwen2.5-0.5b", "h100", tp=2).findings if f.code == "R8")
+    assert (train.gain_fraction or 0.0) > 0.1

@@ -99,7 +99,7 @@ def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Find
 
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
-    yield f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {_gain(finding)}", _STYLES[finding.grade]
+    yield f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {gain_text(finding)}", _STYLES[finding.grade]
     yield from ((line, "") for line in wrap(printable(finding.message), width, **_INDENT))
     for reason in also(finding):
         yield from ((line, "") for line in wrap(printable(reason), width, **_INDENT))
@@ -114,19 +114,26 @@ def also(finding: Finding) -> list[str]:
 
 LEAST_SHOWN = 5e-5
 """Least share of the step that does not round to 0.0%."""
+LEAST_CHANGE = 5e-4
+"""Least change of the parameters that is told: one that does not round to 0.0%."""
 _INDENT: JsonDict = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
 
 
-def _gain(finding: Finding) -> str:
+def gain_text(finding: Finding) -> str:
+    """What the fix is worth: a share of the step, fewer device-seconds in inference, or that the model cannot run."""
     if finding.gain_s is None:
         return "cannot run"
+    if finding.device_seconds_spared:
+        return f"{format_share(finding.device_seconds_spared)} fewer device-seconds"
     if (finding.gain_fraction or 0.0) < LEAST_SHOWN:
         return "no gain predicted"
     return f"{format_share(finding.gain_fraction or 0.0)} of the step"
 
 
 def _fix(finding: Finding) -> str:
-    return ", ".join(f"{name}={value}" for name, value in finding.fix.items())
+    said = ", ".join(f"{name}={value}" for name, value in finding.fix.items())
+    change = finding.params_change
+    return said if abs(change) < LEAST_CHANGE else f"{said} ({'+' * (change > 0)}{format_share(change)} parameters)"
 
 
 def _tally(findings: Sequence[Finding]) -> str:
@@ -185,7 +192,7 @@ def _sarif_rule(rule: Rule) -> JsonDict:
 
 def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> JsonDict:
     message = "; ".join([finding.message, *also(finding)]) + (
-        f"; fix: {_fix(finding)} saves {_gain(finding)}" if finding.fix else ""
+        f"; fix: {_fix(finding)} saves {gain_text(finding)}" if finding.fix else ""
     )
     return {
         "ruleId": finding.rule,
@@ -217,7 +224,7 @@ def _annotation(finding: Finding, source: _Source) -> str:
     properties = {
         "file": source.path,
         "line": str(line) if line else None,
-        "title": f"{finding.code} {finding.rule}: {_gain(finding)}",
+        "title": f"{finding.code} {finding.rule}: {gain_text(finding)}",
     }
     shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
     fix = f"\nfix: {_fix(finding)}" if finding.fix else ""

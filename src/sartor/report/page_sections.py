@@ -11,7 +11,7 @@ from sartor.json_types import JsonMap
 from sartor.operators import kind_name
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, markdown, table
-from sartor.report.lint_formats import CLEAN, REMARKS, also, split_remarks
+from sartor.report.lint_formats import CLEAN, REMARKS, also, gain_text, split_remarks
 from sartor.report.table_advice import (
     MIXES,
     WORSE,
@@ -74,13 +74,12 @@ def _rule_pages() -> Mapping[str, str]:
 
 
 def _finding(finding: Finding, page: str) -> Markup:
-    gain = "cannot run" if finding.gain_fraction is None else f"{format_share(finding.gain_fraction)} of the step"
     head = element(
         "h3",
         element("span", finding.grade.value, class_=f"grade {finding.grade.value}"),
         element("span", finding.rule),
         element("span", finding.code, class_="note"),
-        element("span", gain, class_="gain"),
+        element("span", gain_text(finding), class_="gain"),
     )
     parts = [head, element("p", finding.message), *(element("p", reason) for reason in also(finding))]
     parts += [element("p", "Fix: ", element("code", fix_text(finding)), _saves(finding))] if finding.fix else []

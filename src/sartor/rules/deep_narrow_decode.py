@@ -16,8 +16,8 @@ Pythia 410M has 24 layers of 1024. Pythia 1B, with 16 layers of 2048, decodes fa
 
 ## Fix
 
-Fewer layers, wider by the square root of the ratio, with heads and feed-forward width in proportion. Depth may matter
-for quality: consider this when designing a new model.
+Fewer layers, wider by the square root of the ratio, heads in proportion, and the feed-forward width that keeps the
+size. Depth may matter for quality: consider this when designing a new model.
 
 ## Source
 
@@ -29,7 +29,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log, sqrt
 
+from sartor.model.counts import count_params
+from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase
 from sartor.rules.candidates import HEAD_DIMS
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
@@ -75,7 +78,18 @@ def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
         }
         grouped = mixer.num_kv_heads != mixer.num_heads
         if not grouped or heads["num_heads"] % int(mixer.num_kv_heads) == 0:
-            yield fix
+            width = _as_large(context.shape, fix, grain)
+            if width >= grain:
+                yield {**fix, "ffn_hidden_size": width}
+
+
+def _as_large(shape: TransformerShape, fix: Fix, grain: int) -> int:
+    """The feed-forward width that keeps the number of parameters, to the nearest multiple of ``grain``: a wider token
+    table takes from it."""
+    width = fix["ffn_hidden_size"]
+    sizes = (count_params(edit(shape, **{**fix, "ffn_hidden_size": w})).total for w in (width, width + grain))
+    before, wider = (float(size) for size in sizes)
+    return width + round((float(count_params(shape).total) - before) / (wider - before)) * grain
 
 
 def _heads(mixer: AttentionMixer, hidden: int, wider: int, tp: int) -> Fix:

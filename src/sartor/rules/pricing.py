@@ -22,7 +22,7 @@ from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import Phase, Workload
 from sartor.operators import OperatorGraph
 from sartor.rules.catalog import RULES
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion
@@ -211,13 +211,17 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         busy_s, whole_s = context.run.whole.busy_s, context.run.whole.step_s
 
     def gained_s(relative: float) -> float:
-        return busy_s * (1.0 - relative / choice.reference)
+        return 0.0 if of_devices else busy_s * (1.0 - relative / choice.reference)
 
+    # Fewer devices for a pass of inference leave others free, but its time is no shorter.
+    of_devices = bool(choice.fix.keys() & set(DIMS_FIELDS)) and context.workload.phase is not Phase.TRAIN
+    spared = max(0.0, 1.0 - choice.offer.relative / choice.reference) if of_devices else 0.0
     gain_s = max(0.0, gained_s(choice.offer.relative))
     fraction = gain_s / whole_s
-    if suspicion.advisory and fraction < LEAST_GAIN:
+    if suspicion.advisory and max(fraction, spared) < LEAST_GAIN:
         return None
-    demoted = fraction < LEAST_GAIN and not suspicion.blocking
+    demoted = max(fraction, spared) < LEAST_GAIN and not suspicion.blocking
+    fix = _as_set(context.shape, choice.fix)
     found = Finding(
         rule=rule.name,
         code=rule.code,
@@ -228,7 +232,9 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         value=suspicion.value,
         gain_s=gain_s,
         gain_fraction=fraction,
-        fix=dict(choice.fix),
+        fix=fix,
+        params_change=_params_change(context, fix),
+        device_seconds_spared=spared,
         gain_low_s=gained_s(choice.offer.relative * choice.offer.spread),
         gain_high_s=gained_s(choice.offer.relative / choice.offer.spread),
         source=context.baseline.source,
@@ -237,3 +243,19 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     if suspicion.blocking:
         return replace(found, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)
     return found
+
+
+def _as_set(shape: TransformerShape, fix: Fix) -> dict[str, int]:
+    """The fix as ``--set`` takes it, which would make heads that fill the hidden size fill it again."""
+    given = dict(fix)
+    if "num_heads" in fix and "head_dim" in shape.fields() and "head_dim" not in fix:
+        width, hidden = int(shape.head_dim), int(fix.get("hidden_size", shape.hidden_size))
+        if shape.num_heads * width == shape.hidden_size and fix["num_heads"] * width != hidden:
+            given["head_dim"] = width
+    return given
+
+
+def _params_change(context: Context, fix: Fix) -> float:
+    """Share of its parameters that the model gains with a fix."""
+    after, _, of_shape = changed(context.workload, context.dims, fix)
+    return float(count_params(after.shape).total / count_params(context.shape).total) - 1.0 if of_shape else 0.0

@@ -168,7 +168,8 @@ class Finding:
     at equal work, ``gain_fraction`` its share of that.
 
     Equal work: a fix that computes less gets no credit for that, and one that computes more is charged for it; a change
-    of batch is compared per token, a change of tp per device. ``gain_s`` is None if the baseline cannot run.
+    of batch is compared per token, in training a change of tp per device. ``gain_s`` is None if the baseline
+    cannot run.
     """
 
     rule: str
@@ -186,6 +187,10 @@ class Finding:
     source: Source = Source.ANALYTIC
     remark: bool = False
     """An architecture choice to make before training, not a fault of the shape."""
+    params_change: float = 0.0
+    """Share of its parameters that the model gains with the fix."""
+    device_seconds_spared: float = 0.0
+    """Share of the device-seconds of a pass of inference that fewer devices spare; its time is no shorter."""
     others: tuple[Finding, ...] = ()
     """Findings of other rules that the same change fixes; its gain already includes theirs."""
 
@@ -215,6 +220,8 @@ class Finding:
             "high_s": self.gain_high_s,
             "source": self.source.value,
             "remark": self.remark,
+            "params_change": self.params_change,
+            "device_seconds_spared": self.device_seconds_spared,
             "reasons": reasons,
         }
 
