@@ -33,7 +33,8 @@ class Cost:
 
     ``time_s`` is the prediction; ``compute_s``, ``memory_s``, ``network_s`` and ``overhead_s`` are its terms (compute
     and memory overlap, overhead adds). ``log_sigma`` is the standard deviation of ln(measured/predicted), from the
-    calibration's held-out error; the 80% interval is ``time_s * exp(+-1.2816 log_sigma)``.
+    calibration's held-out error; the 80% interval is ``time_s * exp(+-1.2816 log_sigma)``, not below ``floor_s``, the
+    least that the datasheet allows (0: not asked for).
     """
 
     time_s: Floats
@@ -42,6 +43,7 @@ class Cost:
     network_s: Floats = 0.0
     overhead_s: Floats = 0.0
     log_sigma: Floats = 0.3
+    floor_s: Floats = 0.0
     source: Source = Source.ANALYTIC
     details: JsonDict = field(default_factory=dict)
     """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment; ``assumed`` if more of
@@ -49,7 +51,7 @@ class Cost:
 
     @property
     def low_s(self) -> Floats:
-        return interval_80(self.time_s, self.log_sigma)[0]
+        return interval_80(self.time_s, self.log_sigma, self.floor_s)[0]
 
     @property
     def high_s(self) -> Floats:

@@ -31,10 +31,11 @@ BACKWARD_PASS_LOG_SIGMA = 0.2
 without one GPU it covers 67% of that GPU's steps)."""
 
 
-def interval_80(time_s: Floats, log_sigma: Floats) -> tuple[Floats, Floats]:
-    """Ends of the 80% interval of a time whose ln(measured / predicted) deviates by ``log_sigma``."""
+def interval_80(time_s: Floats, log_sigma: Floats, floor_s: Floats = 0.0) -> tuple[Floats, Floats]:
+    """Ends of the 80% interval of a time whose ln(measured / predicted) deviates by ``log_sigma``; the lower one is not
+    below ``floor_s``, the least that the hardware allows (unless the time itself is)."""
     spread = np.exp(Z80 * log_sigma)
-    return time_s / spread, time_s * spread
+    return np.maximum(time_s / spread, np.minimum(floor_s, time_s)), time_s * spread
 
 
 def family(op: Operator) -> str:

@@ -11,6 +11,7 @@ from sartor.cost.chip.price import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost, Source
+from sartor.cost.floor import least_s
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
@@ -64,7 +65,9 @@ class Estimate:
 
     @property
     def low_s(self) -> Floats:
-        return interval_80(self.time_s, self.log_sigma)[0]
+        parts = zip(self.graph.operators, self.costs, strict=True)
+        floor_s = add([np.minimum(cost.floor_s, cost.time_s) * op.count for op, cost in parts])
+        return interval_80(self.time_s, self.log_sigma, floor_s)[0]
 
     @property
     def high_s(self) -> Floats:
@@ -174,6 +177,8 @@ def operator_costs(
         costs = [chip_cost(op, gpu, known, cluster) for op in operators]
     else:
         costs = _on_gpu(operators, gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)
+    if details:
+        costs = [replace(cost, floor_s=least_s(op, gpu)) for op, cost in zip(operators, costs, strict=True)]
     return tuple(_widen(cost, sigma_factor) for cost in costs)
 
 

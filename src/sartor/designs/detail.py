@@ -91,9 +91,9 @@ class ModelDetail:
         return max(stage.peak_bytes for stage in self.stages)
 
 
-def interval_s(seconds: float) -> tuple[float, float]:
-    """The 80% interval of a predicted time."""
-    low_s, high_s = interval_80(seconds, LOG_SIGMA)
+def interval_s(seconds: float, mfu: float = 0.0) -> tuple[float, float]:
+    """The 80% interval of a predicted time, not below that of its matrix multiplications at the peak."""
+    low_s, high_s = interval_80(seconds, LOG_SIGMA, seconds * mfu)
     return float(low_s), float(high_s)
 
 
@@ -103,16 +103,17 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
     if outcome is None:
         return None
     parts, problem = _problem(question, point, outcome)
-    low_s, high_s = interval_s(outcome.step_s)
     if parts.served:
         return _served_detail(question, point, outcome, parts)
+    mfu = _mfu(question, point, outcome, parts)
+    low_s, high_s = interval_s(outcome.step_s, mfu)
     microbatches = -(-problem.num_microbatches // outcome.plan.data_parallel)
     return ModelDetail(
         outcome=outcome,
         time=_step_time(question, point, outcome, problem, microbatches),
         stages=_stages(question, outcome, parts, problem),
         num_microbatches=microbatches,
-        mfu=_mfu(question, point, outcome, parts),
+        mfu=mfu,
         low_s=low_s,
         high_s=high_s,
     )
@@ -121,7 +122,8 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
 def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> ModelDetail:
     """The detail of a serving pass: one stage with one batch."""
     assert parts.served is not None
-    low_s, high_s = interval_s(outcome.step_s)
+    mfu = _mfu(question, point, outcome, parts)
+    low_s, high_s = interval_s(outcome.step_s, mfu)
     stage = StageDetail(
         stage=0,
         num_layers=len(parts.order),
@@ -136,7 +138,7 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
         time=StepTime(microbatches_s=outcome.step_s, fill_s=0.0, resync_s=0.0, optimizer_s=0.0),
         stages=(stage,),
         num_microbatches=1,
-        mfu=_mfu(question, point, outcome, parts),
+        mfu=mfu,
         low_s=low_s,
         high_s=high_s,
         served=True,

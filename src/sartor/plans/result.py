@@ -36,7 +36,8 @@ class PricedPlan:
 
     @property
     def low_s(self) -> float:
-        return float(interval_80(self.step_s, self.step.log_sigma)[0])
+        """Not below the time of the step's matrix multiplications at the peak."""
+        return float(interval_80(self.step_s, self.step.log_sigma, self.step_s * self.step.mfu)[0])
 
     @property
     def high_s(self) -> float:

@@ -177,13 +177,6 @@ def _machine(
     )
 
 
-def roofline_s(gemm: Gemm | GroupedGemm, gpu: Gpu) -> Floats:
-    """Least time the datasheet allows: FLOPs at peak, and bytes beyond what L2 can hold at HBM's rate."""
-    compute = gemm.flops / peak_flops_per_s(gpu, gemm.dtype)
-    least: Floats = np.maximum(compute, np.maximum(gemm.bytes_moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
-    return least
-
-
 def _coefficients(calibration: Calibration, dtype: DType) -> GemmCoefficients:
     for each in (dtype, *STAND_INS.get(dtype, ()), DType.BF16, DType.FP16):
         if each in calibration.gemm:
