@@ -50,9 +50,9 @@ from sartor.cost.correction.network import (
     residual_records,
     without_residuals,
 )
+from sartor.cost.floor import least_s
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.gpu.gemm import roofline_s
 from sartor.cost.gpu.tiles import Problems, evaluate
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.catalog import load_gpu
@@ -233,7 +233,7 @@ def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients
         folds=folds,
         weight=None if folds is None else job.rows.weight.to_numpy(),
         formula_s=evaluate(flat, machine, c, False)["time_s"],
-        floor_s=roofline_s(gemm, device),
+        floor_s=least_s(gemm, device),
         features=features_of({"m": flat.m, "n": flat.n, "k": flat.k} | named),
         large=(m >= 512) & (n >= 512) & (k >= 512),
         launch_s=c.launch_s,

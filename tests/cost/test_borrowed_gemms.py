@@ -12,7 +12,8 @@ import pytest
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.gpu.gemm import gemm_cost, roofline_s
+from sartor.cost.floor import least_s
+from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, OperatorGraph
@@ -125,7 +126,7 @@ def test_time_never_falls_with_size_and_never_beats_the_roofline(name: str) -> N
         op = Gemm(name="up", m=np.array([1, 64, 4096])[:, None], n=n, k=4096)
         time_s = np.asarray(gemm_cost(op, gpu, load_calibration(gpu), clock=clock).time_s)
         assert (np.diff(time_s, axis=1) >= 0).all()
-        assert (time_s >= roofline_s(op, gpu)).all()
+        assert (time_s >= least_s(op, gpu)).all()
 
 
 def test_short_runs_find_small_weights_in_l2_and_long_ones_do_not() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cost.cost_samples import GPUS, calibration_of, dtype_of, faster_gpu, gemms, gpus, operators, quicker
 from sartor.cost.correction.calibration import Clock
-from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost, roofline_s
+from sartor.cost.floor import least_s
+from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost
 from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
@@ -74,7 +75,7 @@ def test_no_gemm_beats_the_roofline(data: st.DataObject) -> None:
     gpu = data.draw(gpus)
     gemm = data.draw(gemms(gpu))
     for clock in Clock:
-        assert time_of(gemm, gpu, clock=clock) >= float(roofline_s(gemm, gpu))
+        assert time_of(gemm, gpu, clock=clock) >= float(least_s(gemm, gpu))
 
 
 @laws

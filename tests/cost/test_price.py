@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sartor
 from accelerators import accelerators
 from sartor.cost.chip.operator_latency import one_core, operator_time_s
 from sartor.cost.collective.ring import link_time_s
@@ -16,6 +17,7 @@ from sartor.cost.collective.tiers import own_links
 from sartor.cost.compare import compare
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Bound, Source
+from sartor.cost.floor import least_s
 from sartor.cost.intervals import PASS_LOG_SIGMA, RHO, Z80
 from sartor.cost.price import price
 from sartor.errors import InputError
@@ -197,3 +199,11 @@ def test_a_chip_without_links_is_told_from_one_that_needs_none() -> None:
     with pytest.raises(InputError, match="no links of its own"):
         price(OperatorGraph(operators=(op,)), linkless)
     assert price(OperatorGraph(operators=(replace(op, group_size=1),)), linkless).time_s == 0
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm", "mi300x", "tpu_v5p", "arc_pro_b60"])
+@pytest.mark.parametrize("size", [128, 4097, 8192])
+def test_no_interval_ends_faster_than_the_datasheet(gpu: str, size: int) -> None:
+    found = sartor.gemm(size, size, size, gpu=gpu)
+    assert found.cost.low_s >= min(float(least_s(found.gemm, found.gpu)), float(found.cost.time_s)) * (1 - 1e-12)
+    assert found.cost.low_s <= found.cost.time_s <= found.cost.high_s

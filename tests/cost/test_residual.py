@@ -17,8 +17,9 @@ from sartor.cost.correction.calibration import Calibration, Clock, load_calibrat
 from sartor.cost.correction.gemm import libraries_measured
 from sartor.cost.correction.gemm_features import menu_features, table_length
 from sartor.cost.correction.network import applicable, find_residual, fingerprint, residual_records, without_residuals
+from sartor.cost.floor import least_s
 from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.gpu.gemm import _machine, gemm_alternatives, gemm_cost, gemm_costs, roofline_s
+from sartor.cost.gpu.gemm import _machine, gemm_alternatives, gemm_cost, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
@@ -133,7 +134,7 @@ def test_no_residual_beats_the_roofline_or_moves_a_product_further_than_any_was_
     calibration = load_calibration(load_gpu(gpu), DType(dtype))
     for clock, library in product(Clock, libraries_of(key)):
         cost = gemm_cost(gemm, load_gpu(gpu), calibration.with_kernels(library), clock=clock)
-        floor = float(roofline_s(gemm, load_gpu(gpu)))
+        floor = float(least_s(gemm, load_gpu(gpu)))
         assert cost.time_s >= floor * (1 - 1e-12)
         assert cost.details["residual"] <= np.exp(max(record["most"], 0)) * (1 + 1e-6) or cost.time_s == floor
         assert cost.details["residual"] >= np.exp(min(record["least"], 0)) * (1 - 1e-6)
