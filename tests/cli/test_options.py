@@ -73,3 +73,11 @@ def test_help_shows_an_example_for_every_command(name: str) -> None:
 )
 def test_a_word_of_another_tool_is_answered_by_ours(sartor: Callable[..., Any], words: str, nearest: str) -> None:
     assert sartor(*words.split(), "--json").refusal().endswith(f"; nearest: {nearest}\n")
+
+
+def test_a_layout_of_amd_is_refused_on_another_gpu(sartor: Callable[..., Any]) -> None:
+    asked = ("gemm", 64, 64, 64, "--layout", "TILED", "--gpu")
+    ran = sartor(*asked, "h100")
+    assert ran.code == 2
+    assert "--layout=TILED: is of pre-shuffled weights on AMD GPUs, not of h100_sxm" in ran.err
+    assert sartor(*asked, "mi300x").code == 0

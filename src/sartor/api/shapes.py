@@ -142,6 +142,8 @@ def gemm(
     """
     device = device_of(gpu)
     dtype_, _ = precision_of(dtype, device)
+    if str(layout).upper() == Layout.TILED.value and device.vendor != "AMD":
+        raise InputError("layout", layout, f"is of pre-shuffled weights on AMD GPUs, not of {device.name}", "TN")
     product = Gemm(
         name="gemm",
         m=size_of("m", m, 1),

@@ -110,7 +110,8 @@ class Fields:
         if isinstance(value, int) and value in (0, 1):
             value = bool(value)
         if not isinstance(value, bool):
-            raise InputError(self.path + found, value, "must be true or false")
+            shown = f'the string "{value:.40}"' if isinstance(value, str) else value
+            raise InputError(self.path + found, shown, "must be true or false")
         if not in_file:
             self.ledger.assume(self._default_sentence(name, value))
         return value

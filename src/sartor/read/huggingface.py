@@ -25,7 +25,7 @@ from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.numerics import read_numerics
-from sartor.read.published import default_class, is_published_class
+from sartor.read.published import default_class, is_published_class, types_of_class
 from sartor.read.verified import unverified
 from sartor.units import format_count
 
@@ -63,10 +63,12 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
             "must be given: without model_type or architectures, the sizes do not determine the model",
         )
     _check_dtype(config)
-    _check_what_changes_no_count(config)
+    _check_what_changes_no_count(config, ledger)
     _note_what_is_left_aside(config, ledger)
     reader = readers().get(model_type)
     built = _built_class(architecture, model_type, ledger) if reader else architecture
+    if reader and (other := _other_type(architecture, model_type)):
+        ledger.assume(f"architectures={architecture} is a class of {other}: read as model_type={model_type} says")
     fields = Fields(config, model_type, "", ledger, built)
     shape = read_unknown(fields, readers()) if reader is None else reader(fields)
     if reader and is_tabled(model_type, built):
@@ -166,6 +168,13 @@ def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
     return built or architecture
 
 
+def _other_type(architecture: str, model_type: str) -> str:
+    """The model type whose default class is ``architecture``, if that is not one of ``model_type``'s own."""
+    owners = types_of_class(architecture)
+    own = default_class(model_type)
+    return owners[0] if owners and own and model_type not in owners else ""
+
+
 def _display_name(config: JsonDict, name: str) -> str:
     said = config.get("_name_or_path")
     chosen = name or (said.rstrip("/").rsplit("/", 1)[-1] if isinstance(said, str) else "")
@@ -185,21 +194,30 @@ def _check_dtype(config: JsonDict) -> None:
 
 
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "hidden_activation_function")
+_ABOVE_0 = ("rope_theta", "max_position_embeddings")
+_ACTIVATION = re.compile("elu|silu|swish|glu|mish|tanh|sigmoid|linear|laplace|softplus|identity", re.IGNORECASE)
+"""What the name of every activation of transformers and of published custom code contains."""
 _WINDOWS = ("sliding_window", "attention_window_size", "sliding_window_size")
 
 
-def _check_what_changes_no_count(config: JsonDict, path: str = "") -> None:
+def _check_what_changes_no_count(config: JsonDict, ledger: Ledger, path: str = "") -> None:
     """Activations must be names and windows lengths even where no count depends on them; -1 means no window."""
     for name in _ACTIVATIONS:
         if not isinstance(config.get(name), (str, dict, type(None))):
             raise InputError(path + name, config[name], "must be the name of an activation", "silu, gelu")
+        if isinstance(word := config.get(name), str) and word and not _ACTIVATION.search(word):
+            ledger.assume(f"{path}{name}={word:.40} is no activation that transformers has: priced as any other")
+    for name in _ABOVE_0:
+        value = config.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0 and value != -1:
+            raise InputError(path + name, value, "must be above 0")
     for name in _WINDOWS:
         value = config.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value < -1:
             raise InputError(path + name, value, "must be a length of at least 0, or null for no window")
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
-            _check_what_changes_no_count(value, f"{path}{name}.")
+            _check_what_changes_no_count(value, ledger, f"{path}{name}.")
 
 
 def _note_what_is_left_aside(config: JsonDict, ledger: Ledger) -> None:

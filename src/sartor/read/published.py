@@ -20,6 +20,11 @@ def default_class(model_type: str) -> str:
     return str(packaged_json("published_classes.json")["default"].get(model_type, ""))
 
 
+def types_of_class(name: str) -> list[str]:
+    """The model types whose default class has that name."""
+    return [each for each, built in packaged_json("published_classes.json")["default"].items() if built == name]
+
+
 @cache
 def _names() -> frozenset[str]:
     return frozenset(

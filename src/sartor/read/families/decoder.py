@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
+from math import gcd
 from typing import TypeAlias
 
 from sartor.model.layer import (
@@ -367,7 +368,9 @@ def _routing_groups(f: Fields, num: int) -> tuple[int, int]:
     if not f.has("n_group") or not f.has("topk_group"):
         return 1, 1
     groups, chosen = f.optional_size("n_group") or 1, f.optional_size("topk_group") or 1
-    return (groups, min(chosen, groups)) if num % groups == 0 and groups <= MOST_ROUTING_GROUPS else (1, 1)
+    if num % groups:
+        raise f.refuse("n_group", groups, f"must divide the {num} experts into equal groups", str(gcd(groups, num)))
+    return (groups, min(chosen, groups)) if groups <= MOST_ROUTING_GROUPS else (1, 1)
 
 
 def _shared_width(e: Experts) -> SharedWidth:

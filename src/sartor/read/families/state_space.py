@@ -299,6 +299,10 @@ def nemotron_kinds(f: Fields) -> list[str]:
     if pattern is not None and f.given("layers_block_type") is None:
         if not isinstance(pattern, str) or not pattern or len(pattern) > 65536 or set(pattern) - set(_NEMOTRON_LETTERS):
             raise f.refuse("hybrid_override_pattern", pattern, "must be a word of the letters M, *, - and E")
+        count = f.given("num_hidden_layers")
+        if isinstance(count, int) and count != len(pattern):
+            must = f"must be the {len(pattern)} letters of hybrid_override_pattern"
+            raise f.refuse("num_hidden_layers", count, must, str(len(pattern)))
         return [_NEMOTRON_LETTERS[letter] for letter in pattern]
     names = {"linear_attention": "mamba", "full_attention": "attention"}
     words = f.words("layers_block_type", "layer_types") or ["mamba", "moe", "attention", "mlp"]

@@ -45,7 +45,7 @@ def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
 def zamba_kinds(f: Fields, count: int, *, second: bool) -> list[str]:
     """The published layout, for files that give none."""
     if second:
-        raise f.missing("layers_block_type")
+        raise f.refuse("layers_block_type", "missing", "must be given as a list of words, one per layer")
     period, offset = f.size("attn_layer_period"), f.size("attn_layer_offset", least=0)
     rest = ["hybrid" if i % period == offset else "mamba" for i in range(count - 3)]
     return ["mamba", "mamba", "hybrid", *rest]
