@@ -52,6 +52,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "cp": cp,
         "zero_stage": draw(st.sampled_from((None, 0, 1, 2, 3))),
         "virtual_stages": draw(st.sampled_from((None, 2))),
+        "sequence_parallel": draw(st.sampled_from((None, False, tp > 1))),
         "recompute": draw(st.sampled_from((None, "none", "full"))),
         "dtype": draw(st.sampled_from(("bf16", "fp8"))),
     }

@@ -40,6 +40,8 @@ class Spread:
     microbatch_size: int | None = None
     zero_stage: int | None = None
     virtual_stages: int | None = None
+    sequence_parallel: bool | None = None
+    """None: wherever the sequence divides."""
     recompute: str | None = None
     headroom: float | None = None
 
@@ -106,6 +108,7 @@ def held_plan(spread: Spread, job: TrainingJob, cluster: Cluster, devices: int, 
     zero = usual_zero if spread.zero_stage is None else spread.zero_stage
     if zero not in (0, 1, 2, 3):
         raise InputError("zero_stage", zero, "must be from 0 to 3", "1")
+    divides = spread.tp > 1 and job.seq_len % (spread.tp * spread.cp) == 0
     axes = {
         "tp": spread.tp,
         "pp": spread.pp,
@@ -114,7 +117,7 @@ def held_plan(spread: Spread, job: TrainingJob, cluster: Cluster, devices: int, 
         "ep": spread.ep,
         "virtual_stages": size_of("virtual_stages", spread.virtual_stages, 1),
         "microbatch_size": microbatch,
-        "sequence_parallel": int(spread.tp > 1 and job.seq_len % (spread.tp * spread.cp) == 0),
+        "sequence_parallel": int(divides if spread.sequence_parallel is None else spread.sequence_parallel),
         "zero_stage": zero,
         "shard_group": 0,
         "schedule": int(PipelineSchedule.ONE_F_ONE_B),

@@ -188,8 +188,12 @@ def _plan(
     """The plan with the given values, and a typical run's values for the rest."""
     from sartor.plans.space import plan_at
 
+    tp, pp, cp, ep = (fixed.get(name, 1) for name in ("tp", "pp", "cp", "ep"))
     spread = Spread(
-        **{name: fixed.get(name, 1) for name in DEGREES},
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
         num_devices=devices,
         global_batch_size=job.global_batch_size,
         microbatch_size=fixed.get("microbatch_size"),

@@ -82,6 +82,7 @@ def ask(
     global_batch_size: int | None = None,
     zero_stage: int | None = None,
     virtual_stages: int | None = None,
+    sequence_parallel: bool | None = None,
     recompute: str | None = None,
     headroom: float | None = None,
     cluster: ClusterLike | None = None,
@@ -93,13 +94,13 @@ def ask(
 ) -> Question:
     """Read a model and a device and settle the question, recording each assumption.
 
-    ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100 SXM
-    if neither it nor ``cluster`` is given); ``kernels`` is the serving framework whose attention and expert kernels run
-    (vllm, sglang, trtllm); ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's tokens over
-    the mean; ``headroom`` the share of memory that stays free (0.05 in training on GPUs, else 0); ``calibration`` is a
-    file of ``sartor calibrate``. Sizes are in sequences and tokens. Training is one device's share of a plan: of
-    ``num_devices`` with ``global_batch_size``, or of a typical run (``sartor.api.held``) if they are not given. Raises
-    ``InputError``.
+    ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100
+    SXM if neither it nor ``cluster`` is given); ``kernels`` is the serving framework whose attention and expert
+    kernels run (vllm, sglang, trtllm); ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's
+    tokens over the mean; ``sequence_parallel`` None is wherever the sequence divides; ``headroom`` the share of
+    memory that stays free (0.05 in training on GPUs, else 0); ``calibration`` is a file of ``sartor calibrate``.
+    Sizes are in sequences and tokens. Training is one device's share of a plan: of ``num_devices`` with
+    ``global_batch_size``, or of a typical run (``sartor.api.held``) if they are not given. Raises ``InputError``.
     """
     reading = read(model, set)
     where, device = cluster_and_device(cluster, gpu)
@@ -125,6 +126,7 @@ def ask(
         microbatch_size=asked.microbatch_size,
         zero_stage=zero_stage,
         virtual_stages=virtual_stages,
+        sequence_parallel=sequence_parallel,
         recompute=recompute,
         headroom=None if headroom is None else checked_headroom(headroom),
     )
@@ -154,6 +156,7 @@ def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, fram
         "cp": spread.cp if spread.cp > 1 else None,
         "zero_stage": spread.zero_stage,
         "virtual_stages": spread.virtual_stages,
+        "sequence_parallel": spread.sequence_parallel,
         "recompute": spread.recompute,
         "cluster": cluster,
         "framework": framework,

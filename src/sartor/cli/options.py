@@ -266,8 +266,8 @@ ZeroStage = Annotated[
     ZERO_STAGE(
         metavar="0|1|2|3",
         parser=whole_number,
-        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1; on a chip in "
-        "lockstep 0]",
+        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1; 3 for a trainer "
+        "that shards fully, as torchtitan; 0 on a chip in lockstep]",
     ),
 ]
 ZeroStages = Annotated[
@@ -284,6 +284,14 @@ VirtualStages = Annotated[
     int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per device. [default: 1]")
 ]
 VirtualChoices = Annotated[str, VIRTUAL_STAGES(metavar="N,...", help="Interleaved chunks per device to try besides 1.")]
+
+SequenceParallel = Annotated[
+    bool | None,
+    typer.Option(
+        "--sequence-parallel/--no-sequence-parallel",
+        help="Split the sequence over the tensor-parallel devices between their products. [default: where it divides]",
+    ),
+]
 
 OPTIMIZER = partial(typer.Option, "--optimizer")
 Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run.")]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.json_types import JsonDict
-from sartor.plans.explain import Explanation, nearest
+from sartor.plans.explain import EQUAL, Explanation, nearest
 from sartor.report.contract import plain
 from sartor.report.plan_body import TIME, cluster_body, degrees, priced_body
 from sartor.report.plan_words import PART_WORDS, beside_best, devices_text, plan_words
@@ -273,11 +273,17 @@ def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     if not best:
         return f"None of the {tried} single changes that were tried explains it; the rest is not due to the plan."
     first, *others = best
+    least = min(each.misfit for each in best)
+    nearer = [each for each in answer.explanations[1:] if each.misfit < least - EQUAL]
+    does = "is the likeliest explanation" if nearer else "brings the prediction nearest"
     sentence = (
-        f"{first.field}={first.value} brings the prediction nearest: {format_seconds(first.priced.step_s)} and "
+        f"{first.field}={first.value} {does}: {format_seconds(first.priced.step_s)} and "
         f"{format_bytes(float(first.priced.footprint.reserved_bytes))} reserved"
     )
     if others:
         sentence += f"; {', '.join(f'{each.field}={each.value}' for each in others)} would do as well"
-    still = "" if first.misfit < AGREES else " It is the nearest of single changes, but still far from the run."
+    still = "" if first.misfit < AGREES else " It is still far from the run."
+    if nearer:
+        closer = " or ".join(f"{each.field}={each.value}" for each in nearer[:2])
+        still += f" {closer} would come nearer, but logs seldom leave that out."
     return f"{sentence}.{still} Say it with --fix or --launch if it is so."
