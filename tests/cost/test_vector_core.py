@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
 from sartor.cost.chip.fused_attention import attention_cost, attention_products
+from sartor.cost.chip.operator_floor import operator_floor
 from sartor.cost.chip.operator_latency import Fused, fused_product, one_core, operator_latencies, operator_time_s
 from sartor.cost.chip.vector_core import vector_cost, vector_work
 from sartor.cost.collective.ring import link_time_s
@@ -249,3 +250,17 @@ def test_an_epilogue_reads_nothing_back() -> None:
     roomy = replace(TPU, vector_lanes=4096)
     apart = operator_time_s(fused.product, roomy) + operator_time_s(fused.epilogue, roomy)
     assert operator_time_s(fused, roomy) < apart
+
+
+def test_query_heads_that_share_keys_load_them_once() -> None:
+    """Decoding streams a row of each query head past keys that an array loads first: time follows the key heads."""
+    times = []
+    for kv_heads in (32, 8, 1):
+        op = Attention(
+            name="a", batch=64, num_heads=32, num_kv_heads=kv_heads, seq_q=1, seq_kv=4096, head_dim=128, v_head_dim=128
+        )
+        found = attention_cost(op, TPU)
+        assert float(operator_floor(op, TPU).least_s) <= float(found.time_s)
+        times.append(float(found.tensor_s))
+    assert times[0] == pytest.approx(4 * times[1], rel=0.01)
+    assert 8 * times[2] < 1.5 * times[1]

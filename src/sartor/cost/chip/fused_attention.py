@@ -10,7 +10,7 @@ from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.cost.chip.vector_core import EXPONENTIAL
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Pass
-from sartor.units import Floats, Ints, plain
+from sartor.units import Floats, Ints, ceil_div, plain
 
 FORWARD_CYCLES = 6 + EXPONENTIAL
 """Lane cycles per query-key pair: the softmax of ``vector_core``."""
@@ -33,9 +33,11 @@ class AttentionCost:
 
 def attention_products(op: Attention) -> tuple[Product, ...]:
     """The matrix multiplications of a kernel: two forward, five backward (Dao et al. 2022, sec. 3.1). Each query is
-    multiplied with the mean number of unmasked keys, rounded up."""
-    batch, q, d, dv = op.batch * op.num_heads, op.seq_q, op.head_dim, op.v_head_dim
-    keys = np.ceil(np.asarray(op.pairs, dtype=np.float64) / q)
+    multiplied with the mean number of unmasked keys, rounded up. The query heads that share a key/value head are rows
+    of one product, so that its keys and values are loaded into an array once for all of them."""
+    kv_heads = np.maximum(np.minimum(op.num_kv_heads, op.num_heads), 1)
+    batch, q, d, dv = op.batch * kv_heads, op.seq_q * ceil_div(op.num_heads, kv_heads), op.head_dim, op.v_head_dim
+    keys = np.ceil(np.asarray(op.pairs, dtype=np.float64) / op.seq_q)
 
     def product(m: Ints, n: Ints, k: Ints) -> Product:
         return Product(m=m, n=n, k=k, batch=batch, operand_bytes=op.dtype.bytes, output_bytes=op.dtype.bytes)
