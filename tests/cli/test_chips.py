@@ -68,6 +68,16 @@ def test_gemm_on_a_chip_has_the_contracts_keys(sartor: Sartor) -> None:
     assert chip["low_s"] < chip["time_s"] < chip["high_s"]
 
 
+def test_an_estimate_on_a_chip_says_that_the_step_overlaps_what_it_lists(sartor: Sartor, my_chip: Path) -> None:
+    plan = ["--num-devices", "16", "--global-batch-size", "16"]
+    trained = " ".join(sartor("estimate", "gpt2", "--gpu", str(my_chip), *plan).out.split())
+    assert "those of a layer overlap on the chip's cores, as the step time counts" in trained
+    assert "nodes of 8 devices on their own links, 400 Gb/s of each beyond (default; set --cluster)" in trained
+    served = " ".join(sartor("estimate", "gpt2", "--gpu", str(my_chip), "--phase", "prefill").out.split())
+    assert "as `sartor design` counts and the time here does not" in served
+    assert "those of a layer overlap" not in sartor("estimate", "gpt2", "--gpu", "a100", *plan).out
+
+
 def test_gemm_on_a_chip_speaks_of_tensor_cores(sartor: Sartor) -> None:
     text = sartor("gemm", 4096, 4096, 4096, "--gpu", CHIP).out
     assert "8 tensor cores" in text

@@ -96,6 +96,22 @@ def test_the_terminal_fits_100_columns_and_says_chip_plan_proof_and_area(sartor:
         assert words in ran.out
 
 
+def test_the_sizes_of_plans_that_were_tried_stand_beside_the_proof(sartor: Call, small: list[object]) -> None:
+    out = " ".join(sartor(*small, "--microbatch-size", "1,2", "--tp", "1").out.split())
+    assert "Plans tried: tp 1; cp 1, 2; chunks per device 1, 2, 4; microbatches of 1, 2." in out
+    assert "2 is the largest --microbatch-size that was tried" in out
+    served = " ".join(sartor(*small, "--objective", "train:0.5,decode:0.5").out.split())
+    assert "seq or tokens/s" in served
+    assert "sequences and tokens/s (geometric mean of 2 jobs)" in served
+
+
+def test_chips_of_a_front_are_told_apart_by_their_clock(sartor: Call, small: list[object], tmp_path: Path) -> None:
+    space = write_space(tmp_path, SPACE.replace("[1, 4]", "4") + "clock_mhz = [900, 1000]\n")
+    out = sartor(*small, *space, *FEW, "--pareto", "area_mm2,power_w").out
+    assert "0.9 GHz" in out
+    assert "1 GHz" in out
+
+
 def test_several_models_are_weighed(sartor: Call, small: list[object], tmp_path: Path) -> None:
     other = write_model(tmp_path, "deep", n_layer=8)
     small = [*small, *FEW]

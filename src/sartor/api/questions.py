@@ -26,7 +26,7 @@ from sartor.api.words import (
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.lower.split import check
@@ -39,6 +39,7 @@ from sartor.plans.search import checked_headroom
 from sartor.step.question import checked_skew, training_job
 from sartor.step.recipes import workload_of
 from sartor.step.trainers import default_trainer, trainer_named
+from sartor.units import GIGA
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Default sequences at once in inference."""
@@ -136,7 +137,8 @@ def ask(
         if kernels is not None:
             must = "names the serving framework, so it applies to inference; this is phase=train"
             raise InputError("kernels", kernels, must, "framework, for the trainer")
-        return _training(asked, spread, where or usual_cluster(device), framework, own, eager)
+        on = where or usual_cluster(device)
+        return _training(asked, spread, on, framework, own, eager, guessed=where is None)
     _refuse_plan(asked.phase, spread, cluster, framework)
     return _inference(asked, spread, with_kernels_of(kernels, device, own), eager)
 
@@ -200,9 +202,16 @@ class _Pass:
 
 
 def _training(
-    asked: _Pass, spread: Spread, cluster: Cluster, framework: str | None, own: Calibration | None, eager: bool
+    asked: _Pass,
+    spread: Spread,
+    cluster: Cluster,
+    framework: str | None,
+    own: Calibration | None,
+    eager: bool,
+    *,
+    guessed: bool,
 ) -> Question:
-    """One device's share of a training step."""
+    """One device's share of a training step; ``guessed``: on the device's usual cluster."""
     size_of("context_len", asked.context_len, 0, least=0)
     devices, batch, microbatch = devices_and_batch(spread, asked.length)
     device_counts(devices, cluster)
@@ -240,9 +249,19 @@ def _training(
             *reading.notes,
             *notes,
             *notes_of(spread, held),
+            *(_own_links(cluster) if guessed and not spread.assumed else ()),
             *((EAGER,) if eager else ()),
         ),
     )
+
+
+def _own_links(cluster: Cluster) -> tuple[str, ...]:
+    """The network assumed for a device that no cluster of the catalogue has."""
+    if cluster.name in cluster_names():
+        return ()
+    beyond = float(cluster.tiers[-1].bytes_per_s) * 8 / GIGA
+    nodes = f"nodes of {cluster.devices_per_node} devices on their own links"
+    return (f"{nodes}, {beyond:g} Gb/s of each beyond (default; set --cluster)",)
 
 
 def _train_in_16_bits(gpu: Gpu) -> None:

@@ -40,7 +40,10 @@ UsdPerKwh = Annotated[
 ]
 Plausibility = Annotated[
     bool,
-    typer.Option("--plausibility/--no-plausibility", help="Leave out chips that cannot be built, or price them too."),
+    typer.Option(
+        "--plausibility/--no-plausibility",
+        help="Leave out chips that cannot be built (published area: only mark them), or not.",
+    ),
 ]
 Sensitivity = Annotated[
     bool, typer.Option("--sensitivity", help="Also say what comes within 1% of the best, and what a 30% error changes.")

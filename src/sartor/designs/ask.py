@@ -96,8 +96,10 @@ def _said_of(jobs: Jobs) -> tuple[str, ...]:
     if Phase.TRAIN in jobs.shares and len(jobs.shares) == 1:
         return ()
     return (
-        "served: every copy of a model takes a batch of 1 to 1,024 sequences pass after pass on one tensor-parallel "
-        "group, prompts and answers on devices of their own; queueing is not counted (`sartor serving` does)",
+        "served: every copy of a model takes a batch of 1, 2, 4, ... or 1,024 sequences pass after pass on one "
+        "tensor-parallel group, prompts and answers on devices of their own; "
+        "queueing is not counted (`sartor serving` does)",
+        "served: a layer's operators overlap on the cores; `sartor estimate` adds them up, a few percent more",
     )
 
 

@@ -46,7 +46,8 @@ def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointRes
     chip = result.best.evaluation.point.accelerator
     exempt = AS_PUBLISHED if question.budgets.plausible else ""
     told = [f"this chip cannot be built: {fault}{exempt}" for fault in faults(chip)]
-    return tuple(filter(None, [*told, too_hot(chip), *_at_ends(space, chip), _plateau(result.best, result.ranked)]))
+    ends = [*_at_ends(space, chip), *_at_plan_ends(question, result.best)]
+    return tuple(filter(None, [*told, too_hot(chip), *ends, _plateau(result.best, result.ranked)]))
 
 
 def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
@@ -85,6 +86,22 @@ def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
         if here == high or (here == low and low > 1):
             end = "largest" if here == high else "smallest"
             yield f"{axis}={here:g} is the {end} of its axis ({low:g} to {high:g}): the best may lie beyond it"
+
+
+def _at_plan_ends(question: DesignQuestion, best: Ranked) -> Iterator[str]:
+    """The largest values tried of a training plan's sizes that a model's best plan takes."""
+    trained = zip(question.models, best.evaluation.outcomes, strict=True)
+    for model, outcome in ((m, o) for m, o in trained if o is not None and not m.served):
+        split, plan = outcome.option.split, outcome.plan
+        for name, here, tried, most in (
+            ("microbatch-size", split.microbatch_size, question.microbatch_sizes, question.global_batch_size),
+            ("tp", split.width, model.widths, question.num_devices),
+            ("cp", split.context_parallel, question.context_widths, question.num_devices),
+            ("virtual-stages", plan.virtual_stages, question.virtual_stages, len(plan.stages) > 1 and np.inf),
+        ):
+            if 1 < here == max(tried) < most:
+                whose = f"{model.name}: " if len(question.models) > 1 else ""
+                yield f"{whose}{here} is the largest --{name} that was tried: a larger one may be better"
 
 
 def tied(space: AcceleratorSpace) -> bool:

@@ -23,6 +23,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import Phase
 from sartor.operators import OperatorGraph
 from sartor.placement.check import price
 from sartor.placement.plan import Plan
@@ -84,7 +85,11 @@ class ModelDetail:
     """FLOPs of GEMMs without recomputation over the dense peak of all devices."""
     low_s: float
     high_s: float
-    served: bool = False
+    phase: Phase = Phase.TRAIN
+
+    @property
+    def served(self) -> bool:
+        return self.phase is not Phase.TRAIN
 
     @property
     def peak_bytes(self) -> float:
@@ -141,7 +146,7 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
         mfu=mfu,
         low_s=low_s,
         high_s=high_s,
-        served=True,
+        phase=question.models[outcome.option.model].phase,
     )
 
 

@@ -9,15 +9,17 @@ from sartor.designs.against import AgainstModel
 from sartor.designs.detail import ModelDetail, area_parts, power_parts
 from sartor.designs.question import AreaModel
 from sartor.designs.result import Ranked
+from sartor.model.workload import Phase
 from sartor.report.design_words import (
     AREA_WORDS,
+    PHASE_UNITS,
     POWER_WORDS,
     against_text,
     front_text,
     memory_text,
     plan_text,
     rate,
-    short_chip,
+    short_chips,
     step_parts,
 )
 from sartor.report.grid import Grid, grid_of, page_column, words_column
@@ -38,7 +40,17 @@ def plans_grid(details: Sequence[ModelDetail]) -> Grid:
         )
         for each in details
     )
-    heads = ("model", "step", "80% low", "80% high", "seq/s", page_column("tokens/s"), "mfu", "memory")
+    units = dict.fromkeys({Phase.TRAIN: "seq"}.get(each.phase, PHASE_UNITS[each.phase][:-2]) for each in details)
+    heads = (
+        "model",
+        "step",
+        "80% low",
+        "80% high",
+        f"{' or '.join(units)}/s",
+        page_column("tokens/s"),
+        "mfu",
+        "memory",
+    )
     return grid_of("All models on the best chip", (*heads, words_column("plan")), rows)
 
 
@@ -86,16 +98,17 @@ def alternatives_grid(answer: DesignAnswer) -> Grid:
 
 def front_grid(answer: DesignAnswer, most: int) -> Grid:
     """The first ``most`` points of the Pareto front."""
+    shown = answer.front[:most]
     rows: list[tuple[str, ...]] = [
         (
-            short_chip(each.evaluation.point.accelerator),
+            chip,
             memory_text(each.evaluation.point.hbm_bytes),
             rate(each.objective),
             f"{each.area_mm2:,.1f}",
             f"{each.power_w:,.0f}",
             f"{each.usd:,.0f}",
         )
-        for each in answer.front[:most]
+        for each, chip in zip(shown, short_chips([x.evaluation.point.accelerator for x in shown]), strict=True)
     ]
     if len(answer.front) > most:
         rows.append((f"{len(answer.front) - most} more in the JSON", *[""] * 5))

@@ -163,7 +163,12 @@ def joint_view(found: JointShapes) -> RenderableType:
 def shapes_view(found: ShapeDesign) -> RenderableType:
     """The results as sentences, and the regret matrix."""
     head = section_title("Shapes of the same size")
-    return Group(head, *(Text(printable(line)) for line in shapes_lines(found)), Text(), regret_table(found))
+    lines = (
+        *shapes_lines(found),
+        "",
+        "Share of throughput that each shape loses on a chip, against its own best chip:",
+    )
+    return Group(head, *(Text(printable(line)) for line in lines), regret_table(found))
 
 
 def shapes_lines(found: ShapeDesign) -> list[str]:

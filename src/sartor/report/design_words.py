@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, StepTime, plan_fields
@@ -80,6 +80,21 @@ def short_chip(a: Accelerator) -> str:
     return f"{tensor} + {a.num_vector_cores}x{a.vector_lanes}, {float(a.global_buffer_bytes) / MIB:g} MiB"
 
 
+def short_chips(chips: Sequence[Accelerator]) -> list[str]:
+    """`short_chip` of each, with whatever else is not the same for all: ``..., 1.5 GHz``."""
+    more = [say for say in MORE_WORDS if len({say(a) for a in chips}) > 1]
+    return [", ".join([short_chip(a), *(say(a) for say in more)]) for a in chips]
+
+
+MORE_WORDS: tuple[Callable[[Accelerator], str], ...] = (
+    lambda a: f"{float(a.clock_hz) / GIGA:g} GHz",
+    lambda a: f"{a.num_stacks} x {a.memory.value}",
+    lambda a: f"{a.num_links} links of {float(a.link_bytes_per_s) / GIGA:g} GB/s",
+    lambda a: f"{a.node_nm} nm",
+    lambda a: a.dataflow.value.replace("_", " "),
+)
+
+
 def count(number: object, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
@@ -105,8 +120,9 @@ def mixed(question: DesignQuestion) -> bool:
 
 
 def unit_of(question: DesignQuestion) -> str:
-    """The unit of the objective: ``tokens/s per W``; ``of each`` (sequences, prompts, tokens) in several phases."""
-    plain = "of each/s" if mixed(question) else PHASE_UNITS[question.models[0].phase]
+    """The unit of the objective: ``tokens/s per W``; ``sequences and tokens/s`` in several phases."""
+    units = dict.fromkeys(PHASE_UNITS[model.phase].removesuffix("/s") for model in question.models)
+    plain = " and ".join(units) + "/s"
     return UNITS[question.objective].replace("sequences/s", plain)
 
 
@@ -157,6 +173,18 @@ def proof_text(answer: DesignAnswer) -> str:
     if answer.joint and len(answer.joint.shapes) > 1:  # the study does not record their shapes
         return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
     return f"Not proved optimal ({why}): {left}. A command with --study FILE goes on where it ended."
+
+
+def menu_text(asked: DesignQuestion) -> str:
+    """The sizes of plans that the proof is about."""
+    menus = [("tp", tuple(dict.fromkeys(width for each in asked.models for width in each.widths)))]
+    if not all(each.served for each in asked.models):
+        menus += [("cp", asked.context_widths), ("chunks per device", asked.virtual_stages)]
+        menus += [("microbatches of", asked.microbatch_sizes)]
+    menus += [
+        ("batches of", sizes) for sizes in dict.fromkeys(each.batch_sizes for each in asked.models if each.served)
+    ]
+    return "Plans tried: " + "; ".join(f"{name} {', '.join(f'{n:,}' for n in sizes)}" for name, sizes in menus) + "."
 
 
 def nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:

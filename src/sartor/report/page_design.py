@@ -18,7 +18,7 @@ from sartor.report.design_grids import (
 )
 from sartor.report.design_points import design_points
 from sartor.report.design_shapes import joint_lines, shapes_section
-from sartor.report.design_words import UNITS, heading_text, headline, notes_of, nothing_text, rate, why_texts
+from sartor.report.design_words import heading_text, headline, notes_of, nothing_text, rate, unit_of, why_texts
 from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read
@@ -115,7 +115,7 @@ def _numbers(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> 
     optimal = found.status is DesignStatus.OPTIMAL
     proved = "proved optimal" if optimal else f"at most {format_share(found.gap)} below the best"
     cards = [
-        ("Objective", rate(best.objective), f"{UNITS[asked.objective]}, {proved}"),
+        ("Objective", rate(best.objective), f"{unit_of(asked)}, {proved}"),
         ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W peak"),
         ("Combinations", f"{found.space_size:,}", f"{found.evaluated:,} of {found.num_points:,} points evaluated"),
         ("Search time", format_seconds(found.seconds), "on this machine"),

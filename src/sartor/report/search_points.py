@@ -14,7 +14,7 @@ from sartor.designs.result import Ranked
 from sartor.report.design_words import (
     against_text,
     rate,
-    short_chip,
+    short_chips,
     unit_of,
 )
 from sartor.report.words import printable
@@ -97,7 +97,7 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
         title=_cloud_title(best, others),
         unit=unit_of(answer.question),
         labels=(
-            *(short_chip(each.evaluation.point.accelerator) for each in ranked),
+            *short_chips([each.evaluation.point.accelerator for each in ranked]),
             *(printable(name) for name, _ in others),
         ),
         area_mm2=np.array([each.area_mm2 for each in everything]),

@@ -22,6 +22,7 @@ from sartor.report.design_words import (
     front_text,
     heading_text,
     headline,
+    menu_text,
     nearby_texts,
     notes_of,
     nothing_text,
@@ -43,6 +44,8 @@ def design_view(answer: DesignAnswer) -> RenderableType:
         parts.append(Text(nothing_text(answer), style="bold red"))
         return Group(*parts, *notes("Assumed", answer.assumptions))
     parts.append(Text(headline(answer)))
+    if answer.best is not None:
+        parts.append(Text(menu_text(answer.question), style="dim"))
     parts += notes("Warnings", answer.warnings)
     if answer.best is not None:
         details = [model_detail(answer.question, answer.best.evaluation, m) for m in range(len(answer.question.models))]

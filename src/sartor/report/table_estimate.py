@@ -66,11 +66,19 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     """A note that, in training, the operators listed are those of one microbatch."""
     priced = answer.priced
     if priced is None:
-        return []
+        chip = answer.question.gpu.accelerator is not None
+        return [Text(f"{IN_TURN}, as `sartor design` counts and the time here does not", style="dim")] if chip else []
     where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
     time = format_seconds(float(answer.estimate.time_s))
     words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
-    return [Text(f"{words}, forward and backward: {time}", style="dim")]
+    lines = [f"{words}, forward and backward: {time}"]
+    if answer.question.held is not None and answer.question.held.job.trainer.lockstep:
+        lines.append(f"{IN_TURN}, as the step time counts")
+    return [Text(line, style="dim") for line in lines]
+
+
+IN_TURN = "Operators are listed one after another; those of a layer overlap on the chip's cores"
+"""Why the list of a chip adds up to more than its step."""
 
 
 MISALIGNED_SHARE = 0.02
