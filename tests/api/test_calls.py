@@ -30,7 +30,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "experts over devices that they do not divide into": (
         lambda: api.lint("mixtral-8x7b", ep=7),
-        "num_experts=8: does not split over ep=7; nearest: 7 or 14",
+        "ep=7: does not split num_experts=8 (7 and 14 do); nearest: 4 or 8",
     ),
     "experts of a dense model": (lambda: api.estimate("gpt2", ep=2), "ep=2: the model has no experts; nearest: 1"),
     "an unknown phase": (

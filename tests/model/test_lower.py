@@ -509,10 +509,10 @@ def wide_vocab() -> TransformerShape:
 @pytest.mark.parametrize(
     ("shape", "dims", "sentence"),
     [
-        (single(heads=30, kv_heads=30), {"tp": 4}, "num_heads=30: does not split over tp=4; nearest: 28 or 32"),
-        (wide_vocab(), {"tp": 2}, "vocab_size=50257: does not split over tp=2; nearest: 50256 or 50258"),
-        (single(heads=8, kv_heads=8), {"tp": 16}, "num_heads=8: does not split over tp=16; nearest: 16"),
-        (load_model("mixtral-8x7b"), {"ep": 3}, "num_experts=8: does not split over ep=3; nearest: 6 or 9"),
+        (single(heads=30, kv_heads=30), {"tp": 4}, "tp=4: does not split num_heads=30 (28 and 32 do); nearest: 2"),
+        (wide_vocab(), {"tp": 2}, "tp=2: does not split vocab_size=50257 (50256 and 50258 do); nearest: 1"),
+        (single(heads=8, kv_heads=8), {"tp": 16}, "tp=16: does not split num_heads=8 (16 does); nearest: 8"),
+        (load_model("mixtral-8x7b"), {"ep": 3}, "ep=3: does not split num_experts=8 (6 and 9 do); nearest: 2 or 4"),
     ],
 )
 def test_what_does_not_split_is_said_in_one_sentence(

@@ -251,7 +251,7 @@ def test_a_mamba_layer_swaps_sequence_for_channels() -> None:
 
 def test_sizes_that_do_not_divide_are_an_error_for_one_plan_and_finite_for_many() -> None:
     job = job_of("gpt2-small")
-    with pytest.raises(InputError, match="num_heads=12: does not split over tp=5"):
+    with pytest.raises(InputError, match="tp=5: does not split num_heads=12"):
         block_times(job, plan_of(tp=5), CLUSTER)
     times = block_times(job, plan_of(tp=np.arange(1, 12), cp=np.arange(1, 12)), CLUSTER)
     assert all(np.isfinite(getattr(t, n)).all() for t in times for n in FIELDS)

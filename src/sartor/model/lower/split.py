@@ -15,6 +15,9 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
 from sartor.units import Array, Bools, Ints
 
+MOST_DEGREES = 4096
+"""Degrees that are tried for the nearest valid ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Division:
@@ -42,13 +45,28 @@ def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
 
 
 def check(shape: TransformerShape, dims: ParallelDims) -> None:
-    """Raise ``InputError`` for the first single size that does not divide. For arrays use ``feasible``."""
+    """Raise ``InputError`` for the first degree that does not divide a single size, with the nearest degrees that
+    divide all sizes. For arrays use ``feasible``."""
     for division in divisions(shape, dims):
         if np.ndim(division.ok) == 0 and not division.ok:
             value, degree = int(division.value), int(division.degree)
             below, above = value // degree * degree, (value // degree + 1) * degree
-            nearest = f"{below} or {above}" if below else f"{above}"
-            raise InputError(division.field, value, f"does not split over {division.by}={degree}", nearest)
+            sizes = f"{below} and {above} do" if below else f"{above} does"
+            must = f"does not split {division.field}={value} ({sizes})"
+            raise InputError(division.by, degree, must, _near_degrees(shape, division.by, degree))
+
+
+def _near_degrees(shape: TransformerShape, by: str, degree: int) -> str:
+    """The valid degrees below and above one that is not; the model runs on one device in any case."""
+    degrees = np.arange(1, min(2 * degree, MOST_DEGREES) + 1)
+    single = (
+        each
+        for each in divisions(shape, ParallelDims(tp=degrees) if by == "tp" else ParallelDims(ep=degrees))
+        if np.ndim(each.value) == 0
+    )
+    works = degrees[np.logical_and.reduce([each.ok for each in single]) | (degrees == 1)]
+    near = [*works[works < degree][-1:], *works[works > degree][:1]]
+    return " or ".join(map(str, near))
 
 
 def contexts_divide(seq_len: Ints, cp: Ints) -> Array:
