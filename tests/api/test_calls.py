@@ -33,6 +33,16 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         "ep=7: does not split num_experts=8 (7 and 14 do); nearest: 4 or 8",
     ),
     "experts of a dense model": (lambda: api.estimate("gpt2", ep=2), "ep=2: the model has no experts; nearest: 1"),
+    "a placement that is no path": (lambda: api.place({}), "instance={}: must be the path of a JSON file"),  # type: ignore[arg-type]
+    "a schedule that is no path": (lambda: api.schedule({}), "instance={}: must be the path of a JSON file"),  # type: ignore[arg-type]
+    "a space that is none": (
+        lambda: api.design("gpt2", num_devices=1, space={}),  # type: ignore[arg-type]
+        "space={}: must be a name, the path of a TOML file or an AcceleratorSpace; nearest: published",
+    ),
+    "no load at all": (
+        lambda: api.serving("llama-3.1-8b", "h100", concurrency=[]),
+        "concurrency=[]: must hold at least one number of sequences in flight; nearest: 32",
+    ),
     "an unknown phase": (
         lambda: api.lint("gpt2", phase="training"),
         "phase=training: must be one of train, prefill, decode",

@@ -128,3 +128,13 @@ def _instance(folder: Path) -> str:
     path = folder / "i.json"
     path.write_text(json.dumps({"num_tc": 1, "num_vc": 1, "ops": ops, "edges": []}))
     return os.fspath(path)
+
+
+def test_a_name_that_a_terminal_cannot_show_is_printed_with_escapes(tmp_path: Path, repo_dir: Path) -> None:
+    (tmp_path / "modèle").mkdir()
+    config = (repo_dir / "examples" / "llama-3-8b" / "config.json").read_text()
+    (tmp_path / "modèle" / "config.json").write_text(config)
+    words = [sys.executable, "-m", "sartor", "estimate", str(tmp_path / "modèle"), "--gpu", "h100"]
+    ran = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False)
+    assert ran.returncode in (0, 3), ran.stderr
+    assert b"mod\\xe8le on h100_sxm" in ran.stdout

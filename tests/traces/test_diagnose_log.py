@@ -133,7 +133,7 @@ def test_the_convention_of_deepspeed_s_count_includes_recomputation() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a model that was not trained": ({"model": "llama-3.1-70b"}, "was trained with num_layers=32"),
-    "a run that is not there": ({"run": 2}, "the log holds 1 runs"),
+    "a run that is not there": ({"run": 2}, "must be from 1 to 1: the log holds one run"),
     "a plan beside the dump": ({"fix": {"tp": 4}}, "dump of arguments says the plan"),
     "a cluster of other size": ({"num_devices": 6}, "must be a multiple of tp x pp x cp = 4"),
 }

@@ -108,11 +108,14 @@ def design(
     from sartor.designs.front import check_axes
     from sartor.designs.nearby import nearby
     from sartor.designs.question import HBM_USD_PER_GB
+    from sartor.designs.space import AcceleratorSpace
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
 
     readings = read_each(model, set)
     chosen = load_space(space) if isinstance(space, str | Path) else space
+    if not isinstance(chosen, AcceleratorSpace):
+        raise InputError("space", space, "must be a name, the path of a TOML file or an AcceleratorSpace", "published")
     devices = size_of("num_devices", num_devices, 1)
     shares, per = objective_of(objective)
     jobs = Jobs(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sartor.api.words import word_of
+from sartor.errors import InputError
 
 if TYPE_CHECKING:
     from sartor.placement.plan import Placement
@@ -21,7 +22,8 @@ def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement
     from sartor.placement.place import place as solve
     from sartor.read.placement_json import read_placement, read_terms
 
-    return solve(read_placement(Path(instance)), read_terms(Path(terms)) if terms else None)
+    read = read_placement(_path("instance", instance))
+    return solve(read, None if terms is None else read_terms(_path("terms", terms)))
 
 
 def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "cp_sat") -> ScheduleResult:
@@ -34,4 +36,10 @@ def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "c
     from sartor.schedules.result import Solver
     from sartor.schedules.solve import solve
 
-    return solve(read_schedule_problem(Path(instance)), time_limit, word_of(Solver, "solver", solver))
+    return solve(read_schedule_problem(_path("instance", instance)), time_limit, word_of(Solver, "solver", solver))
+
+
+def _path(field: str, value: object) -> Path:
+    if not isinstance(value, str | Path):
+        raise InputError(field, value, "must be the path of a JSON file")
+    return Path(value)

@@ -70,9 +70,8 @@ def _chosen(runs: tuple[RunLog, ...], number: int | None) -> RunLog:
     if number is None:
         return runs[-1]
     if not 1 <= number <= len(runs):
-        raise InputError(
-            "run", number, f"the log holds {len(runs)} runs; must be from 1 to {len(runs)}", str(len(runs))
-        )
+        holds = "one run" if len(runs) == 1 else f"{len(runs)} runs"
+        raise InputError("run", number, f"must be from 1 to {len(runs)}: the log holds {holds}", str(len(runs)))
     return runs[number - 1]
 
 

@@ -71,6 +71,8 @@ def serving(
     )
     _checked_experts(server)
     asked = [concurrency] if isinstance(concurrency, int) else list(concurrency)
+    if not asked:
+        raise InputError("concurrency", "[]", "must hold at least one number of sequences in flight", "32")
     load = Load(
         concurrency=np.asarray([size_of("concurrency", each, 1) for each in asked]),
         input_len=size_of("input_len", input_len, 1024),

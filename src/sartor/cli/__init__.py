@@ -8,6 +8,7 @@ pipe has gone.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import shlex
@@ -110,6 +111,9 @@ _UsageError: Any = typer.BadParameter.__base__
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     _fill_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter of a name gets its escape
+            stream.reconfigure(errors="backslashreplace")
     listen()
     warnings.showwarning = lambda message, *_: say(f"sartor: {message}")
     code = run(list(sys.argv[1:] if arguments is None else arguments))

@@ -68,13 +68,17 @@ def _view(record: StudyRecord) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from sartor.report.words import count_text
+
     best, seconds = record.incumbent, sum(session.seconds for session in record.sessions)
     table = Table(show_header=False, box=None, pad_edge=False)
     models = ", ".join(model["name"] for model in record.question["models"])
-    asked = f"{models} on {record.question['num_devices']:,} devices, batch {record.question['global_batch_size']:,}"
+    devices = count_text(record.question["num_devices"], "device")
+    asked = f"{models} on {devices}, batch {record.question['global_batch_size']:,}"
+    done = f"{count_text(len(record.points), 'point')} in {count_text(len(record.sessions), 'session')}"
     rows = [
         ("question", f"{asked}, space {record.question['space']['name']}"),
-        ("evaluated", f"{len(record.points):,} points in {len(record.sessions)} sessions, {seconds:.1f} s"),
+        ("evaluated", f"{done}, {seconds:.1f} s"),
         ("best so far", "none" if best is None else f"{best.objective:,.6g} (candidate {best.candidate})"),
         ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
         ("state", "complete" if record.complete else f"to be continued ({record.sessions[-1].ending})"),

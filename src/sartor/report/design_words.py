@@ -14,7 +14,7 @@ from sartor.designs.why import AGAINST, Reason
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
-from sartor.report.words import printable
+from sartor.report.words import count_text, printable
 from sartor.units import GIB, GIGA, MIB, format_share
 
 STEP_WORDS = {
@@ -59,7 +59,7 @@ def heading_text(answer: DesignAnswer) -> str:
     names = ", ".join(f"{printable(model.name)} (sequence length {model.seq_len:,})" for model in asked.models)
     served = all(model.served for model in asked.models)
     batch = "" if served else f"global batch {asked.global_batch_size:,}, "
-    return f"{names} on {asked.num_devices:,} devices: {batch}design space {printable(answer.space.name)}"
+    return f"{names} on {count_text(asked.num_devices, 'device')}: {batch}design space {printable(answer.space.name)}"
 
 
 def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
@@ -158,8 +158,9 @@ def nothing_text(answer: DesignAnswer) -> str:
 def proof_text(answer: DesignAnswer) -> str:
     """The proof about all other points."""
     found = answer.result
-    what = "pairs of a shape and a chip with a memory" if answer.joint else "chips with a memory"
-    how = f"of {found.num_points:,} {what} {found.evaluated:,} evaluated"
+    one, many = ("pair", "pairs") if answer.joint else ("chip", "chips")
+    rest = " of a shape and a chip with a memory" if answer.joint else " with a memory"
+    how = f"of {count_text(found.num_points, one, many)}{rest} {found.evaluated:,} evaluated"
     how += f", {found.pruned:,} ruled out by their upper bounds"
     how += f", {found.left_out:,} left out by budgets or limits" if found.left_out else ""
     how += f", {found.waiting:,} not looked at" if found.waiting else ""

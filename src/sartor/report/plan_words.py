@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.report.words import interval_text, printable, signed_share, three_digits
+from sartor.report.words import count_text, interval_text, printable, signed_share, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -57,7 +57,7 @@ def headline(answer: PlanAnswer) -> str:
     assert best is not None
     rate, limit = float(best.step.tokens_per_s_per_device), usable_bytes(answer.cluster)
     return (
-        f"Best of {found.evaluated:,} plans: {plan_words(best.plan)}. A training step takes "
+        f"Best of {count_text(found.evaluated, 'plan')}: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
         f"{format_share(float(best.step.mfu))} of dense peak (MFU). The fullest device needs "
         f"{memory_text(best, limit)}. {bound_text(best)}{_simpler(answer)}"
