@@ -54,6 +54,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "virtual_stages": draw(st.sampled_from((None, 2))),
         "sequence_parallel": draw(st.sampled_from((None, False, tp > 1))),
         "recompute": draw(st.sampled_from((None, "none", "full"))),
+        "optimizer": draw(st.sampled_from((None, "sgd"))),
         "dtype": draw(st.sampled_from(("bf16", "fp8"))),
     }
 
@@ -71,7 +72,7 @@ def asked(job: dict[str, Any]) -> tuple[ModelEstimate, HeldPlan]:
 
 def planned(job: dict[str, Any], held: HeldPlan) -> PlanAnswer:
     words = {name: job[name] for name in ("num_devices", "global_batch_size", "seq_len", "dtype")}
-    return api.plan(job["model"], job["cluster"], **words, fix=held.axes)
+    return api.plan(job["model"], job["cluster"], **words, optimizer=job["optimizer"] or "adam", fix=held.axes)
 
 
 @settings(max_examples=12, deadline=None)

@@ -85,6 +85,7 @@ def ask(
     virtual_stages: int | None = None,
     sequence_parallel: bool | None = None,
     recompute: str | None = None,
+    optimizer: str | None = None,
     headroom: float | None = None,
     cluster: ClusterLike | None = None,
     framework: str | None = None,
@@ -132,6 +133,7 @@ def ask(
         headroom=None if headroom is None else checked_headroom(headroom),
     )
     _check_experts(reading.shape, spread.ep)
+    asked = replace(asked, optimizer=optimizer)
     own = own_calibration(calibration, device)
     if asked.phase is Phase.TRAIN:
         if kernels is not None:
@@ -139,7 +141,7 @@ def ask(
             raise InputError("kernels", kernels, must, "framework, for the trainer")
         on = where or usual_cluster(device)
         return _training(asked, spread, on, framework, own, eager, guessed=where is None)
-    _refuse_plan(asked.phase, spread, cluster, framework)
+    _refuse_plan(asked.phase, spread, cluster, framework, optimizer)
     return _inference(asked, spread, with_kernels_of(kernels, device, own), eager)
 
 
@@ -150,7 +152,9 @@ def _check_experts(shape: TransformerShape, ep: int) -> None:
     check(shape, ParallelDims(ep=ep))
 
 
-def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, framework: str | None) -> None:
+def _refuse_plan(
+    phase: Phase, spread: Spread, cluster: ClusterLike | None, framework: str | None, optimizer: str | None
+) -> None:
     """Reject a plan's arguments for inference, which is priced on one tensor-parallel group."""
     said: dict[str, object | None] = {
         "num_devices": spread.num_devices,
@@ -162,6 +166,7 @@ def _refuse_plan(phase: Phase, spread: Spread, cluster: ClusterLike | None, fram
         "recompute": spread.recompute,
         "cluster": cluster,
         "framework": framework,
+        "optimizer": optimizer,
     }
     for name, value in said.items():
         if value is not None:
@@ -182,6 +187,7 @@ class _Pass:
     dtype: str | None
     attention: str
     routing_skew: float
+    optimizer: str | None = None
 
     def traced(self) -> _Pass:
         """For a traced model, with what was not given filled in from the trace."""
@@ -229,6 +235,7 @@ def _training(
         framework=trainer,
         attention=asked.attention,
         routing_skew=asked.routing_skew,
+        optimizer=asked.optimizer or "adam",
     )
     held = held_plan(spread, job, cluster, devices, microbatch)
     axes = held.axes

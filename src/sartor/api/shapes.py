@@ -49,8 +49,8 @@ def estimate(asked: Question) -> ModelEstimate:
     training, the step of the whole plan.
 
     Takes the arguments of ``ask``. The plan is that of ``num_devices`` with ``global_batch_size`` (tp, pp, cp, ep,
-    zero_stage, virtual_stages, sequence_parallel, recompute, on ``cluster``), and the answer equals `sartor.plan`'s
-    with this plan fixed.
+    zero_stage, virtual_stages, sequence_parallel, recompute, optimizer, on ``cluster``), and the answer equals
+    `sartor.plan`'s with this plan fixed.
     Without them a typical run is assumed and reported. ``eager``: as in uncompiled PyTorch, where every elementwise
     step is a kernel of its own that the host launches. Raises ``InputError``.
     """

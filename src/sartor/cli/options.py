@@ -295,6 +295,9 @@ SequenceParallel = Annotated[
 
 OPTIMIZER = partial(typer.Option, "--optimizer")
 Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run.")]
+OptimizerOfPlan = Annotated[
+    str | None, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run. [default: adam]")
+]
 DesignOptimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd", help="Optimizer of training.")]
 
 RECOMPUTE = partial(typer.Option, "--recompute")
