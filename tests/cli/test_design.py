@@ -197,6 +197,8 @@ def test_a_spaces_own_limit_is_called_by_its_name(sartor: Call, small: list[obje
         (["--area-mm2", "-3"], "--area-mm2=-3.0: must be positive"),
         (["--area-mm2", "nan"], "--area-mm2=nan: must be positive and finite"),
         (["--hbm-gib", "0"], "--hbm-gib=0.0: must be positive"),
+        (["--num-devices", "1099511627776"], "--num-devices=1099511627776: must be at most 10^7"),
+        (["--global-batch-size", "1099511627776"], "--global-batch-size=1099511627776: must be at most 10^7"),
         (["--objective", "speed"], "--objective=speed: must be one of throughput, throughput-per-mm2"),
         (["--mean", "median"], "--mean=median: must be one of geometric, arithmetic"),
         (["--weights", "1,2"], "--weights=1.0,2.0: must hold one value, or one for each of the 1 models"),

@@ -361,10 +361,13 @@ def test_points_export_to_csv_and_parquet_alike(whole: tuple[Path, JointResult, 
     assert max(row["objective"] for row in table) == result.best.objective  # type: ignore[union-attr]
 
 
-def test_an_export_that_cannot_be_written_is_named(whole: tuple[Path, JointResult, int], tmp_path: Path) -> None:
-    for name, words in (("points.xlsx", "must end in"), ("absent/points.csv", "no folder")):
-        with pytest.raises(InputError, match=words):
-            export_study(whole[0], tmp_path / name)
+def test_an_export_that_is_no_table_is_refused_and_a_missing_folder_is_made_as_for_every_output(
+    whole: tuple[Path, JointResult, int], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="must end in"):
+        export_study(whole[0], tmp_path / "points.xlsx")
+    export_study(whole[0], tmp_path / "absent" / "points.csv")
+    assert (tmp_path / "absent" / "points.csv").is_file()
 
 
 CHILD = """

@@ -14,6 +14,7 @@ import pytest
 from cli.conftest import Ran
 from sartor import api
 from sartor.answers import LogDiagnosis
+from sartor.api.logs import _where
 from sartor.errors import InputError
 from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
@@ -181,3 +182,11 @@ def test_a_trace_is_known_by_its_beginning(text: str, tmp_path: Path) -> None:
     path = tmp_path / "rank0.json"
     path.write_text(text)
     assert is_trace(path)
+
+
+def test_a_gpu_of_the_log_with_several_versions_is_answered_by_one_that_can_be_given() -> None:
+    class Named:
+        facts = {"gpu": "v100"}  # noqa: RUF012
+
+    with pytest.raises(InputError, match=r"the log's v100 has several versions.*nearest: --gpu v100_sxm"):
+        _where(Named(), None, None)  # type: ignore[arg-type]

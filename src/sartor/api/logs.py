@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,11 @@ def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tup
         found = usual_cluster(device_of(str(named)))
     else:
         said = f"the log's {named} is not in the catalogue" if named else "the log does not name its GPU"
-        raise InputError("cluster", NOT_GIVEN, f"{said}; name a cluster or a GPU", "dgx-h100")
+        near = "--cluster dgx-h100"
+        with suppress(InputError):
+            near = f"--gpu {device_of(str(named)).name}" if named else near
+            said = f"the log's {named} has several versions" if named else said
+        raise InputError("cluster", NOT_GIVEN, f"{said}; name a cluster or a GPU", near)
     family = str(named or "").split("_")[0]
     names = [each.name for each in found.gpus]
     other = family and not any(name.startswith(family) for name in names)

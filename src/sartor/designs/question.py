@@ -14,6 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase
 from sartor.operators import DType
+from sartor.placement.problem import MAX_DEVICES, MAX_MICROBATCHES
 from sartor.placement.terms import PlacementTerms
 from sartor.units import Array, Floats
 
@@ -199,6 +200,10 @@ class DesignQuestion:
     def __post_init__(self) -> None:
         _whole("num_devices", self.num_devices)
         _whole("global_batch_size", self.global_batch_size)
+        if self.num_devices > MAX_DEVICES:
+            raise InputError("num_devices", self.num_devices, "must be at most 10^7", str(MAX_DEVICES))
+        if self.global_batch_size > MAX_MICROBATCHES:
+            raise InputError("global_batch_size", self.global_batch_size, "must be at most 10^7", str(MAX_MICROBATCHES))
         if not self.models:
             raise InputError("model", "[]", "must hold at least one model")
         names = [model.name for model in self.models]

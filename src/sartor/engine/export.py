@@ -43,8 +43,6 @@ def check_export(to: Path) -> None:
     """Raise ``InputError`` if no table can be written to this file, before anything is computed."""
     if to.suffix.lower() not in SUFFIXES:
         raise InputError("export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
-    if not to.parent.is_dir():
-        raise InputError("export", str(to), f"there is no folder {to.parent} to write it in")
     check_writable(to, field="export")
     if to.suffix.lower() == ".parquet":
         _pyarrow()
