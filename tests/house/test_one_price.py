@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no batch": ({"num_devices": 64}, "global_batch_size"),
     "stages of nothing": ({"pp": 4}, "pp"),
     "no experts": ({"num_devices": 64, "global_batch_size": 512, "ep": 8}, "ep"),
-    "heads": ({"num_devices": 64, "global_batch_size": 512, "tp": 64}, "num_heads"),
+    "heads": ({"num_devices": 64, "global_batch_size": 512, "tp": 64}, "tp"),
     "another device": ({"gpu": "a100", "cluster": "dgx-h100"}, "gpu"),
     "inference": ({"phase": "decode", "num_devices": 8}, "num_devices"),
     "zero": ({"num_devices": 64, "global_batch_size": 512, "zero_stage": 5}, "zero_stage"),

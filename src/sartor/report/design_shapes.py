@@ -166,7 +166,7 @@ def shapes_view(found: ShapeDesign) -> RenderableType:
     lines = (
         *shapes_lines(found),
         "",
-        "Share of throughput that each shape loses on a chip, against its own best chip:",
+        "Share of throughput that each shape loses on a chip, against its own best chip (below 0: gains):",
     )
     return Group(head, *(Text(printable(line)) for line in lines), regret_table(found))
 
