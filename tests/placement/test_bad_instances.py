@@ -127,6 +127,13 @@ def test_a_misspelt_field_names_the_one_that_is_given() -> None:
         parse_placement(raw)
 
 
+@pytest.mark.parametrize(("name", "near"), [("maxDevice", "maxDevices"), ("fixedTPMC", "fixedTMPC")])
+def test_a_field_beside_the_one_it_misspells_is_refused_and_a_comment_is_not(name: str, near: str) -> None:
+    parse_placement(instance() | {"comment": "drawn by hand"})
+    with pytest.raises(InputError, match=f"instance={name}: is not a known field.*nearest: {near}"):
+        parse_placement(instance() | {name: 4})
+
+
 @pytest.mark.parametrize("lacking", ["nodes", "edges"])
 def test_a_width_must_have_layers_and_edges(lacking: str) -> None:
     raw = instance()

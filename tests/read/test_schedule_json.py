@@ -60,6 +60,8 @@ def test_every_reference_instance_is_read(shared_dir: Path) -> None:
         ({"ops": [7]}, "ops[0]=7: must be an object with id, type, latency, intra_latency"),
         ({"ops": [{"id": 0, "type": "TC", "latency": 1}]}, "ops[0].intra_latency=missing: must be given"),
         ({"ops": [{"id": 0, "type": "TC", "latency": 1, "intra_latencey": 1}]}, "nearest: intra_latencey"),
+        ({"ops": [{"id": 0, "type": "TC", "latency": 1, "intra_latency": 1, "latncy": 1}]}, "nearest: latency"),
+        ({"num_tcs": 1}, "instance=num_tcs: is not a known field"),
         ({"ops": [{"id": 0, "type": None, "latency": 1, "intra_latency": 1}]}, "must be one of TC, VC"),
         ({"ops": [{"id": [0], "type": "TC", "latency": 1, "intra_latency": 1}]}, "must be a whole number or a text"),
         ({"edges": [[0]]}, "must be pairs"),

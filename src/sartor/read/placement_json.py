@@ -1,18 +1,19 @@
 """Placement instances in the JSON of the public program (msr-fiddle/phaze, Solver/device_placement).
 
 Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Unknown fields are
-ignored, so files may have comments.
+ignored, so files may have comments, unless they look like a known one misspelt.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sartor.bounded import parse_json, read_bytes
+from sartor.bounded import parse_json, printable, read_bytes
 from sartor.errors import InputError
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, JsonMap
 from sartor.placement.problem import (
     Edge,
     FixedStrategy,
@@ -26,6 +27,12 @@ from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 """Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""
 
 FIXED = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
+FIELDS = (
+    "nodes", "edges", "maxMemoryPerDevice", "maxDevices", "bandwidth", "mbsInBatch", "activationRecomputation",
+    "optimizerAlgorithm",
+)  # fmt: skip
+ALIKE = 0.85
+"""Similarity from which an unknown field is taken for a known one misspelt."""
 
 
 def read_placement(path: Path) -> PlacementProblem:
@@ -43,8 +50,18 @@ def read_object(path: Path) -> JsonDict:
     return parse_json(read_bytes(path, "instance", "must be a JSON file"), name=path.name)
 
 
+def refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[str], where: str) -> None:
+    """Raises `InputError` for a field that is not known but looks like one that is; a required one in its place is
+    missed where it is read."""
+    for name in sorted(set(map(str, raw)) - {*required, *optional}):
+        near = difflib.get_close_matches(name, (*required, *optional), n=1, cutoff=ALIKE)
+        if near and (near[0] in raw or near[0] in optional):
+            raise InputError(where, printable(name), "is not a known field; remove it or spell it", near[0])
+
+
 def parse_placement(raw: JsonDict) -> PlacementProblem:
     """The problem in an already parsed JSON object."""
+    refuse_misspelt(raw, FIELDS, FIXED, "instance")
     nodes = _of(raw, "nodes", dict, 'an object of layers by width, e.g. {"1": [...]}')
     edges = _of(raw, "edges", dict, 'an object of edges by width, e.g. {"1": [...]}')
     odd = sorted(set(nodes) ^ set(edges))

@@ -2,7 +2,7 @@
 
 The format is that of the reference instances: ``num_tc``, ``num_vc``, ``ops`` with ``id``, ``type``, ``latency``,
 ``intra_latency`` (and ``traffic``: time at full rate by shared resource), and ``edges`` of ids; ``shared`` is such a
-time for all operators together. Other keys (``name``, ``note``) are ignored.
+time for all operators together. Other keys (``name``, ``note``) are ignored, unless they look like one of these.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.read.placement_json import read_object
+from sartor.read.placement_json import read_object, refuse_misspelt
 from sartor.schedules.problem import ScheduledOperator, ScheduleProblem
 
+KEYS = ("num_tc", "num_vc", "ops", "edges")
 OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
 
 
@@ -27,6 +28,7 @@ def read_schedule_problem(path: Path) -> ScheduleProblem:
 
 def schedule_problem(instance: JsonMap) -> ScheduleProblem:
     """The problem in a parsed instance."""
+    refuse_misspelt(instance, KEYS, ("shared", "name", "note"), "instance")
     rows, edges = _list(instance, "ops"), _list(instance, "edges")
     name = instance.get("name", "")
     return ScheduleProblem(
@@ -43,6 +45,7 @@ def _operator(position: int, row: object) -> ScheduledOperator:
     where = f"ops[{position}]"
     if not isinstance(row, dict):
         raise InputError(where, row, f"must be an object with {', '.join(OPERATOR_KEYS)}")
+    refuse_misspelt(row, OPERATOR_KEYS, ("traffic",), where)
     fields = {key: _field(row, key, where) for key in OPERATOR_KEYS}
     return ScheduledOperator(
         core_type=fields.pop("type"), traffic=_shared(row.get("traffic", {}), f"{where}.traffic"), **fields
