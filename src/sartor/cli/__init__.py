@@ -60,7 +60,8 @@ def app_with(*modules: str) -> typer.Typer:
     """A command line app with the commands of the given modules."""
     found = typer.Typer(
         name="sartor",
-        help="Fit a model's shape to the hardware, the hardware to the model, and the training plan to both.",
+        help="Fit a model's shape to the hardware, the hardware to the model, and the training plan to both.\n\n"
+        "Example: sartor advise llama-3-8b --gpu h100",
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode="markdown",

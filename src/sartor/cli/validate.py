@@ -11,7 +11,10 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.json_types import JsonDict
 
-group = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements.")
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Compare predictions with measurements.\n\nExample: sartor validate operators --data measured/",
+)
 
 Data = Annotated[
     str, typer.Option("--data", metavar="PATH", help="A folder of tables, or one file.", show_default=False)
