@@ -43,11 +43,10 @@ class PricedPlan:
     def high_s(self) -> float:
         return float(interval_80(self.step_s, self.step.log_sigma)[1])
 
-    @property
-    def whole(self) -> WholeStep:
-        """The step as a change of the model's shape sees it."""
+    def whole(self, waiting: float) -> WholeStep:
+        """The step as a change of the model's shape sees it; ``waiting``: ``TrainingCoefficients.waiting``."""
         s = self.step
-        busy_s = float(s.compute_s + s.tp_s + s.ep_s + s.cp_s + s.pp_bubble_s)
+        busy_s = float(s.compute_s + s.tp_s + s.ep_s + s.cp_s + s.pp_bubble_s) * (1.0 + waiting)
         return WholeStep(busy_s=busy_s, step_s=self.step_s, low_s=self.low_s, high_s=self.high_s)
 
     @property

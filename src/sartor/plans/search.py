@@ -18,6 +18,7 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
+from sartor.model.blocks import blocks
 from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
@@ -39,6 +40,7 @@ from sartor.plans.relax import one_change, something_fits, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
+from sartor.step.block_seconds import compute_factors
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import usable_bytes
 from sartor.step.question import padded_shape
@@ -215,8 +217,14 @@ class HeldPlan:
 
     def in_run(self, priced: PricedPlan, gpu: Gpu, calibration: Calibration | None = None) -> InRun:
         """A device of the priced plan as `InRun`; ``calibration`` replaces the packaged one."""
-        known = in_a_run(calibration or load_calibration(gpu), coefficients_for(self.job, gpu))
-        return InRun(calibration=known, kernels=kernels_of(self.job, self.cluster), whole=priced.whole)
+        job, constants = self.job, coefficients_for(self.job, gpu)
+        waiting = 0.0 if job.trainer.lockstep else float(constants.waiting(priced.plan.num_devices))
+        return InRun(
+            calibration=in_a_run(calibration or load_calibration(gpu), constants),
+            kernels=kernels_of(job, self.cluster),
+            whole=priced.whole(waiting),
+            compute_factors=compute_factors([block.kind for block in blocks(job.shape)], job.trainer, constants),
+        )
 
 
 def make_pricer(

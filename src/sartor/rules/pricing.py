@@ -148,6 +148,8 @@ def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, A
 
 def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any]:
     before, dims = context.baseline, change.dims
+    if context.run is not None:
+        before, after = context.run.in_step(before), context.run.in_step(after)
     time = _per_token(after, after.time_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
     kept = work_kept(work, *_size_ratios(context, change)) if change.of_shape else 1.0

@@ -44,10 +44,11 @@ class Evaluator:
         return lower(workload, self.dims, kernels if workload.phase is Phase.TRAIN else None)
 
     def price(self, graph: OperatorGraph, gpu: Gpu, phase: Phase) -> Estimate:
-        """Times and intervals of a graph on a device."""
+        """Times and intervals of a graph on a device; of training, as the run counts them (``InRun.in_step``)."""
         run = self.runs.get(gpu.name) if phase is Phase.TRAIN else None
         known = run.calibration if run else self.calibrations.get(gpu.name)
-        return price(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
+        found = price(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
+        return run.in_step(found) if run else found
 
     def one(self, workload: Workload, gpu: Gpu) -> Estimate:
         """A single shape, without the grid."""

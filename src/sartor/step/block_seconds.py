@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,16 +46,20 @@ def block_seconds(
     overlapped: bool = False,
 ) -> BlockSeconds:
     """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` if the schedule
-    hides the experts' all-to-all behind another microbatch.
+    hides the experts' all-to-all behind another microbatch."""
+    each = zip(times, compute_factors(kinds, trainer, c), strict=True)
+    columns = [_seen(t, trainer, replace(c, compute_factor=factor), overlapped) for t, factor in each]
+    stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
+    return BlockSeconds(**stacked)
+
+
+def compute_factors(kinds: Iterable[BlockKind], trainer: Trainer, c: TrainingCoefficients) -> tuple[float, ...]:
+    """Seconds of each block's compute in the step over its kernels alone.
 
     ``compute_factor`` applies only to layers: it stands for gaps between their many kernels and for kernels not
     modelled. The embedding and the head have a few long kernels, for which gaps do not matter.
     """
-    around = replace(c, compute_factor=1.0)
-    each = zip(times, kinds, strict=True)
-    columns = [_seen(t, trainer, c if has_gaps(kind, trainer) else around, overlapped) for t, kind in each]
-    stacked = {name: np.stack([column[name] for column in columns]) for name in columns[0]}
-    return BlockSeconds(**stacked)
+    return tuple(c.compute_factor if has_gaps(kind, trainer) else 1.0 for kind in kinds)
 
 
 def has_gaps(kind: BlockKind, trainer: Trainer) -> bool:

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+
 from sartor.cost.correction.training_calibration import packaged_training_table, training_constants
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
@@ -18,6 +20,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.training import Recipe, TrainingJob
 from sartor.step.trainers import TRAINERS
+from sartor.units import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,10 @@ class TrainingCoefficients:
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise InputError(name, getattr(self, name), "must be above 0")
+
+    def waiting(self, devices: Ints) -> Floats:
+        """Seconds of waiting for the slowest of ``devices``, as a share of the busy time (``jitter``)."""
+        return np.asarray(self.jitter * np.sqrt(2 * np.log(devices)))
 
 
 _SHARES = ("throttle_share", "tp_overlap_share", "ep_overlap_share", "p2p_overlap_share", "dp_overlap_share")

@@ -59,7 +59,8 @@ class WholeStep:
     """
 
     busy_s: float
-    """Seconds of the step that scale with the operators of a microbatch, pipeline bubble included."""
+    """Seconds of the step that scale with a microbatch's operators (``InRun.in_step``): pipeline bubble and waiting
+    for the slowest device included."""
     step_s: float
     low_s: float
     high_s: float

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import PowerCoefficients
+from sartor.cost.cost import Cost
+from sartor.cost.price import Estimate, total_s
 from sartor.model.lower.kernels import Kernels
+from sartor.operators import Collective, Operator
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import WholeStep
 
@@ -19,6 +22,19 @@ class InRun:
     calibration: Calibration
     kernels: Kernels
     whole: WholeStep
+    compute_factors: tuple[float, ...]
+    """By block of the model, ``block_seconds.compute_factors``."""
+
+    def in_step(self, estimate: Estimate) -> Estimate:
+        """A microbatch's estimate with every block's compute as the step counts it, so that the ratio of two shapes is
+        that of the step's busy time."""
+        parts = zip(estimate.graph.operators, estimate.costs, strict=True)
+        costs = tuple(self._in_step(operator, cost) for operator, cost in parts)
+        return replace(estimate, costs=costs, time_s=total_s(estimate.graph.operators, costs))
+
+    def _in_step(self, operator: Operator, cost: Cost) -> Cost:
+        factor = 1.0 if isinstance(operator, Collective) else self.compute_factors[operator.block]
+        return replace(cost, time_s=cost.time_s * factor)
 
 
 def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calibration:

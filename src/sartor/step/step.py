@@ -313,7 +313,7 @@ class _Plans:
         devices = p["tp"] * p["pp"] * p["dp"] * p["cp"]
         dp = w["layerwise_s"] + self._exchange_s(p, of, at)
         pipeline = sum(w[name] for name in OF_STEP)
-        waits = c.fixed_step_s + c.jitter * np.sqrt(2 * np.log(devices)) * (pipeline + optimizer)
+        waits = c.fixed_step_s + c.waiting(devices) * (pipeline + optimizer)
         parts = {
             "compute_s": w["compute_s"],
             "tp_s": w["tp_s"],
