@@ -225,7 +225,7 @@ def test_a_study_can_be_watched_while_it_is_written(start: Callable[..., Any], t
         "import sys, time; sys.path.insert(0, 'tests')\n"
         "from design_samples import question, small_space\n"
         "from sartor.engine.run import run_design\n"
-        f"run_design(question(), small_space(), study={str(path)!r}, on_progress=lambda p: time.sleep(0.15))\n"
+        f"run_design(question(), small_space(), study={str(path)!r}, on_progress=lambda p: time.sleep(0.4))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]) as searching:
         end = time.monotonic() + 20
