@@ -146,7 +146,7 @@ def _queueing_laws(found: Steady, load: Load, servers: int) -> None:
     wait no less each, for no more than all prompts once and the steps between."""
     if not np.all(np.isfinite(found.ttft_s)):
         return
-    flight, answer, near = np.asarray(load.concurrency), int(load.output_len), 1 + 1e-9
+    flight, answer, near = np.asarray(load.concurrency), int(load.output_len), 1 + 1e-6
     per_s = np.asarray(found.output_tokens_per_s) / answer
     request_s = np.asarray(found.ttft_s) + (answer - 1) * np.asarray(found.tpot_s)
     assert per_s * request_s == pytest.approx(flight)
