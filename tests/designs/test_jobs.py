@@ -38,7 +38,10 @@ def jobs_question(space: AcceleratorSpace, words: str, **limits: Any) -> DesignQ
     shares, per = objective_of(words)
     models, _ = design_models([small_shape(2, 128)], 4, 64, jobs=Jobs(shares=shares, **limits), tensor_parallel=(1, 2))
     models = tuple(replace(model, batch_sizes=(1, 8, 64)) for model in models)
-    sizes = {"num_devices": 4, "global_batch_size": 8, "microbatch_sizes": (1, 4), "objective": per}
+    trained = not all(model.served for model in models)
+    sizes: dict[str, Any] = {"num_devices": 4, "global_batch_size": 8 if trained else None, "objective": per}
+    if trained:
+        sizes["microbatch_sizes"] = (1, 4)
     return design_question(models, space, **sizes)
 
 
