@@ -202,8 +202,11 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
     own = rows.log_sigma
     known = np.where(p.batch > 1, np.maximum(own, c.batched_log_sigma), own)
     outside = sum(_beyond(length, span) for length, span in ((p.m, _M), (p.n, _NK), (p.k, _NK)))
-    slowdown = np.maximum(_slowdown(rows), _HIDDEN * np.log(p.penalty))
-    misaligned = c.penalty_log_sigma * slowdown + c.ragged_log_sigma * (p.penalty > 1)
+    ragged = p.penalty > 1
+    slowdown = _slowdown(rows)
+    if np.any(ragged):
+        slowdown = np.maximum(slowdown, _HIDDEN * np.log(p.penalty))
+    misaligned = c.penalty_log_sigma * slowdown + c.ragged_log_sigma * ragged
     guessed = np.hypot(misaligned, _PER_E_FOLD * outside)
     assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
     terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})
