@@ -8,7 +8,6 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
-from sartor.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -137,7 +136,7 @@ def number_of_bytes(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError("BYTES", text, "must be a number of bytes without a unit", "64e6 for 64 MB") from None
+        raise typer.BadParameter(f"{text!r} must be a number of bytes; nearest: 64e6 for 64 MB") from None
 
 
 def collective(
