@@ -98,8 +98,14 @@ def test_the_published_example_of_a_prompt_as_long_as_a_request() -> None:
     """One pool of prompts, 2.66 s each: with two requests in flight no more than two passes are waited for."""
     server = Server(shape=load_model("llama-3.1-70b"), gpu=load_gpu("h100_sxm"), dtype=DType.BF16, tp=4)
     load = Load(concurrency=np.array([1, 2, 4, 8, 12]), input_len=32768, output_len=128)
-    _queueing_laws(disaggregated(server, 1, server, 1, load), load, servers=1)
-    _queueing_laws(steady_state(server, replace(load, output_len=1)), replace(load, output_len=1), servers=1)
+    apart = disaggregated(server, 1, server, 1, load)
+    _queueing_laws(apart, load, servers=1)
+    assert apart.ttft_s[0] < float(apart.prompt.time_s) + 0.5
+    assert apart.ttft_s[1] < 2 * float(apart.prompt.time_s) + 0.5
+    short = replace(load, output_len=1)
+    together = steady_state(server, short)
+    _queueing_laws(together, short, servers=1)
+    assert together.output_tokens_per_s[-1] <= 1 / float(together.prompt.time_s)
 
 
 LOADS = np.array([1, 2, 3, 4, 7, 8, 9, 12, 16, 17, 33, 64, 129, 256, 1000, 4096])
@@ -139,6 +145,7 @@ def test_laws_of_queues_hold_on_pools_apart(
     load = Load(concurrency=LOADS, input_len=prompt, output_len=answer)
     found = disaggregated(prefill, workers[0], decode, workers[1], load, waves=waves)
     _queueing_laws(found, load, servers=workers[0])
+    assert np.all(found.tpot_s == found.step_s)  # no prompt stands between two tokens
 
 
 def _queueing_laws(found: Steady, load: Load, servers: int) -> None:
