@@ -31,9 +31,6 @@ OUT = ROOT / "src" / "sartor" / "cost" / "correction" / "data" / "streams.toml"
 HELD_OUT = ROOT / "lab" / "streams_held_out.toml"
 ALONE, HOST = "microsoft/vidur", "sitar-lab/NeuSight"
 """Whose kernels were timed alone, and whose by a host that waits for each."""
-SIDE_BY_SIDE = "microsoft/phi-2/"
-"""A model whose attention and feed-forward run side by side: its layer adds three tensors in two kernels (vidur,
-profiling/mlp/mlp_impl.py), of which its rows of ``add`` count one. They are left out of the fit."""
 LABELS = {"a100_80gb_unspecified": "a100_sxm"}
 MOST = {ALONE: 400, HOST: 250}
 """Largest sample of sizes per GPU and kernel."""
@@ -65,7 +62,6 @@ def measured(shared: Path) -> pd.DataFrame:
     """Median times by GPU, kernel and size: kernels timed alone, and fp32 ones timed from the host."""
     table = pd.read_parquet(shared / "data" / "measured" / "memory_bound.parquet")
     table = table.astype({"gpu": str, "op": str, "source": str, "dtype": str})
-    table = table[~((table.op == "add") & table.source_path.astype(str).str.contains(SIDE_BY_SIDE, regex=False))]
     table = table[(table.flag == 0) & table.source.isin([ALONE, HOST])].assign(gpu=lambda t: t.gpu.replace(LABELS))
     table = table[[load_gpu(name).vendor == "NVIDIA" for name in table.gpu]]
     keys = ["source", "gpu", "op", "dtype", "rows", "cols", "bytes"]
