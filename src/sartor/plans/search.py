@@ -224,7 +224,14 @@ class HeldPlan:
             kernels=kernels_of(job, self.cluster),
             whole=priced.whole(waiting),
             compute_factors=compute_factors([block.kind for block in blocks(job.shape)], job.trainer, constants),
+            step_with=partial(self._step_with, calibration),
         )
+
+    def _step_with(self, calibration: Calibration | None, shape: TransformerShape) -> float | None:
+        try:
+            return self.with_shape(shape).price(calibration).step_s
+        except InputError:
+            return None
 
 
 def make_pricer(

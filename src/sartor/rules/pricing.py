@@ -37,24 +37,28 @@ NEARLY_AS_GOOD = 0.8
 Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Offer:
-    """A change's device-seconds per token relative to the baseline, at equal work, and its 80% interval's factor."""
+    """A change's device-seconds per token relative to the baseline, at equal work, and its 80% interval's factor;
+    ``kept`` is the work that it keeps, of the baseline's."""
 
     relative: float
     spread: float
+    kept: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """The fix to keep (empty if none gains), its price, and the price it is compared with."""
+    """The fix to keep (empty if none gains), its price, and the price it is compared with. ``step_s``: the training
+    step with the fix, at equal work."""
 
     fix: Fix
     offer: Offer
     reference: float = 1.0
+    step_s: float | None = None
 
 
-_NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0))
+_NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0, kept=1.0))
 
 
 def price(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
@@ -64,7 +68,9 @@ def price(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tup
     offers, remedied = _price(context, wanted, remedies)
     heard = {(rule.name, s.grade.severity) for rule, s in suspicions}
     findings = (
-        _finding(context, rule, suspicion, _choose(context, suspicion, offers, remedied, heard))
+        _finding(
+            context, rule, suspicion, _placed(context, suspicion, _choose(context, suspicion, offers, remedied, heard))
+        )
         for rule, suspicion in suspicions
     )
     return tuple(finding for finding in findings if finding is not None)
@@ -85,7 +91,7 @@ def _price(
         for change, priced in zip(changes, prices, strict=False)
         for key, offer in _by_fix(change, priced).items()
     }
-    remedied = (Offer(relative=float(ratio), spread=float(spread)) for ratio, spread in prices[len(changes) :])
+    remedied = (Offer(*map(float, each)) for each in prices[len(changes) :])
     return offers, {id(shape): offer for shape, offer in zip(remedies, remedied, strict=True)}
 
 
@@ -121,14 +127,10 @@ def _whole(context: Context, shape: TransformerShape) -> _Change:
     return _Change(fixes=(), workload=workload, dims=dims, of_shape=False, graph=lower(workload, dims, context.kernels))
 
 
-def _by_fix(change: _Change, priced: tuple[Any, Any]) -> dict[Key, Offer]:
+def _by_fix(change: _Change, priced: tuple[Any, Any, Any]) -> dict[Key, Offer]:
     fits = feasible(change.workload.shape, change.dims)
-    relative, spread, fits = (np.broadcast_to(each, (len(change.fixes),)) for each in (*priced, fits))
-    return {
-        key_of(fix): Offer(relative=float(relative[i]), spread=float(spread[i]))
-        for i, fix in enumerate(change.fixes)
-        if fits[i]
-    }
+    *columns, fits = (np.broadcast_to(each, (len(change.fixes),)) for each in (*priced, fits))
+    return {key_of(fix): Offer(*(float(each[i]) for each in columns)) for i, fix in enumerate(change.fixes) if fits[i]}
 
 
 def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[Workload, ParallelDims, frozenset[str]]:
@@ -140,13 +142,13 @@ def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[W
     return replace(workload, shape=shape, **of_workload), replace(dims, **of_dims), frozenset(of_shape)
 
 
-def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any]]:
-    """For each change: device-seconds per token relative to the baseline at equal work, and the interval's factor."""
+def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any, Any]]:
+    """The fields of ``Offer`` for each change."""
     after = price_all([change.graph for change in changes], context.gpu, context.calibration)
     return [_offered(context, change, each) for change, each in zip(changes, after, strict=True)]
 
 
-def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any]:
+def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any, Any]:
     before, dims = context.baseline, change.dims
     if context.run is not None:
         before, after = context.run.in_step(before), context.run.in_step(after)
@@ -154,7 +156,7 @@ def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, A
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
     kept = work_kept(work, *_size_ratios(context, change)) if change.of_shape else 1.0
     compared = compare(before, after)
-    return time / kept, compared.high / compared.speedup
+    return time / kept, compared.high / compared.speedup, kept
 
 
 def _size_ratios(context: Context, change: _Change) -> tuple[Floats, Floats]:
@@ -191,6 +193,18 @@ def _choose(
     return _NO_CHOICE
 
 
+def _placed(context: Context, suspicion: Suspicion, choice: _Choice) -> _Choice:
+    """The choice with the training step of its shape: a microbatch's ratio says neither which stage becomes the slowest
+    nor which traffic stays hidden."""
+    run, of_shape = context.run, not choice.fix.keys() & {*WORKLOAD_FIELDS, *DIMS_FIELDS}
+    if run is None or suspicion.blocking or choice.reference != 1.0 or not of_shape:
+        return choice
+    if not choice.fix and suspicion.remedy is None:
+        return choice
+    after_s = run.step_with(suspicion.remedy or changed(context.workload, context.dims, choice.fix)[0].shape)
+    return choice if after_s is None else replace(choice, step_s=after_s / choice.offer.kept)
+
+
 def _first_that_helps(context: Context, suspicion: Suspicion, heard: set[tuple[str, int]]) -> Fix:
     """Without a working baseline there is no gain: the nearest fix that breaks no other rule, or the first."""
     clean = (fix for fix in suspicion.fixes if not _breaks(context, fix, suspicion, heard))
@@ -213,6 +227,8 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         busy_s, whole_s = context.run.whole.busy_s, context.run.whole.step_s
 
     def gained_s(relative: float) -> float:
+        if choice.step_s is not None:
+            return whole_s - choice.step_s * relative / choice.offer.relative
         return 0.0 if of_devices else busy_s * (1.0 - relative / choice.reference)
 
     # Fewer devices for a pass of inference leave others free, but its time is no shorter.

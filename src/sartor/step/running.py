@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sartor.cost.correction.calibration import Calibration
@@ -9,6 +10,7 @@ from sartor.cost.correction.coefficients import PowerCoefficients
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate, total_s
 from sartor.model.lower.kernels import Kernels
+from sartor.model.shape import TransformerShape
 from sartor.operators import Collective, Operator
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import WholeStep
@@ -24,6 +26,8 @@ class InRun:
     whole: WholeStep
     compute_factors: tuple[float, ...]
     """By block of the model, ``block_seconds.compute_factors``."""
+    step_with: Callable[[TransformerShape], float | None]
+    """Seconds of the step with another shape, whose layers are placed anew on the stages; None where it cannot run."""
 
     def in_step(self, estimate: Estimate) -> Estimate:
         """A microbatch's estimate with every block's compute as the step counts it, so that the ratio of two shapes is

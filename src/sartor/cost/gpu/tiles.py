@@ -110,7 +110,6 @@ def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str
 
 def _unsplit(terms: dict[str, FloatArray], p: Problems, c: GemmCoefficients) -> dict[str, FloatArray]:
     """The same with ragged results at least as long as a kernel that takes them, whose blocks do all of k."""
-    least = np.zeros_like(p.m)
     if c.ragged:
         rows, pace = np.asarray(c.ragged).T
         least = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
