@@ -219,10 +219,14 @@ def test_a_byte_order_mark_is_no_error() -> None:
         assert read_model(json.dumps(LLAMA).encode(encoding)).shape.hidden_size == 4096
 
 
-def test_digits_in_a_string_and_whole_floats_are_read_with_a_note() -> None:
-    reading = read_model(LLAMA | {"hidden_size": "4096", "intermediate_size": 11008.0})
-    assert reading.shape.hidden_size == 4096
-    assert any('"4096"' in note for note in reading.notes)
+def test_digits_in_a_string_are_refused_and_whole_floats_read_with_a_note() -> None:
+    with pytest.raises(InputError) as found:
+        read_model(LLAMA | {"hidden_size": "4096"})
+    assert "hidden_size='the string \"4096\"': must be a positive integer; nearest: 4096 without quotes" in str(
+        found.value
+    )
+    reading = read_model(LLAMA | {"intermediate_size": 11008.0})
+    assert reading.shape.num_layers == 32
     assert any("11008.0" in note for note in reading.notes)
 
 

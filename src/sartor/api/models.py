@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.edit import edit_fields
 from sartor.model.reading import ModelReading
@@ -36,6 +38,10 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
 def _named(model: str | Path) -> ModelReading:
     text = str(model)
     path = Path(text)
+    if "://" in text and text.endswith((".json", "/")):
+        repository = re.search(r"huggingface\.co/([^/]+/[^/]+)", text)
+        must = "must be a file or a name, not a URL: download the config.json, or give its hub id (org/name)"
+        raise InputError("model", text, must, repository[1] if repository else "")
     if is_graph(path):
         return read_traced(path)
     if isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):

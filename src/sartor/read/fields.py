@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -243,15 +244,13 @@ class Fields:
 
     def _integer(self, name: str, value: object, least: int) -> int:
         must = "must be a positive integer" if least == 1 else f"must be an integer of at least {least}"
-        if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value) < 12:
-            self.ledger.note(f'{self.path}{name} is the string "{value}", read as the number {int(value)}')
-            value = int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_SIZE:
             self.ledger.note(f"{self.path}{name} is {value}, read as the integer {int(value)}")
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
+            digits = isinstance(value, str) and re.fullmatch("[0-9]{1,12}", value)
             shown = f'the string "{value:.40}"' if isinstance(value, str) else value
-            raise InputError(self.path + name, shown, must)
+            raise InputError(self.path + name, shown, must, f"{value} without quotes" if digits else "")
         if value < least:
             raise InputError(self.path + name, value, must)
         if value > MAX_SIZE:

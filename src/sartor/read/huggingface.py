@@ -7,7 +7,6 @@ prediction is widened. No code or link in a file is followed (``auto_map`` least
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +14,17 @@ from pathlib import Path
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.counts import count_params
-from sartor.model.layer import AttentionMixer
+from sartor.model.layer import AttentionMixer, MoeFfn
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
-from sartor.read.defaults import published_field_names
 from sartor.read.families import readers
 from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.numerics import read_numerics
 from sartor.read.published import default_class, is_published_class, types_of_class
+from sartor.read.unread import say_unread
 from sartor.read.verified import unverified
 from sartor.units import format_count
 
@@ -75,7 +74,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
         shape = with_table(fields, shape)
     _check_heads(shape)
     _say_what_is_not_priced(shape, ledger)
-    _say_what_nobody_reads(config, ledger)
+    say_unread(config, ledger, sparse=_is_sparse(shape))
     named = _display_name(config, name) or model_type
     part = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
     numerics = read_numerics(config, model_type, part.activation if part else "")
@@ -101,34 +100,21 @@ def _check_heads(shape: TransformerShape) -> None:
                 raise InputError("num_attention_heads", mixer.num_heads, must)
 
 
+def _is_sparse(shape: TransformerShape) -> bool:
+    layers = (run.layer for stack in shape.stacks for run in stack.runs)
+    return any(isinstance(ffn, MoeFfn) for layer in layers for ffn in layer.all_ffns)
+
+
 def _say_what_is_not_priced(shape: TransformerShape, ledger: Ledger) -> None:
     """Report that towers are in num_params but not in time and memory, which are for the text alone."""
     counted = count_params(shape)
-    beside, total = int(counted.total - counted.text), int(counted.total)
+    stored_head = int(counted.lm_head) if shape.stored_head else 0
+    beside, total = int(counted.total - counted.text) - stored_head, int(counted.total)
     if beside and any(stack.is_text for stack in shape.stacks):
         ledger.assume(
             f"vision and audio towers ({format_count(beside)} of {format_count(total)} parameters) are in num_params; "
             "time and memory are those of the text model alone"
         )
-
-
-def _say_what_nobody_reads(config: JsonDict, ledger: Ledger, path: str = "") -> None:
-    """Report fields that no published class has and no reader looked up; one that resembles a field missing from the
-    file is taken for a misspelling, so the counts are no longer exact."""
-    asked, known = ledger.asked.get(path, set()), published_field_names()
-    unread = [k for k in config if k not in asked and k not in known and not k.startswith("_")]
-    lacking = sorted(asked - config.keys())
-    meant = {name: difflib.get_close_matches(name[:60], lacking, 1, 0.85) for name in unread[:20]}
-    for name in (name for name, near in meant.items() if near):
-        lost = f"it may mean {meant[name][0]}, which is not in the file"
-        ledger.guess(f"{path}{name[:60]} is ignored: no published class has it; {lost}")
-    if unread := [name for name in unread if not meant.get(name)]:
-        shown = ", ".join(path + name[:60] for name in unread[:5])
-        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
-        ledger.note(f"ignored, as no published class has such a field: {shown}{more}")
-    for name, value in config.items():
-        if isinstance(value, dict) and f"{path}{name}." in ledger.asked:
-            _say_what_nobody_reads(value, ledger, f"{path}{name}.")
 
 
 def _name_of(path: Path) -> str:

@@ -24,6 +24,7 @@ from sartor.read.families.patterns import (
     window_everywhere,
 )
 from sartor.read.fields import Fields
+from sartor.read.unread import refuse_unread
 
 WIDENED = 1.5
 """Factor on the interval of a model of an unknown class: biases, norms and gates are guesses, which changes parameters
@@ -64,7 +65,15 @@ NOT_A_DECODER = {
 
 
 def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
-    """The shape that the field names suggest. Raises `InputError` if they are not enough."""
+    """The shape that the field names suggest. Raises `InputError` if they are not enough, or say of experts or mixers
+    what the shape does not have."""
+    shape = _suggested(f, known)
+    if f.model_type:
+        refuse_unread(f)
+    return shape
+
+
+def _suggested(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
     inner = next((f.nested(name) for name in NESTED if isinstance(f.given(name), dict)), None)
     if inner is not None:
         return _nested(f, inner, known)

@@ -1,0 +1,116 @@
+"""Fields of a config that no reader looked up: sizes, experts and mixers left out of the counts, and misspellings."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from sartor.json_types import JsonDict
+from sartor.read.config_text import packaged_json
+from sartor.read.defaults import class_defaults, published_field_names
+from sartor.read.fields import Fields, Ledger
+
+MIXERS = re.compile(
+    r"^(linear|mamba|ssm|gdn|gla|kda|rwkv|lru|hyena|retention|delta)_|_(mamba|ssm)_|^full_attention_interval$|"
+    r"^(attn_layer|attn_type|attention_types?$|block_type|layers_block_type|hybrid_)|^conv_L_cache$|^layer_types$"
+)
+"""Fields of layers that are not plain attention, by the names that published configs give them."""
+EXPERTS = re.compile(r"experts?(_|$)|(^|_)moe_(?!layer_freq_|aux|z_)")
+SIZES = re.compile(
+    r"_(sizes?|dims?|width|rank|layers?|heads|interval|channels)$|^[nd]_(layers?|heads?|model|inner|ff)$"
+)
+NO_STRUCTURE = re.compile(
+    r"router|aux|loss|coef|capacity|jitter|dropout|norm_|_norm|_eps|dtype|scal|_bias|overlap|parallel|_impl|backend|act$|"
+    r"window|time_step|dt_|_min$|_max$|vocab|position|chunk|max_batch|_batch_size|layer_?norm|residual|_(e|t)p_size|^ep_size"
+)
+"""What changes neither parameters nor FLOPs, although its name holds one of the words above."""
+
+
+def unread(config: JsonDict, ledger: Ledger, path: str, model_type: str) -> list[str]:
+    """Names of sizes, experts and mixers in one (sub-)config that say more than 0 or 1, that no reader asked for and
+    that the class of ``model_type`` does not have."""
+    own = class_defaults(model_type)
+    known = {*ledger.asked.get(path, ()), *own.values, *own.aliases}
+    return [
+        name for name, value in config.items() if name not in known and _is_structure(name) and _says_much(name, value)
+    ]
+
+
+def refuse_unread(f: Fields) -> None:
+    """Raise if a config of an unknown model type has experts or another mixer that the reading left out."""
+    left = [n for n in unread(f.raw, f.ledger, f.path, f.model_type) if MIXERS.search(n) or EXPERTS.search(n)]
+    if left:
+        what = "a mixer other than attention" if MIXERS.search(left[0]) else "experts"
+        also = f" (as {_shown(left[1:])})" if left[1:] else ""
+        must = f"describes {what}{also}, which is counted only for a known model_type, and {f.model_type} is unknown"
+        raise f.refuse(left[0], f.raw[left[0]], must, _nearest_type(f.raw, left))
+
+
+def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = "") -> None:
+    """Report the fields that were ignored.
+
+    Sizes that the class does not have are named with their values. One that resembles a field missing from the file is
+    taken for a misspelling; that, and experts in a model counted without any, make the counts inexact.
+    """
+    said = config.get("model_type")
+    left = unread(config, ledger, path, said if isinstance(said, str) else "")
+    left = [name for name in left if not _repeats(config, name)]
+    asked, published = ledger.asked.get(path, set()), published_field_names()
+    strange = [k for k in config if k not in asked and k not in published and not k.startswith("_")]
+    lacking = sorted(asked - config.keys())
+    meant = {name: difflib.get_close_matches(name[:60], lacking, 1, 0.85) for name in strange[:20]}
+    for name in (name for name, near in meant.items() if near):
+        lost = f"it may mean {meant[name][0]}, which is not in the file"
+        ledger.guess(f"{path}{name[:60]} is ignored: no published class has it; {lost}")
+    if left := [name for name in left if not meant.get(name)]:
+        shown = ", ".join(f"{path}{name[:60]}={config[name]!r:.30}" for name in left[:12])
+        more = f" and {len(left) - 12} more" if len(left) > 12 else ""
+        sentence = f"ignored, as the class of this model_type does not read them: {shown}{more}"
+        other = any(MIXERS.search(n) for n in left) or (not sparse and any(EXPERTS.search(n) for n in left))
+        ledger.guess(sentence) if other else ledger.note(sentence)
+    if strange := [name for name in strange if not meant.get(name) and name not in left]:
+        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+        shown = ", ".join(path + name[:60] for name in strange[:5])
+        ledger.note(f"ignored, as no published class has such a field: {shown}{more}")
+    for name, value in config.items():
+        if isinstance(value, dict) and f"{path}{name}." in ledger.asked:
+            say_unread(value, ledger, sparse=sparse, path=f"{path}{name}.")
+
+
+def _is_structure(name: str) -> bool:
+    words = MIXERS.search(name) or EXPERTS.search(name) or SIZES.search(name)
+    return bool(words) and not NO_STRUCTURE.search(name)
+
+
+def _says_much(name: str, value: object) -> bool:
+    """Whether a value can change a count: an integer above 1, or a list or object that is not empty."""
+    if isinstance(value, bool) or value is None:
+        return False
+    if isinstance(value, (int, float)):
+        return value > 1 and float(value).is_integer()
+    if isinstance(value, list) and name == "layer_types":
+        return any("attention" not in str(each) or "linear" in str(each) for each in value)
+    return isinstance(value, (list, dict)) and bool(value) and len(set(map(str, value))) > 1
+
+
+def _repeats(config: JsonDict, name: str) -> bool:
+    """Whether a number of key-value heads only repeats that of the heads, as older files of classes without it do."""
+    return name == "num_key_value_heads" and config[name] == config.get("num_attention_heads")
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(name[:60] for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _nearest_type(config: JsonDict, left: list[str]) -> str:
+    """The published model type that has most of the fields left out, then most of all fields of the file."""
+    best = max(_shared(config, left), default=(0, 0, ""))
+    return f"model_type={best[2]}" if best[0] else ""
+
+
+def _shared(config: JsonDict, left: list[str]) -> Iterator[tuple[int, int, str]]:
+    for name in packaged_json("class_defaults.json")["model_types"]:
+        own = class_defaults(name)
+        has = {*own.values, *own.aliases}
+        yield sum(n in has for n in left), sum(n in has for n in config) - len(has - config.keys()), name

@@ -1,0 +1,133 @@
+"""Fields that a reader leaves out are named; an unknown model type with other mixers or experts is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sartor.errors import InputError
+from sartor.read.config_text import packaged_json
+from sartor.read.huggingface import read_model
+
+SIZES = {
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "vocab_size": 32000,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
+LINEAR = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "full_attention_interval": 4,
+}
+EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
+IGNORED = "ignored, as the class of this model_type does not read them"
+
+
+@pytest.mark.parametrize("around", [{}, {"architectures": ["LlamaForCausalLM"]}])
+def test_an_unknown_type_with_another_mixer_is_refused(around: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as found:
+        read_model({"model_type": "zorblax", **SIZES, **LINEAR, **around})
+    assert str(found.value).startswith("linear_num_key_heads=16: describes a mixer other than attention (as ")
+    assert "full_attention_interval" in str(found.value)
+    assert found.value.nearest.startswith("model_type=qwen3")
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"full_attention_interval": 4}, "full_attention_interval"),
+        ({"mamba_num_heads": 64}, "mamba_num_heads"),
+        ({"ssm_cfg": {"d_state": 64, "expand": 2}}, "ssm_cfg"),
+        ({"linear_num_heads": 8}, "linear_num_heads"),
+        ({"experts": 8}, "experts"),
+        ({**EXPERTS, "moe_layer_interval": 2}, "moe_layer_interval"),
+    ],
+)
+def test_each_such_field_of_an_unknown_type_is_refused(more: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=f"{field}=.*is counted only for a known model_type, and zorblax is unknown"):
+        read_model({"model_type": "zorblax", **SIZES, **more})
+
+
+def test_an_unknown_type_is_still_read_by_fields_that_are_used() -> None:
+    plain = read_model({"model_type": "zorblax", **SIZES, "num_experts": 0, "linear_bias": False})
+    assert not plain.exact
+    moe = read_model({"model_type": "zorblax", **SIZES, **EXPERTS, "router_aux_loss_coef": 0.01, "moe_layer_freq": 1})
+    assert moe.shape.moe_ffn is not None
+    assert moe.shape.moe_ffn.num_experts == 8
+
+
+def test_the_text_part_of_an_unknown_type_is_refused_by_its_path() -> None:
+    with pytest.raises(InputError, match=r"text_config\.linear_num_key_heads=16"):
+        read_model({"model_type": "zorblax", "text_config": {"model_type": "foo", **SIZES, **LINEAR}})
+
+
+@pytest.mark.parametrize("more", [EXPERTS, LINEAR])
+def test_a_known_class_names_what_it_does_not_read_and_is_not_exact(more: dict[str, Any]) -> None:
+    reading = read_model({"model_type": "llama", **SIZES, **more})
+    said = ", ".join(f"{name}={value}" for name, value in more.items())
+    assert f"{IGNORED}: {said}" in reading.assumptions
+    assert not reading.exact
+
+
+def test_a_size_that_a_class_lacks_is_named_without_doubt_about_the_counts() -> None:
+    reading = read_model({"model_type": "llama", **SIZES, "q_lora_rank": 512, "num_experts": 1})
+    assert f"{IGNORED}: q_lora_rank=512" in reading.notes
+    assert reading.exact
+
+
+def test_no_class_is_said_to_ignore_its_own_fields() -> None:
+    """Class defaults as ``to_dict`` writes them into a file."""
+    read = 0
+    for model_type, entry in packaged_json("class_defaults.json")["model_types"].items():
+        try:
+            reading = read_model({**entry.get("values", {}), "model_type": model_type})
+        except InputError:
+            continue
+        read += 1
+        assert not [said for said in (*reading.notes, *reading.assumptions) if IGNORED in said], model_type
+    assert read > 400
+
+
+def test_published_files_are_read_as_before(shared_dir: Path) -> None:
+    """Only two of them hold a size that no class reads."""
+    named = []
+    for file in sorted((shared_dir / "data" / "configs").glob("*/*/config.json")):
+        try:
+            reading = read_model(file)
+        except InputError:
+            continue
+        named += [said for said in (*reading.notes, *reading.assumptions) if IGNORED in said]
+    assert named == [f"{IGNORED}: attention_sink_size=4", f"{IGNORED}: vision_config.spatial_patch_size=14"]
+
+
+def test_an_untied_head_is_no_tower(repo_dir: Path) -> None:
+    config = {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_model": 1024,
+        "d_kv": 64,
+        "d_ff": 2816,
+        "num_layers": 24,
+        "num_decoder_layers": 24,
+        "num_heads": 16,
+        "vocab_size": 32128,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+    }
+    assert not [said for said in read_model(config).assumptions if "towers" in said]
+    assert [said for said in read_model(config).assumptions if "output head" in said]
+
+
+def test_a_named_quantization_is_said_like_an_object() -> None:
+    for value in ("gptq", {"quant_method": "gptq"}):
+        reading = read_model(json.loads(json.dumps({"model_type": "llama", **SIZES, "quantization_config": value})))
+        assert "quantization_config is not read: parameters are counted as if they were not quantized" in reading.notes
