@@ -30,7 +30,7 @@ def main() -> None:
     print(f"{'':16}{'formula/s':>12}{'predicted/s':>14}{'with terms/s':>14}")
     for name, word in CASES:
         gpu, dtype = load_gpu(name), DType(word)
-        known = load_calibration(gpu, dtype)
+        known = load_calibration(gpu)
         op = products(dtype)
         rates = [
             COUNT / seconds_of(op, gpu, calibration, details)

@@ -57,7 +57,7 @@ def main(shared: Path) -> None:
 
 def rows_of(shared: Path, gpu: str) -> Rows:
     job, device = fp32_job(shared, gpu), load_gpu(gpu)
-    c = load_calibration(device, DType.FP32).gemm[DType.FP32]
+    c = load_calibration(device).gemm[DType.FP32]
     sizes = {name: job.rows[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k", "batch")}
     across = (job.rows.layout == "NN").to_numpy(dtype=np.float64)
     b, m, n, k = (sizes[name] for name in ("batch", "m", "n", "k"))

@@ -105,7 +105,7 @@ def part_of(name: str, label: str, rows: pd.DataFrame) -> Part:
     routed, gpu, dtype = rows.num_tokens.to_numpy(dtype=np.int64) * topk, load_gpu(name), DTYPES[label]
     groups = np.minimum(np.maximum(np.round(experts * (1 - (1 - 1 / experts) ** routed)), 1), routed).astype(np.int64)
     up = GroupedGemm(name="up", groups=groups, rows=routed, n=2 * width, k=hidden, dtype=dtype)
-    known = load_calibration(gpu, dtype)
+    known = load_calibration(gpu)
     share = _on_units_of(dtype, known).efficiency / known.grouped.efficiency
     return Part(gpu, rows.index.to_numpy(), (up, replace(up, n=hidden, k=width)), share)
 

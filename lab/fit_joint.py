@@ -214,9 +214,7 @@ def _throttle(devices: list[str], dtype: DType) -> float:
         rates = Rates.of(load_gpu(name))
         assert rates is not None
         per_joule.append(
-            load_calibration(load_gpu(name), dtype).gemm[dtype].throttle
-            * REFERENCE.flops_per_joule
-            / rates.flops_per_joule
+            load_calibration(load_gpu(name)).gemm[dtype].throttle * REFERENCE.flops_per_joule / rates.flops_per_joule
         )
     return float(np.median(per_joule))
 

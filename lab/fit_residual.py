@@ -207,7 +207,7 @@ def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients
     """Rows of a type, or with ``.tiled`` after it of its weights stored in tiles; with ``.library`` at the end for a
     network that is told which library ran."""
     job, dtype = job_of(shared, gpu, what), DType(what.partition(".")[0])
-    device, lender = load_gpu(gpu), load_calibration(load_gpu(owner), dtype)
+    device, lender = load_gpu(gpu), load_calibration(load_gpu(owner))
     c = c or (lender.tiled if TILED in what else lender.gemm)[dtype]
     folds = job.rows.get("fold")
     name, tuned = f"{gpu}.{what}".removesuffix(NAMED), folds is not None

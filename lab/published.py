@@ -23,7 +23,7 @@ def product_rates(title: str, gpu: Gpu, cases: Sequence[Case], *, clock: Clock =
     The default is short runs at boost clock, as GEMM tables are usually measured.
     """
     products = [gemm for _, gemm, _ in cases]
-    known = load_calibration(gpu, products[0].dtype)
+    known = load_calibration(gpu)
     costs = gemm_costs(products, gpu, known, clock=clock)
     rows = [
         (label, _tflops(gemm, cost.time_s), _tflops(gemm, cost.high_s), _tflops(gemm, cost.low_s), rate)

@@ -8,7 +8,7 @@ import pytest
 import sartor
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
-from sartor.operators import DType, MemoryBound
+from sartor.operators import MemoryBound
 from sartor.records.whole_models import model_work
 from sartor.validate.predictions import cost_of
 
@@ -37,7 +37,7 @@ def test_a_users_eager_pass_is_what_validate_prices() -> None:
     )
     assert work.eager
     assert [op.name for op in work.operators] == [op.name for op in own.graph.operators]
-    known = load_calibration(gpu, DType.FP32)
+    known = load_calibration(gpu)
     for op, cost in zip(work.operators, own.estimate.costs, strict=True):
         if isinstance(op, MemoryBound):
             assert cost_of(op, work, gpu, known, Clock.BOOST).time_s == pytest.approx(cost.time_s), op.name

@@ -94,7 +94,7 @@ def test_what_no_table_holds_is_wider_than_what_one_does() -> None:
 def test_a_type_priced_by_another_type_s_fit_is_not_called_measured() -> None:
     """int8 by fp8's fit is 1.2 to 1.6 times off where both were measured (MI308X, MI355X)."""
     for gpu, dtype in (("h100_sxm", DType.INT8), ("mi308x", DType.INT8), ("b200_sxm", DType.MXFP4)):
-        calibration = load_calibration(load_gpu(gpu), dtype)
+        calibration = load_calibration(load_gpu(gpu))
         cost = gemm_cost(Gemm(name="p", m=4096, n=4096, k=4096, dtype=dtype), load_gpu(gpu), calibration)
         assert cost.stated_source is Source.ANALYTIC
         assert cost.log_sigma >= 0.3
@@ -174,7 +174,7 @@ def test_weights_in_tiles_are_priced_by_their_own_fit_and_as_plain_ones_where_th
 def test_small_products_of_a_tuning_run_come_from_the_memory_side_cache_and_a_model_s_from_memory() -> None:
     """The tuner turns through 101 copies: 256 MB hold those of operands and result of 2.5 MB (MI355X)."""
     gpu = load_gpu("mi355x")
-    known = without_residuals(load_calibration(gpu, DType.FP8))
+    known = without_residuals(load_calibration(gpu))
     cold = known.with_cold_weights()
     m = np.array([64, 256, 512, 2048, 8192])
     gemm = Gemm(name="gemm", m=m, n=256, k=7168, dtype=DType.FP8)
@@ -187,7 +187,7 @@ def test_small_products_of_a_tuning_run_come_from_the_memory_side_cache_and_a_mo
 
 def test_a_network_of_model_shapes_sees_columns_between_the_lengths_of_other_tables() -> None:
     gpu = load_gpu("mi355x")
-    known = load_calibration(gpu, DType.FP8)
+    known = load_calibration(gpu)
     gemm = Gemm(name="gemm", m=1024, n=np.array([2112, 2240, 2304]), k=7168, dtype=DType.FP8)
     moved, cold = (gemm_cost(gemm, gpu, each).details["residual"] for each in (known, known.with_cold_weights()))
     assert np.unique(moved).size == 3

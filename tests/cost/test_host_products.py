@@ -33,7 +33,7 @@ def without(known: Calibration, dtype: DType, **changes: float) -> Calibration:
 
 
 def test_a_transposed_first_operand_is_copied_once_for_every_block_of_columns(host: Gpu) -> None:
-    known = load_calibration(host, DType.BF16)
+    known = load_calibration(host)
     once = without(known, DType.BF16, pack_columns=0.0)
     columns = int(known.gemm[DType.BF16].pack_columns)
     for n in (columns // 2, columns):
@@ -50,7 +50,7 @@ def test_a_transposed_first_operand_is_copied_once_for_every_block_of_columns(ho
 
 
 def test_other_layouts_copy_nothing_again(host: Gpu) -> None:
-    known = load_calibration(host, DType.BF16)
+    known = load_calibration(host)
     once = without(known, DType.BF16, pack_columns=0.0)
     for layout in (Layout.TN, Layout.NN):
         assert seconds(host, known, 512, 4096, 512, DType.BF16, layout) == seconds(
@@ -59,7 +59,7 @@ def test_other_layouts_copy_nothing_again(host: Gpu) -> None:
 
 
 def test_a_result_beyond_what_the_allocator_keeps_pays_for_fresh_pages(host: Gpu) -> None:
-    known = load_calibration(host, DType.BF16)
+    known = load_calibration(host)
     kept = without(known, DType.BF16, fresh_cost=0.0)
     n = 4096
     m = int(FRESH_BYTES // (n * DType.BF16.bytes))
@@ -69,7 +69,7 @@ def test_a_result_beyond_what_the_allocator_keeps_pays_for_fresh_pages(host: Gpu
 
 def test_few_rows_in_fp32_read_weights_as_they_lie_and_16_bits_copy_them_all_the_same(host: Gpu) -> None:
     for dtype, few_are_spared in ((DType.FP32, True), (DType.BF16, False)):
-        known = load_calibration(host, dtype)
+        known = load_calibration(host)
         none = without(known, dtype, pack_tn=0.0)
         few = [seconds(host, c, AS_IT_LIES, 4096, 4096, dtype) for c in (known, none)]
         more = [seconds(host, c, AS_IT_LIES + 1, 4096, 4096, dtype) for c in (known, none)]

@@ -85,7 +85,7 @@ def test_attention_and_experts_are_slowed_as_products_are() -> None:
 def test_a_narrow_product_whose_operands_come_narrow_is_faster_than_the_same_in_16_bits() -> None:
     for name in ("h200_sxm", "b200_sxm", "rtx_pro_6000_server"):
         gpu = load_gpu(name)
-        known = load_calibration(gpu, DType.FP8)
+        known = load_calibration(gpu)
         for clock in Clock:
             narrow = gemm_cost(product(4096, DType.FP8, quantized=True), gpu, known, clock=clock)
             wide = gemm_cost(product(4096), gpu, known, clock=clock)

@@ -46,7 +46,7 @@ def libraries_of(key: str) -> tuple[str, ...]:
 
 
 def factor(gemm: Gemm, gpu: Gpu = H200, library: str = "") -> Any:
-    calibration = load_calibration(gpu, gemm.dtype).with_kernels(library)
+    calibration = load_calibration(gpu).with_kernels(library)
     return gemm_cost(gemm, gpu, calibration).details.get("residual", 1.0)
 
 
@@ -57,7 +57,7 @@ def test_every_residual_fits_the_coefficients_that_ship(key: str) -> None:
     record = residual_records()[key]
     gpu, part, family = record["gpu"], record.get("part", ""), key.partition(".moe.")[2]
     dtype = DType(record["dtype"]) if "dtype" in record else None
-    calibration = load_calibration(load_gpu(gpu), dtype).with_kernels(family)
+    calibration = load_calibration(load_gpu(gpu)).with_kernels(family)
     other: Any = calibration.grouped if part == "grouped" else calibration.attention
     gemms = calibration.tiled if TILED in key else calibration.gemm
     c: Any = gemms[dtype] if dtype else other
@@ -131,7 +131,7 @@ def test_no_residual_beats_the_roofline_or_moves_a_product_further_than_any_was_
     record = residual_records()[key]
     gpu, dtype = record["gpu"], record["dtype"]
     gemm = Gemm(name="any", m=m, n=n, k=k, dtype=DType(dtype), layout=layout_of(key))
-    calibration = load_calibration(load_gpu(gpu), DType(dtype))
+    calibration = load_calibration(load_gpu(gpu))
     for clock, library in product(Clock, libraries_of(key)):
         cost = gemm_cost(gemm, load_gpu(gpu), calibration.with_kernels(library), clock=clock)
         floor = float(least_s(gemm, load_gpu(gpu)))
@@ -143,7 +143,7 @@ def test_no_residual_beats_the_roofline_or_moves_a_product_further_than_any_was_
 def test_a_known_library_has_its_own_time_and_one_that_no_network_knows_that_of_any() -> None:
     """Where ck's kernels won a tuning run of mxfp4 they take up to twice as long as the assembly of other weights."""
     gpu, gemm = load_gpu("mi355x"), Gemm(name="p", m=8192, n=4608, k=7168, dtype=DType.MXFP4)
-    calibration = load_calibration(gpu, DType.MXFP4)
+    calibration = load_calibration(gpu)
     costs = {
         each: gemm_cost(gemm, gpu, calibration.with_kernels(each)) for each in ("", "aiter_asm", "aiter_ck", "vllm")
     }
@@ -180,7 +180,7 @@ def test_the_factor_is_the_same_at_either_clock(name: str) -> None:
 def test_networks_over_tuning_runs_see_how_near_every_way_of_the_menu_comes_to_the_best() -> None:
     """The formula's own ways at short clocks, in eight digits; where k cannot be split, far from the best."""
     gpu = load_gpu("mi300x")
-    calibration = load_calibration(gpu, DType.FP8_BLOCK)
+    calibration = load_calibration(gpu)
     c = replace(calibration.gemm[DType.FP8_BLOCK], throttle=0.0)
     calibration = replace(calibration, gemm={DType.FP8_BLOCK: c})
     sizes = {"m": 512, "n": 4096, "k": 7168}
@@ -330,7 +330,7 @@ def test_at_equal_tiles_and_alignment_no_longer_fp32_gemm_is_five_percent_faster
     half at an m that is one off; at one remainder of 256 every tile is filled alike and every operand aligned alike,
     and there a network adds no dip (3% at most, 2026-11-25)."""
     gpu = load_gpu(key.rsplit(".", 1)[0])
-    calibration = load_calibration(gpu, DType.FP32)
+    calibration = load_calibration(gpu)
     m = np.arange(256, 16385, 256)[:, None] + np.array([0, 1, 4, 64, 100, 128, 200])
     for layout, batch in ((Layout.TN, 1), (Layout.NN, 16)):
         for n, k in ((4096, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (1536, 7168), (1024, 1024)):

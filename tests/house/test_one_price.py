@@ -212,3 +212,19 @@ def test_the_gain_of_a_finding_is_what_estimate_saves(model: Model, gpu: str, wo
         after = api.answer_question(api.ask(model, gpu, set=each.fix, **words)).priced
         assert after is not None
         assert each.gain_s == pytest.approx(found.base.priced.step_s - after.step_s, abs=1e-3 * after.step_s)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype"),
+    [("a100", "int4_wo"), ("mi325x", "int4_wo"), ("arc_pro_b60", "int8_wo"), ("h100", "int4_wo")],
+)
+def test_a_product_of_a_model_is_priced_as_gemm_prices_it(gpu: str, dtype: str) -> None:
+    """In types without units too: until 2026-11-26 they took the 16-bit fit in a model, their own alone."""
+    words = {"phase": "decode", "microbatch_size": 1, "context_len": 1024}
+    asked = api.estimate("llama-3.1-8b", gpu, dtype=dtype, **words).estimate
+    assert asked is not None
+    i, op = next((i, op) for i, op in enumerate(asked.graph.operators) if op.name == "mlp_gate_up")
+    alone = api.gemm(1, 28672, 4096, gpu, dtype=dtype, clock="sustained").cost
+    assert (op.m, op.n, op.k) == (1, 28672, 4096)
+    assert asked.costs[i].time_s == pytest.approx(alone.time_s)
+    assert asked.costs[i].log_sigma == pytest.approx(alone.log_sigma)

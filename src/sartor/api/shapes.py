@@ -154,7 +154,7 @@ def gemm(
         dtype=dtype_,
         layout=word_of(Layout, "layout", layout),
     )
-    known = own_calibration(calibration, device) or load_calibration(device, dtype_)
+    known = own_calibration(calibration, device) or load_calibration(device)
     known = with_library_of(kernels, device, known)
     clock_ = word_of(Clock, "clock", clock)
     return GemmAnswer(

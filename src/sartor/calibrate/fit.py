@@ -234,7 +234,7 @@ def _step(jacobian: FloatArray, error: FloatArray, z: FloatArray, damping: float
 
 def packaged_seconds(products: Products) -> FloatArray:
     """Seconds of every product, predicted with the packaged calibration of the device."""
-    known_of = load_calibration(products.gpu, products.dtype)
+    known_of = load_calibration(products.gpu)
     out = np.empty(len(products))
     for layout in sorted(set(products.layouts.tolist())):
         where = np.flatnonzero(products.layouts == layout)

@@ -127,14 +127,14 @@ def calibrate(
         raise InputError("samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
     chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
     found = replace(_fitted(records, begun, chosen, as_packaged=start is None, date=date), start=donor.name)
-    own = {**load_calibration(device, found.dtype).gemm, found.dtype: found.coefficients}
-    known_of = replace(load_calibration(device, found.dtype), gemm=own)
+    own = {**load_calibration(device).gemm, found.dtype: found.coefficients}
+    known_of = replace(load_calibration(device), gemm=own)
     return replace(found, streams=fit_streams(path, device, known_of))
 
 
 def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
     """Current GEMM coefficients of a device: its own fit, that of a related GPU, or its generation's assumptions."""
-    return load_calibration(gpu, dtype).gemm[dtype]
+    return load_calibration(gpu).gemm[dtype]
 
 
 def _fitted(
@@ -204,7 +204,7 @@ def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
 
 def _under(products: Products, best: Trial) -> str:
     """Fingerprint of the packaged coefficients if the factor is fitted on top of their residual, else empty."""
-    known_of = load_calibration(products.gpu, products.dtype)
+    known_of = load_calibration(products.gpu)
     found = known_of.gemm[products.dtype]
     return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
 

@@ -65,8 +65,9 @@ def _datasheet(gpu: Gpu) -> Markup:
 def _calibration(gpu: Gpu) -> Markup:
     """Fitted parts, one row per source: measurements, rows, and errors on held-out rows."""
     fits: dict[str, tuple[list[str], JsonMap]] = {}
-    for section, entry in sorted(load_calibration(gpu).provenance.items()):
-        if entry:
+    known, with_units = load_calibration(gpu), {f"gemm.{dtype.value}" for dtype in gpu.peak_flops_per_s}
+    for section, entry in sorted(known.provenance.items()):
+        if entry and (section in with_units | known.calibrated or not section.startswith("gemm.")):
             fits.setdefault(str(entry.get("source", section)), ([], entry))[0].append(section)
     if not fits:
         return Markup("")

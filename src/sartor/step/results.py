@@ -124,6 +124,6 @@ class Footprint:
 
 def step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
     """CALIBRATED if both GEMMs and attention of every device are, as they take most of a step."""
-    known = [own if own and own.gpu == gpu.name else load_calibration(gpu, dtype) for gpu in cluster.gpus]
+    known = [own if own and own.gpu == gpu.name else load_calibration(gpu) for gpu in cluster.gpus]
     both = {f"gemm.{dtype.value}", "attention"}
     return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC

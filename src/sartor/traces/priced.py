@@ -104,7 +104,7 @@ def _costs(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibra
     for dtype in {each.dtype for each in operators}:
         index = [i for i, each in enumerate(operators) if each.dtype is dtype]
         try:
-            costs = operator_costs([operators[i] for i in index], gpu, calibration or load_calibration(gpu, dtype))
+            costs = operator_costs([operators[i] for i in index], gpu, calibration or load_calibration(gpu))
         except InputError:
             continue
         for i, cost in zip(index, costs, strict=True):

@@ -149,7 +149,7 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
     if found.measured_s * IMPOSSIBLE < found.roofline_s:
         raise Unexpressed(TOO_FAST)
-    return replace(found, calibration=load_calibration(gpu, dtype).owner(f"gemm.{dtype.value}"))
+    return replace(found, calibration=load_calibration(gpu).owner(f"gemm.{dtype.value}"))
 
 
 def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dtype: DType, **sizes: Any) -> Workload:
@@ -191,7 +191,7 @@ def _only(graph: OperatorGraph, *, layers: bool) -> OperatorGraph:
 
 def _priced(graph: OperatorGraph, gpu: Gpu, dtype: DType) -> Estimate:
     """Price at the boost clock, for short runs."""
-    return price(graph, gpu, load_calibration(gpu, dtype), clock=Clock.BOOST, details=False)
+    return price(graph, gpu, load_calibration(gpu), clock=Clock.BOOST, details=False)
 
 
 def _stage(workload: Workload, row: Mapping[str, str], gpu: Gpu, dims: ParallelDims) -> list[tuple[Estimate, float]]:

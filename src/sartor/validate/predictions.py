@@ -136,7 +136,7 @@ def explain(predicted: Predicted, i: int) -> JsonMap:
     gpu = device_of(str(words["gpu"]), predicted.devices)
     work = _work(targets.kind.name, words, sizes, gpu)
     gpu = work.cluster.gpu if work.cluster else gpu
-    calibration = calibration_of(gpu, _main(work), predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
+    calibration = calibration_of(gpu, predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
     costs = [(op, cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
     op, cost = max(costs, key=lambda each: float(each[1].time_s * each[0].count))
     terms = {term: sum(float(getattr(c, term)) * o.count for o, c in costs) for term in TERMS}
@@ -155,12 +155,9 @@ def explain(predicted: Predicted, i: int) -> JsonMap:
 TERMS = ("compute_s", "memory_s", "network_s", "overhead_s")
 
 
-def calibration_of(gpu: Gpu, main: Operator, own: Calibration | None = None) -> Calibration:
-    """Calibration of a device, including a GEMM's dtype even if its datasheet has no peak for it; the user's own if it
-    is for this device and dtype."""
-    if own and own.gpu == gpu.name and (not isinstance(main, (Gemm, GroupedGemm)) or main.dtype in own.gemm):
-        return own
-    return load_calibration(gpu, main.dtype if isinstance(main, (Gemm, GroupedGemm)) else None)
+def calibration_of(gpu: Gpu, own: Calibration | None = None) -> Calibration:
+    """Calibration of a device; the user's own if it is for this one."""
+    return own if own and own.gpu == gpu.name else load_calibration(gpu)
 
 
 def cost_of(
@@ -213,7 +210,7 @@ def _fill(
             out.refuse(part, str(why))
             continue
         device = work.cluster.gpu if work.cluster else gpu
-        calibration = calibration_of(device, _main(work), own)
+        calibration = calibration_of(device, own)
         time_s, sigma = _seconds(work, device, calibration, clock)
         roofline, least, amount = _bounds(work, device)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
@@ -241,7 +238,7 @@ def _strange(
 
     def on(other: Gpu, some: Index) -> Any:
         work = work_on(other, some)
-        time_s, _ = _seconds(work, other, calibration_of(other, _main(work)), clock)
+        time_s, _ = _seconds(work, other, calibration_of(other), clock)
         return np.broadcast_to(time_s, some.shape)
 
     main = _main(work_on(gpu, np.arange(1)))

@@ -165,7 +165,7 @@ def _of_server(asked: Sequence[_Asked]) -> Iterator[InferenceRow]:
         reason = str(why) if isinstance(why, Unexpressed) else f"{why.field}: {why.must}"
         yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in asked)
         return
-    owner = load_calibration(server.gpu, server.dtype).owner(f"gemm.{server.dtype.value}")
+    owner = load_calibration(server.gpu).owner(f"gemm.{server.dtype.value}")
     for i, each in enumerate(asked):
         yield from (replace(row, calibration=owner) for row in _rows(each, found, i))
 

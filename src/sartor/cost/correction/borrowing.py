@@ -171,7 +171,10 @@ class _Borrower:
 
 
 def gemm_coefficients(gpu: Gpu, dtype: DType, assumed: GemmCoefficients) -> Found:
-    """Coefficients of the device's GEMMs in ``dtype`` by the first rule that finds some, else ``assumed``."""
+    """Coefficients of the device's GEMMs in ``dtype`` by the first rule that finds some, else ``assumed``. Without
+    units for tf32 they are those in fp32."""
+    if dtype is DType.TF32 and dtype not in gpu.peak_flops_per_s:
+        dtype = DType.FP32
     asked = _Borrower(gpu=gpu, dtype=dtype, relative=relative_of(gpu))
     found = (rule(asked) for rule in GEMM_RULES)
     return next((each for each in found if each), Found(coefficients=assumed, record={}))
@@ -237,19 +240,19 @@ def _general_cores(asked: _Borrower) -> Found | None:
 def _own_16_bits(asked: _Borrower) -> Found | None:
     """5. The device's own 16-bit fit, twice as wide: other units, but the same memory, launches and tiles."""
     table = next(_tables(asked.gpu.name, (DType.BF16, DType.FP16)), None)
-    return Found(coefficients=widened(_gemm(table), 2.0), record=_record(table)) if table else None
+    return Found(coefficients=widened(_gemm(table), 2.0), record=_record(table) | OWN_OTHER_TYPE) if table else None
 
 
 def _others_16_bits(asked: _Borrower) -> Found | None:
-    """6. Rule 5 with the joint fit, else with the relative's."""
-    for dtype in (DType.BF16, DType.FP16):
-        joint = _joint(asked, dtype, widen=OTHER_UNITS)
-        if joint:
-            return joint
-        table = next(_tables(asked.relative.name, (dtype,)), None)
-        if table:
-            found = borrowed(widened(_gemm(table), 2.0), asked.section, asked.relative.widen)
-            return Found(coefficients=found, record=_record(table))
+    """6. Rule 5 with the joint fit, else with the relative's, else with that of the relative's relative."""
+    wide = (DType.BF16, DType.FP16)
+    joint = next(filter(None, (_joint(asked, dtype, widen=OTHER_UNITS) for dtype in wide)), None)
+    if joint:
+        return joint
+    for relative in (asked.relative, _two_away(asked.relative)):
+        for table in _tables(relative.name, wide):
+            found = borrowed(widened(_gemm(table), 2.0), asked.section, relative.widen)
+            return Found(coefficients=found, record=_record(table) | borrowed_from(relative.name))
     return None
 
 

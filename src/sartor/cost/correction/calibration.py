@@ -124,17 +124,14 @@ class Calibration:
         return replace(self, gemm=gemm, tiled=tiled)
 
 
-def load_calibration(gpu: Gpu, dtype: DType | None = None) -> Calibration:
-    """What is known of ``gpu``: its own fits, what it borrows (``borrowing``), what is assumed of its generation.
-
-    ``dtype`` asks for GEMM coefficients of that type to be present (they always are for types the device has a peak
-    for).
-    """
+def load_calibration(gpu: Gpu) -> Calibration:
+    """What is known of ``gpu``: its own fits, what it borrows (``borrowing``), what is assumed of its generation. GEMMs
+    have coefficients in every type, also in those that the device converts to others."""
     if gpu.accelerator is not None:
         return _of_a_chip(gpu)
     relative, base = relative_of(gpu), generation(gpu.generation)
     found: dict[str, Found] = {}
-    for each in dict.fromkeys([*gpu.peak_flops_per_s, *([dtype] if dtype else [])]):
+    for each in DType:
         name = f"gemm_{each.value}"
         found[f"gemm.{each.value}"] = gemm_coefficients(gpu, each, base[name if name in base else "gemm"])
     gemm = {DType(name.removeprefix("gemm.")): each.coefficients for name, each in found.items()}

@@ -56,7 +56,7 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
     if own.own_rows and own.own_rows.residual and not find_residual(own.gemm):
         must = "was made over a residual that this version of sartor does not have: calibrate again from the records"
         raise InputError("calibration", str(path), must)
-    known = load_calibration(gpu, own.dtype)
+    known = load_calibration(gpu)
     served = SIXTEEN_BITS if own.dtype in SIXTEEN_BITS else (own.dtype,)
     gemm = {dtype: own.gemm if dtype in served else each for dtype, each in known.gemm.items()}
     sections = [f"gemm.{dtype.value}" for dtype in served if dtype in gemm]

@@ -37,8 +37,7 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
     few = np.asarray(op.seq_q) <= DECODE_ROWS
     few = few & (op.pass_ is Pass.FORWARD)
     compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
-    gemm = calibration.gemm.get(op.dtype)
-    run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
+    run = long_run(gpu, op.dtype, calibration.power, calibration.gemm[op.dtype].throttle, clock)
     lasting = lasting_s(compute, op.flops, run)
     time = np.maximum(lasting, memory) + overlap * np.minimum(lasting, memory) + launch
     sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)

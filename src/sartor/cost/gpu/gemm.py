@@ -27,7 +27,7 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.eager import SHORT, between, queued, swept
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
-from sartor.cost.peaks import STAND_INS, peak_flops_per_s
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import FloatArray, Floats, Ints
@@ -139,8 +139,8 @@ def _coefficients_of(kind: tuple[DType, bool, bool], calibration: Calibration) -
     """
     dtype, bare, tiled = kind
     if not bare:
-        return (calibration.tiled if tiled else {}).get(dtype) or _coefficients(calibration, dtype)
-    c = _coefficients(calibration, DType.BF16)
+        return (calibration.tiled if tiled else {}).get(dtype) or calibration.gemm[dtype]
+    c = calibration.gemm[DType.BF16]
     return replace(c, log_sigma=2 * c.log_sigma, log_sigma_small=2 * c.log_sigma_small)
 
 
@@ -175,13 +175,6 @@ def _machine(
         long_run=long_run(gpu, dtype, power, c.throttle, clock),
         quantize_bytes=c.quantize_bytes * c.quantize_pace,
     )
-
-
-def _coefficients(calibration: Calibration, dtype: DType) -> GemmCoefficients:
-    for each in (dtype, *STAND_INS.get(dtype, ()), DType.BF16, DType.FP16):
-        if each in calibration.gemm:
-            return calibration.gemm[each]
-    return next(iter(calibration.gemm.values()))
 
 
 def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -301,7 +294,7 @@ def gemm_alternatives(
     gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED
 ) -> tuple[GemmAlternative, ...]:
     """Every (tile, split_k) considered for one GEMM of scalar sizes, fastest first."""
-    c = queued(_coefficients(calibration, gemm.dtype), gemm.dtype, calibration, clock)
+    c = queued(calibration.gemm[gemm.dtype], gemm.dtype, calibration, clock)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
     machine = _machine(gpu, gemm.dtype, c, clock, calibration.power)

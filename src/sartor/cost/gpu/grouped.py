@@ -46,8 +46,7 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
 def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
     """The cost from the formula, without residual."""
     c = _on_units_of(op.dtype, calibration)
-    gemm = calibration.gemm.get(op.dtype)
-    run = long_run(gpu, op.dtype, calibration.power, gemm.throttle if gemm else 0.0, clock)
+    run = long_run(gpu, op.dtype, calibration.power, calibration.gemm[op.dtype].throttle, clock)
     terms = grouped_terms(op, gpu, c, run)
     time_s = terms["time_s"]
     sigma = np.where(time_s < SHORT * c.launch_s, c.log_sigma_small, c.log_sigma)
@@ -66,8 +65,8 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
 def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
     """For experts of fewer than 16 bits: the efficiency scaled by the ratio of plain GEMM efficiency in their type to
     16 bits, with a standard deviation of at least ``narrow_sigma``."""
-    c, own, wide = _kernels_of(dtype, calibration), calibration.gemm.get(dtype), calibration.gemm.get(DType.BF16)
-    if dtype.bytes >= 2 or own is None or wide is None:
+    c, own, wide = _kernels_of(dtype, calibration), calibration.gemm[dtype], calibration.gemm[DType.BF16]
+    if dtype.bytes >= 2:
         return c
     share = max(tile[2] for tile in own.tiles) / max(tile[2] for tile in wide.tiles)
     sigmas = {name: max(getattr(c, name), c.narrow_sigma) for name in ("log_sigma", "log_sigma_small")}
