@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +17,13 @@ from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evalu
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.device import datasheet_of
+from sartor.model.counts import count_params
 from sartor.model.edit import edit_fields
-from sartor.model.training import Optimizer, Recompute
+from sartor.model.parallel import ParallelDims
+from sartor.model.training import Optimizer, Recompute, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.plans.search import search_plans
-from sartor.step.footprint import footprint
+from sartor.step.footprint import every_stage, footprint
 from sartor.step.step import step
 
 CHIPS = st.builds(
@@ -74,6 +77,20 @@ def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
     job, plan, cluster = found
     assert float(step(job, plan, cluster).step_s) == pytest.approx(outcome.step_s, rel=1e-9)
     assert float(footprint(job, plan, cluster).device_bytes) == pytest.approx(detail.peak_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma-3-1b", "llama-2-7b"])
+def test_a_single_stage_holds_every_parameter_once_and_two_hold_a_tied_table_twice(name: str) -> None:
+    chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=64)
+    shape = load_model(name)
+    job = design_job(DesignModel(name=name, shape=shape, seq_len=512), 8)
+    params = count_params(job.shape).text
+    table = int(job.shape.vocab_size) * int(job.shape.hidden_size) if job.shape.tied_embeddings else 0
+    for pp, twice in ((1, 0), (2, table)):
+        plan = TrainingPlan(dims=ParallelDims(pp=pp), microbatch_size=1, num_microbatches=8)
+        found = every_stage(job, plan, own_links(datasheet_of(chip)))
+        assert float(np.sum(found.held.weights)) == 2 * (params + twice)
+        assert float(np.sum(found.held.grads)) == 2 * (params + twice)
 
 
 def test_plan_on_a_pod_is_never_faster_than_the_design_that_proved_its_best() -> None:

@@ -47,6 +47,7 @@ def _best_copies(problem: PlacementProblem, width: Width, stages: Stages, prices
             return inf
         worst, devices = max(worst, load), devices + count
     params = sum(x.param_bytes for x in width.layers if x.id in stages[0])
+    params -= width.tied_bytes if len(stages) == 1 else 0.0
     most = min(problem.num_devices // devices, problem.num_microbatches)
     return min(
         (
@@ -75,6 +76,7 @@ def _stage(
     start = sum(forward.values()) if problem.recompute and not is_last else 0.0
     load += shortest(backward, [(w, v) for v, w in inner], returning, start)
     params = sum(x.param_bytes for x in layers.values())
+    params -= width.tied_bytes if len(layers) == len(width.layers) else 0.0
     activations = sum(x.activation_bytes for x in layers.values())
     held = (3 if problem.optimizer is PlacedOptimizer.ADAM else 2) * params + activations
     stash = sum(e.size_bytes for e in into) if problem.recompute else activations

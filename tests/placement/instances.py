@@ -44,7 +44,7 @@ def _problem(rng: Rng, num_layers: int, pairs: list[tuple[int, int]]) -> Placeme
         data_parallel=int(rng.integers(1, 4)),
         num_transformer_layers=int(rng.integers(1, num_layers + 2)),
     )
-    return PlacementProblem(
+    problem = PlacementProblem(
         widths=tuple(
             Width(tensor_parallel=t, layers=tuple(_split(x, t) if splits[x.id] else x for x in base), edges=edges)
             for t in widths
@@ -57,6 +57,18 @@ def _problem(rng: Rng, num_layers: int, pairs: list[tuple[int, int]]) -> Placeme
         optimizer=PlacedOptimizer.ADAM if rng.random() < 0.5 else PlacedOptimizer.SGD,
         fixed=fixed,
     )
+    return _tied(problem, float(rng.choice([0.0, 0.5, 1.0])))
+
+
+def _tied(problem: PlacementProblem, share: float) -> PlacementProblem:
+    """The first and the last layer share parameters."""
+    first, last = problem.layer_ids[0], problem.layer_ids[-1]
+
+    def tied(width: Width) -> Width:
+        most = min(x.param_bytes for x in width.layers if x.id in (first, last))
+        return replace(width, tied_bytes=share * most if first != last else 0.0)
+
+    return replace(problem, widths=tuple(tied(width) for width in problem.widths))
 
 
 def _layers(rng: Rng, num_layers: int) -> list[PlacedLayer]:

@@ -43,6 +43,7 @@ def _width(chain: ChainSet, layers: tuple[PlacedLayer, ...], edges: tuple[Edge, 
         expert_parallel=chain.expert_parallel,
         layers=layers,
         edges=edges,
+        tied_bytes=chain.tied_bytes,
     )
 
 
@@ -56,11 +57,14 @@ def instances(draw: st.DrawFn) -> tuple[ChainSet, PlacementProblem]:
 
     param_bytes = many(st.integers(0, 40).map(lambda x: x / 10))
     contexts = draw(st.sampled_from((1, 1, 2, 3)))
+    of_experts = draw(st.sampled_from((0.0, 0.5, 1.0)))
+    tied = draw(st.sampled_from((0.0, 0.5, 1.0))) * (1 - of_experts) * min(param_bytes[0], param_bytes[-1])
     chain = ChainSet(
         devices=draw(st.sampled_from((1, 2))) * contexts,
         context_parallel=contexts,
         expert_parallel=draw(st.sampled_from((1, 1, 2, 3, 4))),
-        expert_param_bytes=param_bytes * draw(st.sampled_from((0.0, 0.5, 1.0))),
+        expert_param_bytes=param_bytes * of_experts,
+        tied_bytes=tied,
         counts=counts,
         forward_s=many(SECONDS)[:, None],
         backward_s=many(SECONDS)[:, None],

@@ -87,7 +87,8 @@ def widened(rng: np.random.Generator, problem: PlacementProblem) -> PlacementPro
         cp, ep = (1, 1) if rng.random() < 0.5 else (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
         share = float(rng.choice([0.0, 0.5, 1.0]))
         layers = tuple(replace(x, expert_param_bytes=share * x.param_bytes) for x in width.layers)
-        widths.append(replace(width, layers=layers, context_parallel=cp, expert_parallel=ep))
+        tied = (1 - share) * width.tied_bytes
+        widths.append(replace(width, layers=layers, context_parallel=cp, expert_parallel=ep, tied_bytes=tied))
     return replace(problem, widths=tuple(widths))
 
 
@@ -132,6 +133,7 @@ def test_copies_that_share_experts_cost_the_same_with_and_without_terms(
         replace(
             width,
             expert_parallel=experts,
+            tied_bytes=(1 - share) * width.tied_bytes,
             layers=tuple(replace(x, expert_param_bytes=share * x.param_bytes) for x in width.layers),
         )
         for width in problem.widths

@@ -238,4 +238,5 @@ def _chain(parts: ModelParts, forward: Array, backward: Array) -> ChainSet:
         expert_param_bytes=np.array([part.expert_param_bytes for part in parts.parts]),
         activation_bytes=np.array([part.activation_bytes for part in parts.parts]),
         boundary_bytes=parts.boundary_bytes,
+        tied_bytes=parts.tied_bytes,
     )

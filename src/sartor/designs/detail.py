@@ -195,6 +195,7 @@ def _step_time(
         for layer in width.layers
         if layer.id in first
     )
+    params -= width.tied_bytes / ranks if plan.num_stages == 1 else 0.0
     update = 0.0 if question.terms is not None else float(update_s_per_byte(question, point.accelerator)) * params
     loads = np.array([stage.load_s for stage in plan.stages]).reshape(plan.virtual_stages, plan.num_stages)
     slots = bottleneck * plan.virtual_stages if question.terms is not None else float(loads.max(axis=1).sum())

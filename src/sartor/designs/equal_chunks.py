@@ -247,6 +247,7 @@ class Sizes(NamedTuple):
     devices: int
     context_parallel: int
     expert_parallel: int
+    tied_bytes: float
 
     def chunks(self, cut: Cut) -> Chunks:
         return _chunks(self.order, len(self.dense_bytes), cut.virtual_stages, cut.num_stages)
@@ -254,7 +255,8 @@ class Sizes(NamedTuple):
     def device_bytes(self, cut: Cut) -> tuple[Array, Array]:
         """Bytes of dense and of expert parameters on every device of a pipeline."""
         on_device = self.chunks(cut).contents.reshape(cut.virtual_stages, cut.num_stages, -1).sum(axis=0)
-        return np.asarray(on_device @ self.dense_bytes), np.asarray(on_device @ self.expert_bytes)
+        tied = self.tied_bytes if cut.num_stages == 1 else 0.0
+        return np.asarray(on_device @ self.dense_bytes) - tied, np.asarray(on_device @ self.expert_bytes)
 
 
 def sizes_of(parts: ModelParts) -> Sizes:
@@ -268,6 +270,7 @@ def sizes_of(parts: ModelParts) -> Sizes:
         devices=split.devices,
         context_parallel=split.context_parallel,
         expert_parallel=split.expert_parallel,
+        tied_bytes=parts.tied_bytes,
     )
 
 

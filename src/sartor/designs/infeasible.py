@@ -137,4 +137,5 @@ def bare_width(parts: ModelParts) -> Width:
         expert_parallel=split.expert_parallel,
         layers=layers,
         edges=edges,
+        tied_bytes=parts.tied_bytes,
     )

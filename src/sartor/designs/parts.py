@@ -99,6 +99,8 @@ class ModelParts:
     parts: tuple[ModelPart, ...]
     order: tuple[int, ...]
     boundary_bytes: float
+    tied_bytes: float = 0.0
+    """The token table of embedding and head, counted in both: a single stage holds it once."""
     served: Served | None = None
 
     @property
@@ -148,7 +150,7 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     except InputError:
         return None
     plan = TrainingPlan(dims=dims, microbatch_size=split.microbatch_size)
-    held, sent = ([_NOTHING] * len(graphs), 0.0) if served else _trained(job, plan, graphs)
+    held, sent, tied = ([_NOTHING] * len(graphs), 0.0, 0.0) if served else _trained(job, plan, graphs)
     every = [
         ModelPart(
             name=graph.block.name,
@@ -167,6 +169,7 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
         parts=(every[0], *(every[i] for i in layers), _together("head", every[layers[-1] + 1 :])),
         order=tuple(kind[int(i)] for i in layer_order(job.shape)),
         boundary_bytes=sent,
+        tied_bytes=tied,
         served=served,
     )
 
@@ -196,8 +199,10 @@ class _Held(TypedDict):
 _NOTHING = _Held(param_bytes=0.0, expert_param_bytes=0.0, activation_bytes=0.0)
 
 
-def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]) -> tuple[list[_Held], float]:
-    """Bytes held in training by every block, and the bytes that a microbatch sends between two layers."""
+def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]) -> tuple[list[_Held], float, float]:
+    """Bytes held in training by every block, those that a microbatch sends between two layers, and those of the token
+    table if embedding and head share it."""
+    every = block_params(job, plan.dims)
     rows = rows_of(job, plan)
     logits = rows.tokens * ceil_div(job.shape.vocab_size, plan.dims.tp) if job.shape.lm_head else 0
     held = [
@@ -206,9 +211,9 @@ def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]
             expert_param_bytes=WIDTH_BYTES * float(params.expert),
             activation_bytes=float(block_stash(job, rows, graph.block, logits)),
         )
-        for graph, params in zip(graphs, block_params(job, plan.dims), strict=True)
+        for graph, params in zip(graphs, every, strict=True)
     ]
-    return held, float(boundary_bytes(job, rows))
+    return held, float(boundary_bytes(job, rows)), WIDTH_BYTES * float(sum(params.tied for params in every))
 
 
 def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> Served:

@@ -327,6 +327,7 @@ def placement_problem(
         expert_parallel=option.expert_parallel,
         layers=layers,
         edges=edges,
+        tied_bytes=parts.tied_bytes,
     )
     return replace(
         bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),

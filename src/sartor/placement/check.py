@@ -50,6 +50,7 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         faults.append(f"{data_parallel} copies{contexts} are not a multiple of expert_parallel={width.expert_parallel}")
     rounds = -(-problem.num_microbatches // data_parallel) + num_stages - 1
     first_params = sum(layer.param_bytes for layer in width.layers if layer.id in stages[0])
+    first_params -= width.tied_bytes if num_stages == 1 else 0.0
     experts = sum(layer.expert_param_bytes for layer in width.layers if layer.id in stages[0])
     ranks = data_parallel * (width.context_parallel if devices[0] > 1 else 1)
     groups = max(1, ranks // width.expert_parallel)
@@ -140,6 +141,7 @@ def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], posit
     """Bytes on a device of the stage at ``position`` from the end, whose parameters have ``ranks`` replicas."""
     inside = set(stage)
     params = sum(layer.param_bytes for layer in width.layers if layer.id in inside)
+    params -= width.tied_bytes if len(inside) == len(width.layers) else 0.0
     activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)
     entering = sum(e.size_bytes for e in width.edges if e.dest in inside and e.source not in inside)
     kept = problem.optimizer_copies

@@ -84,6 +84,10 @@ class _Check:
         inside = set(self.plan.stages[index].layers)
         return [layer for layer in self.width.layers if layer.id in inside]
 
+    def tied(self, index: int) -> float:
+        """Bytes that a stage of all layers holds once though two of them count them."""
+        return self.width.tied_bytes if len(self.layers(index)) == len(self.width.layers) else 0.0
+
     def is_split(self, index: int) -> bool:
         return any(layer.is_split for layer in self.layers(index))
 
@@ -158,7 +162,7 @@ class _Check:
     def agreement(self, index: int) -> float:
         """Seconds to reduce the stage's gradients over its copies."""
         experts = sum(layer.expert_param_bytes for layer in self.layers(index))
-        dense = sum(layer.param_bytes - layer.expert_param_bytes for layer in self.layers(index))
+        dense = sum(layer.param_bytes - layer.expert_param_bytes for layer in self.layers(index)) - self.tied(index)
         copies, expert_copies, spacing = self.ranks(index)
         agreed = self._agree(dense, copies, spacing)
         return agreed + self._agree(experts, expert_copies, spacing * self.plan.expert_parallel)
@@ -180,7 +184,7 @@ class _Check:
 
     def memory(self, index: int) -> float:
         """Bytes of the stage on a device, with other chunks of the device counted as equal."""
-        params = sum(layer.param_bytes for layer in self.layers(index))
+        params = sum(layer.param_bytes for layer in self.layers(index)) - self.tied(index)
         experts = sum(layer.expert_param_bytes for layer in self.layers(index))
         copies, expert_copies, _ = self.ranks(index)
         shared = (params - experts) / copies + experts / expert_copies

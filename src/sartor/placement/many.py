@@ -41,6 +41,8 @@ class ChainSet:
     """Devices of copies and contexts that share the experts."""
     context_parallel: int = 1
     """Devices of a stage that hold the same parameters, each for its part of the sequence."""
+    tied_bytes: float = 0.0
+    """Parameters counted in the first and the last part: a single stage holds them once."""
 
     @property
     def copies_together(self) -> int:
@@ -146,6 +148,13 @@ def _held(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Arra
     return np.asarray(states + chain.activation_bytes[:, None] + 0.0 * num_stages)
 
 
+def _held_once(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
+    """Bytes of the tied parameters [stages] that `_held` counts twice: those of a single stage."""
+    ranks = _copies(chain, problem, num_stages) * chain.context_parallel
+    states = problem.state_bytes(chain.tied_bytes, 0.0, ranks, chain.expert_parallel)
+    return np.where(num_stages == 1, states, 0.0)
+
+
 def _expert_bytes(chain: ChainSet) -> Array:
     return np.zeros(len(chain.param_bytes)) if chain.expert_param_bytes is None else chain.expert_param_bytes
 
@@ -153,7 +162,8 @@ def _expert_bytes(chain: ChainSet) -> Array:
 def _may_hold(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Any:
     """Whether the devices of this many stages hold the model, and each of its layers."""
     held, room = _held(chain, problem, num_stages), problem.memory_bytes * (1 + ROUNDING)
-    return (num_stages * room >= (held * chain.num_of[:, None]).sum(axis=0)) & (held <= room).all(axis=0)
+    total = (held * chain.num_of[:, None]).sum(axis=0) - _held_once(chain, problem, num_stages)
+    return (num_stages * room >= total) & (held <= room).all(axis=0)
 
 
 def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
@@ -228,7 +238,7 @@ def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Cap
     else:
         first = whole(room - held[0] - behind * activations[0], held[1] + behind * activations[1])
     last = whole(room - held[-1] + 0 * behind, held[1])
-    alone = whole(room - held[0] - held[-1], held[1])
+    alone = whole(room - held[0] - held[-1] + _held_once(chain, problem, num_stages), held[1])
     first, last = np.where(num_stages == 1, 0, first), np.where(num_stages == 1, alone, last)
     least = np.arange(most + 1)[:, None]
     if problem.zero_stage:  # more stages leave room for fewer copies, and what they share is more for each
@@ -301,8 +311,10 @@ def _batch_times(
     n, copies = problem.num_microbatches, _copies(chain, problem, num_stages)
     experts, contexts = _expert_bytes(chain), chain.context_parallel
     dense = chain.param_bytes - experts
+    tied = chain.tied_bytes
     whole, dense_, experts_ = (
-        np.where(num_stages == 1, (x * chain.num_of).sum(), x[0]) for x in (chain.param_bytes, dense, experts)
+        np.where(num_stages == 1, (x * chain.num_of).sum() - twice, x[0])
+        for x, twice in ((chain.param_bytes, tied), (dense, tied), (experts, 0.0))
     )
     per_byte = np.broadcast_to(update_s_per_byte, len(bottleneck))[:, None]
     agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * dense_

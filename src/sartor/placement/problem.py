@@ -75,6 +75,8 @@ class Width:
     edges: tuple[Edge, ...]
     context_parallel: int = 1
     expert_parallel: int = 1
+    tied_bytes: float = 0.0
+    """Parameters that the first and the last layer share, counted in both: a stage of all layers holds them once."""
 
     @property
     def devices(self) -> int:
@@ -219,6 +221,9 @@ def _check_width(width: Width) -> None:
     known = set(ids)
     for edge in width.edges:
         _check_edge(edge, known, f'edges["{width.name}"]')
+    dense = sorted(layer.param_bytes - layer.expert_param_bytes for layer in width.layers)
+    if not 0 <= width.tied_bytes <= dense[-2:][0]:
+        raise InputError(f"tied_bytes of {where}", width.tied_bytes, "must be a part of two layers' parameters", "0")
     topological_order(ids, [(e.source, e.dest) for e in width.edges])
 
 

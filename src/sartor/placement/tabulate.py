@@ -163,6 +163,7 @@ def stage_sums(width: Width, states: States) -> StageSums:
     param, expert, activation, forward, backward, split = (
         np.where(is_stage, until - until[:, None], 0.0) for until in of_state
     )
+    param[0, -1] -= width.tied_bytes
     return StageSums(
         is_stage=is_stage,
         param_bytes=param,

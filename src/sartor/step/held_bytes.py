@@ -90,7 +90,7 @@ def params_at(params: Params, index: Any) -> Params:
 
 
 def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, FloatArray]:
-    layers, outer, experts = _counted(params, held, job.trainer.lockstep or int(plan.dims.pp[0]) > 1)  # type: ignore[index]
+    layers, outer, experts = _counted(params, held, int(plan.dims.pp[0]) > 1)  # type: ignore[index]
     pairs = (
         (layers, dense_states(job, plan, gpu)),
         (outer, dense_states(job, plan, gpu, in_layer=False)),

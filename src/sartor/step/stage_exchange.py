@@ -50,7 +50,7 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
     counts, c = rows.counts.astype(np.float64), t.c
     dense, expert = summed(counts, t.dense)[:, params], summed(counts, t.expert)[:, params]
     dense_bytes, expert_bytes = (summed(counts, t.gathered_bytes * x)[:, params] for x in (t.dense, t.expert))
-    if rows.pp > 1 or t.job.trainer.lockstep:  # the head has its own copy of the embedding table
+    if rows.pp > 1:  # the head has its own copy of the embedding table
         dense[-1] += t.tied[params]
         dense_bytes[-1] += t.tied[params] * weight_bytes(t.job)
     grads = _seen(t, grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes))

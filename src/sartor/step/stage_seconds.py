@@ -107,7 +107,7 @@ class StageSeconds:
         of = np.flatnonzero(self.work["zero"] >= 3)
         at, structure = self.at[of], self.work["structure"][of]
         dense, expert = (x[:, t.params_index[structure]] for x in (t.dense, t.expert))
-        if t.job.trainer.lockstep:  # the head has its own copy of the embedding table
+        if t.job.trainer.lockstep and self.rows.pp > 1:  # the head has its own copy of the embedding table
             dense[-1] += t.tied[t.params_index[structure]]
         traffic = traffic_at(t.traffic, t.traffic_index[structure])
         gathered = t.gathered_bytes
