@@ -246,3 +246,9 @@ def test_more_experts_than_any_layer_has_are_refused_before_loads_are_drawn() ->
     huge = MOE | {"num_experts": 10**9, "moe_tp_size": 1, "moe_ep_size": 1}
     found = [reason for is_odd, reason in outside("moe", {}, huge, GPU) if is_odd]
     assert found == ["num_experts above 65536"]
+
+
+def test_devices_that_do_not_share_the_experts_evenly_are_not_expressed() -> None:
+    sizes = MOE | {"num_experts": 128, "moe_tp_size": 1, "moe_ep_size": np.array([7, 8, 200])}
+    told = {why: np.broadcast_to(mask, 3).tolist() for mask, why in outside("moe", {}, sizes, GPU)}
+    assert told["moe_ep_size does not divide num_experts"] == [True, False, True]

@@ -54,7 +54,7 @@ def test_rows_without_a_time_are_counted_and_the_rest_kept(tmp_path: Path, value
     assert table.measured.size == len(rows) - 1
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "2.5", "1e15", "many", ""])
+@pytest.mark.parametrize("value", ["0", "-1", "2.5", "1e15", "many", "", str(10**18), str(10**19)])
 def test_rows_without_a_size_are_counted_and_the_rest_kept(tmp_path: Path, value: str) -> None:
     rows = gemm_rows()
     rows[3]["n"] = value
@@ -93,6 +93,19 @@ def test_a_truncated_parquet_beside_a_good_one_is_remarked(tmp_path: Path) -> No
     assert [table.file for table in found.tables] == ["good.parquet"]
     assert len(found.remarks) == 1
     assert "half.parquet" in found.remarks[0]
+
+
+def test_another_encoding_is_said_in_plain_words(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", gemm_rows())
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-16")
+    with pytest.raises(InputError, match=r"x.csv: must be CSV in UTF-8 \(it is UTF-16\)$"):
+        read_tables(path)
+
+
+def test_kinds_have_the_right_article(tmp_path: Path) -> None:
+    rows = [{"gpu": "a", "dtype": "bf16", "phase": "context", "batch": 1, "heads": 1, "head_dim": 1, "seq_q": 1}]
+    with pytest.raises(InputError, match="an attention table must have"):
+        read_tables(write_csv(tmp_path / "x.csv", rows))
 
 
 def test_columns_of_lists_are_refused(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from sartor.errors import InputError
 from sartor.hardware import catalog
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Gemm
-from sartor.records.tables import read_tables
+from sartor.records.tables import KINDS, read_tables
 from sartor.records.targets import targets_of
 from sartor.validate.accuracy import quantile, validate_operators
-from sartor.validate.predictions import TOO_FAST
+from sartor.validate.predictions import too_fast
 
 
 def test_a_perfect_table_has_no_error(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_rows_faster_than_the_device_are_counted_not_averaged(tmp_path: Path) ->
     shapes = [(8192, 8192, 8192), (8192, 8192, 4096)]
     rows = [*gemm_rows(), *gemm_rows(1e-2, shapes=shapes)]
     found = validate_operators(write_parquet(tmp_path / "x.parquet", rows))
-    assert found.not_expressed == {TOO_FAST: 2}
+    assert found.not_expressed == {too_fast(KINDS[0]): 2}
     assert found.groups[0].mape == pytest.approx(0, abs=1e-12)
 
 
@@ -180,7 +180,7 @@ def test_one_remark_says_what_unit_the_times_seem_to_be_in(tmp_path: Path, facto
 def test_a_collective_far_beyond_its_links_is_counted_not_averaged(tmp_path: Path) -> None:
     row = {"gpu": "h200_sxm", "dtype": "half", "op": "all_gather", "n_gpus": 8, "bytes": 2.0**30, "library": "NCCL"}
     rows = [{**row, "latency_us": 2900.0}, {**row, "bytes": 2.0**29, "latency_us": 1.5}]
-    assert validate_operators(write_parquet(tmp_path / "x.parquet", rows)).not_expressed == {TOO_FAST: 1}
+    assert validate_operators(write_parquet(tmp_path / "x.parquet", rows)).not_expressed == {too_fast(KINDS[0]): 1}
 
 
 def test_numbers_are_grouped_in_their_order(tmp_path: Path) -> None:
@@ -286,3 +286,10 @@ def test_a_kernel_called_nongated_speaks_for_its_shape_on_its_own_device(tmp_pat
     targets = targets_of(read_tables(write_parquet(tmp_path / "x.parquet", rows), ()).tables)
     told = sorted((targets.words(i)["gpu"], targets.words(i)["gated"]) for i in range(len(targets)))
     assert told == [("a100_sxm", True), ("h200_sxm", False), ("h200_sxm", False)]
+
+
+def test_rates_above_the_peak_are_asked_for_the_unit_of_their_own_column(tmp_path: Path) -> None:
+    row = {"gpu": "h100_sxm", "dtype": "bf16", "n": 4096, "k": 4096}
+    rows = [{**row, "m": 4096, "mamf_tflops": 700}, {**row, "m": 8192, "mamf_tflops": 5000}]
+    found = validate_operators(write_parquet(tmp_path / "x.parquet", rows))
+    assert found.not_expressed == {"faster than 1.1 x what the datasheet allows: is mamf_tflops in TFLOP/s?": 1}

@@ -258,6 +258,8 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
     if lost := int((usable & (layouts == "")).sum()):
         left_out["layout is not TN, NN, NT or TILED"] = lost
+    if lost == usable.sum():
+        raise _too_few(0, device, kind, left_out, Path(path).name)
     if (usable & ~possible).sum() > 0.5 * usable.sum():
         share = (usable & ~possible).sum() / usable.sum()
         must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
@@ -288,9 +290,7 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     left_out |= {f"gpu is not {device.name}": int((~of_gpu).sum())} if not of_gpu.all() else {}
     merged = _merged(table, np.asarray(targets.coded[ROW].plain())[usable])
     if len(merged) < LEAST_ROWS:
-        why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
-        must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {len(merged)}"
-        raise InputError("records", Path(path).name, must + (f" ({why})" if why else ""))
+        raise _too_few(len(merged), device, kind, left_out, Path(path).name)
     return Records(
         source=Path(path).name,
         products=_products(merged, device, kind, _layouts(merged)),
@@ -301,6 +301,12 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
         remarks=tuple(remarks),
     )
+
+
+def _too_few(shapes: int, device: Gpu, kind: DType, left_out: Mapping[str, int], file: str) -> InputError:
+    why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
+    must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {shapes}"
+    return InputError("records", file, must + (f" ({why})" if why else ""))
 
 
 ROW = "row"
@@ -393,10 +399,10 @@ def _of_name(name: str, path: Path) -> Gpu:
     beside = path.with_suffix(".gpu.toml")
     try:
         return load_gpu(name)
-    except InputError:
+    except InputError as why:
         if not beside.is_file():
-            must = f"{name} is not in the catalogue: name its datasheet with --gpu (sartor measure writes one)"
-            raise InputError("gpu", path.name, must, f"--gpu {beside.name}") from None
+            must = f"{name} is not in the catalogue; name its datasheet with --gpu (sartor measure writes one)"
+            raise InputError("gpu", path.name, must, why.nearest or f"--gpu {beside.name}") from None
     found = load_gpu(str(beside))
     if found.name != name:
         raise InputError(

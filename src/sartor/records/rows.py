@@ -424,6 +424,7 @@ def _odd_moe(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
         (sizes["num_experts"] > MOST_EXPERTS, f"num_experts above {MOST_EXPERTS}"),
         (sizes["topk"] > sizes["num_experts"], "topk above num_experts"),
         (sizes["moe_ep_size"] > sizes["num_experts"], "moe_ep_size above num_experts"),
+        (sizes["num_experts"] % sizes["moe_ep_size"] != 0, "moe_ep_size does not divide num_experts"),
         (sizes["moe_tp_size"] > sizes["inter_size"], "moe_tp_size above inter_size"),
     ]
 

@@ -158,9 +158,9 @@ def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Tab
         data = data.filter(pc.equal(data[TOGETHER], of)).drop_columns([TOGETHER])
     missing = [name for name in kind.required if name not in data.column_names]
     if missing:
-        raise InputError("data", path.name, f"a {kind.name} table must have {', '.join(missing)}")
+        raise InputError("data", path.name, f"{_a(kind)} table must have {', '.join(missing)}")
     if data.num_rows == 0:
-        raise InputError("data", path.name, f"a {kind.name} table must have a row")
+        raise InputError("data", path.name, f"{_a(kind)} table must have a row")
 
     try:
         table = _checked(kind, path.name, data, group_by)
@@ -182,7 +182,12 @@ def kind_of(columns: Iterable[str], file: str) -> TableKind:
     if share[nearest.name] < 0.5:
         raise InputError("data", file, _no_table(list(columns)))
     hints = [match for name in missing for match in difflib.get_close_matches(name, have, n=1)]
-    raise InputError("data", file, f"a {nearest.name} table must have {', '.join(missing)}", ", ".join(hints))
+    raise InputError("data", file, f"{_a(nearest)} table must have {', '.join(missing)}", ", ".join(hints))
+
+
+def _a(kind: TableKind) -> str:
+    """The kind's name with its article."""
+    return f"{'an' if kind.name[0] in 'aeiou' else 'a'} {kind.name}"
 
 
 def _no_table(columns: Sequence[str]) -> str:
@@ -307,6 +312,12 @@ def _words_of(path: Path, column: str) -> set[str]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
+    if isinstance(error, UnicodeDecodeError):
+        with path.open("rb") as file:
+            wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        return InputError(
+            "data", path.name, f"must be CSV in UTF-8 (it is {'UTF-16' if wide else 'in another encoding'})"
+        )
     reason = " ".join(str(error).split())[:120]
     return InputError("data", path.name, f"must be readable as {path.suffix[1:].lower()} ({reason})")
 
@@ -366,7 +377,7 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
     coded |= {name: _coded(data, name, rows) for name in group_by if name in data.column_names}
     if not usable.any():
         why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items()) or "it has no rows"
-        raise InputError("data", file, f"a {kind.name} table must have a usable row ({why})")
+        raise InputError("data", file, f"{_a(kind)} table must have a usable row ({why})")
     whole = (*kind.sizes, *(name for name, default in kind.optional.items() if isinstance(default, int)))
     return Table(
         kind=kind,
@@ -392,7 +403,7 @@ def _numbers(column: Any) -> Floats64:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
     return np.asarray([_number(value) for value in column.to_pylist()], dtype=np.float64)
 
 

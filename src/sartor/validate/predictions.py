@@ -33,7 +33,7 @@ from sartor.operators import (
 from sartor.records.devices import Devices, device_of
 from sartor.records.rows import RowWork, Unexpressed, outside, work_of
 from sartor.records.strangers import Timed, strangers
-from sartor.records.tables import Coded, Floats64, Index
+from sartor.records.tables import Coded, Floats64, Index, TableKind
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_models import model_work
 from sartor.units import Floats
@@ -42,7 +42,13 @@ IMPOSSIBLE = 1.1
 """A row this many times faster than the datasheet allows has wrong units or a wrong label (data/measured/README.md
 flags such rows by the same factor)."""
 
-TOO_FAST = f"faster than {IMPOSSIBLE} x what the datasheet allows: is latency_us in microseconds?"
+_TOO_FAST = f"faster than {IMPOSSIBLE} x what the datasheet allows"
+
+
+def too_fast(kind: TableKind) -> str:
+    """The reason for rows faster than possible, which asks for the unit of the column of their table."""
+    unit = "TFLOP/s" if kind.measured.endswith("tflops") else "microseconds"
+    return f"{_TOO_FAST}: is {kind.measured} in {unit}?"
 
 
 SHARP = 0.12
@@ -214,7 +220,7 @@ def _fill(
         time_s, sigma = _seconds(work, device, calibration, clock)
         roofline, least, amount = _bounds(work, device)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
-        out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], TOO_FAST)
+        out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], too_fast(targets.kind))
         if np.median(sigma) < SHARP:
             for reason, where in _strange(targets, part, words, device, calibration, clock, time_s):
                 out.refuse(where, reason)
