@@ -240,12 +240,22 @@ def test_holding_an_axis_at_the_best_value_finds_the_best_again_and_elsewhere_no
 
 def test_whole_layers_are_recomputed_only_as_many_as_must_be() -> None:
     asked = job(8, 16)
-    found = search(asked, 4, 80.0, fixed={"recompute": "full", "pp": 1, "tp": 4, "microbatch_size": 4, "zero_stage": 0})
+    found = search(asked, 4, 80.0, fixed={"pp": 1, "tp": 4, "microbatch_size": 4, "zero_stage": 0})
     assert found.best is not None
+    assert found.best.plan.recompute == Recompute.FULL
     again = int(found.best.plan.recompute_layers)
     assert 0 < again < 8
     fewer = replace(found.best.plan, recompute_layers=again - 1)
     assert float(toy_footprint(asked, fewer, cluster(80.0)).device_bytes) > usable_bytes(cluster(80.0))
+
+
+def test_full_recomputation_that_is_asked_for_is_of_every_layer() -> None:
+    """Until 2026-11-26 one layer was recomputed where one sufficed, or none had to be."""
+    fixed = {"recompute": "full", "pp": 1, "tp": 4, "microbatch_size": 4, "zero_stage": 0}
+    for memory_gib in (80.0, 800.0):
+        found = search(job(8, 16), 4, memory_gib, fixed=fixed)
+        assert found.best is not None
+        assert int(found.best.plan.recompute_layers) < 0
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,12 @@ DesignOptimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd", help="Optimizer o
 
 RECOMPUTE = partial(typer.Option, "--recompute")
 Recompute = Annotated[
-    str | None, RECOMPUTE(metavar="none|selective|full", help="What backward computes again. [default: none]")
+    str | None,
+    RECOMPUTE(
+        metavar="none|selective|full",
+        help="What backward computes again; full: every layer (plan --fix recompute_layers=N: N of each stage). "
+        "[default: none]",
+    ),
 ]
 RecomputeChoices = Annotated[str, RECOMPUTE(metavar="none,full", help="Recomputation settings to choose from.")]
 

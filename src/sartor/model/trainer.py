@@ -216,6 +216,11 @@ class Trainer:
     """Dropout defaults to 0.1 for models like GPT-3."""
 
     @property
+    def recomputes_some_layers(self) -> bool:
+        """Whether a stage may recompute some of its layers; else all or none."""
+        return self.recomputes_parts and not (self.lockstep or self.one_program)
+
+    @property
     def adds_gradients(self) -> Accumulation:
         """``accumulation``, after the switch ``grad_fusion``."""
         off = self.accumulation is Accumulation.FUSED and not self.grad_fusion

@@ -162,7 +162,7 @@ class HeldPlan:
 
     def price(self, calibration: Calibration | None = None) -> PricedPlan:
         """The plan's step and memory, whether it fits or not, priced like `search_plans` with all of ``axes`` fixed:
-        with layers unevenly placed on stages, or fewer recomputed, if that is faster.
+        with layers unevenly placed on stages if that is faster.
 
         Raises ``InputError`` for an impossible plan, with the condition it violates.
         """
@@ -276,9 +276,8 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
     found = structures(pricer.job, space)
     rejected, kept = dict(found.rejected), Kept(top=top)
     total = size_of(found.rows)
-    done, trainer = 0, pricer.job.trainer
-    alike = trainer.lockstep or trainer.one_program  # these recompute all layers of a stage, or none
-    by_layer = trainer.recomputes_parts and not alike
+    done, held = 0, {"recompute", "recompute_layers"} & space.fixed.keys()
+    by_layer = pricer.job.trainer.recomputes_some_layers and not held
     for chunk in chunks(found.rows):
         if progress:
             progress(done, total)
@@ -290,11 +289,7 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
             if fewer is not None:
                 kept.add_refined(evaluate(pricer, fewer))
         done += size_of(chunk)
-    if (
-        by_layer
-        and "recompute_layers" not in space.fixed
-        and space.fixed.get("recompute", Recompute.FULL) == Recompute.FULL
-    ):
+    if by_layer:
         _add_partly_recomputed(pricer, kept)
     if progress:
         progress(total, total)

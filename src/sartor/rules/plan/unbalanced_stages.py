@@ -33,7 +33,7 @@ MOST_MOVED = 3
 
 
 def unbalanced_stages(context: PlanContext) -> Iterator[PlanSuspicion]:
-    if int(context.plan.dims.pp) == 1:
+    if int(context.plan.dims.pp) == 1 or context.job.trainer.one_program:
         return
     rows = stage_table(context.job, context.plan, context.cluster, context.calibration)
     loads = [row.load_s for row in rows]

@@ -32,8 +32,10 @@ def unneeded_recompute(context: PlanContext) -> Iterator[PlanSuspicion]:
     if plan.recompute == Recompute.NONE:
         return
     remedies = list(changed(context, recompute=Recompute.NONE, recompute_layers=-1))
-    if plan.recompute == Recompute.FULL and context.job.trainer.recomputes_parts:
+    trainer = context.job.trainer
+    if plan.recompute == Recompute.FULL and trainer.recomputes_parts:
         remedies += changed(context, recompute=Recompute.SELECTIVE, recompute_layers=-1)
+    if plan.recompute == Recompute.FULL and trainer.recomputes_some_layers:
         layers = -(-int(context.job.shape.num_layers) // int(plan.dims.pp))
         now = layers if int(plan.recompute_layers) < 0 else min(int(plan.recompute_layers), layers)
         step = int(plan.virtual_stages)
