@@ -13,7 +13,6 @@ import sartor
 from accelerators import accelerators
 from sartor.cost.chip.operator_latency import one_core, operator_time_s
 from sartor.cost.collective.ring import link_time_s
-from sartor.cost.collective.tiers import own_links
 from sartor.cost.compare import compare
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Bound, Source
@@ -24,6 +23,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.cluster import own_links
 from sartor.hardware.device import datasheet_of
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from design_samples import small_shape
-from sartor.cost.collective.tiers import own_links
 from sartor.designs.bounds import plan_rates, splits, work_rates
 from sartor.designs.parts import Split, design_job
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, parts_of
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.cluster import own_links
 from sartor.hardware.device import datasheet_of
 from sartor.model.edit import edit_fields
 from sartor.model.training import Optimizer, Recompute, TrainingPlan

@@ -9,19 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.cost.collective.tiers import own_links
+from sartor.cost.collective.collective import collective_cost
+from sartor.cost.collective.ring import link_time_s
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.price import operator_costs
 from sartor.designs.bounds import splits
 from sartor.designs.detail import model_detail, training_step
 from sartor.designs.parts import Split, design_job
 from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.cluster import own_links
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.device import datasheet_of
 from sartor.model.counts import count_params
 from sartor.model.edit import edit_fields
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Optimizer, Recompute, TrainingPlan
 from sartor.model.zoo import load_model
+from sartor.operators import Collective, CollectiveKind
 from sartor.plans.search import search_plans
 from sartor.step.footprint import every_stage, footprint
 from sartor.step.step import step
@@ -34,6 +40,8 @@ CHIPS = st.builds(
     depth=st.sampled_from([64, 128]),
     global_buffer_mib=st.sampled_from([16, 64]),
     num_links=st.sampled_from([1, 6]),
+    scale_up_devices=st.sampled_from([0, 4, 8]),
+    scale_out_bytes_per_s=st.sampled_from([5e9, 100e9]),
     num_stacks=st.sampled_from([1, 4]),
     sustained_share=st.sampled_from([0.76, 1.0]),
     sustained_hbm_share=st.sampled_from([0.89, 1.0]),
@@ -41,6 +49,23 @@ CHIPS = st.builds(
     run_factor=st.sampled_from([1.0, 1.07]),
 )
 MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
+
+
+@given(
+    chip=CHIPS,
+    kind=st.sampled_from(CollectiveKind),
+    size=st.floats(1.0, 1e9),
+    group=st.integers(1, 40),
+    stride=st.integers(1, 8),
+)
+def test_estimate_prices_a_collective_of_a_chip_as_its_schedules_do(
+    chip: Accelerator, kind: CollectiveKind, size: float, group: int, stride: int
+) -> None:
+    op = Collective(name="c", kind=kind, group_size=group, message_bytes=size, stride=stride)
+    gpu = datasheet_of(chip)
+    assert float(collective_cost(op, gpu, load_calibration(gpu)).time_s) == pytest.approx(link_time_s(op, chip))
+    default = operator_costs([op], gpu, cluster=usual_cluster(gpu).reached(64))[0]
+    assert float(default.time_s) == pytest.approx(link_time_s(op, chip))
 
 
 def small(name: str, layers: int) -> DesignModel:

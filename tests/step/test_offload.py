@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sartor.cost.collective.tiers import own_links
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, write_launch
 from sartor.model.parallel import ParallelDims

@@ -7,10 +7,10 @@ import math
 from sartor.answers import CollectiveAnswer
 from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, refuse_on_a_chip, size_of, word_of
 from sartor.cost.collective.collective import collective_cost
-from sartor.cost.collective.tiers import members, own_links
+from sartor.cost.collective.tiers import members
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary

@@ -266,9 +266,20 @@ def _own_links(cluster: Cluster) -> tuple[str, ...]:
     """The network assumed for a device that no cluster of the catalogue has."""
     if cluster.name in cluster_names():
         return ()
+    if cluster.gpu.accelerator is not None:
+        return (_chip_links(cluster),)
     beyond = float(cluster.tiers[-1].bytes_per_s) * 8 / GIGA
     nodes = f"nodes of {cluster.devices_per_node} devices on their own links"
     return (f"{nodes}, {beyond:g} Gb/s of each beyond (default; set --cluster)",)
+
+
+def _chip_links(cluster: Cluster) -> str:
+    near, far = cluster.tiers[0], cluster.tiers[-1]
+    joined = f"the first {near.span}" if near.span else "all"
+    words = f"links of {near.bytes_per_s / GIGA:.4g} GB/s join {joined} devices"
+    if near.span:
+        words += f"; a larger job runs at {far.bytes_per_s / GIGA:.4g} GB/s of the network beyond"
+    return f"{words} (the chip's own; set --cluster for another network)"
 
 
 def _train_in_16_bits(gpu: Gpu) -> None:

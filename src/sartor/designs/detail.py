@@ -11,7 +11,6 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_parts
 from sartor.cost.chip.energy import power
-from sartor.cost.collective.tiers import own_links
 from sartor.cost.cost import Cost, Source
 from sartor.cost.intervals import interval_80
 from sartor.designs.bounds import update_s_per_byte
@@ -20,7 +19,7 @@ from sartor.designs.parts import ModelPart, ModelParts, design_job
 from sartor.designs.point import Evaluation, ModelOutcome, Point, parts_of, placement_problem
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.device import datasheet_of
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import Phase
@@ -172,7 +171,7 @@ def training_step(
     return (
         design_job(model, question.global_batch_size, option.split.dtype, question.optimizer),
         plan,
-        own_links(datasheet_of(evaluation.point.chip)),
+        own_links(datasheet_of(evaluation.point.chip)).reached(question.num_devices),
     )
 
 

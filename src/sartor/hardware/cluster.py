@@ -89,6 +89,9 @@ class Cluster:
     num_devices: int = 0
     others: tuple[Cluster, ...] = ()
     """Further pools of other devices, joined by the outermost tier (a mixed cluster)."""
+    one_ring: bool = False
+    """All traffic of a job runs at the speed of the outermost tier that its devices need, since some hop of a ring
+    crosses it: a chip's own network as `sartor.designs` prices it. Else a ring per position within the inner tier."""
     price_usd_per_device_hour: float | None = None
     price_source: str = ""
     price_date: str = ""
@@ -142,6 +145,21 @@ class Cluster:
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
         kept = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
         return replace(self, others=tuple(kept[1:]), num_devices=self.num_devices if kept[1:] else num_devices)
+
+
+def own_links(gpu: Gpu) -> Cluster:
+    """A cluster of any number of devices connected by their own scale-up link, or PCIe; a chip whose links join only so
+    many devices has its scale-out network beyond."""
+    rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
+    near = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
+    chip = gpu.accelerator
+    joined = int(chip.scale_up_devices) if chip else 0
+    if chip is None or not joined:
+        return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(near,))
+    beyond, latency_s = float(chip.scale_out_bytes_per_s), float(chip.scale_out_latency_s)
+    far = LinkTier(name="scale-out", span=0, bytes_per_s=beyond, latency_s=latency_s)
+    tiers = replace(near, span=joined), far
+    return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=tiers, one_ring=True)
 
 
 UNSAID_BYTES_PER_S = 16e9

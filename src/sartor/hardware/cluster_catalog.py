@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.catalog import canonical
-from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.hardware.cluster import Cluster, LinkTier, own_links
 from sartor.hardware.device import device_from, load_device
 from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
@@ -114,13 +114,21 @@ def cluster_from(
 
 def usual_cluster(gpu: Gpu) -> Cluster:
     """The default cluster of a device: the catalogue's cluster of it with any number of devices (the vendor's own
-    before a cloud's), else nodes of eight on its own links with 400 Gb/s of InfiniBand per device.
+    before a cloud's), a chip's own network, else nodes of eight on the device's links with 400 Gb/s of InfiniBand each.
 
     >>> usual_cluster(load_gpu("h100_sxm")).name
     'dgx-h100'
     """
     found = _usual().get(gpu.name)
-    return replace(load_cluster(found), gpu=gpu) if found else cluster_from(gpu, 8)
+    if found:
+        return replace(load_cluster(found), gpu=gpu)
+    return cluster_from(gpu, 8) if gpu.accelerator is None else _chip_network(gpu)
+
+
+def _chip_network(gpu: Gpu) -> Cluster:
+    if not gpu.link_bytes_per_s:
+        raise InputError("num_links", 0, f"{gpu.name} has no links that could join devices", "1 or more")
+    return replace(own_links(gpu), **_price({}, gpu))
 
 
 @cache

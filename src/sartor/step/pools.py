@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.collective.tiers import own_links
 from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.cluster import own_links
 from sartor.step.batching import (
     FIRST_TOKEN_S,
     FIRST_TOKEN_STEPS,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.collective.collective import collective_cost
-from sartor.cost.collective.tiers import own_links
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost
 from sartor.cost.gpu.attention import attention_cost
@@ -18,6 +17,7 @@ from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.cost.price import Estimate, price
+from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import (

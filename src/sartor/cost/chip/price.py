@@ -27,7 +27,8 @@ def chip_cost(op: Operator, gpu: Gpu, known: Calibration, cluster: Cluster | Non
     measured, so every cost is analytic with the interval of a datasheet alone.
     """
     if isinstance(op, Collective):
-        return collective_cost(op, gpu, known, cluster)
+        own = cluster is None or cluster.one_ring  # then its group alone decides which links it needs
+        return collective_cost(op, gpu, known, None if own else cluster)
     assert gpu.accelerator is not None
     if not isinstance(op, MemoryBound):
         gpu.peak(op.dtype)  # raises for a type that the arrays do not multiply

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.cost.collective.tiers import network_time_s, own_links, ring_sigma, source_within, within_innermost
+from sartor.cost.collective.tiers import network_time_s, ring_sigma, source_within, within_innermost
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost
 from sartor.errors import InputError
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary

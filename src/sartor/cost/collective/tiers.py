@@ -7,7 +7,7 @@ docs/concepts/clusters.md has symbols, sources and the assumptions on contention
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,8 +20,8 @@ from sartor.cost.correction.borrowing import collectives_on
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost, Source
-from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster, LinkTier
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.cluster import Cluster, LinkTier
+from sartor.json_types import JsonDict
 from sartor.operators import CollectiveKind
 from sartor.units import Floats, Ints, plain
 
@@ -29,13 +29,6 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MEASURED_RING = 8
 """Devices in the largest group the calibrations were fitted on."""
-
-
-def own_links(gpu: Gpu) -> Cluster:
-    """A cluster of any number of devices connected by their own scale-up link, or PCIe."""
-    rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or UNSAID_BYTES_PER_S
-    tier = LinkTier(name="scale-up", span=0, bytes_per_s=rate, latency_s=gpu.link_latency_s)
-    return Cluster(name=gpu.name, gpu=gpu, devices_per_node=1, tiers=(tier,))
 
 
 def network_time_s(
@@ -55,6 +48,8 @@ def network_time_s(
     ``alone`` is a single group with idle neighbours, as in benchmarks. ``SEND_RECV`` passes the buffer to the next
     member over the group's slowest link. A group of one costs nothing.
     """
+    if cluster.one_ring and len(cluster.tiers) > 1:
+        return _one_ring(kind, message_bytes, group_size, stride, cluster, calibration)
     given = (group_size, stride, message_bytes)
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
     reach = members(n, s, cluster)
@@ -75,6 +70,23 @@ def network_time_s(
         log_sigma=plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
         source=source_within(near, cluster, calibration),
     )
+
+
+def _one_ring(
+    kind: CollectiveKind, size: Floats, group_size: Ints, stride: Ints, cluster: Cluster, calibration: Calibration
+) -> Cost:
+    """All hops on the links that join all devices of the job, or of the group if the job is unknown."""
+    near, far = (
+        network_time_s(kind, size, group_size, stride, replace(cluster, tiers=(replace(tier, span=0),)), calibration)
+        for tier in cluster.tiers
+    )
+    beyond = (cluster.num_devices or np.multiply(group_size, stride)) > cluster.tiers[0].span
+
+    picked: JsonDict = {name: plain(np.where(beyond, getattr(far, name), getattr(near, name))) for name in _TERMS}
+    return replace(near, **picked)
+
+
+_TERMS = ("time_s", "network_s", "overhead_s", "log_sigma")
 
 
 def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> Source:
