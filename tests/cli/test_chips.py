@@ -72,7 +72,7 @@ def test_an_estimate_on_a_chip_says_that_the_step_overlaps_what_it_lists(sartor:
     plan = ["--num-devices", "16", "--global-batch-size", "16"]
     trained = " ".join(sartor("estimate", "gpt2", "--gpu", str(my_chip), *plan).out.split())
     assert "those of a layer overlap on the chip's cores, as the step time counts" in trained
-    assert "nodes of 8 devices on their own links, 400 Gb/s of each beyond (default; set --cluster)" in trained
+    assert "links of 400 GB/s join all devices (the chip's own; set --cluster for another network)" in trained
     served = " ".join(sartor("estimate", "gpt2", "--gpu", str(my_chip), "--phase", "prefill").out.split())
     assert "as `sartor design` counts and the time here does not" in served
     assert "those of a layer overlap" not in sartor("estimate", "gpt2", "--gpu", "a100", *plan).out
