@@ -234,11 +234,17 @@ def _step(jacobian: FloatArray, error: FloatArray, z: FloatArray, damping: float
 
 def packaged_seconds(products: Products) -> FloatArray:
     """Seconds of every product, predicted with the packaged calibration of the device."""
+    return packaged(products)[0]
+
+
+def packaged(products: Products) -> tuple[FloatArray, FloatArray]:
+    """Seconds of every product by the device's packaged calibration, and standard deviations of their logarithms."""
     known_of = load_calibration(products.gpu)
-    out = np.empty(len(products))
+    out = np.empty((2, len(products)))
     for layout in sorted(set(products.layouts.tolist())):
         where = np.flatnonzero(products.layouts == layout)
         sizes = {name: getattr(products, name)[where] for name in ("batch", "m", "n", "k")}
         product = Gemm(name="gemm", dtype=products.dtype, layout=Layout[layout], **sizes)
-        out[where] = product_cost.gemm_cost(product, products.gpu, known_of, clock=Clock.BOOST).time_s
-    return out
+        cost = product_cost.gemm_cost(product, products.gpu, known_of, clock=Clock.BOOST)
+        out[:, where] = cost.time_s, cost.log_sigma
+    return out[0], out[1]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
+from sartor.calibrate.fit import Index, Products, fit, packaged, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams
 from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.calibrate.samples import choose
@@ -37,6 +37,7 @@ from sartor.records.rows import Unexpressed, dtype_of, layout_word
 from sartor.records.strangers import LEAST_OF_DEVICE, Timed, strangers
 from sartor.records.tables import Coded, Table, read_table
 from sartor.records.targets import Targets, combine, targets_of
+from sartor.records.whole_file import MOST_IMPOSSIBLE, likelier
 from sartor.units import FloatArray
 
 LEAST_ROWS = 10
@@ -260,33 +261,41 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         left_out["layout is not TN, NN, NT or TILED"] = lost
     if lost == usable.sum():
         raise _too_few(0, device, kind, left_out, Path(path).name)
-    if (usable & ~possible).sum() > 0.5 * usable.sum():
-        share = (usable & ~possible).sum() / usable.sum()
-        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
-        raise InputError("latency_us", Path(path).name, must)
     usable &= layouts != ""
     read = np.flatnonzero(usable)
     given = every.part(read)
+    predicted_s, log_sigma = packaged(given)
     timed = Timed(
         gpu=device,
         dtype=kind,
         section=f"gemm.{kind.value}",
         sizes=np.log(np.stack([given.batch * given.m, given.n, given.k]).astype(np.float64)),
         measured_s=targets.measured_s[read],
-        predicted_s=packaged_seconds(given),
+        predicted_s=predicted_s,
         predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
     )
     spilled = (
         given.batch * (given.m + given.n) * given.k * kind.bytes - device.l2_bytes - device.memory_side_cache_bytes
     )
     read_fast = timed.measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
-    remarks = []
+    other = likelier(timed, log_sigma)
+    if other is None and (share := float((~possible[read]).mean())) > 0.5:
+        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
+        raise InputError("latency_us", Path(path).name, must)
+    remarks = [other.sentence(device)] if other else []
     for reason, found in (*strangers(timed), (TOO_FAST, ~possible[read]), (READ_FAST, read_fast)):
         where = read[found & usable[read]]
         if where.size:
             left_out[reason] = left_out.get(reason, 0) + where.size
             remarks.append(f"latency_us of {_shapes(every.part(where))}: {reason}")
         usable[where] = False
+    impossible = sum(left_out.get(reason, 0) for reason in (TOO_FAST, READ_FAST))
+    if impossible > MOST_IMPOSSIBLE * read.size:
+        must = (
+            f"must be times of {device.name}: {impossible} of {read.size} rows are faster than its datasheet allows "
+            f"({left_out.get(TOO_FAST, 0)} by its {kind.value} peak, {left_out.get(READ_FAST, 0)} by its memory)"
+        )
+        raise InputError("latency_us", Path(path).name, must, other.gpu.name if other else "")
     left_out |= {f"gpu is not {device.name}": int((~of_gpu).sum())} if not of_gpu.all() else {}
     merged = _merged(table, np.asarray(targets.coded[ROW].plain())[usable])
     if len(merged) < LEAST_ROWS:

@@ -169,7 +169,7 @@ def _of_another_device(timed: Timed, ratio: FloatArray, at: FloatArray, rest: In
 
 def _likeliest(timed: Timed, ratio: FloatArray, at: FloatArray, rows: Index) -> Gpu | None:
     """The device that some of these rows were measured on; None without clear evidence."""
-    others = [(gpu, np.log(timed.predict(gpu, rows) / timed.predicted_s[rows])) for gpu in _measured(timed)]
+    others = [(gpu, np.log(timed.predict(gpu, rows) / timed.predicted_s[rows])) for gpu in other_devices(timed)]
     level = ratio - np.median(ratio)
     ranked = sorted(others, key=lambda each: -mixed(level, each[1], FEW_ROUNDS).likely)
     tried = [(with_other(ratio, at, apart), apart, gpu) for gpu, apart in ranked[:TRIED]]
@@ -199,7 +199,7 @@ def _clear(apart: FloatArray, mixture: Mixture) -> Mask:
     return clear
 
 
-def _measured(timed: Timed) -> Iterator[Gpu]:
+def other_devices(timed: Timed) -> Iterator[Gpu]:
     """Other devices with measured operators of this kind and type, but for those that no row can tell from this one."""
     for name in gpu_names():
         gpu = load_gpu(name)

@@ -134,7 +134,7 @@ def validate_operators(
         not_expressed=dict(sorted(not_expressed.items())),
         left_out=left_out,
         num_rows=sum(table.num_rows for table in reading.tables),
-        remarks=(*reading.remarks, *_suspicions(groups)),
+        remarks=(*reading.remarks, *(said for each in kept for said in each.remarks), *_suspicions(groups)),
         assumptions={p.targets.kind.name: ASSUMED[p.targets.kind.name] for p in kept},
         predicted=tuple(kept),
     )

@@ -32,9 +32,10 @@ from sartor.operators import (
 )
 from sartor.records.devices import Devices, device_of
 from sartor.records.rows import RowWork, Unexpressed, outside, work_of
-from sartor.records.strangers import Timed, strangers
+from sartor.records.strangers import LEAST, Timed, strangers
 from sartor.records.tables import Coded, Floats64, Index, TableKind
 from sartor.records.targets import Targets, combine
+from sartor.records.whole_file import MOST_IMPOSSIBLE, likelier
 from sartor.records.whole_models import model_work
 from sartor.units import Floats
 
@@ -76,6 +77,8 @@ class Predicted:
     """The user's calibration, used for targets of its device."""
     devices: Devices = field(default_factory=dict)
     """The user's datasheets."""
+    remarks: tuple[str, ...] = ()
+    """What is said of all rows of a device and type together."""
 
     @property
     def expressed(self) -> Any:
@@ -92,6 +95,7 @@ class _Filling:
     reason: Any = None
     owner: Any = None
     values: Any = None
+    remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reason = np.zeros(self.size, dtype=np.int64)
@@ -131,6 +135,7 @@ def predict(
         clock=clock,
         own=own,
         devices=sheets,
+        remarks=tuple(dict.fromkeys(out.remarks)),
     )
 
 
@@ -221,23 +226,44 @@ def _fill(
         roofline, least, amount = _bounds(work, device)
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
         out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], too_fast(targets.kind))
-        if np.median(sigma) < SHARP:
-            for reason, where in _strange(targets, part, words, device, calibration, clock, time_s):
-                out.refuse(where, reason)
+        timed, rows_of = _timed(targets, part, words, device, calibration, clock, time_s)
+        if timed is not None:
+            out.remarks += _whole(timed, out, rows_of, np.broadcast_to(sigma, part.shape), targets)
+            if np.median(sigma) < SHARP:
+                for reason, where in strangers(timed):
+                    out.refuse(rows_of[where], reason)
         owner = _owner(targets.kind.name, work, calibration)
         out.owner[part] = out.owners.setdefault(owner, len(out.owners))
 
 
-def _strange(
+def _whole(timed: Timed, out: _Filling, rows: Index, log_sigma: Any, targets: Targets) -> list[str]:
+    """What is said of rows of one device and type together, where they are most of those: a kernel of its own may be
+    off by what another device is."""
+    kind = targets.kind
+    alike = [column.codes == column.codes[rows[0]] for name in ("gpu", "dtype") if (column := targets.coded[name])]
+    if rows.size < MOST_OF_THEM * np.logical_and(*alike).sum():
+        return []
+    of = f"{kind.name} of {timed.gpu.name}, {timed.dtype.value}"
+    other = likelier(timed, log_sigma)
+    fast = int((out.reason[rows] == out.reasons.get(too_fast(kind), -1)).sum())
+    said = [f"{of}: {other.sentence(timed.gpu)}"] if other else []
+    if rows.size >= LEAST and fast > MOST_IMPOSSIBLE * rows.size:
+        said.append(
+            f"{of}: {fast} of {rows.size} shapes are faster than its datasheet allows, too many to fit the rest"
+        )
+    return said
+
+
+def _timed(
     targets: Targets, part: Index, words: JsonMap, gpu: Gpu, calibration: Calibration, clock: Clock, time_s: Floats
-) -> Iterator[tuple[str, Index]]:
-    """Rows that do not measure what they claim. Checked only if the device itself was measured, and of GEMMs only
-    single ones, so that errors of a borrowed calibration or of batches are not taken for defects of the table."""
+) -> tuple[Timed | None, Index]:
+    """The rows whose claim can be checked, and where they are; None if the device itself was not measured. Of GEMMs
+    only single ones, so that errors of a borrowed calibration or of batches are not taken for defects of the table."""
     kind, numbers = targets.kind.name, targets.numbers
     judged = np.flatnonzero(numbers["batch"][part] == 1) if kind == "gemm" else np.arange(part.size)
-    if kind not in JUDGED or judged.size == 0:
-        return
     rows = part[judged]
+    if kind not in JUDGED or judged.size == 0:
+        return None, rows
 
     def work_on(other: Gpu, some: Index) -> RowWork:
         return _work(kind, words, {name: values[rows[some]] for name, values in numbers.items()}, other)
@@ -251,7 +277,7 @@ def _strange(
     dtype = getattr(main, "dtype", None) or DType.BF16
     section = _SECTIONS.get(kind, f"gemm.{dtype.value}")
     if section not in calibration.calibrated:
-        return
+        return None, rows
     sizes = [np.log(np.maximum(values[rows], 1).astype(np.float64)) for values in numbers.values()]
     timed = Timed(
         gpu=gpu,
@@ -262,9 +288,11 @@ def _strange(
         predicted_s=np.broadcast_to(time_s, part.shape)[judged],
         predict=on,
     )
-    for reason, where in strangers(timed):
-        yield reason, rows[where]
+    return timed, rows
 
+
+MOST_OF_THEM = 0.5
+"""Least share of the rows of a device and type that rows alike must be before anything is said of all of them."""
 
 JUDGED = ("gemm", "max_matmul", "attention", "memory_bound", "moe")
 """Tables whose rows are compared with the rest of their table."""
