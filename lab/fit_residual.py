@@ -2,7 +2,8 @@
 
 Development only (torch, pandas, pyarrow, the shared data):
 ``python lab/fit_residual.py SHARED [gpu.dtype | gpu.part ...]``, a part being context, generation or encoder;
-``SHARED coverage`` adds the share inside held-out intervals where it was not recorded.
+``SHARED coverage`` adds the share inside held-out intervals where it was not recorded, ``SHARED streams`` the share of
+bandwidth that decoding reaches.
 Features and inference are those of ``sartor.cost``; rows and the held-out fifth of the weights (n, k) are those of
 lab/fit_gemm.py. A network fitted on four fifths gives the recorded errors on the other fifth; the network written is
 fitted on all rows. Borrowing: a device's rows are also predicted with a related device's coefficients and residual,
@@ -156,6 +157,16 @@ def cover(shared: Path, wanted: list[str]) -> None:
         print(name, found, flush=True)
 
 
+def streams(shared: Path) -> None:
+    """Add ``stream_share`` to the records of decode kernels."""
+    table = {key: dict(value) for key, value in residual_records().items()}
+    for name in (each for each in table if ".generation" in each):
+        gpu, _, what = name.partition(".")
+        table[name]["stream_share"] = stream_share_of(gpu, rows_of(shared, gpu, what, gpu))
+        print(name, table[name]["stream_share"], flush=True)
+    write(table)
+
+
 def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
     held, target, part = rows.held_out, np.log(rows.seconds / rows.formula_s), what.partition(".")[0]
     least, most = np.quantile(target, [0.001, 0.999])
@@ -174,6 +185,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
         "held_out": errors(time_s, rows, held),
         **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
         "coverage": coverage(time_s, rows),
+        **({"stream_share": stream_share_of(gpu, rows)} if part == "generation" else {}),
         "least": round(float(least), 4),
         "most": round(float(most), 4),
         "formula_log_sigma": rows.coefficients.log_sigma,
@@ -185,6 +197,13 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
             )
         },
     }
+
+
+def stream_share_of(gpu: str, rows: Rows) -> float:
+    """Share of memory's bandwidth that decoding reaches on keys and values of more than eight times L2."""
+    device, cached = load_gpu(gpu), _attention_op(rows.sizes, True).cached_bytes
+    share = cached / (rows.seconds * device.hbm_bytes_per_s)
+    return round(min(float(np.quantile(share[cached > 8 * device.l2_bytes], 0.95)), 1.0), 3)
 
 
 def windows_of(sizes: pd.DataFrame) -> Any:
@@ -649,5 +668,7 @@ DEFAULT = [
 if __name__ == "__main__":
     if sys.argv[2:3] == ["coverage"]:
         cover(Path(sys.argv[1]), sys.argv[3:])
+    elif sys.argv[2:3] == ["streams"]:
+        streams(Path(sys.argv[1]))
     else:
         main(Path(sys.argv[1]), sys.argv[2:])

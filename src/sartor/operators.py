@@ -365,6 +365,16 @@ class Attention(OperatorBase):
         return self.batch * self.num_heads * self.pairs * widths
 
     @property
+    def cached_bytes(self) -> Floats:
+        """Bytes of the keys and values that one new token's window reaches."""
+        reach = np.where(
+            np.asarray(self.window) > 0, np.minimum(self.seq_kv, self.window), np.asarray(self.seq_kv) * 1.0
+        )
+        width = np.asarray(self.head_dim) if self.latent else np.asarray(self.head_dim) + self.v_head_dim
+        cached: Floats = self.batch * np.maximum(np.asarray(self.num_kv_heads), 1) * reach * width * self.kv_element
+        return cached
+
+    @property
     def bytes_moved(self) -> Floats:
         q_and_out = 1.0 * self.num_heads * self.seq_q * (self.head_dim + self.v_head_dim)
         kv_width = self.head_dim if self.latent else self.head_dim + self.v_head_dim

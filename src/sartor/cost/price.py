@@ -192,9 +192,9 @@ def _on_gpu(
     cluster: Cluster | None,
     eager: bool,
 ) -> list[Cost]:
-    gemms = [op for op in operators if isinstance(op, Gemm)]
-    alone = len(gemms) == 1 and bool(np.all(np.asarray(gemms[0].count) == 1))
-    of_gemms = iter(gemm_costs(gemms, gpu, known if alone else known.with_cold_weights(), clock=clock, details=details))
+    gemms, in_model = [op for op in operators if isinstance(op, Gemm)], _in_model(operators)
+    with_weights = known.with_cold_weights() if in_model else known
+    of_gemms = iter(gemm_costs(gemms, gpu, with_weights, clock=clock, details=details))
     of_collectives = iter(collective_costs([op for op in operators if isinstance(op, Collective)], gpu, known, cluster))
     costs: list[Cost] = []
     for op in operators:
@@ -203,12 +203,19 @@ def _on_gpu(
         elif isinstance(op, GroupedGemm):
             costs.append(grouped_cost(op, gpu, known, clock=clock))
         elif isinstance(op, Attention):
-            costs.append(attention_cost(op, gpu, known, clock=clock))
+            costs.append(attention_cost(op, gpu, known, clock=clock, in_model=in_model))
         elif isinstance(op, MemoryBound):
             costs.append(memory_bound_cost(op, gpu, known, eager=eager))
         else:
             costs.append(next(of_collectives))
     return costs
+
+
+def _in_model(operators: Sequence[Operator]) -> bool:
+    """Whether other weights and caches pass through L2 between two runs of an operator: not for a kernel alone, which
+    benchmarks repeat."""
+    alone = len(operators) == 1 and operators[0].role is None
+    return not (alone and bool(np.all(np.asarray(operators[0].count) == 1)))
 
 
 def gemm_mappings(gemm: Gemm, gpu: Gpu, known: Calibration, *, clock: Clock) -> tuple[GemmAlternative, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -40,8 +41,14 @@ _SHORT = 8
 SIZES = ("batch", "num_heads", "num_kv_heads", "seq_q", "seq_kv", "head_dim", "window")
 
 
-def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
-    """The formula's cost with the networks of its kernels applied; ``residual`` in its details is the factor."""
+def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibration, *, in_model: bool = False) -> Cost:
+    """The formula's cost with the networks of its kernels applied; ``residual`` in its details is the factor.
+
+    Without a framework that was measured, a decoding time lies between those of the frameworks that were: the median's
+    network leaves them where their rows end at different sizes. ``in_model``: other layers' weights and caches have
+    passed through L2 since this cache was last read, so it streams from memory; tables read one that fits in L2 from
+    there.
+    """
     if op.pass_ is not Pass.FORWARD or op.latent or op.dtype.bytes != 2:
         return cost
     c, peak = calibration.attention, peak_flops_per_s(gpu, op.dtype)
@@ -56,6 +63,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         if not where.size:
             continue
         columns = {name: values[where] for name, values in sizes.items()}
+        unknown = part == "generation" and not _own_residual(calibration, part)
         formula_s, launch_s = times[where], launch_of(part, c)
         moved = moved_by(
             residual,
@@ -66,9 +74,14 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
             attention_floor_s(part, columns, peak, gpu, op.kv_element / op.dtype.bytes),
             sigmas[where],
             formula_s < _SHORT * launch_s,
+            [(each, windows_known(each, columns)) for each in _of_frameworks(calibration, part)] if unknown else (),
         )
         factor = np.ones_like(times) if factor is None else factor
-        times[where], sigmas[where], factor[where] = moved.time_s, moved.log_sigma, moved.factor
+        times[where], sigmas[where] = moved.time_s, moved.log_sigma
+        if in_model and part == "generation":
+            cached = np.broadcast_to(op.cached_bytes, shape).reshape(-1)[where]
+            times[where] = np.maximum(moved.time_s, cached / (residual.stream_share * gpu.hbm_bytes_per_s))
+        factor[where] = times[where] / formula_s
     if factor is None:
         return cost
     time_s, log_sigma, residual_factor = (_shaped(each, shape) for each in (times, sigmas, factor))
@@ -78,10 +91,9 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
 def residual_of(calibration: Calibration, part: str) -> Residual | None:
     """The network of the framework's kernels. Without a framework, or if this one was not measured: the network of the
     median of frameworks, in the latter case with an interval that covers all of them (``ANY``)."""
-    framework, c = calibration.kernels.partition("_")[0], calibration.attention
-    own = applicable(calibration, c, f"{part}.{framework}") if framework else None
-    median = own or applicable(calibration, c, part)
-    if own or not framework or median is None:
+    own = _own_residual(calibration, part)
+    median = own or applicable(calibration, calibration.attention, part)
+    if own or not calibration.kernels or median is None:
         return median
     long, small = median.any_log_sigma, median.any_log_sigma_small
     return replace(
@@ -93,6 +105,17 @@ def residual_of(calibration: Calibration, part: str) -> Residual | None:
     )
 
 
+def _own_residual(calibration: Calibration, part: str) -> Residual | None:
+    framework = calibration.kernels.partition("_")[0]
+    return applicable(calibration, calibration.attention, f"{part}.{framework}") if framework else None
+
+
+def _of_frameworks(calibration: Calibration, part: str) -> list[Residual]:
+    """The networks of all frameworks measured."""
+    found = [applicable(calibration, calibration.attention, f"{part}.{each}") for each in _frameworks()]
+    return [each for each in found if each]
+
+
 def kernels_measured(calibration: Calibration) -> tuple[str, ...]:
     """Frameworks whose attention kernels were measured on the device, and families of their grouped kernels."""
     return tuple(dict.fromkeys((*frameworks_of(calibration), *calibration.grouped_families)))
@@ -101,9 +124,13 @@ def kernels_measured(calibration: Calibration) -> tuple[str, ...]:
 def frameworks_of(calibration: Calibration) -> tuple[str, ...]:
     """Frameworks whose attention kernels were measured on the device, or on one of its die."""
     c = calibration.attention
+    return tuple(each for each in _frameworks() if any(applicable(calibration, c, f"{part}.{each}") for part in PARTS))
+
+
+@cache
+def _frameworks() -> tuple[str, ...]:
     known = [key.split(".") for key in residual_records()]
-    named = dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS)
-    return tuple(each for each in named if any(applicable(calibration, c, f"{part}.{each}") for part in PARTS))
+    return tuple(dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS))
 
 
 def _shaped(values: Array, shape: tuple[int, ...]) -> Floats:

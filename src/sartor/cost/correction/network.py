@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -96,6 +96,9 @@ class Residual:
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
+    stream_share: float = 1.0
+    """Attention's decode: share of memory's bandwidth that the rows fitted on reach where keys and values are more than
+    eight times L2 (95% quantile). Where they fit in L2, tables time a warm cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +119,22 @@ def moved_by(
     floor_s: Array,
     log_sigma: Array,
     short: Mask,
+    among: Sequence[tuple[Residual, Mask]] = (),
 ) -> Corrected:
     """Times with the residual applied, never below ``floor_s``, with the residual's own error as interval.
 
     ``features`` computes the network's input from a block of ``columns``. Where the residual has faded, ``log_sigma``
-    is the formula's own. ``short`` marks problems that are mostly launch.
+    is the formula's own. ``short`` marks problems that are mostly launch. A time stays within those of the residuals
+    ``among``, each where its mask holds.
     """
-    log_factor, trust = _evaluate(residual, columns, features)
-    time_s = np.maximum(formula_s * np.exp(log_factor * trust), floor_s)
+    log_factors, trusts = _evaluate((residual, *(each for each, _ in among)), columns, features)
+    times = np.maximum(formula_s * np.exp(log_factors * trusts), floor_s)
+    time_s, trust = times[0], trusts[0]
+    if among:
+        known = np.stack([mask for _, mask in among])
+        least = np.where(known, times[1:], np.inf).min(axis=0)
+        most = np.where(known, times[1:], -np.inf).max(axis=0)
+        time_s = np.where(known.any(axis=0), np.clip(time_s, least, most), time_s)
     long, brief = sigmas(residual, gpu)
     narrow = np.where(short, brief, long)
     return Corrected(time_s=time_s, log_sigma=trust * narrow + (1 - trust) * log_sigma, factor=time_s / formula_s)
@@ -167,18 +178,20 @@ def forward(residual: Residual, features: Weights) -> tuple[Weights, Weights]:
 
 
 def _evaluate(
-    residual: Residual, columns: Mapping[str, Array], features: Callable[[Mapping[str, Array]], Weights]
+    residuals: Sequence[Residual], columns: Mapping[str, Array], features: Callable[[Mapping[str, Array]], Weights]
 ) -> tuple[Array, Array]:
-    """Blocks of whole panels, the last filled up with its own first row."""
+    """ln(measured / formula) and trust, (residuals, rows), in blocks of whole panels, the last filled up with its own
+    first row. Residuals share their inputs."""
     size = next(iter(columns.values())).size
-    log_factor, trust = np.empty(size), np.empty(size)
+    log_factors, trusts = np.empty((2, len(residuals), size))
     for start in range(0, size, BLOCK):
         stop = min(start + BLOCK, size)
-        rows = {name: _filled(values[start:stop]) for name, values in columns.items()}
-        found, known = forward(residual, features(rows))
-        log_factor[start:stop] = found[: stop - start]
-        trust[start:stop] = known[: stop - start]
-    return log_factor, trust
+        found = features({name: _filled(values[start:stop]) for name, values in columns.items()})
+        for i, residual in enumerate(residuals):
+            log_factor, trust = forward(residual, found)
+            log_factors[i, start:stop] = log_factor[: stop - start]
+            trusts[i, start:stop] = trust[: stop - start]
+    return log_factors, trusts
 
 
 def _filled(values: Array) -> Array:
@@ -257,6 +270,7 @@ def _load(key: str) -> Residual:
         libraries=tuple(record.get("libraries", ())),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
+        stream_share=record.get("stream_share", 1.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),
     )
 

@@ -29,8 +29,11 @@ HEAD_STEP = 32
 """Kernels are compiled for head dimensions in steps of 32; others are padded (FlashAttention-2 and -3)."""
 
 
-def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
-    """Cost of one fused attention kernel; shapes broadcast."""
+def attention_cost(
+    op: Attention, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED, in_model: bool = False
+) -> Cost:
+    """Cost of one fused attention kernel; shapes broadcast. ``in_model``: other layers run between two reads of its
+    cache (``correct_attention``)."""
     c = calibration.attention
     peak = peak_flops_per_s(gpu, op.dtype)
     prefill, decode = _prefill(op, gpu, c, peak), _decode(op, gpu, c, peak)
@@ -49,7 +52,7 @@ def attention_cost(op: Attention, gpu: Gpu, calibration: Calibration, *, clock: 
         log_sigma=plain(sigma),
         source=Source.CALIBRATED if "attention" in calibration.calibrated else Source.ANALYTIC,
     )
-    return correct_attention(op, cost, gpu, calibration)
+    return correct_attention(op, cost, gpu, calibration, in_model=in_model)
 
 
 def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -81,10 +84,8 @@ def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> t
     step = _step_s(op, gpu, c, peak, c.decode_tile_q)
     per_sm = blocks / gpu.num_sms
     compute = per_sm * steps * step + np.maximum(per_sm, 1.0) * c.decode_block_s
-    kv_width = np.asarray(op.head_dim) if op.latent else np.asarray(op.head_dim) + op.v_head_dim
-    kv_bytes = op.batch * kv_heads * reach * kv_width * op.kv_element
     rest = 1.0 * op.batch * op.num_heads * np.asarray(op.seq_q) * (op.head_dim + op.v_head_dim) * op.dtype.bytes
-    memory = (kv_bytes + rest) / (c.decode_hbm_share * gpu.hbm_bytes_per_s)
+    memory = (op.cached_bytes + rest) / (c.decode_hbm_share * gpu.hbm_bytes_per_s)
     return compute, memory, c.decode_launch_s + c.decode_step_s * np.minimum(steps, 32), c.decode_overlap
 
 
