@@ -160,12 +160,18 @@ class ModelEstimate:
 
     @property
     def tokens_per_s(self) -> Floats:
-        """Tokens per second of the whole plan; of one replica if the number of replicas was assumed."""
+        """Tokens per second of all devices of a training plan; in inference of one replica."""
         if self.priced is None or self.question.held is None:
             return self.estimate.tokens_per_s
-        held = self.question.held
-        replicas = int(held.axes["dp"]) if held.assumed else 1
-        return held.job.tokens_per_step / self.priced.step_s / replicas
+        return self.question.held.job.tokens_per_step / self.priced.step_s
+
+    @property
+    def tokens_per_s_per_device(self) -> Floats:
+        """The same over the devices of the plan; in inference over those of one replica."""
+        dims = self.question.dims
+        if self.priced is None:
+            return self.tokens_per_s / (int(dims.tp) * int(dims.pp))
+        return self.priced.step.tokens_per_s_per_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

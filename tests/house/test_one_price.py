@@ -228,3 +228,13 @@ def test_a_product_of_a_model_is_priced_as_gemm_prices_it(gpu: str, dtype: str) 
     assert (op.m, op.n, op.k) == (1, 28672, 4096)
     assert asked.costs[i].time_s == pytest.approx(alone.time_s)
     assert asked.costs[i].log_sigma == pytest.approx(alone.log_sigma)
+
+
+@pytest.mark.parametrize("words", [{}, {"tp": 8}, {"num_devices": 64, "global_batch_size": 1024, "zero_stage": 1}])
+def test_tokens_per_second_times_the_step_are_the_tokens_of_the_step(words: dict[str, Any]) -> None:
+    """Until 2026-11-26 they were of one replica if no number of devices was given."""
+    asked = api.estimate("llama-3.1-8b", "h100", **words)
+    assert asked.priced is not None
+    assert asked.question.held is not None
+    assert asked.tokens_per_s * asked.priced.step_s == pytest.approx(asked.question.held.job.tokens_per_step)
+    assert asked.tokens_per_s_per_device * asked.question.held.num_devices == pytest.approx(asked.tokens_per_s)

@@ -21,6 +21,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Role
+from sartor.read.huggingface import read_model
 from sartor.report import lint_formats
 from sartor.rules.catalog import RULES, find_rule
 from sartor.rules.lint import rule_entries, run_rules
@@ -374,6 +375,21 @@ def test_a_finding_gains_what_advise_says_of_the_same_change() -> None:
     vocab = next(finding for finding in advice.findings if finding.rule == "ragged_vocab")
     assert vocab.fix == {"vocab_size": single["vocab_size"].new}
     assert vocab.gain_fraction == pytest.approx(1 - 1 / single["vocab_size"].efficiency_gain, abs=1e-5)
+
+
+WHISPER_STACK = {"layers": 32, "attention_heads": 20, "ffn_dim": 5120}
+
+
+def test_a_fix_of_the_length_is_one_that_the_model_takes() -> None:
+    """A ViT's inputs have one length, Whisper's decoder 448 positions; lint offered 256 and 512 (2026-11-26)."""
+    vit = read_model({"model_type": "vit", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16})
+    found = {each.rule: each for each in api.lint(vit, "h100_sxm", microbatch_size=41).findings}
+    assert "microbatch_size 40 or 48" in found["ragged_tokens"].message
+    halves = {f"{half}_{key}": value for half in ("encoder", "decoder") for key, value in WHISPER_STACK.items()}
+    whisper = read_model({"model_type": "whisper", "d_model": 1280, "vocab_size": 51866, **halves})
+    for each in api.lint(whisper, "mi300x", microbatch_size=1).findings:
+        assert each.fix.get("seq_len", 0) <= 448
+        assert "512" not in each.message or each.rule != "ragged_tokens"
 
 
 def test_a_fix_can_be_set_as_it_is_told() -> None:

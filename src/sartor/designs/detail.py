@@ -81,7 +81,7 @@ class ModelDetail:
     num_microbatches: int
     """Microbatches per copy."""
     mfu: float
-    """FLOPs of GEMMs without recomputation over the dense peak of all devices."""
+    """FLOPs of GEMMs over the dense peak of all devices, without layers computed again."""
     low_s: float
     high_s: float
     phase: Phase = Phase.TRAIN

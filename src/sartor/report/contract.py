@@ -128,13 +128,12 @@ def serving_body(answer: ModelEstimate) -> JsonDict:
     served = answer.serving
     if served is None:
         return {}
-    dims = answer.question.dims
     workload = answer.question.workload
     decode = {"time_per_output_token_s": plain(answer.time_s), "knee_microbatch_size": served.knee}
     prefill = {"time_to_first_token_s": plain(answer.time_s)}
     return {
         "step_s": plain(answer.time_s),
-        "tokens_per_s_per_device": plain(answer.tokens_per_s / (int(dims.tp) * int(dims.pp))),
+        "tokens_per_s_per_device": plain(answer.tokens_per_s_per_device),
         "bandwidth_utilization": served.bandwidth_utilization,
         **(decode if workload.phase is Phase.DECODE else prefill),
         "kv_cache_bytes_per_sequence": served.memory.kv_cache_bytes_per_sequence,

@@ -72,11 +72,10 @@ def _change(change: Mapping[str, int | str]) -> str:
 
 def serving_words(answer: ModelEstimate, served: Serving) -> str:
     """Decoding and prefill in the usual serving metrics: tokens/s per device, bandwidth, cache, knee."""
-    dims, workload, memory = answer.question.dims, answer.question.workload, served.memory
+    workload, memory = answer.question.workload, served.memory
     decodes = workload.phase is Phase.DECODE
-    rate = float(answer.tokens_per_s) / (int(dims.tp) * int(dims.pp))
     words = [
-        f"{format_count(rate)} tokens/s per device",
+        f"{format_count(float(answer.tokens_per_s_per_device))} tokens/s per device",
         f"{format_share(served.bandwidth_utilization)} of HBM bandwidth",
         f"{format_share(float(answer.mfu))} of dense peak (MFU)",
     ]

@@ -136,7 +136,7 @@ def _numbers(advice: Advice) -> Markup:
         (
             "Share of dense peak (MFU)",
             format_share(float(base.mfu)),
-            f"{format_count(float(base.tokens_per_s))} tokens per second",
+            f"{format_count(float(base.tokens_per_s_per_device))} tokens/s per device",
         ),
         ("Findings", str(len(grades)), counted),
     ]

@@ -35,8 +35,8 @@ READING = (
     ("80% interval", "Eight of ten measured steps should fall inside. No chip of the template has been measured, so"
     " this is "
      "the interval of analytic predictions. Points share most errors, so their order is more certain."),
-    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak of all devices, without "
-     "recomputation."),
+    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak of all devices, with "
+     "attention's backward as its kernel computes it, without layers computed again."),
     ("all cores, alone", "An operator split over all cores of its kind, with nothing else running."),
     ("pipeline fill and drain", "Idle time of stages while the first microbatch enters and the last one leaves."),
     ("Pareto front", "Evaluated points that no other evaluated point beats in objective, area and power."),

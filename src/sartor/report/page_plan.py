@@ -24,8 +24,8 @@ LINKS = (("time", "Time"), ("memory", "Memory"), ("pipeline", "Pipeline"), ("pla
 READING = (
     ("80% interval", "Eight of ten measured steps should fall inside. Plans share most of their errors, so their "
      "order is more certain than their times."),
-    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications per device over the dense peak, without "
-     "recomputation."),
+    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications per device over the dense peak, with "
+     "attention's backward as its kernel computes it, without layers computed again."),
     ("pipeline bubble", "Idle time of stages while the pipeline fills and drains: (p - 1) / (v m) of the busy time for "
      "p stages, m microbatches and v chunks per device."),
     ("exposed", "Communication that does not overlap with compute."),

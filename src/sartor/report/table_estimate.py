@@ -216,8 +216,8 @@ def totals_line(answer: ModelEstimate) -> RenderableType:
     if answer.serving is not None:
         text.append(serving_words(answer, answer.serving))
     else:
-        rate, mfu = format_count(float(answer.tokens_per_s)), format_share(float(answer.mfu))
-        text.append(f"{rate} tokens/s; {mfu} of dense peak (MFU)")
+        rate, mfu = format_count(float(answer.tokens_per_s_per_device)), format_share(float(answer.mfu))
+        text.append(f"{rate} tokens/s per device; {mfu} of dense peak (MFU)")
     if priced is not None:
         text.append(f"; {format_bytes(priced.peak_bytes)} on the fullest device")
     each = "; " if priced is None else ". Each microbatch: "

@@ -25,6 +25,7 @@ arXiv 2401.14489 (2024-01), rule list; NVIDIA Linear/Fully-Connected Layers User
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from sartor.model.workload import Phase
@@ -38,16 +39,29 @@ def ragged_tokens(context: Context) -> Iterator[Suspicion]:
     if workload.phase is Phase.DECODE or tokens % context.grain == 0:
         return
     falls = tokens % minimum != 0 and workload.phase is Phase.TRAIN
-    length = int(workload.seq_len)
-    good = around(length, context.grain)
+    field, good = _good(context, minimum)
+    if not good:
+        return
     yield Suspicion(
         grade=Grade.WARN if falls and context.alignment.graded else Grade.INFO,
-        message=f"{workload.microbatch_size} x seq_len={length} is {tokens} tokens, which is not a multiple"
-        f" of {minimum if falls else context.grain}. Use seq_len {words(good, length)}",
-        field="seq_len",
-        value=length,
-        fixes=fixes_of("seq_len", nearest_first(good, length), length),
+        message=f"{workload.microbatch_size} x seq_len={workload.seq_len} is {tokens} tokens, which is not a multiple"
+        f" of {minimum if falls else context.grain}. Use {field} {words(good)}",
+        field=field,
+        value=int(getattr(workload, field)),
+        fixes=fixes_of(field, nearest_first(good, int(getattr(workload, field))), int(getattr(workload, field))),
     )
+
+
+def _good(context: Context, minimum: int) -> tuple[str, tuple[int, ...]]:
+    """The field to change and its values: the length up to the model's longest; where inputs have one length, how many
+    of them, so that tokens are a multiple of ``minimum``."""
+    workload, fixed = context.workload, int(context.workload.shape.main.tokens or 0)
+    length, most = int(workload.seq_len), int(workload.shape.max_positions or 0)
+    if fixed:
+        size = int(workload.microbatch_size)
+        return "microbatch_size", tuple(n for n in around(size, minimum // math.gcd(fixed, minimum)) if n != size)
+    longest = most if length <= most else 0
+    return "seq_len", tuple(n for n in around(length, context.grain) if n <= (longest or n))
 
 
 RULE = Rule(code="R3", check=ragged_tokens, worst=Grade.WARN, page=__doc__ or "")

@@ -47,7 +47,8 @@ class BlockTimes:
     """Kernel launches forward and backward, which an eager host must keep up with."""
     log_sigma: Floats = 0.0
     flops: Floats = 0.0
-    """FLOPs of matrix multiplications forward and backward, without recomputation."""
+    """FLOPs of matrix multiplications forward and backward (attention's as its kernel computes it: a fused backward
+    repeats the scores), without layers computed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class StepEstimate:
     overhead_s: Floats
     """Exposed host launches, and other fixed costs of a step."""
     model_flops: Floats
-    """FLOPs of matrix multiplications in one step over all devices; no recomputation, attention by its mask."""
+    """FLOPs of matrix multiplications in one step over all devices, as ``BlockTimes.flops`` counts them."""
     tokens_per_s_per_device: Floats
     mfu: Floats
     """``model_flops`` per second and device over the dense peak of the recipe's dtype."""

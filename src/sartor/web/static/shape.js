@@ -174,7 +174,7 @@ export function shapeView({ banner, status }) {
       h("dl", { class: "facts" },
         fact("params", "parameters", h("span", { id: "params" }, `${count(model.num_params, 4)} `), h("span", { class: "delta" }, change(moved, 2))),
         fact("step", "one microbatch", seconds(totals.microbatch_s)),
-        fact("tokens_per_s", "tokens/s", count(totals.tokens_per_s)),
+        fact("tokens_per_s", "tokens/s per device", count(totals.tokens_per_s_per_device)),
         fact("mfu", "MFU", share(totals.mfu)),
         fact("step", "source", totals.source)));
   }

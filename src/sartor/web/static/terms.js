@@ -27,7 +27,7 @@ export const TERMS = {
   step: ["Predicted time", "Sum over operators of count × time. 80% of measured times should fall inside the interval.", "T = Σ count · time"],
   params: ["Parameters N", "All weights; tied tables count once.", "N ≈ L · (2·h·d·(a + g) + k·h·d_ff) + v·h, k = 3 gated, else 2"],
   mfu: ["MFU", "Model FLOP utilization: FLOP/s in matrix multiplications over the device's dense peak.", "FLOPs / (T · peak)"],
-  tokens_per_s: ["Throughput", "Tokens of the microbatch over the predicted time.", "b · s / T"],
+  tokens_per_s: ["Throughput", "Tokens over the predicted time and the devices.", "b · s / (T · devices)"],
   equal_work: ["At equal work", "A larger size computes more. Values are compared by time over work, so that a smaller model is not faster just for being smaller. Work is the GEMM FLOPs or the parameters, whichever favours it less.", "1 − (T′/T) / min(F′/F, N′/N)"],
   wave: ["Wave efficiency", "Tiles of a GEMM run in waves, one tile per core; the last wave may be nearly empty.", "tiles / (waves · SMs)"],
   tile: ["Tile efficiency", "Useful share of the computed tiles; the rest is padding at the edges.", "m·n / (⌈m/tm⌉·tm · ⌈n/tn⌉·tn)"],
