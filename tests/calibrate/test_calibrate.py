@@ -20,6 +20,7 @@ from sartor.calibrate.samples import choose, choose_at_random, grid, regions
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
@@ -365,3 +366,17 @@ all = "a test"
     (tmp_path / "elsewhere.gpu.toml").write_text(sheet.replace("my_box", "other"), encoding="utf-8")
     with pytest.raises(InputError, match="choose with --gpu"):
         calibrate(moved)
+
+
+@pytest.mark.parametrize(("factor", "contradict"), [(1.2, False), (3.0, True)])
+def test_repeats_that_contradict_each_other_are_said_and_widen_the_interval(
+    made: Path, tmp_path: Path, factor: float, contradict: bool
+) -> None:
+    def twice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [*rows, *({**row, "latency_us": factor * float(row["latency_us"])} for row in rows)]
+
+    found = calibrate(spoiled(made, tmp_path / "twice.csv", twice), samples=60)
+    said = [each for each in found.remarks if "the slowest takes 3.0 times as long as the fastest" in each]
+    assert bool(said) == contradict
+    sigma = found.own_rows.log_sigma if found.own_rows else found.coefficients.log_sigma
+    assert (np.log(2.0) < Z80 * sigma < np.log(2.6)) == contradict

@@ -33,6 +33,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout
 from sartor.records.devices import known
+from sartor.records.repeats import contradictions
 from sartor.records.rows import Unexpressed, dtype_of, layout_word
 from sartor.records.strangers import LEAST_OF_DEVICE, Timed, strangers
 from sartor.records.tables import Coded, Table, read_table
@@ -60,6 +61,8 @@ class Records:
     measured_s: FloatArray
     rows: int
     """Rows of the file that went into the medians."""
+    apart: FloatArray
+    """Largest |ln(row / median)| of a shape's rows, where repeats contradict each other; else 0."""
     date: str
     """The newest of the file's ``date`` column; empty where it has none."""
     left_out: Mapping[str, int]
@@ -150,7 +153,7 @@ def _fitted(
     else:
         final = fit(part, measured_s[chosen], begun, freedom=best.freedom)
         fitted_s = seconds(part)(final)
-    long, small = _sigmas(predicted, measured_s, final.launch_s)
+    long, small = _sigmas(predicted, measured_s, final.launch_s, records.apart)
     own = None
     if best.with_rows or best.freedom is None:
         own = fit_own_rows(part, fitted_s, measured_s[chosen]) if best.with_rows else no_factor(part)
@@ -223,10 +226,11 @@ def _short(predicted_s: FloatArray, launch_s: float) -> Any:
     return predicted_s < 8 * launch_s
 
 
-def _sigmas(predicted_s: FloatArray, measured_s: FloatArray, launch_s: float) -> tuple[float, float]:
+def _sigmas(predicted_s: FloatArray, measured_s: FloatArray, launch_s: float, apart: FloatArray) -> tuple[float, float]:
     """Standard deviations whose 80% interval covers 80% of the errors of long and of short GEMMs (of all where a kind
-    has fewer than 20). With the rank from n + 1 instead of n, a new error is covered with 80% (conformal)."""
-    error = np.abs(np.log(predicted_s / measured_s))
+    has fewer than 20), and where repeats of a shape lie ``apart`` of their median, these too. With the rank from n + 1
+    instead of n, a new error is covered with 80% (conformal)."""
+    error = np.abs(np.log(predicted_s / measured_s)) + apart
     short = _short(predicted_s, launch_s)
 
     def sigma(part: FloatArray) -> float:
@@ -300,15 +304,17 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     merged = _merged(table, np.asarray(targets.coded[ROW].plain())[usable])
     if len(merged) < LEAST_ROWS:
         raise _too_few(len(merged), device, kind, left_out, Path(path).name)
+    apart, contradicted = contradictions(merged)
     return Records(
         source=Path(path).name,
+        apart=apart,
         products=_products(merged, device, kind, _layouts(merged)),
         measured_s=merged.measured_s,
         rows=int(usable.sum()),
         date=_newest(table),
         left_out=left_out,
         made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
-        remarks=tuple(remarks),
+        remarks=(*remarks, *contradicted),
     )
 
 

@@ -29,6 +29,8 @@ class Targets:
     """Number of rows behind each median."""
     spread: Floats64
     """Mean over those rows of |row / median - 1|; NaN for a single row."""
+    least_s: Floats64
+    most_s: Floats64
 
     def __len__(self) -> int:
         return int(self.measured_s.size)
@@ -60,6 +62,7 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     order, starts = _grouped(keys, measured_s)
     first, counts = order[starts], np.diff(np.append(starts, order.size))
     median = _middle(measured_s[order], starts, counts)
+    ends = measured_s[order[starts]], measured_s[order[starts + counts - 1]]
     deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
     words = {name: column.take(first) for name, column in coded.items()}
     if kind.name in ("moe", "attention"):
@@ -73,6 +76,8 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         measured_s=median,
         rows=counts,
         spread=np.where(counts > 1, np.add.reduceat(deviation, starts) / counts, np.nan),
+        least_s=ends[0],
+        most_s=ends[1],
     )
 
 
