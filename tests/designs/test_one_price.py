@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sartor.api import estimate
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.ring import link_time_s
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.price import operator_costs
 from sartor.designs.bounds import splits
-from sartor.designs.detail import model_detail, training_step
+from sartor.designs.detail import model_detail, plan_fields, training_step
 from sartor.designs.parts import Split, design_job
 from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
+from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import usual_cluster
@@ -116,6 +118,26 @@ def test_a_single_stage_holds_every_parameter_once_and_two_hold_a_tied_table_twi
         found = every_stage(job, plan, own_links(datasheet_of(chip)))
         assert float(np.sum(found.held.weights)) == 2 * (params + twice)
         assert float(np.sum(found.held.grads)) == 2 * (params + twice)
+
+
+def test_a_single_stage_recomputes_nothing_and_says_so() -> None:
+    """In lockstep the last stage starts backward at once: at pp = 1 full recomputation is none by another name."""
+    chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=64)
+    model = small("gpt2", 4)
+    question = DesignQuestion(models=(model,), num_devices=1, global_batch_size=8)
+    point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())
+    option = Option(model=0, split=Split(1, 1), recompute=Recompute.FULL)
+    outcome, _ = evaluate_option(question, point, option, ScheduleStore())
+    assert outcome is not None
+    assert outcome.plan.num_stages == 1
+    detail = model_detail(question, Evaluation(point=point, outcomes=(outcome,), bounds=(1.0,)), 0)
+    assert detail is not None
+    assert plan_fields(detail)["recompute"] == "none"
+    found = search_plans(design_job(model, 32), own_links(datasheet_of(chip)), 8)
+    recomputed = [p for p in found.front if p.plan.recompute == Recompute.FULL]
+    assert all(int(p.plan.dims.pp) > 1 for p in recomputed)
+    with pytest.raises(InputError, match="recomputes nothing on the last stage"):
+        estimate("gpt2", gpu=datasheet_of(chip), num_devices=4, global_batch_size=8, recompute="full")
 
 
 def test_plan_on_a_pod_is_never_faster_than_the_design_that_proved_its_best() -> None:

@@ -118,7 +118,7 @@ def plan_words(outcome: ModelOutcome) -> str:
     words += [f"v{plan.virtual_stages}"] if plan.virtual_stages > 1 else []
     words += [f"z{plan.zero_stage}"] if plan.zero_stage else []
     words.append(f"b{outcome.option.microbatch_size}")
-    return " ".join([*words, *(["recompute"] if outcome.option.recompute is Recompute.FULL else [])])
+    return " ".join([*words, *(["recompute"] if outcome.recompute is Recompute.FULL else [])])
 
 
 def _beyond(question: DesignQuestion, ranked: Ranked | None) -> str:

@@ -21,7 +21,7 @@ from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.device import datasheet_of
-from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import Phase
 from sartor.operators import OperatorGraph
 from sartor.placement.check import price
@@ -163,7 +163,7 @@ def training_step(
         dims=replace(option.split.dims, pp=found.num_stages, dp=found.data_parallel),
         microbatch_size=option.microbatch_size,
         num_microbatches=detail.num_microbatches,
-        recompute=option.recompute,
+        recompute=outcome.recompute,
         virtual_stages=found.virtual_stages,
         zero_stage=found.zero_stage,
         stage_layers=tuple(sum(layer in layers for layer in stage.layers) for stage in found.stages),
@@ -313,7 +313,7 @@ def plan_fields(detail: ModelDetail) -> dict[str, Any]:
         "num_devices": plan.num_devices,
         "microbatch_size": option.microbatch_size,
         "num_microbatches": detail.num_microbatches,
-        "recompute": Recompute(option.recompute).word,
+        "recompute": outcome.recompute.word,
         "dtype": option.split.dtype.value,
         "virtual_stages": plan.virtual_stages,
         "zero_stage": plan.zero_stage,

@@ -96,6 +96,11 @@ class ModelOutcome:
     step_s: float
     layers: tuple[LayerTime, ...]
 
+    @property
+    def recompute(self) -> Recompute:
+        """What the plan recomputes: nothing on the last stage, so nothing at all on a single one."""
+        return self.option.recompute if self.plan.num_stages > 1 else Recompute.NONE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -195,9 +200,10 @@ def evaluate_option(
     limit = question.budgets.energy_j_per_token
     if limit is None:
         return outcome, bound
-    if joules_per_token(question, point, option, least_s) > limit:
+    run = replace(option, recompute=outcome.recompute)
+    if joules_per_token(question, point, run, least_s) > limit:
         return None, 0.0
-    return outcome if joules_per_token(question, point, option, outcome.step_s) <= limit else None, bound
+    return outcome if joules_per_token(question, point, run, outcome.step_s) <= limit else None, bound
 
 
 def _fastest(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> Plan | None:

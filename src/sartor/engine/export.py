@@ -111,7 +111,7 @@ def _outcome(outcome: ModelOutcome | None) -> JsonDict:
     if outcome is None:
         return dict.fromkeys(names)
     option, plan = outcome.option, outcome.plan
-    said = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, option.recompute.word)
+    said = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, outcome.recompute.word)
     split = option.split
     layers = (split.microbatch_size, split.width, split.context_parallel, split.expert_parallel, split.dtype.value)
     pipeline = (plan.num_stages, plan.data_parallel, plan.virtual_stages, plan.zero_stage)

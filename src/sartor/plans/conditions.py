@@ -351,6 +351,11 @@ def _schedule_conditions(job: TrainingJob) -> Iterator[Condition]:
 
 
 def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
+    if job.trainer.lockstep:
+        yield Condition(
+            reason=f"{job.trainer.name} recomputes nothing on the last stage, and at pp = 1 there is no other",
+            ok=lambda r: (r["recompute"] != Recompute.FULL) | (r["pp"] > 1),
+        )
     if not job.trainer.recomputes_parts:
         yield Condition(
             reason=f"{job.trainer.name} recomputes all layers or none",

@@ -212,7 +212,7 @@ def plan_text(detail: ModelDetail) -> str:
     if detail.served:
         return ", ".join([*words, f"batches of {plan['microbatch_size']:,}"])
     words.append(microbatches_text(plan["num_microbatches"], plan["microbatch_size"]))
-    words.append("every layer recomputed" if plan["recompute"] == "full" else "no recomputation")
+    words.append("every layer but the last stage's recomputed" if plan["recompute"] == "full" else "no recomputation")
     return ", ".join(words)
 
 

@@ -143,7 +143,9 @@ def _padded(shape: TransformerShape, trainer: Trainer) -> tuple[TransformerShape
 
 
 def _job_notes(job: TrainingJob) -> tuple[str, ...]:
-    notes = [f"trainer {job.trainer.name}, optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"]
+    last = " (the last stage recomputes nothing)" if job.trainer.lockstep else ""
+    kernels = f"optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"
+    notes = [f"trainer {job.trainer.name}{last}, {kernels}"]
     if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
         notes.append("tokens are routed evenly over experts (routing_skew=1)")
     if job.shape.encoder_only:

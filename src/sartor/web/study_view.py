@@ -161,7 +161,7 @@ def _outcome(outcome: ModelOutcome) -> JsonDict:
         "step_s": outcome.step_s,
         "tokens_per_s": outcome.tokens_per_s,
         "sequences_per_s": outcome.sequences_per_s,
-        "recompute": outcome.option.recompute.name.lower(),
+        "recompute": outcome.recompute.name.lower(),
         "tp": plan.tensor_parallel,
         "dp": plan.data_parallel,
         "pp": plan.num_stages,
