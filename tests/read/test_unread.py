@@ -53,7 +53,7 @@ def test_an_unknown_type_with_another_mixer_is_refused(around: dict[str, Any]) -
     ],
 )
 def test_each_such_field_of_an_unknown_type_is_refused(more: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError, match=f"{field}=.*is counted only for a known model_type, and zorblax is unknown"):
+    with pytest.raises(InputError, match=f"{field}=.*: counted only for a known model_type, and zorblax is unknown"):
         read_model({"model_type": "zorblax", **SIZES, **more})
 
 

@@ -43,7 +43,7 @@ def refuse_unread(f: Fields) -> None:
     if left:
         what = "a mixer other than attention" if MIXERS.search(left[0]) else "experts"
         also = f" (as {_shown(left[1:])})" if left[1:] else ""
-        must = f"describes {what}{also}, which is counted only for a known model_type, and {f.model_type} is unknown"
+        must = f"describes {what}{also}: counted only for a known model_type, and {f.model_type} is unknown"
         raise f.refuse(left[0], f.raw[left[0]], must, _nearest_type(f.raw, left))
 
 
