@@ -175,6 +175,7 @@ def test_a_plan_that_contradicts_itself_is_one_sentence(case: str) -> None:
     [
         ("gpt2", "h100", {}),
         ("gpt2", "tpu_v5e", {}),
+        ("gpt3-13b", "l40s", {}),
         (BLOOM, "v100_sxm", {}),
         ("phi-2", "a100", {}),
         ("phi-2", "h100", {"tp": 2}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.intervals import correlated, family, interval_80
+from sartor.cost.intervals import Z80, correlated, family, interval_80
 from sartor.cost.price import Estimate
 from sartor.units import Floats
 
@@ -22,6 +22,12 @@ class Comparison:
     low: Floats
     high: Floats
     probability: Floats
+
+    def longer(self, times: float) -> Comparison:
+        """The same if ``after`` takes ``times`` as long."""
+        speedup, low, high = (each / times for each in (self.speedup, self.low, self.high))
+        sigma = np.maximum(np.log(high / low) / (2 * Z80), 1e-12)
+        return Comparison(speedup=speedup, low=low, high=high, probability=_normal_cdf(np.log(speedup) / sigma))
 
 
 def work_kept(*ratios: Floats) -> Floats:

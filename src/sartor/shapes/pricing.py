@@ -13,6 +13,7 @@ from sartor.cost.price import Estimate
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.choose import Changes, Offered
 from sartor.shapes.evaluate import Evaluator
@@ -170,8 +171,13 @@ class Priced:
         priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
         whole, equal = self.gains(priced, 1.0), self.gains(priced, float(self.prices.work[i]))
         times = (priced.time_s, priced.low_s, priced.high_s)
+        phase_s, per_gpu = self.phase_s(i), self.per_gpu(i)
         if self.whole is not None:
-            times = self._of_step(self.whole, float(priced.time_s / self.baseline.time_s))
+            step_s, longer = self._step_of(shape, float(self.whole.after(priced.time_s / self.baseline.time_s)))
+            whole, equal = whole.longer(longer), equal.longer(longer)
+            low, high = (step_s * each / self.whole.step_s for each in (self.whole.low_s, self.whole.high_s))
+            times = (step_s, low, high)
+            phase_s[Phase.TRAIN.value], per_gpu[self.gpus[0].name] = step_s, float(whole.speedup)
         num_params = int(count_params(shape).total)
         return Candidate(
             shape=shape,
@@ -191,8 +197,8 @@ class Priced:
             efficiency_low=float(equal.low),
             efficiency_high=float(equal.high),
             confidence=float(equal.probability),
-            phase_s=self.phase_s(i),
-            per_gpu=self.per_gpu(i),
+            phase_s=phase_s,
+            per_gpu=per_gpu,
             quality=quality_of(self.guard, fields, own, num_params),
         )
 
@@ -202,10 +208,11 @@ class Priced:
         run = self.evaluator.runs.get(self.gpus[0].name)
         return run.whole if run and self.workload.phase is Phase.TRAIN else None
 
-    def _of_step(self, whole: WholeStep, ratio: float) -> tuple[Floats, Floats, Floats]:
-        """Seconds of the step and their interval, with the relative width of the baseline's."""
-        time_s = whole.after(ratio)
-        return time_s, time_s * whole.low_s / whole.step_s, time_s * whole.high_s / whole.step_s
+    def _step_of(self, shape: TransformerShape, scaled_s: float) -> tuple[float, float]:
+        """Seconds of the step with a shape, and what they are of ``scaled_s``, which keeps the exposed traffic: faster
+        layers hide less of it."""
+        step_s = self.evaluator.runs[self.gpus[0].name].step_with(shape)
+        return (scaled_s, 1.0) if step_s is None else (step_s, step_s / scaled_s)
 
     def front_point(self, i: int) -> FrontPoint:
         """A point in a few numbers."""

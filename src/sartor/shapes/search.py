@@ -150,6 +150,10 @@ def _answer(
     }
     fair = fastest(1 + prices.regret, found.count)
     told = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *least, *unsure})}
+    sure = [i for i in chosen if told[i].efficiency_low > 1]
+    unsure = [] if sure else [i for i in (*chosen, *unsure) if told[i].efficiency_gain > 1][:1]
+    least = [i for i in (*least, *sure[:1]) if i in sure]
+    chosen = sure
     single = single_edits(found, prices.score)
     return ShapeSearch(
         workload=priced.workload,
