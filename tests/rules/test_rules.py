@@ -400,6 +400,8 @@ def test_a_fix_can_be_set_as_it_is_told() -> None:
     smaller = api.estimate("gpt2-xl", "h100", set=dict(found.fix)).question.reading.shape
     assert found.params_change == pytest.approx(count_params(smaller).total / 1557611200 - 1)
     assert -0.02 < found.params_change < -0.01
+    wide = next(each for each in api.lint("turing-nlg", "h100").findings if each.rule == "ragged_hidden")
+    assert api.estimate("turing-nlg", "h100", set=dict(wide.fix)).question.reading.shape.head_dim == 152
 
 
 def test_fewer_wider_layers_keep_the_size() -> None:

@@ -266,9 +266,10 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
 def _as_set(shape: TransformerShape, fix: Fix) -> dict[str, int]:
     """The fix as ``--set`` takes it, which would make heads that fill the hidden size fill it again."""
     given = dict(fix)
-    if "num_heads" in fix and "head_dim" in shape.fields() and "head_dim" not in fix:
-        width, hidden = int(shape.head_dim), int(fix.get("hidden_size", shape.hidden_size))
-        if shape.num_heads * width == shape.hidden_size and fix["num_heads"] * width != hidden:
+    if {"num_heads", "hidden_size"} & fix.keys() and "head_dim" in shape.fields() and "head_dim" not in fix:
+        heads, hidden = (int(fix.get(name, getattr(shape, name))) for name in ("num_heads", "hidden_size"))
+        width = int(shape.head_dim)
+        if shape.num_heads * width == shape.hidden_size and heads * width != hidden:
             given["head_dim"] = width
     return given
 
