@@ -94,6 +94,14 @@ def test_estimate_answers_for_every_example_in_every_phase(sartor, repo_dir: Pat
     assert totals["time_s"] == totals.get("step_s", totals["microbatch_s"])
 
 
+def test_experts_of_a_pass_are_on_tp_times_ep_devices_and_of_a_server_within_its_own(sartor) -> None:
+    words = ("deepseek-v3", "--gpu", "h100", "--dtype", "fp8_block", "--tp", 8, "--ep", 8)
+    asked = ("estimate", *words, "--phase", "decode", "--microbatch-size", 8)
+    assert sartor(*asked, "--json").body["workload"]["num_devices"] == 64
+    assert "on 64 devices (tp 8 x ep 8)" in " ".join(sartor(*asked).out.split())
+    assert sartor("serving", *words, "--concurrency", 1, "--json").body["server"]["num_devices"] == 8
+
+
 def test_the_same_question_gets_the_same_bytes(sartor, config: Path) -> None:
     words = ("advise", config, "--gpu", "h100", "--json")
     assert sartor(*words).out == sartor(*words).out

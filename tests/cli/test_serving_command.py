@@ -63,6 +63,15 @@ def test_what_cannot_be_served_is_one_sentence(sartor, words: tuple[object, ...]
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("gpu", ["mi300x", "arc_pro_b60"])
+def test_an_engine_that_is_not_built_for_the_vendor_is_refused_and_others_serve(sartor, gpu: str) -> None:
+    words = ("serving", "qwen2.5-0.5b", "--gpu", gpu, "--concurrency", 1)
+    ran = sartor(*words, "--kernels", "trtllm")
+    assert ran.code == 2
+    assert f"runs on NVIDIA GPUs only, not on {gpu}" in ran.err
+    assert sartor(*words, "--kernels", "vllm").code == 0
+
+
 def test_a_length_beyond_the_models_is_said_as_estimate_does(sartor) -> None:
     words = ("serving", "gpt2", "--concurrency", 1, "--input-len", 1024, "--output-len")
     assert "input_len + output_len=1025 is beyond the model's 1024" in sartor(*words, 1).out

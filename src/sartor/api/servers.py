@@ -12,6 +12,7 @@ from sartor.answers import ServingAnswer
 from sartor.api.models import Model, read
 from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, refuse_on_a_chip, size_of
 from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import too_long
 from sartor.model.reading import ModelReading
 from sartor.step.batching import Load, steady_state
@@ -59,7 +60,7 @@ def serving(
     refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
     _serves_text(reading)
     numbers, notes = precision_of(dtype, device)
-    engine = _engine(kernels)
+    engine = _engine(kernels, device)
     server = Server(
         shape=reading.shape,
         gpu=device,
@@ -122,11 +123,17 @@ def _serves_text(reading: ModelReading) -> None:
         raise InputError("model", shape.name, "was traced at one length; serving needs a config.json", "llama-3.1-8b")
 
 
-def _engine(kernels: str | None) -> Engine:
+def _engine(kernels: str | None, gpu: Gpu) -> Engine:
     kernels = kernels or USUAL
     if kernels not in ENGINES:
         raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", USUAL)
-    return ENGINES[kernels]
+    engine = ENGINES[kernels]
+    if engine.vendors and gpu.vendor not in engine.vendors:
+        others = " or ".join(each.name for each in ENGINES.values() if not each.vendors)
+        raise InputError(
+            "kernels", kernels, f"runs on {' and '.join(engine.vendors)} GPUs only, not on {gpu.name}", others
+        )
+    return engine
 
 
 def _checked_experts(server: Server) -> None:

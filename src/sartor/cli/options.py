@@ -254,8 +254,11 @@ TP = partial(typer.Option, "--tp")
 Tp = Annotated[int, TP(metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
 TpChoices = Annotated[str, TP(metavar="T,...", help="Tensor-parallel widths to choose from.")]
 Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help="Pipeline-parallel stages.")]
-Ep = Annotated[int, typer.Option("--ep", metavar="N", parser=whole_number, help="Expert-parallel devices.")]
-
+EP = partial(typer.Option, "--ep", metavar="N", parser=whole_number)
+Ep = Annotated[int, EP(help="Expert parallelism over groups of tp devices: inference takes tp x ep devices.")]
+ServingEp = Annotated[
+    int, EP(help="Groups of the tp x copies devices with experts of their own, which a group splits.")
+]
 CP = partial(typer.Option, "--cp")
 Cp = Annotated[int, CP(metavar="N", parser=whole_number, help="Context-parallel devices.")]
 CpChoices = Annotated[str, CP(metavar="N,...", help="Numbers of devices that may share a sequence in training.")]

@@ -34,7 +34,7 @@ def serving(
             "--copies", metavar="N", parser=o.whole_number, help="Attention's data parallelism: groups of tp devices."
         ),
     ] = 1,
-    ep: o.Ep = 1,
+    ep: o.ServingEp = 1,
     dtype: o.DType = None,
     kernels: o.Kernels = None,
     prefill_workers: Annotated[

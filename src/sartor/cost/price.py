@@ -11,7 +11,7 @@ from sartor.cost.chip.price import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost, Source
-from sartor.cost.floor import least_s
+from sartor.cost.floor import at_least, least_s
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
@@ -175,10 +175,10 @@ def operator_costs(
     known = calibration or load_calibration(gpu)
     if gpu.accelerator is not None:
         costs = [chip_cost(op, gpu, known, cluster) for op in operators]
+        if details:
+            costs = [replace(cost, floor_s=least_s(op, gpu)) for op, cost in zip(operators, costs, strict=True)]
     else:
         costs = _on_gpu(operators, gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)
-    if details:
-        costs = [replace(cost, floor_s=least_s(op, gpu)) for op, cost in zip(operators, costs, strict=True)]
     return tuple(_widen(cost, sigma_factor) for cost in costs)
 
 
@@ -208,7 +208,7 @@ def _on_gpu(
             costs.append(memory_bound_cost(op, gpu, known, eager=eager))
         else:
             costs.append(next(of_collectives))
-    return costs
+    return [at_least(op, cost, gpu, in_model=in_model) for op, cost in zip(operators, costs, strict=True)]
 
 
 def _in_model(operators: Sequence[Operator]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sartor.units import Ints
 
 
@@ -19,3 +21,8 @@ class ParallelDims:
     sequence_parallel: bool = True
     """Norms, residuals and activations outside the tensor-parallel region are split over ``tp`` as well
     (Korthikanti et al. 2022): all-reduces become reduce-scatter plus all-gather."""
+
+    @property
+    def num_devices(self) -> Ints:
+        """Devices in all. In inference ``dp`` is 1, and ``ep`` groups of ``tp`` devices share the experts."""
+        return self.tp * self.pp * self.cp * np.maximum(self.dp, self.ep)

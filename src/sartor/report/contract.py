@@ -64,7 +64,7 @@ def workload_body(answer: ModelEstimate) -> JsonDict:
         "pp": dims.pp,
         "ep": dims.ep,
         "tokens": workload.tokens,
-        **(_plan_of(held) if held else {"kernels": _kernels_of(answer)}),
+        **(_plan_of(held) if held else {"kernels": _kernels_of(answer), "num_devices": int(dims.num_devices)}),
     }
 
 

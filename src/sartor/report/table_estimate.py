@@ -15,6 +15,7 @@ from rich.text import Text
 
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
+from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.fit_words import fit_lines, narrowing_lines, serving_words
@@ -63,11 +64,12 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
 
 
 def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
-    """A note that, in training, the operators listed are those of one microbatch."""
+    """Notes: operators are those of one of several devices, or, in training, of one microbatch."""
     priced = answer.priced
     if priced is None:
         chip = answer.question.gpu.accelerator is not None
-        return [Text(f"{IN_TURN}, as `sartor design` counts and the time here does not", style="dim")] if chip else []
+        turns = [f"{IN_TURN}, as `sartor design` counts and the time here does not"] if chip else []
+        return [Text(line, style="dim") for line in (*_devices_words(answer.question.dims), *turns)]
     where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
     time = format_seconds(float(answer.estimate.time_s))
     words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
@@ -75,6 +77,14 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     if answer.question.held is not None and answer.question.held.job.trainer.lockstep:
         lines.append(f"{IN_TURN}, as the step time counts")
     return [Text(line, style="dim") for line in lines]
+
+
+def _devices_words(dims: ParallelDims) -> list[str]:
+    """``Each of ep groups takes such a batch, on 64 devices (tp 8 x ep 8) in all``; of inference over experts only."""
+    if int(dims.ep) == 1:
+        return []
+    words = f"on {int(dims.num_devices)} devices (tp {int(dims.tp)} x ep {int(dims.ep)}) in all"
+    return [f"Each of {int(dims.ep)} groups of {int(dims.tp)} takes such a batch, {words}"]
 
 
 IN_TURN = "Operators are listed one after another; those of a layer overlap on the chip's cores"

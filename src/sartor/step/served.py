@@ -56,6 +56,8 @@ class Engine:
     """May skip some steps between checks for new requests."""
     first_token_log_sigma: float = 0.4
     """Standard deviation of ln(measured / predicted) of the time to first token."""
+    vendors: tuple[str, ...] = ()
+    """Vendors of the GPUs it is built for; empty: any."""
 
 
 ENGINES: Mapping[str, Engine] = MappingProxyType(
@@ -70,6 +72,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 narrow_cache=True,
                 hidden_launches=0.46,
                 first_token_log_sigma=0.5,
+                vendors=("NVIDIA",),
             ),
         )
     }
