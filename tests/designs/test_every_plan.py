@@ -43,12 +43,12 @@ MODELS = {
 
 def every_plan(question: DesignQuestion, split: Split, recompute: Recompute, layers: int) -> Iterator[TrainingPlan]:
     """Every pipeline of the question in every number of copies."""
-    batches = -(-question.global_batch_size // split.microbatch_size)
+    batches = question.global_batch_size // split.microbatch_size
     for pp in range(1, layers + 3):
         for dp in range(1, batches + 1):
-            if dp * split.context_parallel % split.expert_parallel:
+            if dp * split.context_parallel % split.expert_parallel or batches % dp:
                 continue
-            microbatches = -(-batches // dp)
+            microbatches = batches // dp
             if split.devices * pp * dp > question.num_devices:
                 break
             for zero in {0, *question.zero_stages}:

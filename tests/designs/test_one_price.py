@@ -102,6 +102,7 @@ def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
     assert detail is not None
     assert found is not None
     job, plan, cluster = found
+    assert int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches) == batch
     assert float(step(job, plan, cluster).step_s) == pytest.approx(outcome.step_s, rel=1e-9)
     assert float(footprint(job, plan, cluster).device_bytes) == pytest.approx(detail.peak_bytes, rel=1e-9)
 

@@ -54,6 +54,7 @@ def _best_copies(problem: PlacementProblem, width: Width, stages: Stages, prices
             worst * (ceil(problem.num_microbatches / d) + len(stages) - 1)
             + 4 * (d - 1) / d * params / problem.link_bytes_per_s
             for d in range(1, most + 1)
+            if problem.num_microbatches % d == 0 or not problem.even_copies
         ),
         default=inf,
     )

@@ -57,6 +57,7 @@ def _problem(rng: Rng, num_layers: int, pairs: list[tuple[int, int]]) -> Placeme
         optimizer=PlacedOptimizer.ADAM if rng.random() < 0.5 else PlacedOptimizer.SGD,
         fixed=fixed,
     )
+    problem = replace(problem, even_copies=bool(rng.random() < 0.3))
     return _tied(problem, float(rng.choice([0.0, 0.5, 1.0])))
 
 

@@ -88,6 +88,7 @@ def instances(draw: st.DrawFn) -> tuple[ChainSet, PlacementProblem]:
         resync_factor=draw(st.sampled_from((2.0, 4.0))),
         update_s_per_byte=draw(st.sampled_from((0.0, 0.1, 1.0))),
         zero_stage=draw(st.sampled_from((0, 1))),
+        even_copies=draw(st.booleans()),
     )
     return chain, problem
 

@@ -54,12 +54,12 @@ def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
     """Splits of a model that the devices and the batch allow. Experts are shared among copies with at least one
     microbatch each; a served copy has a full batch."""
     most, batch = most_devices(question), question.global_batch_size
-    for size in model.batch_sizes if model.served else question.microbatch_sizes:
+    for size in model.batch_sizes if model.served else question.whole_microbatches:
         for width in model.widths:
             for experts, contexts in product(model.expert_widths, (1,) if model.served else question.context_widths):
                 room = most // (width * contexts)
-                copies = room if model.served else min(room, int(ceil_div(batch, size)))
-                if (model.served or size <= batch) and copies_together(experts, contexts) <= copies:
+                copies = room if model.served else min(room, batch // size)
+                if copies_together(experts, contexts) <= copies:
                     yield from (Split(size, width, experts, dtype, contexts) for dtype in question.dtypes)
 
 
@@ -124,8 +124,7 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     """Sequences per second if devices do nothing but microbatches of ``seconds`` each."""
-    whole = ceil_div(question.global_batch_size, split.microbatch_size) * seconds * split.devices * quickest(question)
-    return np.asarray(question.global_batch_size * most_devices(question) / whole)
+    return np.asarray(split.microbatch_size * most_devices(question) / (seconds * split.devices * quickest(question)))
 
 
 def served_copies(question: DesignQuestion, split: Split) -> int:
@@ -223,6 +222,7 @@ def bare_problem(
         optimizer_copies=question.optimizer_copies,
         resync_factor=question.costs.resync_factor,
         zero_stage=int(1 in question.zero_stages and question.terms is None),
+        even_copies=True,
     )
 
 

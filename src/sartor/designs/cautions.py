@@ -94,7 +94,7 @@ def _at_plan_ends(question: DesignQuestion, best: Ranked) -> Iterator[str]:
     for model, outcome in ((m, o) for m, o in trained if o is not None and not m.served):
         split, plan = outcome.option.split, outcome.plan
         for name, here, tried, most in (
-            ("microbatch-size", split.microbatch_size, question.microbatch_sizes, question.global_batch_size),
+            ("microbatch-size", split.microbatch_size, question.whole_microbatches, question.global_batch_size),
             ("tp", split.width, model.widths, question.num_devices),
             ("cp", split.context_parallel, question.context_widths, question.num_devices),
             ("virtual-stages", plan.virtual_stages, question.virtual_stages, len(plan.stages) > 1 and np.inf),

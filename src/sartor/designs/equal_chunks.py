@@ -24,7 +24,7 @@ from sartor.placement.plan import Plan, Stage
 from sartor.placement.problem import PlacementProblem, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING
 from sartor.step.kept_bytes import in_flight
-from sartor.units import Array, ceil_div
+from sartor.units import Array
 
 GATHERED = 2.0
 """Bytes per parameter byte of its largest part that a device holds besides its shards with ZeRO 3: weights and
@@ -283,16 +283,12 @@ def _ways(
     copies = copies[held <= memory * (1 + ROUNDING)]
     if not len(copies):
         return None
-    # With equal microbatches, time rises or falls with the copies: the fewest or the most of them are best.
-    microbatches = np.asarray(ceil_div(batches, copies))
-    inner = (microbatches[1:-1] == microbatches[:-2]) & (microbatches[1:-1] == microbatches[2:])
-    copies = np.delete(copies, 1 + np.flatnonzero(inner))
     dense, experts = sizes.device_bytes(cut)
     ranks = copies * sizes.context_parallel
     return Ways(
         cut=cut,
         copies=copies,
-        microbatches=np.asarray(ceil_div(batches, copies)),
+        microbatches=batches // copies,
         ranks=ranks,
         expert_ranks=expert_replicas(ranks, sizes.expert_parallel),
         chunks=sizes.chunks(cut),
@@ -307,7 +303,7 @@ def _copies(sizes: Sizes, cut: Cut, num_devices: int, batches: int) -> Array:
     together = copies_together(sizes.expert_parallel, sizes.context_parallel)
     most = min(num_devices // (sizes.devices * cut.num_stages), batches)
     copies = np.arange(together, most + 1, together)
-    return np.asarray(copies[ceil_div(batches, copies) % cut.num_stages == 0])
+    return np.asarray(copies[batches % (copies * cut.num_stages) == 0])
 
 
 def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
@@ -318,7 +314,7 @@ def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: floa
     optimizer, gradients, weights = (shared if cut.zero_stage >= z else dense + experts for z in (1, 2, 3))
     largest = float(np.add(sizes.dense_bytes, sizes.expert_bytes).max())
     gathered = GATHERED * largest if cut.zero_stage == 3 else 0.0
-    kept = _kept_bytes(sizes, cut, np.asarray(ceil_div(batches, copies)), recompute=recompute)
+    kept = _kept_bytes(sizes, cut, batches // copies, recompute=recompute)
     return np.asarray(states * optimizer + gradients + weights + gathered + kept)
 
 

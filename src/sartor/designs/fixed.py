@@ -26,7 +26,7 @@ def expert_options(question: DesignQuestion, m: int, hbm_bytes: float) -> Iterat
     expert = question.models[m].expert or rule_of_thumb(question, m, hbm_bytes)
     if expert is None:
         return
-    for size in question.microbatch_sizes:
+    for size in question.whole_microbatches:
         for recompute in question.recomputes:
             yield Option(model=m, split=Split(size, expert.tp, expert.ep), recompute=Recompute(recompute)), expert
 
@@ -41,7 +41,7 @@ def rule_of_thumb(question: DesignQuestion, m: int, hbm_bytes: float) -> ExpertP
         copies = question.num_devices // group
         ep = max((e for e in model.expert_widths if e <= min(NODE, copies)), default=1)
         plan = ExpertPlan(tp=-width, pp=stages, dp=copies // ep * ep, ep=ep)
-        if plan.dp and any(_fits(question, m, plan, size, hbm_bytes) for size in question.microbatch_sizes):
+        if plan.dp and any(_fits(question, m, plan, size, hbm_bytes) for size in question.whole_microbatches):
             return plan
     return None
 

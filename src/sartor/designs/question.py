@@ -218,6 +218,9 @@ class DesignQuestion:
         if not self.microbatch_sizes or min(self.microbatch_sizes) > self.global_batch_size:
             must = f"must hold one of at most global_batch_size={self.global_batch_size}"
             raise InputError("microbatch_size", list(self.microbatch_sizes), must, "1")
+        if not self.whole_microbatches and not all(model.served for model in self.models):
+            must = f"must hold one that divides global_batch_size={self.global_batch_size}"
+            raise InputError("microbatch_size", list(self.microbatch_sizes), must, "1")
         self._check_plans()
         for each in self.recomputes:
             if each not in (Recompute.NONE, Recompute.FULL):
@@ -239,6 +242,11 @@ class DesignQuestion:
         """Bytes of optimizer state per byte of parameter."""
         given = self.costs.optimizer_copies
         return OPTIMIZER_COPIES[self.optimizer] if given is None else given
+
+    @property
+    def whole_microbatches(self) -> tuple[int, ...]:
+        """The sizes of a microbatch that divide the batch."""
+        return tuple(size for size in self.microbatch_sizes if self.global_batch_size % size == 0)
 
     @property
     def num_ways(self) -> int:

@@ -30,6 +30,7 @@ def bounded_cases(
     copies = np.arange(1, min(total, problem.num_microbatches) + 1)
     for index, each in enumerate(tables):
         allowed = copies * each.width.context_parallel % each.width.expert_parallel == 0
+        allowed &= problem.shares(copies)
         relaxed = _relaxed_bottlenecks(problem, types, each)
         for v in sorted({1, *terms.virtual_stages}):
             for zero in sorted({0, *terms.zero_stages}):

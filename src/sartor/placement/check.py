@@ -45,6 +45,8 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         faults.append(f"{sum(devices)} devices x {data_parallel} copies exceed {problem.num_devices}")
     if data_parallel > problem.num_microbatches:
         faults.append(f"{data_parallel} copies have only {problem.num_microbatches} microbatches to share")
+    if problem.even_copies and problem.num_microbatches % data_parallel:
+        faults.append(f"{problem.num_microbatches} microbatches do not divide into {data_parallel} copies")
     if data_parallel * width.context_parallel % width.expert_parallel:
         contexts = f" x {width.context_parallel} contexts" if width.context_parallel > 1 else ""
         faults.append(f"{data_parallel} copies{contexts} are not a multiple of expert_parallel={width.expert_parallel}")

@@ -218,6 +218,8 @@ class _Check:
                 faults.append(f"{used} x {plan.data_parallel} devices exceed {device.num_devices} of type {name!r}")
         if plan.data_parallel > problem.num_microbatches:
             faults.append(f"{plan.data_parallel} copies share {problem.num_microbatches} microbatches")
+        if problem.even_copies and problem.num_microbatches % plan.data_parallel:
+            faults.append(f"{problem.num_microbatches} microbatches do not divide into {plan.data_parallel} copies")
         if plan.data_parallel * plan.context_parallel % plan.expert_parallel:
             faults.append(f"experts do not split over {plan.data_parallel} copies")
         if plan.virtual_stages > 1 and (per_copy % plan.num_stages or len(stages) % plan.virtual_stages):

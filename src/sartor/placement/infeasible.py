@@ -24,7 +24,8 @@ def find_tightest(problem: PlacementProblem) -> TightestLimit:
     for width in problem.widths:
         sums, fewest = stage_sums(width, states), copies_together(width.expert_parallel, width.context_parallel)
         most = min(problem.num_devices, problem.num_microbatches) if problem.zero_stage else 1
-        for copies in [2**i * fewest for i in range(max(most // fewest, 1).bit_length())] if most > 1 else [1]:
+        several = [2**i * fewest for i in range(max(most // fewest, 1).bit_length())]
+        for copies in [each for each in several if problem.shares(each)] if most > 1 else [1]:
             least_bytes = min(least_bytes, _least_memory(problem, width, states, sums, copies))
             least_devices = min(least_devices, _least_devices(problem, width, states, sums, copies))
     layer = _layer_that_fits_nowhere(problem)

@@ -198,6 +198,10 @@ def _rounds(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Ar
 def _copies(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
     """Most copies of this many stages; one expert-parallel group if there is no room."""
     most = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
+    if problem.even_copies:
+        whole = np.arange(1, int(most.max(initial=1)) + 1)
+        whole = whole[problem.num_microbatches % whole == 0]
+        most = whole[np.searchsorted(whole, np.maximum(most, 1), side="right") - 1]
     return np.asarray(np.maximum(most // chain.copies_together, 1) * chain.copies_together)
 
 

@@ -134,9 +134,10 @@ def copies_to_try(problem: PlacementProblem, width: Width) -> Array:
     """Numbers of copies of which one is best: `useful_copies`, or all if the copies share optimizer states, since more
     of them then need less memory each."""
     groups_of = copies_together(width.expert_parallel, width.context_parallel)
-    if not problem.zero_stage:
+    if not problem.zero_stage and not problem.even_copies:
         return useful_copies(problem.num_microbatches, problem.num_devices, groups_of)
-    return np.arange(groups_of, min(problem.num_devices, problem.num_microbatches) + 1, groups_of)
+    copies = np.arange(groups_of, min(problem.num_devices, problem.num_microbatches) + 1, groups_of)
+    return np.asarray(copies[problem.shares(copies)])
 
 
 def time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:

@@ -111,6 +111,7 @@ class PlacementProblem:
     the first stage and (d-1)/d; the extended terms have their own) and ``update_s_per_byte`` (seconds of the optimizer
     step per parameter byte of the first stage, whose gradients are complete last; 0 as published, and with terms).
     ``zero_stage`` 1 shards optimizer states, and their update, over the copies (terms have their own choice).
+    ``even_copies``: all copies have the same number of microbatches (published: the last may have fewer).
 
     Raises
     ------
@@ -130,6 +131,7 @@ class PlacementProblem:
     resync_factor: float = RESYNC_FACTOR
     update_s_per_byte: float = 0.0
     zero_stage: int = 0
+    even_copies: bool = False
 
     def __post_init__(self) -> None:
         if self.zero_stage not in (0, 1):
@@ -162,6 +164,10 @@ class PlacementProblem:
         if self.zero_stage:
             of_dense, of_experts = 1.0 / ranks, 1.0 / expert_replicas(ranks, expert_parallel)
         return (2 + self.states * of_dense) * dense_bytes + (2 + self.states * of_experts) * expert_bytes
+
+    def shares(self, copies: Any) -> Any:
+        """Whether this many copies can share the batch."""
+        return (self.num_microbatches % copies == 0) | (not self.even_copies)
 
     @property
     def layer_ids(self) -> tuple[int, ...]:

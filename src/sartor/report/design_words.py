@@ -181,7 +181,7 @@ def menu_text(asked: DesignQuestion) -> str:
     menus = [("tp", tuple(dict.fromkeys(width for each in asked.models for width in each.widths)))]
     if not all(each.served for each in asked.models):
         menus += [("cp", asked.context_widths), ("chunks per device", asked.virtual_stages)]
-        menus += [("microbatches of", asked.microbatch_sizes)]
+        menus += [("microbatches of", asked.whole_microbatches)]
     menus += [
         ("batches of", sizes) for sizes in dict.fromkeys(each.batch_sizes for each in asked.models if each.served)
     ]
