@@ -192,7 +192,9 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
         for line in fit_lines(found.base):
             c.show(line)
         c.show(lint_formats.text(found.findings, width=c.console().width - 2))
-        for sentence in found.base.question.reading.assumptions:
-            c.say(f"assumed: {printable(sentence)}")
+        reading = found.base.question.reading
+        for word, sentences in (("assumed", reading.assumptions), ("note", reading.notes)):
+            for sentence in sentences:
+                c.say(f"{word}: {printable(sentence)}")
     worst: str | None = body["worst_grade"]
     return worst
