@@ -72,6 +72,15 @@ def _again(kind: type[InputError], words: tuple[Any, ...], parts: JsonDict) -> I
     return error
 
 
+def quoted(value: object) -> object:
+    """A value given where a number must be: a text keeps its quotes, or ``"128"`` would read like 128.
+
+    >>> str(InputError("array_rows", quoted("128"), "must be a number"))
+    'array_rows="128": must be a number'
+    """
+    return json.dumps(value) if isinstance(value, str) else value
+
+
 def visible(text: str) -> str:
     """Text with control and format characters escaped, so that it cannot move a cursor, hide or reorder itself;
     newlines, letters, marks and spaces of any language stay.

@@ -198,8 +198,9 @@ def _tightest(
 
 
 def _amount(name: str, value: float) -> str:
-    """``225.242``, and bytes in their unit too: ``3.2e+10 (29.8 GiB)``."""
-    return f"{float(value):.6g}" + (f" ({format_bytes(float(value))})" if name == "hbm_bytes" else "")
+    """``225.242``, and bytes whole and in their unit too: ``32000000000 (29.8 GiB)``."""
+    shown = f"{float(value):.0f}" if value >= 1e6 else f"{float(value):.6g}"
+    return shown + (f" ({format_bytes(float(value))})" if name == "hbm_bytes" else "")
 
 
 def _in_words(space: AcceleratorSpace, all_: dict[str, Array], index: int) -> str:

@@ -73,7 +73,8 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
             would = (
                 f"at least {least:.4g} bytes ({format_bytes(least)}) per device would" if least < inf else "none would"
             )
-            return f"hbm_bytes={hbm_bytes:.6g}: {model.name} fits no plan on {question.num_devices} devices; {would}"
+            memory = f"hbm_bytes={hbm_bytes:.12g} ({format_bytes(hbm_bytes)})"
+            return f"{memory}: {model.name} fits no plan on {question.num_devices} devices; {would}"
     return ""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, get_args
 
 from sartor import bounded
-from sartor.errors import InputError
+from sartor.errors import InputError, quoted
 from sartor.json_types import JsonDict, JsonMap
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _sentence(first: Any, model: type[BaseModel], of: str, name: str, where: str
         near = difflib.get_close_matches(path[-1], known, n=2, cutoff=0.4) or known[:4]
         return InputError(field, value, f"is not a key of {of}", ", ".join(near))
     if first["type"] == "not_so":
-        return InputError(field, value, first["ctx"]["must"], first["ctx"]["nearest"])
+        must = first["ctx"]["must"]
+        return InputError(field, quoted(value) if " number" in must else value, must, first["ctx"]["nearest"])
     if first["type"] == "too_long":
         return InputError(field, f"{first['ctx']['actual_length']} tables", f"at most {first['ctx']['max_length']}")
     key = path[-2] if path[-1].isdigit() else path[-1]

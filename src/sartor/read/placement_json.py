@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.bounded import parse_json, printable, read_bytes
-from sartor.errors import InputError
+from sartor.errors import InputError, quoted
 from sartor.json_types import JsonDict, JsonMap
 from sartor.placement.problem import (
     Edge,
@@ -186,7 +186,7 @@ def _object(row: object, where: str) -> JsonDict:
 
 def _given(raw: JsonDict, name: str, where: str) -> Any:
     if name not in raw:
-        near = ", ".join(difflib.get_close_matches(name, raw, n=1))
+        near = ", ".join(difflib.get_close_matches(name, raw, n=1, cutoff=0.7))
         raise InputError(_path(name, where), "missing", "must be given", near and f"{near} is given; is it meant?")
     return raw[name]
 
@@ -209,7 +209,7 @@ def _of(raw: JsonDict, name: str, kind: type, must: str, where: str = "") -> Any
 def _number(raw: JsonDict, name: str, where: str = "") -> float:
     value = _given(raw, name, where)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(_path(name, where), value, "must be a number")
+        raise InputError(_path(name, where), quoted(value), "must be a number")
     if value > LARGEST and value != float("inf"):
         raise InputError(_path(name, where), value, f"must be at most {LARGEST:g}")
     return float(value)
@@ -224,5 +224,5 @@ def _integer(raw: JsonDict, name: str, where: str = "") -> int:
         return int(value)
     if not whole:
         nearest = f"{value:.0f}" if isinstance(value, float) and abs(value) < 1e15 else ""
-        raise InputError(_path(name, where), value, "must be an integer", nearest)
+        raise InputError(_path(name, where), quoted(value), "must be an integer", nearest)
     return int(value)

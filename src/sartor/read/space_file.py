@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sartor.bounded import printable
 from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, space_from
-from sartor.errors import InputError
+from sartor.errors import InputError, quoted
 from sartor.hardware.door import is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
 
@@ -136,9 +136,9 @@ def _sentence(error: ValidationError, table: JsonDict) -> InputError:
     if field == "area_model":
         return InputError(field, value, "must be published or die", "die")
     if field == "node_nm":
-        return InputError(field, value, "must be a whole number of nanometres, or a list of them")
+        return InputError(field, quoted(value), "must be a whole number of nanometres, or a list of them")
     must = "must be a number, a list of numbers, or a range {from, to, step} or {from, to, factor}"
-    return InputError(field, value, must + (' or "array_cols"' if field == "vector_lanes" else ""))
+    return InputError(field, quoted(value), must + (' or "array_cols"' if field == "vector_lanes" else ""))
 
 
 LISTED = ("memory", "dataflow")

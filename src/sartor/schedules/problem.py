@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from sartor.errors import InputError
+from sartor.errors import InputError, quoted
 
 OperatorId: TypeAlias = int | str
 
@@ -153,7 +153,7 @@ def _core_type(id_: OperatorId, word: Any) -> CoreType:
 def _check_whole(field: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         near = str(max(round(value), least)) if isinstance(value, float) and abs(value) < 1e15 else ""
-        raise InputError(field, value, f"must be a whole number of at least {least}", near)
+        raise InputError(field, quoted(value), f"must be a whole number of at least {least}", near)
     if value < least:
         raise InputError(field, value, f"must be a whole number of at least {least}", str(least))
 
