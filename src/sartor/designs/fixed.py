@@ -38,7 +38,8 @@ def rule_of_thumb(question: DesignQuestion, m: int, hbm_bytes: float) -> ExpertP
     model = question.models[m]
     ways = sorted((t * p, -t, p) for t in model.widths if t <= NODE for p in _stages(question, m))
     for group, width, stages in ways:
-        copies = question.num_devices // group
+        room = question.num_devices // group
+        copies = max((d for d in range(1, room + 1) if question.global_batch_size % d == 0), default=0)
         ep = max((e for e in model.expert_widths if e <= min(NODE, copies)), default=1)
         plan = ExpertPlan(tp=-width, pp=stages, dp=copies // ep * ep, ep=ep)
         if plan.dp and any(_fits(question, m, plan, size, hbm_bytes) for size in question.whole_microbatches):
@@ -90,8 +91,8 @@ def fixed_outcome(
 
 
 def _priced(problem: PlacementProblem, parts: ModelParts, expert: ExpertPlan) -> tuple[Plan | None, tuple[str, ...]]:
-    """The plan by the checker, without ZeRO, and what is wrong with it."""
-    problem = replace(problem, zero_stage=0)
+    """The plan by the checker, without ZeRO, and what is wrong with it. Published plans may share a batch unevenly."""
+    problem = replace(problem, zero_stage=0, even_copies=False)
     fixed = FixedStrategy(
         num_stages=expert.pp,
         tensor_parallel=expert.tp,
