@@ -13,7 +13,6 @@ from sartor.hardware.device import load_device
 from sartor.read.placement_json import parse_placement
 from sartor.read.space_file import load_space
 
-
 CHIP = """
 num_tensor_cores = 8
 num_vector_cores = 32
