@@ -10,6 +10,7 @@ change with the head shape. The network written is fitted on all rows. Seeded.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     x, y = rows.features[:, where], np.log(rows.seconds / rows.formula_s)[where]
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = ((x - mean) / scale).astype(np.float32)
-    weights, biases = trained(z.T.copy(), y.astype(np.float32))
+    weights, biases = trained([(z.T.copy(), y.astype(np.float32))])
     return Residual(
         gpu=gpu,
         mean=mean.astype(np.float32),
@@ -131,9 +132,10 @@ def _half(values: Any) -> Any:
     return values.astype(np.float16).astype(np.float32)
 
 
-def trained(z: Any, goal: Any) -> tuple[list[Any], list[Any]]:
+def trained(sets: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     """Weights (inputs, outputs) and biases of a ReLU network with ``LAYERS`` layers, trained by AdamW (Loshchilov and
-    Hutter 2019) from a small initial output."""
+    Hutter 2019) from a small initial output. Each epoch sees the next set of rows (inputs and goals)."""
+    z, goal = sets[0]
     random, widths = np.random.default_rng(0), [z.shape[1], *[WIDTH] * LAYERS, 1]
     weights = [(random.uniform(-1, 1, pair) / np.sqrt(pair[0])).astype(np.float32) for pair in pairwise(widths)]
     weights[-1] *= 0.1
@@ -143,6 +145,7 @@ def trained(z: Any, goal: Any) -> tuple[list[Any], list[Any]]:
     steps = max(1, len(z) // BATCH)
     for step in range(EPOCHS * steps):
         if step % steps == 0:
+            z, goal = sets[step // steps % len(sets)]
             order = random.permutation(len(z))
         batch = order[step % steps * BATCH :][:BATCH]
         slopes = _slopes(weights, biases, z[batch], goal[batch])

@@ -43,6 +43,7 @@ from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.gemm_features import STEPS, table_features
 from sartor.cost.correction.network import (
+    FRAMEWORK,
     LIBRARY,
     PANEL,
     Residual,
@@ -180,7 +181,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
         **({"own_lengths": True} if rows.own_lengths else {}),
         **({"menu": True} if rows.menu else {}),
         **({"steps": list(rows.steps)} if rows.steps else {}),
-        **({"part": LIBRARY, "libraries": list(rows.libraries)} if rows.libraries else {}),
+        **({"part": what.rpartition(".")[2], "libraries": list(rows.libraries)} if rows.libraries else {}),
         "formula": errors(rows.formula_s, rows, held),
         "held_out": errors(time_s, rows, held),
         **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
@@ -224,13 +225,13 @@ def rows_of(shared: Path, gpu: str, what: str, owner: str) -> Rows:
 
 def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients | None = None) -> Rows:
     """Rows of a type, or with ``.tiled`` after it of its weights stored in tiles; with ``.library`` at the end for a
-    network that is told which library ran."""
+    network that is told which library ran, with ``.framework`` for one that is told the framework."""
     job, dtype = job_of(shared, gpu, what), DType(what.partition(".")[0])
     device, lender = load_gpu(gpu), load_calibration(load_gpu(owner))
     c = c or (lender.tiled if TILED in what else lender.gemm)[dtype]
     folds = job.rows.get("fold")
     name, tuned = f"{gpu}.{what}".removesuffix(NAMED), folds is not None
-    libraries, index = libraries_of(job) if what.endswith(NAMED) else ((), None)
+    libraries, index = libraries_of(job) if what.endswith((NAMED, EACH)) else ((), None)
     own_lengths, menu = name in OWN_LENGTHS, tuned
     steps = ONE_STEP if own_lengths and (libraries or name.endswith(TILED)) else ()
     learns = not libraries and (name in TAUGHT or not tuned)
@@ -269,7 +270,7 @@ def gemm_rows(shared: Path, gpu: str, what: str, owner: str, c: GemmCoefficients
     )
 
 
-TILED, NAMED = ".tiled", f".{LIBRARY}"
+TILED, NAMED, EACH = ".tiled", f".{LIBRARY}", f".{FRAMEWORK}"
 
 ONE_STEP = (128,)
 """The step of k in kernels' names. With 256 and 512 besides, weights of k = 2304 learn from those of 768, which are
@@ -304,7 +305,7 @@ TAUGHT_LONGER = ("gb200.bf16", "b300_sxm.bf16", "gb300.bf16")
 @cache
 def job_of(shared: Path, gpu: str, what: str) -> Job:
     if gpu not in AMD_TUNED:
-        return table_job(shared, gpu, DType(what))
+        return table_job(shared, gpu, DType(what.removesuffix(EACH)), what.endswith(EACH))
     dtype, _, section = what.removesuffix(NAMED).partition(".")
     job = by_storage(tuned_job(shared, gpu, DType(dtype)))[section or "gemm"]
     return replace(job, rows=job.rows[job.rows.batch == 1].reset_index(drop=True))

@@ -29,6 +29,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_residual": (SHARED,),
     "fit_moe_residual": (SHARED,),
     "fit_attention_kernels": (SHARED,),
+    "fit_gemm_kernels": (SHARED,),
     "fit_intervals": (SHARED / "data",),
     "scoreboard": (SHARED / "data",),
     "fit_serving": (SHARED / "data" / "end_to_end",),

@@ -13,17 +13,19 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sartor.cost.correction.network import residual_records
+from sartor.cost.correction.network import FRAMEWORK, residual_records
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "concepts" / "residual.md"
 NOTEBOOK = ROOT / "lab" / "notebook" / "residual.md"
 MARK = "<!-- Below: written by tools/residual_docs.py. -->\n"
 END = "<!-- Above: written by tools/residual_docs.py. -->\n"
+EACH = f".{FRAMEWORK}"
 KINDS = {
     "bf16": "GEMM bf16", "fp8": "GEMM fp8", "fp8_block": "GEMM fp8, block-scaled", "nvfp4": "GEMM nvfp4",
     "int8": "GEMM int8", "int8_wo": "GEMM int8 weights only", "int4_wo": "GEMM int4 weights only",
-    "fp32": "GEMM fp32", "context": "attention, prefill", "generation": "attention, decode",
+    "fp32": "GEMM fp32", EACH: "GEMM of 8 and 4 bits, framework known", "context": "attention, prefill",
+    "generation": "attention, decode",
     "encoder": "attention, encoder", "context.": "attention, prefill, framework known",
     "generation.": "attention, decode, framework known", "encoder.": "attention, encoder, framework known",
     "moe.": "MoE layers, kernel known", "moe": "MoE layers, kernel unknown",
@@ -58,6 +60,8 @@ def summary() -> Iterator[str]:
 
 
 def _kind(key: str) -> str:
+    if key.endswith(EACH):
+        return EACH
     kind, dot, _ = key.partition(".")[2].partition(".")
     return kind + dot
 

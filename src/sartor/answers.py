@@ -196,6 +196,7 @@ class GemmAnswer:
     alternatives: tuple[GemmAlternative, ...]
     calibration: str = "own"
     """Which device its coefficients were fitted on (``Calibration.owner``)."""
+    assumptions: tuple[str, ...] = ()
 
     @property
     def peak_bytes(self) -> float:

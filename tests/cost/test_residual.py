@@ -150,7 +150,7 @@ def test_a_known_library_has_its_own_time_and_one_that_no_network_knows_that_of_
     assert costs["aiter_ck"].time_s > 1.2 * costs["aiter_asm"].time_s
     assert costs["vllm"].time_s == costs[""].time_s
     assert {"aiter_asm", "aiter_ck"} <= set(libraries_measured(calibration))
-    assert libraries_measured(known(H200)) == ()
+    assert libraries_measured(known(A100)) == ()
 
 
 def test_far_outside_what_was_measured_the_formula_stands_alone() -> None:

@@ -80,7 +80,7 @@ def serving(
         output_len=size_of("output_len", output_len, 1024),
     )
     own = own_calibration(calibration, device)
-    known = None if own is None else own.with_kernels(engine.name)
+    known = None if own is None else own.in_server(engine.name)
     middle = int(load.input_len) + int(load.output_len) // 2
     held = int(capacity(server, middle))
     workers = size_of("decode_workers", decode_workers, 1)

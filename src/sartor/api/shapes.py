@@ -13,6 +13,7 @@ from sartor.api.questions import DEFAULT_MICROBATCH, ask, takes
 from sartor.api.words import (
     GpuLike,
     device_of,
+    of_frameworks,
     own_calibration,
     precision_of,
     refuse_on_a_chip,
@@ -22,6 +23,7 @@ from sartor.api.words import (
 )
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Clock, load_calibration
+from sartor.cost.correction.gemm import frameworks_of_gemms
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
@@ -88,8 +90,12 @@ def _of_any_framework(question: Question) -> Question:
     if question.gpu.accelerator is not None:
         return question
     known = question.calibration or load_calibration(question.gpu)
+    if known.kernels:
+        notes = of_frameworks(known.kernels, known, question.workload.dtype)
+        return replace(question, assumptions=(*question.assumptions, *notes))
     frameworks = dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known))
-    if known.kernels or not frameworks or question.workload.attention_kernel is not AttentionKernel.FLASH:
+    fused = question.workload.attention_kernel is AttentionKernel.FLASH
+    if not frameworks or not (fused or frameworks_of_gemms(known, question.workload.dtype)):
         return question
     note = f"unknown framework: intervals cover the kernels of all; kernels={'|'.join(frameworks)} narrows them"
     return replace(question, calibration=known.with_kernels(ANY), assumptions=(*question.assumptions, note))
@@ -137,7 +143,8 @@ def gemm(
 ) -> GemmAnswer:
     """One GEMM C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
 
-    ``kernels`` is the library that runs it, where several were measured (AMD: ``aiter_asm``); ``clock`` is ``boost``
+    ``kernels`` is the library that runs it, where several were measured (AMD: ``aiter_asm``), or in 8 and 4 bits the
+    serving framework (``trtllm``), without which the interval covers all; ``clock`` is ``boost``
     (a short run, as benchmark tables time it) or ``sustained``; ``calibration`` is a file of ``sartor calibrate``.
     Raises ``InputError``.
     """
@@ -155,7 +162,7 @@ def gemm(
         layout=word_of(Layout, "layout", layout),
     )
     known = own_calibration(calibration, device) or load_calibration(device)
-    known = with_library_of(kernels, device, known)
+    known = with_library_of(kernels, device, known, dtype_)
     clock_ = word_of(Clock, "clock", clock)
     return GemmAnswer(
         gemm=product,
@@ -163,6 +170,7 @@ def gemm(
         cost=operator_costs([product], device, known, clock=clock_)[0],
         alternatives=gemm_mappings(product, device, known, clock=clock_),
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
+        assumptions=of_frameworks(kernels, known, dtype_),
     )
 
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from sartor.cost.chip.buildable import faults
 from sartor.cost.correction.attention import kernels_measured
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
-from sartor.cost.correction.gemm import libraries_measured
+from sartor.cost.correction.gemm import frameworks_of_gemms, libraries_measured
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -67,13 +67,15 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
     known = own or load_calibration(gpu)
-    return _known_kernels(kernels, gpu, known, (*kernels_measured(known), *libraries_measured(known)))
+    names = dict.fromkeys((*kernels_measured(known), *libraries_measured(known)))
+    return _known_kernels(kernels, gpu, known, tuple(names))
 
 
-def with_library_of(kernels: str | None, gpu: Gpu, known: Calibration) -> Calibration:
-    """The calibration of a device with the GEMMs of a library. Raises ``InputError``."""
+def with_library_of(kernels: str | None, gpu: Gpu, known: Calibration, dtype: DType) -> Calibration:
+    """The calibration of a device with the GEMMs of a library or framework; if none is named, with those of any.
+    Raises ``InputError``."""
     if kernels is None:
-        return known
+        return known.with_kernels(ANY) if frameworks_of_gemms(known, dtype) else known
     refuse_on_a_chip(gpu, "kernels", kernels, "libraries ship kernels for GPUs")
     return _known_kernels(kernels, gpu, known, libraries_measured(known))
 
@@ -86,6 +88,17 @@ def _known_kernels(kernels: str, gpu: Gpu, known: Calibration, names: Sequence[s
         must = f"must be a framework or library whose kernels were measured on {gpu.name}: {listed}"
         raise InputError("kernels", kernels, must, nearest[0] if nearest else "")
     return known.with_kernels(kernels)
+
+
+def of_frameworks(kernels: str | None, known: Calibration, dtype: DType) -> tuple[str, ...]:
+    """What is said where an interval covers the GEMMs of several frameworks: none is named, or one whose own times
+    nobody knows."""
+    names = frameworks_of_gemms(known, dtype)
+    if not names or (kernels or "").partition("_")[0] in names:
+        return ()
+    if kernels is None:
+        return (f"unknown framework: intervals cover the kernels of all; kernels={'|'.join(names)} narrows them",)
+    return (f"{kernels}'s own {dtype.value} GEMMs are not known; intervals cover those of {' and '.join(names)}",)
 
 
 def refuse_on_a_chip(gpu: Gpu, field: str, value: object, why: str, instead: str = "leave it out") -> None:

@@ -207,8 +207,9 @@ Kernels = Annotated[
     typer.Option(
         "--kernels",
         metavar="FRAMEWORK",
-        help="In inference: the serving framework whose attention and MoE kernels run: vllm, sglang, trtllm, or one "
-        "family of them (sglang_triton); on AMD the library of GEMMs (aiter_asm). [default: unknown; the interval "
+        help="In inference: the serving framework whose kernels run (attention, MoE, GEMMs below 16 bits): vllm, "
+        "sglang, trtllm, or one family of MoE (sglang_triton); on AMD the library of GEMMs (aiter_asm). [default: "
+        "unknown; the interval "
         "covers all; `serving`: vllm]",
     ),
 ]

@@ -10,9 +10,10 @@ import numpy as np
 
 from sartor.cost.correction.attention import frameworks_of
 from sartor.cost.correction.calibration import ANY, Calibration
+from sartor.cost.correction.gemm import frameworks_of_gemms
 from sartor.cost.cost import Cost, Source
 from sartor.cost.price import Estimate
-from sartor.operators import KIND_NAMES
+from sartor.operators import KIND_NAMES, DType, Gemm
 
 
 class Narrows(Enum):
@@ -47,16 +48,22 @@ def interval_parts(found: Estimate, known: Calibration) -> tuple[IntervalPart, .
         kinds.setdefault(KIND_NAMES.get(type(op), "memory_bound"), []).append((share, cost))
     sigma = float(np.mean(found.log_sigma))
     measurable = _MEASURED if found.device.accelerator is None else ()
-    parts = [_part(kind, members, known, sigma, measurable) for kind, members in kinds.items()]
+    dtypes = tuple(dict.fromkeys(op.dtype for op in found.graph.operators if type(op) is Gemm))
+    parts = [_part(kind, members, known, dtypes, sigma, measurable) for kind, members in kinds.items()]
     return tuple(sorted(parts, key=lambda part: -part.share))
 
 
 def _part(
-    kind: str, members: list[tuple[float, Cost]], known: Calibration, sigma: float, measurable: Sequence[str]
+    kind: str,
+    members: list[tuple[float, Cost]],
+    known: Calibration,
+    dtypes: Sequence[DType],
+    sigma: float,
+    measurable: Sequence[str],
 ) -> IntervalPart:
     share = sum(each for each, _ in members)
     source = _weakest(members, share)
-    frameworks = _frameworks(kind, known)
+    frameworks = _frameworks(kind, known, dtypes)
     if frameworks:
         narrows = Narrows.KERNELS
     elif source is Source.ASSUMED:
@@ -79,11 +86,15 @@ def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
     return min((cost.source for _, cost in members), key=order.index)
 
 
-def _frameworks(kind: str, known: Calibration) -> tuple[str, ...]:
+def _frameworks(kind: str, known: Calibration, dtypes: Sequence[DType]) -> tuple[str, ...]:
     """Frameworks that the user could name if none is specified."""
     if known.kernels != ANY:
         return ()
-    families = {"attention": frameworks_of(known), "grouped_gemm": tuple(known.grouped_families)}
+    families = {
+        "attention": frameworks_of(known),
+        "grouped_gemm": tuple(known.grouped_families),
+        "gemm": tuple(name for dtype in dtypes for name in frameworks_of_gemms(known, dtype)),
+    }
     return tuple(dict.fromkeys(name.partition("_")[0] for name in families.get(kind, ())))
 
 

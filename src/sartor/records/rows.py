@@ -121,7 +121,7 @@ def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
     wide = dtype_of(words["out_dtype"]) if words.get("out_dtype", "") != "" else None
     gemm = Gemm(name="gemm", m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, out_dtype=wide)
-    return RowWork(operators=(gemm,), kernels=(library_of(words),))
+    return RowWork(operators=(gemm,), kernels=(library_of(words) or str(words.get("kernels", "")),))
 
 
 def library_of(words: Words) -> str:

@@ -54,7 +54,9 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         labels = coded["kernel"]
         _replace(coded, "kernel", "gated", _gated(coded["kernel"], coded["gpu"], numbers), group_by)
         families = _mapped(labels, kernel_family)
-    if kind.name == "attention":
+    # GEMMs not grouped by it are the middle's, whose network has seen each framework that timed a shape alone.
+    by_framework = kind.name == "attention" or (kind.name == "gemm" and "framework" in group_by)
+    if by_framework:
         families = coded["framework"]
         if "framework" not in group_by:
             del coded["framework"]
@@ -65,9 +67,9 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     ends = measured_s[order[starts]], measured_s[order[starts + counts - 1]]
     deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
     words = {name: column.take(first) for name, column in coded.items()}
-    if kind.name in ("moe", "attention"):
+    if kind.name == "moe" or by_framework:
         words["kernels"] = _together(families, order, starts)
-    if kind.name == "attention":
+    if by_framework:
         words["kernels"] = _mapped(words["kernels"], _only)
     return Targets(
         kind=kind,

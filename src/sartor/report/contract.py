@@ -192,6 +192,7 @@ def gemm_body(answer: GemmAnswer) -> JsonDict:
         "fits": answer.fits,
         "peak_bytes": plain(answer.peak_bytes),
         "tiles": [record(tile) for tile in answer.alternatives],
+        "assumptions": list(answer.assumptions),
     }
 
 

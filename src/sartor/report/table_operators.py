@@ -38,7 +38,8 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.stated_source.value}")
     too_large = [] if answer.fits else [Text(_too_large(answer), style="bold red")]
     rule = Rule(style="dim", characters="-")
-    return Group(head, rule, *too_large, line, Text(gemm_reason(answer)), Text(), tiles_table(answer))
+    assumed = notes("Assumed", answer.assumptions)
+    return Group(head, rule, *too_large, line, Text(gemm_reason(answer)), Text(), tiles_table(answer), *assumed)
 
 
 def _too_large(answer: GemmAnswer) -> str:

@@ -143,7 +143,7 @@ def middle_of(load: Load) -> Ints:
 
 def calibration_of(server: Server) -> Calibration:
     """The calibration of the server's GPU, with the kernels of its engine."""
-    return load_calibration(server.gpu).with_kernels(server.engine.name)
+    return load_calibration(server.gpu).in_server(server.engine.name)
 
 
 def steady(

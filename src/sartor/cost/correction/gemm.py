@@ -17,9 +17,19 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
 from sartor.cost.correction.gemm_features import STEPS, general_features, table_features
-from sartor.cost.correction.network import LIBRARY, Mask, Residual, Weights, applicable, moved_by
+from sartor.cost.correction.network import (
+    FRAMEWORK,
+    LIBRARY,
+    Corrected,
+    Mask,
+    Residual,
+    Weights,
+    applicable,
+    moved_by,
+)
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
+from sartor.cost.intervals import Z80
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
@@ -53,6 +63,11 @@ class GemmRows:
     def time_s(self) -> Array:
         return self.terms["time_s"]
 
+    @property
+    def kernels(self) -> str:
+        """The framework or library whose GEMMs these are; empty if they are the median's."""
+        return self.calibration.kernels if self.calibration.gemms_alone else ""
+
     def with_terms(self, **terms: Any) -> GemmRows:
         """The same with these terms in place of the existing ones of the same name."""
         return replace(self, terms=self.terms | {name: v for name, v in terms.items() if name in self.terms})
@@ -69,12 +84,36 @@ def _by_network(rows: GemmRows) -> GemmRows:
     """Apply the network fitted on these coefficients; the terms stay the formula's, and ``residual`` is the factor.
     Unlike its tables, the formula's time stays."""
     residual, library = _network_of(rows)
-    if residual is None:
+    where = _known_to(residual, rows)
+    if residual is None or not where.size:
         return rows
-    general = residual.dtype == DType.FP32.value
-    where = np.flatnonzero(rows.single | rows.across if general else rows.single)
-    if not where.size:
+    moved = _moved(rows, residual, library, where)
+    terms = rows.terms | {"time_s": _with(rows.time_s, where, moved.time_s)}
+    if len(terms) > 1:
+        terms["residual"] = _with(np.ones_like(rows.log_sigma), where, moved.factor)
+    return replace(rows, terms=terms, log_sigma=_with(rows.log_sigma, where, moved.log_sigma))
+
+
+def _by_any_framework(rows: GemmRows) -> GemmRows:
+    """If kernels are those of an unknown framework, or of one whose own times nobody knows: widen the interval so that
+    its ends are no nearer than the framework furthest away."""
+    known, kernels = applicable(rows.calibration, rows.coefficients, FRAMEWORK), rows.kernels
+    where = _known_to(known, rows)
+    if known is None or not kernels or _name_in(known, kernels) or not where.size:
         return rows
+    each = [_moved(rows, known, i, where).time_s for i in range(len(known.libraries))]
+    apart = np.abs(np.log(np.stack(each) / rows.time_s[where])).max(axis=0)
+    return replace(rows, log_sigma=_with(rows.log_sigma, where, np.hypot(rows.log_sigma[where], apart / Z80)))
+
+
+def _known_to(residual: Residual | None, rows: GemmRows) -> Any:
+    """Indices of the GEMMs that a network's table holds the like of."""
+    general = residual is not None and residual.dtype == DType.FP32.value
+    return np.flatnonzero(rows.single | rows.across if general else rows.single)
+
+
+def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Corrected:
+    """The formula's times there with a network applied, for the library of this index among its own."""
     p = rows.sizes.part(where)
     columns = {"m": p.m, "n": p.n, "k": p.k, "library": np.full(where.size, library)}
     sees: Callable[..., Weights] = partial(
@@ -84,39 +123,50 @@ def _by_network(rows: GemmRows) -> GemmRows:
         steps=residual.steps or STEPS,
         libraries=len(residual.libraries),
     )
-    if general:
+    if residual.dtype == DType.FP32.value:
         columns |= {"batch": p.batch, "across": rows.across[where].astype(np.float64)}
         sees = general_features
-    moved = moved_by(
+    return moved_by(
         residual,
         rows.gpu,
         columns,
         lambda block: sees(block, rows.machine, rows.coefficients, rows.gpu),
-        rows.time_s[where],
+        rows.formula_s[where],
         roofline_of(p, rows.machine, rows.gpu),
         rows.log_sigma[where],
         rows.short[where],
     )
-    terms = rows.terms | {"time_s": _with(rows.time_s, where, moved.time_s)}
-    if len(terms) > 1:
-        terms["residual"] = _with(np.ones_like(rows.log_sigma), where, moved.factor)
-    return replace(rows, terms=terms, log_sigma=_with(rows.log_sigma, where, moved.log_sigma))
 
 
-def _network_of(rows: GemmRows) -> tuple[Residual | None, float]:
+def _network_of(rows: GemmRows) -> tuple[Residual | None, int]:
     """The network for these GEMMs, and the index of their library in it. If the calibration names a library of kernels
-    (``aiter_asm``) that a network knows, that one; else the network for any library."""
-    known = applicable(rows.calibration, rows.coefficients, LIBRARY) if rows.calibration.kernels else None
-    if known and rows.calibration.kernels in known.libraries:
-        return known, float(known.libraries.index(rows.calibration.kernels))
-    return applicable(rows.calibration, rows.coefficients), -1.0
+    (``aiter_asm``) or a framework that a network knows, that one; else the network for any library."""
+    kernels = rows.kernels
+    for part in (LIBRARY, FRAMEWORK) if kernels else ():
+        known = applicable(rows.calibration, rows.coefficients, part)
+        if known and (name := _name_in(known, kernels)):
+            index = known.libraries.index(name)
+            return known.of_library(index), index
+    return applicable(rows.calibration, rows.coefficients), -1
+
+
+def _name_in(known: Residual, kernels: str) -> str:
+    """The network's name for these kernels: their own, or their framework's; empty if it has none."""
+    return next((name for name in (kernels, kernels.partition("_")[0]) if name in known.libraries), "")
 
 
 def libraries_measured(calibration: Calibration) -> tuple[str, ...]:
-    """Libraries whose GEMMs were told apart on the device, or on one of its die."""
+    """Libraries and frameworks whose GEMMs were told apart on the device, or on one of its die."""
     fits = (*calibration.gemm.values(), *calibration.tiled.values())
-    known = [applicable(calibration, c, LIBRARY) for c in fits]
+    known = [applicable(calibration, c, part) for c in fits for part in (LIBRARY, FRAMEWORK)]
     return tuple(sorted({name for each in known if each for name in each.libraries}))
+
+
+def frameworks_of_gemms(calibration: Calibration, dtype: DType) -> tuple[str, ...]:
+    """Frameworks whose GEMMs of a type were told apart on the device, or on one of its die."""
+    c = calibration.gemm.get(dtype)
+    known = applicable(calibration, c, FRAMEWORK) if c else None
+    return known.libraries if known else ()
 
 
 def _as_stream(rows: GemmRows) -> GemmRows:
@@ -242,6 +292,7 @@ _PER_E_FOLD = 0.2
 
 _STEPS = (
     _by_network,
+    _by_any_framework,
     _as_stream,
     _without_quantizing,
     _beyond_the_tables,

@@ -47,6 +47,9 @@ BLOCK = 512
 LIBRARY = "library"
 """Part of networks for GEMMs whose library is known."""
 
+FRAMEWORK = "framework"
+"""Part of networks for GEMMs whose framework is known, all of which were timed on the same shapes."""
+
 PANEL = 32
 """Rows of one GEMM: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications). Its threads
 wait for each other by spinning, which on a busy machine made this a hundred times slower."""
@@ -92,13 +95,28 @@ class Residual:
     steps: tuple[int, ...] = ()
     """GEMMs with own lengths: the lengths of k by which it sees remainders; empty: ``STEPS``."""
     libraries: tuple[str, ...] = ()
-    """GEMMs: libraries that its inputs name, for kernels whose library is known; empty: it is for any."""
+    """GEMMs: libraries or frameworks that its inputs name, for kernels whose library is known; empty: it is for any."""
+    each_log_sigma: tuple[tuple[float, float], ...] = ()
+    """GEMMs: every framework's own ``log_sigma`` and ``log_sigma_small``, in the order of ``libraries``."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
     stream_share: float = 1.0
     """Attention's decode: share of memory's bandwidth that the rows fitted on reach where keys and values are more than
     eight times L2 (95% quantile). Where they fit in L2, tables time a warm cache."""
+
+    def of_library(self, index: int) -> Residual:
+        """The same with the interval of one of its libraries, where each has its own."""
+        if not self.each_log_sigma:
+            return self
+        long, small = self.each_log_sigma[index]
+        return replace(
+            self,
+            log_sigma=long,
+            log_sigma_small=small,
+            kin_log_sigma=self.kin_log_sigma * long / self.log_sigma,
+            kin_log_sigma_small=self.kin_log_sigma_small * small / self.log_sigma_small,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +221,8 @@ def find_residual(coefficients: Coefficients, part: str = "") -> Residual | None
     """The residual fitted on exactly these coefficients, whichever device borrows them; None if there is none.
 
     ``part`` is the kernel if coefficients serve several: ``context``, ``generation``, ``encoder``, followed by a dot
-    and the framework if the network is for that framework's kernels only; ``LIBRARY`` for GEMMs of a known library.
+    and the framework if the network is for that framework's kernels only; ``LIBRARY`` for GEMMs of a known library,
+    ``FRAMEWORK`` for those of a known framework.
     """
     key = _keys().get((fingerprint(coefficients), part))
     return _load(key) if key else None
@@ -268,6 +287,7 @@ def _load(key: str) -> Residual:
         menu=record.get("menu", False),
         steps=tuple(record.get("steps", ())),
         libraries=tuple(record.get("libraries", ())),
+        each_log_sigma=tuple((long, small) for long, small in record.get("each_log_sigma", ())),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
         stream_share=record.get("stream_share", 1.0),

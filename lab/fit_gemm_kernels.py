@@ -1,0 +1,100 @@
+"""Fit corrections to GEMMs of few bits by framework: ``<gpu>.<dtype>.framework`` in ``cost/correction/data/residual/``.
+
+Development only (pandas, pyarrow, the shared data; no torch): ``python lab/fit_gemm_kernels.py SHARED [gpu.dtype
+...]``. One network for all frameworks of a table, each one of its inputs, over the formula of their median. Rows,
+features, rows between the measured ones and the held-out fifth of the weights are those of lab/fit_residual.py, the
+training is that of lab/fit_attention_kernels.py. Seeded.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from fit_attention_kernels import _half, put, trained
+from fit_residual import EACH, Rows, between, borrowed, coverage, predict, record_of, rows_of, save, sigma_pair
+from sartor.cost.correction.network import Residual, residual_records
+
+TABLES = (
+    *(f"{gpu}.{dtype}" for gpu in ("h100_sxm", "h200_sxm") for dtype in ("fp8", "fp8_block")),
+    *(
+        f"{gpu}.{dtype}"
+        for gpu in ("b200_sxm", "gb200", "b300_sxm", "gb300")
+        for dtype in ("fp8", "fp8_block", "nvfp4")
+    ),
+    "rtx_pro_6000_server.fp8",
+    "rtx_pro_6000_server.nvfp4",
+)
+"""Tables of two frameworks and more."""
+
+
+def main(shared: Path, wanted: list[str]) -> None:
+    trials: dict[str, Residual] = {}
+    for name in (f"{each}{EACH}" for each in wanted or TABLES):
+        gpu, _, what = name.partition(".")
+        rows = rows_of(shared, gpu, what, gpu)
+        trials[name] = fit(gpu, rows, ~rows.held_out)
+        time_s = predict(trials[name], rows)
+        put(name, record_of(gpu, what, rows, time_s) | by_framework(rows, time_s))
+        save(name, fit(gpu, rows, np.ones_like(rows.held_out)))
+        record = residual_records()[name]
+        print(name, "formula", record["formula"]["mape"], "network", record["each"], flush=True)
+    for name, trial in trials.items():
+        table = {key: dict(value) for key, value in residual_records().items()}
+        put(name, borrowed(shared, name, trial, table))
+
+
+def by_framework(rows: Rows, time_s: Any) -> dict[str, Any]:
+    """Every framework's own standard deviations, in the order of the network's inputs, and its held-out errors."""
+    sigmas, each = [], {}
+    for i, name in enumerate(rows.libraries):
+        own = (rows.sizes.library == i).to_numpy()
+        held = replace(rows, held_out=rows.held_out & own)
+        error = np.abs(time_s / rows.seconds - 1)[held.held_out]
+        sigmas.append(list(sigma_pair("", time_s, held, held.held_out).values()))
+        each[name] = {"mape": round(float(error.mean()), 4), "coverage": coverage(time_s, held)}
+    return {"each_log_sigma": sigmas, "each": each}
+
+
+def fit(gpu: str, rows: Rows, where: Any) -> Residual:
+    """Fit ln(measured / formula) by least absolute error (smooth below 2%)."""
+    x, y = rows.features[:, where], np.log(rows.seconds / rows.formula_s)[where]
+    mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
+
+    def scaled(values: Any) -> Any:
+        return ((values - mean) / scale).astype(np.float32).T.copy()
+
+    assert rows.features_of is not None
+    z = scaled(x)
+    sets = [
+        (np.concatenate([z, scaled(rows.features_of(sizes))]), np.concatenate([y, goals]).astype(np.float32))
+        for sizes, goals, _ in between(rows, where)
+    ]
+    weights, biases = trained(sets)
+    seen = np.stack([(part.min(axis=0), part.max(axis=0)) for part, _ in sets])
+    return Residual(
+        gpu=gpu,
+        mean=mean.astype(np.float32),
+        scale=scale.astype(np.float32),
+        low=seen[:, 0].min(axis=0)[:, None],
+        high=seen[:, 1].max(axis=0)[:, None],
+        layers=tuple((_half(w.T), _half(b[:, None])) for w, b in zip(weights, biases, strict=True)),
+        least=float(np.quantile(y, 0.001)),
+        most=float(np.quantile(y, 0.999)),
+        formula_log_sigma=0.0,
+        log_sigma=0.0,
+        log_sigma_small=0.0,
+        kin_log_sigma=0.0,
+        kin_log_sigma_small=0.0,
+        libraries=rows.libraries,
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

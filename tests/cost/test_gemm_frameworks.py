@@ -1,0 +1,114 @@
+"""GEMMs of 8 and 4 bits are a framework's: named, its own time; unnamed, the middle's, and the interval covers all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sartor import api
+from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
+from sartor.cost.correction.gemm import frameworks_of_gemms, libraries_measured
+from sartor.cost.correction.network import residual_records
+from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.intervals import Z80
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import DType, Gemm
+from sartor.records.tables import read_table
+from sartor.records.targets import targets_of
+from sartor.validate.predictions import predict
+
+H200 = load_gpu("h200_sxm")
+SMALL = Gemm(name="small", m=64, n=4096, k=4096, dtype=DType.FP8)
+TOLD = sorted(key for key, record in residual_records().items() if record.get("part") == "framework")
+
+
+def known(gpu: str = "h200_sxm") -> Calibration:
+    return load_calibration(load_gpu(gpu))
+
+
+def test_tensorrt_llm_narrows_with_a_kernel_of_its_own_so_small_fp8_gemms_take_longer() -> None:
+    trtllm, vllm, sglang = (
+        gemm_cost(SMALL, H200, known().with_kernels(each)).time_s for each in ("trtllm", "vllm", "sglang")
+    )
+    assert 1.2 < trtllm / vllm < 1.8
+    assert trtllm / sglang > 1.2
+
+
+@pytest.mark.parametrize("key", TOLD)
+def test_without_a_framework_the_middle_stays_and_its_interval_reaches_every_framework(key: str) -> None:
+    record = residual_records()[key]
+    gpu, dtype = load_gpu(record["gpu"]), DType(record["dtype"])
+    calibration = load_calibration(gpu)
+    gemm = replace(SMALL, m=np.array([1, 16, 129, 1024, 8192]), dtype=dtype)
+    middle, unknown = (gemm_cost(gemm, gpu, calibration.with_kernels(each)) for each in ("", ANY))
+    assert np.array_equal(unknown.time_s, middle.time_s)
+    assert np.all(unknown.log_sigma >= middle.log_sigma)
+    for framework in record["libraries"]:
+        time_s = gemm_cost(gemm, gpu, calibration.with_kernels(framework)).time_s
+        assert np.all(np.abs(np.log(time_s / middle.time_s)) <= Z80 * np.asarray(unknown.log_sigma) + 1e-9)
+
+
+def test_a_family_runs_its_framework_s_gemms_and_one_that_was_not_timed_alone_has_the_interval_of_all() -> None:
+    family, framework = (gemm_cost(SMALL, H200, known().with_kernels(each)) for each in ("vllm_triton", "vllm"))
+    assert (family.time_s, family.log_sigma) == (framework.time_s, framework.log_sigma)
+    blocks, calibration = replace(SMALL, dtype=DType.FP8_BLOCK), known()
+    assert frameworks_of_gemms(calibration, DType.FP8_BLOCK) == ("sglang", "trtllm")
+    unknown, waits = (gemm_cost(blocks, H200, calibration.with_kernels(each)) for each in (ANY, "vllm"))
+    assert (waits.time_s, waits.log_sigma) == (unknown.time_s, unknown.log_sigma)
+
+
+def test_a_server_s_gemms_are_the_middle_s() -> None:
+    """Kernels before them narrow their operands."""
+    served, middle = (gemm_cost(SMALL, H200, each) for each in (known().in_server("trtllm"), known()))
+    assert (served.time_s, served.log_sigma) == (middle.time_s, middle.log_sigma)
+
+
+def test_each_framework_has_the_interval_that_its_own_unseen_weights_need() -> None:
+    for key in TOLD:
+        record = residual_records()[key]
+        assert all(0.75 <= each["coverage"] <= 0.85 for each in record["each"].values())
+        calibration = load_calibration(load_gpu(record["gpu"]))
+        long = replace(SMALL, m=4096, n=8192, k=8192, dtype=DType(record["dtype"]))
+        for name, (sigma, _) in zip(record["libraries"], record["each_log_sigma"], strict=True):
+            cost = gemm_cost(long, load_gpu(record["gpu"]), calibration.with_kernels(name), clock=Clock.BOOST)
+            assert cost.log_sigma == pytest.approx(sigma)
+
+
+def test_a_gpu_of_the_same_die_borrows_the_framework_with_a_wider_interval() -> None:
+    assert "trtllm" in libraries_measured(load_calibration(load_gpu("h100_nvl")))
+    assert libraries_measured(load_calibration(load_gpu("l40s"))) == ()
+
+
+def test_gemm_and_estimate_take_the_framework_or_say_that_it_would_narrow_the_interval() -> None:
+    unknown, named = (api.gemm(64, 4096, 4096, "h200", dtype="fp8", kernels=each) for each in (None, "trtllm"))
+    assert "kernels=sglang|trtllm|vllm narrows them" in unknown.assumptions[0]
+    assert named.assumptions == ()
+    assert named.cost.high_s / named.cost.low_s < unknown.cost.high_s / unknown.cost.low_s
+    waits = api.gemm(64, 4096, 4096, "h200", dtype="fp8_block", kernels="vllm")
+    assert waits.assumptions == (
+        "vllm's own fp8_block GEMMs are not known; intervals cover those of sglang and trtllm",
+    )
+    assert api.gemm(64, 4096, 4096, "h200").assumptions == ()
+    question = {"phase": "decode", "dtype": "fp8", "microbatch_size": 16}
+    first, second = (api.estimate("llama-3.1-8b", "h200", **question, kernels=each) for each in ("trtllm", "vllm"))
+    assert first.estimate.time_s > 1.1 * second.estimate.time_s
+    with pytest.raises(InputError, match="nearest: vllm"):
+        api.gemm(64, 4096, 4096, "h200", dtype="fp8", kernels="vlm")
+
+
+def test_rows_grouped_by_framework_are_predicted_as_its_kernels_run_and_a_median_as_the_middle(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gemm.csv"
+    row = "h200_sxm,fp8,64,4096,4096"
+    path.write_text(f"gpu,dtype,m,n,k,framework,latency_us\n{row},trtllm,17\n{row},vllm,12\n")
+    table = read_table(path, ["framework"])
+    trtllm, vllm, middle = (
+        gemm_cost(SMALL, H200, known().with_kernels(each), clock=Clock.BOOST).time_s for each in ("trtllm", "vllm", "")
+    )
+    assert predict(targets_of([table], ["framework"])).time_s.tolist() == [trtllm, vllm]
+    assert predict(targets_of([read_table(path)])).time_s.tolist() == [middle]
