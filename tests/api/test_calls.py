@@ -73,8 +73,8 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         "aiter_flydsl, aiter_opus, aiter_torch, aiter_triton; nearest: aiter_ck",
     ),
     "a framework for a product alone": (
-        lambda: api.gemm(64, 64, 64, kernels="vllm"),
-        "kernels=vllm: must be a framework or library whose kernels were measured on h100_sxm: there is none",
+        lambda: api.gemm(64, 64, 64, "a100", kernels="vllm"),
+        "kernels=vllm: must be a framework or library whose kernels were measured on a100_sxm: there is none",
     ),
     "a message of no bytes": (
         lambda: api.collective("all_reduce", 0, 8),
