@@ -227,9 +227,12 @@ class HeldPlan:
             step_with=partial(self._step_with, calibration),
         )
 
-    def _step_with(self, calibration: Calibration | None, shape: TransformerShape) -> float | None:
+    def _step_with(
+        self, calibration: Calibration | None, shape: TransformerShape, microbatch_size: int | None
+    ) -> float | None:
+        size = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
         try:
-            return self.with_shape(shape).price(calibration).step_s
+            return replace(self.with_shape(shape), axes={**self.axes, **size}).price(calibration).step_s
         except InputError:
             return None
 

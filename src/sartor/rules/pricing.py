@@ -194,14 +194,15 @@ def _choose(
 
 
 def _placed(context: Context, suspicion: Suspicion, choice: _Choice) -> _Choice:
-    """The choice with the training step of its shape: a microbatch's ratio says neither which stage becomes the slowest
-    nor which traffic stays hidden."""
-    run, of_shape = context.run, not choice.fix.keys() & {*WORKLOAD_FIELDS, *DIMS_FIELDS}
-    if run is None or suspicion.blocking or choice.reference != 1.0 or not of_shape:
+    """The choice with the training step of its shape and microbatch size: a microbatch's ratio says neither which stage
+    becomes the slowest nor which traffic stays hidden."""
+    run, others = context.run, {*WORKLOAD_FIELDS, *DIMS_FIELDS} - {"microbatch_size"}
+    if run is None or suspicion.blocking or choice.reference != 1.0 or choice.fix.keys() & others:
         return choice
     if not choice.fix and suspicion.remedy is None:
         return choice
-    after_s = run.step_with(suspicion.remedy or changed(context.workload, context.dims, choice.fix)[0].shape)
+    after = changed(context.workload, context.dims, choice.fix)[0]
+    after_s = run.step_with(suspicion.remedy or after.shape, int(after.microbatch_size))
     return choice if after_s is None else replace(choice, step_s=after_s / choice.offer.kept)
 
 

@@ -26,8 +26,9 @@ class InRun:
     whole: WholeStep
     compute_factors: tuple[float, ...]
     """By block of the model, ``block_seconds.compute_factors``."""
-    step_with: Callable[[TransformerShape], float | None]
-    """Seconds of the step with another shape, whose layers are placed anew on the stages; None where it cannot run."""
+    step_with: Callable[[TransformerShape, int | None], float | None]
+    """Seconds of the step with another shape, whose layers are placed anew on the stages, and another microbatch size
+    (None: the same); None where it cannot run."""
 
     def in_step(self, estimate: Estimate) -> Estimate:
         """A microbatch's estimate with every block's compute as the step counts it, so that the ratio of two shapes is
