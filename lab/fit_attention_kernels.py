@@ -33,6 +33,7 @@ from fit_residual import (
     windows_of,
     write,
 )
+from networks import bounds_of, network
 from sartor.cost.correction.attention import PARTS
 from sartor.cost.correction.network import Residual, residual_records
 
@@ -110,26 +111,9 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
     z = ((x - mean) / scale).astype(np.float32)
     weights, biases = trained([(z.T.copy(), y.astype(np.float32))])
-    return Residual(
-        gpu=gpu,
-        mean=mean.astype(np.float32),
-        scale=scale.astype(np.float32),
-        low=z.min(axis=1, keepdims=True),
-        high=z.max(axis=1, keepdims=True),
-        layers=tuple((_half(w.T), _half(b[:, None])) for w, b in zip(weights, biases, strict=True)),
-        least=float(np.quantile(y, 0.001)),
-        most=float(np.quantile(y, 0.999)),
-        formula_log_sigma=0.0,
-        log_sigma=0.0,
-        log_sigma_small=0.0,
-        kin_log_sigma=0.0,
-        kin_log_sigma_small=0.0,
-        windows=windows_of(rows.sizes[where]),
-    )
-
-
-def _half(values: Any) -> Any:
-    return values.astype(np.float16).astype(np.float32)
+    ends = z.min(axis=1, keepdims=True), z.max(axis=1, keepdims=True)
+    layers = [(w.T, b[:, None]) for w, b in zip(weights, biases, strict=True)]
+    return network(gpu, (mean, scale), ends, layers, bounds_of(y), windows=windows_of(rows.sizes[where]))
 
 
 def trained(sets: Sequence[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_gemm import fp32_job, predictor
-from fit_residual import Rows, _half, record_of, save, trained, windows_of, write
+from fit_residual import Rows, record_of, save, trained, windows_of, write
+from networks import network
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.gemm_features import general_features
 from sartor.cost.correction.network import Residual, residual_records
@@ -94,17 +94,13 @@ def fit(rows: Sequence[Rows], chosen: Sequence[Any]) -> list[Residual]:
     z = torch.tensor(np.concatenate([((x - mean) / scale).T, which], axis=1).astype(np.float32))
     net = trained(z, torch.tensor(y, dtype=torch.float32), WIDTH, EPOCHS)
     folded = [_folded(net, len(x), i) for i in range(len(rows))]
-    return [
-        replace(
-            _residual(gpu, (part - mean) / scale, layers),
-            mean=mean.astype(np.float32),
-            scale=scale.astype(np.float32),
-            least=float(span[0]),
-            most=float(span[1]),
-            windows=windows_of(each.sizes),
-        )
-        for gpu, part, layers, span, each in zip(GPUS, seen, folded, spans, rows, strict=True)
-    ]
+    made = []
+    for gpu, part, layers, (least, most), each in zip(GPUS, seen, folded, spans, rows, strict=True):
+        scaled = ((part - mean) / scale).astype(np.float32)
+        ends = scaled.min(1, keepdims=True), scaled.max(1, keepdims=True)
+        windows = windows_of(each.sizes)
+        made.append(network(gpu, (mean, scale), ends, layers, (float(least), float(most)), windows=windows))
+    return made
 
 
 def _folded(net: Any, inputs: int, device: int) -> tuple[tuple[Any, Any], ...]:
@@ -113,17 +109,7 @@ def _folded(net: Any, inputs: int, device: int) -> tuple[tuple[Any, Any], ...]:
     layers = [(each.weight.detach().numpy(), each.bias.detach().numpy()[:, None]) for each in linear]
     weight, bias = layers[0]
     first = (weight[:, :inputs], bias + weight[:, inputs + device, None])
-    return tuple((_half(weight), _half(bias)) for weight, bias in (first, *layers[1:]))
-
-
-def _residual(gpu: str, seen: Any, layers: tuple[tuple[Any, Any], ...]) -> Residual:
-    """The residual of one device; interval widths are 0 here and filled in from ``record_of``."""
-    none = np.zeros((1, 1), dtype=np.float32)
-    low, high = (edge.astype(np.float32) for edge in (seen.min(1, keepdims=True), seen.max(1, keepdims=True)))
-    widths = dict.fromkeys(
-        ("formula_log_sigma", "log_sigma", "log_sigma_small", "kin_log_sigma", "kin_log_sigma_small"), 0.0
-    )
-    return Residual(gpu=gpu, mean=none, scale=none, low=low, high=high, layers=layers, least=0.0, most=0.0, **widths)
+    return (first, *layers[1:])
 
 
 if __name__ == "__main__":

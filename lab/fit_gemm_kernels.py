@@ -17,8 +17,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fit_attention_kernels import _half, put, trained
+from fit_attention_kernels import put, trained
 from fit_residual import EACH, Rows, between, borrowed, coverage, predict, record_of, rows_of, save, sigma_pair
+from networks import bounds_of, network
 from sartor.cost.correction.network import Residual, residual_records
 
 TABLES = (
@@ -78,22 +79,9 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
     ]
     weights, biases = trained(sets)
     seen = np.stack([(part.min(axis=0), part.max(axis=0)) for part, _ in sets])
-    return Residual(
-        gpu=gpu,
-        mean=mean.astype(np.float32),
-        scale=scale.astype(np.float32),
-        low=seen[:, 0].min(axis=0)[:, None],
-        high=seen[:, 1].max(axis=0)[:, None],
-        layers=tuple((_half(w.T), _half(b[:, None])) for w, b in zip(weights, biases, strict=True)),
-        least=float(np.quantile(y, 0.001)),
-        most=float(np.quantile(y, 0.999)),
-        formula_log_sigma=0.0,
-        log_sigma=0.0,
-        log_sigma_small=0.0,
-        kin_log_sigma=0.0,
-        kin_log_sigma_small=0.0,
-        libraries=rows.libraries,
-    )
+    ends = seen[:, 0].min(axis=0)[:, None], seen[:, 1].max(axis=0)[:, None]
+    layers = [(w.T, b[:, None]) for w, b in zip(weights, biases, strict=True)]
+    return network(gpu, (mean, scale), ends, layers, bounds_of(y), libraries=rows.libraries)
 
 
 if __name__ == "__main__":

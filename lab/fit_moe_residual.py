@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_residual
 from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, layers, layers_of, middle_of, moe_table
+from networks import network
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
@@ -211,25 +212,10 @@ def fit(name: str, rows: Rows, where: Any, jitter: float) -> Residual:
         optimizer.step()
         schedule.step()
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
-    half = fit_residual._half
+    layers = [(part.weight.detach().numpy(), part.bias.detach().numpy()[:, None]) for part in linear]
     inputs = np.concatenate([each.numpy().T for each in z], axis=1)
-    return Residual(
-        gpu=name,
-        mean=mean.astype(np.float32),
-        scale=scale.astype(np.float32),
-        low=inputs.min(axis=1, keepdims=True),
-        high=inputs.max(axis=1, keepdims=True),
-        layers=tuple(
-            (half(part.weight.detach().numpy()), half(part.bias.detach().numpy()[:, None])) for part in linear
-        ),
-        least=least,
-        most=most,
-        formula_log_sigma=0.0,
-        log_sigma=0.0,
-        log_sigma_small=0.0,
-        kin_log_sigma=0.0,
-        kin_log_sigma_small=0.0,
-    )
+    ends = inputs.min(axis=1, keepdims=True), inputs.max(axis=1, keepdims=True)
+    return network(name, (mean, scale), ends, layers, (least, most))
 
 
 def _target(rows: Rows) -> Any:

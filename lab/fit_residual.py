@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_gemm import AMD_TUNED, Job, by_storage, judged_by_folds, table_job, tuned_job
 from fit_kernels import AIC, _attention_op
+from networks import bounds_of, network
 from sartor.cost.correction import network as measured
 from sartor.cost.correction.attention import (
     PARTS,
@@ -325,15 +326,15 @@ def attention_rows(shared: Path, gpu: str, part: str, owner: str, framework: str
     rows = rows[fits].reset_index(drop=True)
     curve = rows.heads * 7919 + rows.kv_heads * 104729 + rows.head_dim * 31 + rows.batch * 977 + rows.window
     device = load_gpu(gpu)
-    lent = without_residuals(load_calibration(load_gpu(owner)))
-    c, peak = lent.attention, peak_flops_per_s(device, DType.BF16)
+    known = without_residuals(load_calibration(load_gpu(owner)))
+    c, peak = known.attention, peak_flops_per_s(device, DType.BF16)
     op = _attention_op(rows, part != "encoder")
     columns = {name: np.asarray(getattr(op, name), dtype=np.float64) for name in SIZES}
     return Rows(
         sizes=rows[KEYS],
         seconds=rows.us.to_numpy(dtype=np.float64) * 1e-6,
         held_out=(curve % 5 == 0).to_numpy(),
-        formula_s=attention_cost(op, device, lent, clock=Clock.BOOST).time_s,
+        formula_s=attention_cost(op, device, known, clock=Clock.BOOST).time_s,
         floor_s=attention_floor_s(part, columns, peak, device),
         features=attention_features(part, columns, peak, device, c),
         large=(1.0 * rows.batch * rows.heads * rows.seq_q * rows.seq_kv >= 1e6).to_numpy(),
@@ -401,22 +402,15 @@ def fit(gpu: str, rows: Rows, where: Any) -> Residual:
         often = np.concatenate([rows.weight[where], gaps[0][2] * (not rows.dense)])
         net = small(z, tensor(target), often_with(often, len(z) + len(more[0][0])), more, rows.dense)
     linear = [part for part in net if isinstance(part, torch.nn.Linear)]
-    half = [(_half(each.weight.detach().numpy()), _half(each.bias.detach().numpy()[:, None])) for each in linear]
+    layers = [(each.weight.detach().numpy(), each.bias.detach().numpy()[:, None]) for each in linear]
     seen = torch.cat([z, *(each for each, _ in near)]).numpy().T
-    return Residual(
-        gpu=gpu,
-        mean=mean.astype(np.float32),
-        scale=scale.astype(np.float32),
-        low=seen.min(axis=1, keepdims=True),
-        high=seen.max(axis=1, keepdims=True),
-        layers=tuple(half),
-        least=float(np.quantile(y, 0.001)),
-        most=float(np.quantile(y, 0.999)),
-        formula_log_sigma=0.0,
-        log_sigma=0.0,
-        log_sigma_small=0.0,
-        kin_log_sigma=0.0,
-        kin_log_sigma_small=0.0,
+    ends = seen.min(axis=1, keepdims=True), seen.max(axis=1, keepdims=True)
+    return network(
+        gpu,
+        (mean, scale),
+        ends,
+        layers,
+        bounds_of(y),
         own_lengths=rows.own_lengths,
         menu=rows.menu,
         steps=rows.steps,
@@ -548,11 +542,6 @@ def between(rows: Rows, where: Any) -> Gaps:
         goals = (1 - share) * goal[i] + share * goal[i + 1]
         found.append(({"m": drawn} | alike, goals, (often[i] + often[i + 1]) / 2))
     return found
-
-
-def _half(values: Any) -> Any:
-    """Values rounded to 16 bits, as they are stored."""
-    return values.astype(np.float16).astype(np.float32)
 
 
 def predict(residual: Residual, rows: Rows) -> Any:

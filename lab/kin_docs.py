@@ -208,8 +208,8 @@ def _figures(targets: Targets, keys: Sequence[str]) -> dict[tuple[str, ...], dic
 
 def _lender(owners: Any) -> str:
     """The device that the fit was borrowed from (for collectives, the one with the most similar links); "" if none."""
-    lent = [str(owner) for owner in owners if str(owner).startswith("borrowed from ")]
-    return lent[0].removeprefix("borrowed from ") if lent else ""
+    others = [str(owner) for owner in owners if str(owner).startswith("borrowed from ")]
+    return others[0].removeprefix("borrowed from ") if others else ""
 
 
 def _of_generation(figures: Mapping[str, Any], gpu: str) -> bool:

@@ -47,7 +47,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "conformance": ("page",),
 }
 """Default arguments of each script, in the order of a whole refit; the last four are about config.json."""
-IMPORTED = {"peers", "published", "teachers"}
+IMPORTED = {"networks", "peers", "published", "teachers"}
 """Modules that scripts and notebook pages import."""
 
 

@@ -1,4 +1,4 @@
-"""What a device nobody measured is lent: kernels that stream, and products on general cores."""
+"""What a device that was not measured borrows: kernels that stream, and products on general cores."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_a_table_of_one_s_own_says_the_share_and_the_other_gives_what_it_lacks()
     c = MemoryBoundCoefficients(
         kinds=(("norm", 0.4, 1e-6, 0.1),), host_kinds=(("norm", 0.6, 2e-5, 0.1), ("relu", 0.8, 5e-6, 0.1))
     )
-    lent, own = with_calls(c, calls_are_own=False), with_calls(c, calls_are_own=True)
-    assert {row[0]: row[1:3] for row in lent.host_kinds} == {"norm": (0.4, 2e-5), "relu": (0.8, 5e-6)}
-    assert {row[0]: row[1:3] for row in lent.kinds} == {"norm": (0.4, 1e-6), "relu": (0.8, 0.0)}
+    borrowed, own = with_calls(c, calls_are_own=False), with_calls(c, calls_are_own=True)
+    assert {row[0]: row[1:3] for row in borrowed.host_kinds} == {"norm": (0.4, 2e-5), "relu": (0.8, 5e-6)}
+    assert {row[0]: row[1:3] for row in borrowed.kinds} == {"norm": (0.4, 1e-6), "relu": (0.8, 0.0)}
     assert {row[0]: row[1:3] for row in own.kinds} == {"norm": (0.6, 1e-6), "relu": (0.8, 0.0)}
     assert own.host_kinds == c.host_kinds
 
@@ -175,10 +175,10 @@ def test_devices_that_flash_kernels_do_not_run_on_keep_what_is_assumed_of_them()
 def test_operands_are_narrowed_as_fast_on_as_many_sms_whatever_the_memory() -> None:
     h200, gemm = load_gpu("h200_sxm"), Gemm(name="g", m=8192, n=128, k=8192, dtype=DType.FP8)
     own = load_calibration(h200).gemm[DType.FP8]
-    lent = quantized_on(own, h200, H100)
-    per_byte = [c.quantize_bytes * c.quantize_pace / gpu.hbm_bytes_per_s for c, gpu in ((own, h200), (lent, H100))]
+    borrowed = quantized_on(own, h200, H100)
+    per_byte = [c.quantize_bytes * c.quantize_pace / gpu.hbm_bytes_per_s for c, gpu in ((own, h200), (borrowed, H100))]
     assert per_byte[0] == pytest.approx(per_byte[1])
-    assert fingerprint(lent) == fingerprint(own)  # its network goes along
+    assert fingerprint(borrowed) == fingerprint(own)  # its network goes along
     known = load_calibration(H100)
-    slower, faster = (replace(known, gemm={DType.FP8: c}, calibrated=frozenset(), relative="") for c in (own, lent))
+    slower, faster = (replace(known, gemm={DType.FP8: c}, calibrated=frozenset(), relative="") for c in (own, borrowed))
     assert gemm_cost(gemm, H100, faster).time_s < gemm_cost(gemm, H100, slower).time_s
