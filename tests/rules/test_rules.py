@@ -369,12 +369,14 @@ def test_a_matter_of_architecture_is_a_remark_and_no_fault() -> None:
     assert lint_formats.plain(found).startswith("Clean: none of the 22 rules finds waste in this shape.")
 
 
-def test_a_finding_gains_what_advise_says_of_the_same_change() -> None:
-    advice = api.advise("gpt3-2.7b", "a100_sxm")
+@pytest.mark.parametrize(("model", "gpu"), [("gpt3-2.7b", "a100_sxm"), ("gpt3-13b", "l40s")])
+def test_a_finding_gains_what_advise_says_of_the_same_change(model: str, gpu: str) -> None:
+    """Gradient traffic bounds the step on L40S."""
+    advice = api.advise(model, gpu)
     single = {edit.field: edit for edit in advice.search.single_edits}
     vocab = next(finding for finding in advice.findings if finding.rule == "ragged_vocab")
     assert vocab.fix == {"vocab_size": single["vocab_size"].new}
-    assert vocab.gain_fraction == pytest.approx(1 - 1 / single["vocab_size"].efficiency_gain, abs=1e-5)
+    assert vocab.gain_fraction == pytest.approx(1 - 1 / single["vocab_size"].efficiency_gain, abs=1e-9)
 
 
 WHISPER_STACK = {"layers": 32, "attention_heads": 20, "ffn_dim": 5120}

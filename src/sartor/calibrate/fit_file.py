@@ -257,49 +257,17 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     device, of_gpu = _device(labels["gpu"], gpu, targets.rows, Path(path))
     kind, of_dtype = _dtype(labels["dtype"], of_gpu, dtype, Path(path).name, left_out, targets.rows)
     layouts = _layouts(targets)
-    numbers, every = targets.numbers, _products(targets, device, kind, layouts)
-    rate = 2.0 * numbers["batch"] * numbers["m"] * numbers["n"] * numbers["k"] / targets.measured_s
     usable = of_gpu & of_dtype
-    possible = rate <= ABOVE_PEAK * peak_flops_per_s(device, kind)
     if lost := int((usable & (layouts == "")).sum()):
         left_out["layout is not TN, NN, NT or TILED"] = lost
     if lost == usable.sum():
         raise _too_few(0, device, kind, left_out, Path(path).name)
-    usable &= layouts != ""
-    read = np.flatnonzero(usable)
-    given = every.part(read)
-    predicted_s, log_sigma = packaged(given)
-    timed = Timed(
-        gpu=device,
-        dtype=kind,
-        section=f"gemm.{kind.value}",
-        sizes=np.log(np.stack([given.batch * given.m, given.n, given.k]).astype(np.float64)),
-        measured_s=targets.measured_s[read],
-        predicted_s=predicted_s,
-        predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
-    )
-    spilled = (
-        given.batch * (given.m + given.n) * given.k * kind.bytes - device.l2_bytes - device.memory_side_cache_bytes
-    )
-    read_fast = timed.measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
-    other = likelier(timed, log_sigma)
-    if other is None and (share := float((~possible[read]).mean())) > 0.5:
-        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
-        raise InputError("latency_us", Path(path).name, must)
-    remarks = [other.sentence(device)] if other else []
-    for reason, found in (*strangers(timed), (TOO_FAST, ~possible[read]), (READ_FAST, read_fast)):
-        where = read[found & usable[read]]
-        if where.size:
-            left_out[reason] = left_out.get(reason, 0) + where.size
-            remarks.append(f"latency_us of {_shapes(every.part(where))}: {reason}")
-        usable[where] = False
-    impossible = sum(left_out.get(reason, 0) for reason in (TOO_FAST, READ_FAST))
-    if impossible > MOST_IMPOSSIBLE * read.size:
-        must = (
-            f"must be times of {device.name}: {impossible} of {read.size} rows are faster than its datasheet allows "
-            f"({left_out.get(TOO_FAST, 0)} by its {kind.value} peak, {left_out.get(READ_FAST, 0)} by its memory)"
-        )
-        raise InputError("latency_us", Path(path).name, must, other.gpu.name if other else "")
+    read = np.flatnonzero(usable & (layouts != ""))
+    given = _products(targets, device, kind, layouts).part(read)
+    good, by_reason, remarks = _judged(given, targets.measured_s[read], Path(path).name)
+    usable = np.zeros(len(targets), dtype=bool)
+    usable[read[good]] = True
+    left_out = {name: left_out.get(name, 0) + by_reason.get(name, 0) for name in (*left_out, *by_reason)}
     left_out |= {f"gpu is not {device.name}": int((~of_gpu).sum())} if not of_gpu.all() else {}
     merged = _merged(table, np.asarray(targets.coded[ROW].plain())[usable])
     if len(merged) < LEAST_ROWS:
@@ -316,6 +284,46 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
         remarks=(*remarks, *contradicted),
     )
+
+
+def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, dict[str, int], list[str]]:
+    """Which rows measure what they say, how many do not by reason, and what is said of them. Raises ``InputError``
+    where so many are faster than the datasheet allows that the rest cannot be trusted."""
+    device, kind, tokens = given.gpu, given.dtype, given.batch * given.m
+    predicted_s, log_sigma = packaged(given)
+    timed = Timed(
+        gpu=device,
+        dtype=kind,
+        section=f"gemm.{kind.value}",
+        sizes=np.log(np.stack([tokens, given.n, given.k]).astype(np.float64)),
+        measured_s=measured_s,
+        predicted_s=predicted_s,
+        predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
+    )
+    too_fast = 2.0 * tokens * given.n * given.k / measured_s > ABOVE_PEAK * peak_flops_per_s(device, kind)
+    held = device.l2_bytes + device.memory_side_cache_bytes
+    spilled = given.batch * (given.m + given.n) * given.k * kind.bytes - held
+    read_fast = measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
+    other = likelier(timed, log_sigma)
+    if other is None and (share := float(too_fast.mean())) > 0.5:
+        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
+        raise InputError("latency_us", file, must)
+    remarks, left_out = [other.sentence(device)] if other else [], dict[str, int]()
+    good = np.ones(len(given), dtype=bool)
+    for reason, found in (*strangers(timed), (TOO_FAST, too_fast), (READ_FAST, read_fast)):
+        where = np.flatnonzero(found & good)
+        if where.size:
+            left_out[reason] = left_out.get(reason, 0) + where.size
+            remarks.append(f"latency_us of {_shapes(given.part(where))}: {reason}")
+        good[where] = False
+    by_peak, by_memory = (left_out.get(reason, 0) for reason in (TOO_FAST, READ_FAST))
+    if by_peak + by_memory > MOST_IMPOSSIBLE * len(given):
+        must = (
+            f"must be times of {device.name}: {by_peak + by_memory} of {len(given)} rows are faster than its datasheet "
+            f"allows ({by_peak} by its {kind.value} peak, {by_memory} by its memory)"
+        )
+        raise InputError("latency_us", file, must, other.gpu.name if other else "")
+    return good, left_out, remarks
 
 
 def _too_few(shapes: int, device: Gpu, kind: DType, left_out: Mapping[str, int], file: str) -> InputError:

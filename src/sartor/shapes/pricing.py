@@ -216,30 +216,30 @@ class Priced:
 
     def front_point(self, i: int) -> FrontPoint:
         """A point in a few numbers."""
+        times = self.prices.by_gpu[0]
         return FrontPoint(
             fields=self.fields(i),
             changed=self.changed(i),
             num_fields=int(self.found.count[i]),
             params_change=self.params_change(i),
             phase_s=self.phase_s(i),
-            **self._speeds(i),
+            speedup=float(times[self.prices.baseline] / times[i]),
+            efficiency_gain=float(1 / self.prices.score[i]),
         )
 
     def single_edit(self, field: str, i: int) -> SingleEdit:
-        """A point that edits one field."""
+        """A point that edits one field, priced as a candidate is."""
         old, new = self.changed(i)[field]
+        found = self.candidate(i)
         return SingleEdit(
             field=field,
             old=old,
             new=new,
             changed=self.changed(i),
             params_change=self.params_change(i),
-            **self._speeds(i),
+            speedup=found.speedup,
+            efficiency_gain=found.efficiency_gain,
         )
-
-    def _speeds(self, i: int) -> dict[str, float]:
-        times, base = self.prices.by_gpu[0], self.prices.baseline
-        return {"speedup": float(times[base] / times[i]), "efficiency_gain": float(1 / self.prices.score[i])}
 
 
 def fastest(times: FloatArray, count: npt.NDArray[np.int64]) -> int:
