@@ -208,9 +208,8 @@ Kernels = Annotated[
         "--kernels",
         metavar="FRAMEWORK",
         help="In inference: the serving framework whose kernels run (attention, MoE, GEMMs below 16 bits): vllm, "
-        "sglang, trtllm, or one family of MoE (sglang_triton); on AMD the library of GEMMs (aiter_asm). [default: "
-        "unknown; the interval "
-        "covers all; `serving`: vllm]",
+        "sglang, trtllm, or one family of MoE kernels (sglang_triton); on AMD the library of GEMMs (aiter_asm). "
+        "[default: unknown, and the interval covers all; `serving`: vllm]",
     ),
 ]
 Clock = Annotated[
@@ -258,7 +257,7 @@ Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help=
 EP = partial(typer.Option, "--ep", metavar="N", parser=whole_number)
 Ep = Annotated[int, EP(help="Expert parallelism over groups of tp devices: inference takes tp x ep devices.")]
 ServingEp = Annotated[
-    int, EP(help="Groups of the tp x copies devices with experts of their own, which a group splits.")
+    int, EP(help="Expert parallelism: the tp x copies devices form so many groups, each with its share of the experts.")
 ]
 CP = partial(typer.Option, "--cp")
 Cp = Annotated[int, CP(metavar="N", parser=whole_number, help="Context-parallel devices.")]

@@ -80,11 +80,13 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
 
 
 def _devices_words(dims: ParallelDims) -> list[str]:
-    """``Each of ep groups takes such a batch, on 64 devices (tp 8 x ep 8) in all``; of inference over experts only."""
+    """The devices in all, of inference with expert parallelism."""
     if int(dims.ep) == 1:
         return []
-    words = f"on {int(dims.num_devices)} devices (tp {int(dims.tp)} x ep {int(dims.ep)}) in all"
-    return [f"Each of {int(dims.ep)} groups of {int(dims.tp)} takes such a batch, {words}"]
+    tp, ep = int(dims.tp), int(dims.ep)
+    return [
+        f"One of {ep} groups, each with a batch like this one, on {int(dims.num_devices)} devices (tp {tp} x ep {ep})"
+    ]
 
 
 IN_TURN = "Operators are listed one after another; those of a layer overlap on the chip's cores"
