@@ -161,3 +161,17 @@ def test_every_journey_is_found_on_the_package_by_its_name_and_arguments(name: s
     assert name in dir(sartor)
     parameters = inspect.signature(getattr(sartor, name)).parameters.values()
     assert all(each.kind is not each.VAR_KEYWORD and each.annotation != "Any" for each in parameters)
+
+
+def test_an_odd_vocabulary_is_padded_as_far_as_tensor_parallelism_needs_and_no_further() -> None:
+    whole, split = api.estimate("gpt2", "a100_sxm"), api.estimate("gpt2", "a100_sxm", tp=2)
+    logits = [next(op for op in each.graph.operators if op.name == "logits") for each in (whole, split)]
+    assert [int(op.n) for op in logits] == [50257, 50258 // 2]
+    assert any("vocabulary padded to 50258, which tp=2 divides" in each for each in split.question.assumptions)
+
+
+def test_a_model_that_needs_stages_says_what_would_fit_and_how_to_ask() -> None:
+    from sartor.report.fit_words import does_not_fit
+
+    words = does_not_fit(api.estimate("gpt3-175b", "a100_sxm"))
+    assert "It would fit with tp=8 and pp=2 and recompute=full (give --num-devices and --global-batch-size)" in words

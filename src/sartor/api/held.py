@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from sartor.api.words import size_of
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.search import HeldPlan
+from sartor.step.recipes import as_trained
 
 REPLICAS = 64
 """Data-parallel replicas of a typical run: enough that an optimizer sharded over them (Adam's 12 bytes per parameter,
@@ -141,6 +143,13 @@ def _recompute(word: str | None) -> Recompute:
     return Recompute.NONE if word is None else words[word.lower()]
 
 
+def _vocabulary(held: HeldPlan) -> str:
+    whole = int(as_trained(held.job, ParallelDims(tp=held.axes["tp"])).vocab_size)
+    if whole == held.job.shape.vocab_size:
+        return "vocabulary not padded"
+    return f"vocabulary padded to {whole}, which tp={held.axes['tp']} divides"
+
+
 def notes_of(spread: Spread, held: HeldPlan) -> tuple[str, ...]:
     """What was assumed about the plan, in sentences."""
     axes, job = held.axes, held.job
@@ -152,7 +161,7 @@ def notes_of(spread: Spread, held: HeldPlan) -> tuple[str, ...]:
         return (
             *size,
             f"one device of a training run with {axes['dp']} replicas on {held.num_devices} devices "
-            f"({held.cluster.name}): {microbatches} microbatches per step, {sharded}, vocabulary not padded "
+            f"({held.cluster.name}): {microbatches} microbatches per step, {sharded}, {_vocabulary(held)} "
             "(default; set --num-devices and --global-batch-size)",
         )
     said = {

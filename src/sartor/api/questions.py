@@ -222,8 +222,8 @@ def _training(
     devices, batch, microbatch = devices_and_batch(spread, asked.length)
     device_counts(devices, cluster)
     trainer = trainer_named(framework or default_trainer(cluster.gpus), asked.gpu)
-    if spread.assumed:  # the question is about the shape as written
-        trainer = replace(trainer, vocab_multiple=0)
+    if spread.assumed:  # the question is about the shape as written: padded only as far as tp must divide it
+        trainer = replace(trainer, vocab_multiple=min(trainer.vocab_multiple, 1))
     if eager:
         trainer = replace(trainer, fused_kernels=False)
     job, notes = training_job(

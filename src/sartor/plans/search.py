@@ -44,7 +44,7 @@ from sartor.step.block_seconds import compute_factors
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import usable_bytes
 from sartor.step.question import padded_shape
-from sartor.step.recipes import kernels_of
+from sartor.step.recipes import as_trained, kernels_of
 from sartor.step.running import InRun, in_a_run
 from sartor.step.tables import KnownBlocks
 
@@ -166,7 +166,8 @@ class HeldPlan:
 
         Raises ``InputError`` for an impossible plan, with the condition it violates.
         """
-        check(self.job.shape, ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"]))
+        split = ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"])
+        check(as_trained(self.job, split), split)
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
         if not kept.evaluated:

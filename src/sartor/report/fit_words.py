@@ -43,7 +43,7 @@ def does_not_fit(answer: ModelEstimate) -> str:
     gpu, room = printable(answer.question.gpu.name), format_bytes(answer.usable_bytes)
     return (
         f"Does not fit: {format_bytes(answer.peak_bytes)} per device ({parts}), but {gpu} has "
-        f"{room} to fill{_kept(answer)}. {_would_fit(answer.would_fit)} Times are those of a "
+        f"{room} to fill{_kept(answer)}. {_would_fit(answer)} Times are those of a "
         "device with enough memory."
     )
 
@@ -60,10 +60,13 @@ def _kept(answer: ModelEstimate) -> str:
     return f" ({100 * share:g}% is kept free)" if share else ""
 
 
-def _would_fit(changes: tuple[Mapping[str, int | str], ...]) -> str:
+def _would_fit(answer: ModelEstimate) -> str:
+    changes, held = answer.would_fit, answer.question.held
     if not changes:
-        return "Nothing that was tried would fit: use devices with more memory, or shorter sequences."
-    return f"It would fit with {', or with '.join(map(_change, changes))}."
+        return "Nothing that was tried would fit: use more devices, devices with more memory, or shorter sequences."
+    told = " (give --num-devices and --global-batch-size)" if held is not None and held.assumed else ""
+    words = [_change(each) + (told if "pp" in each else "") for each in changes]
+    return f"It would fit with {', or with '.join(words)}."
 
 
 def _change(change: Mapping[str, int | str]) -> str:

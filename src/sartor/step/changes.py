@@ -14,6 +14,7 @@ from sartor.model.lower import feasible
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.step.footprint import footprint, usable_bytes
+from sartor.step.recipes import as_trained
 from sartor.step.step import step
 
 
@@ -179,4 +180,4 @@ def _possible(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, dims: Any)
     within = int(dims.tp) <= cluster.devices_per_node and int(dims.pp) * int(plan.virtual_stages) <= layers
     ranks = int(dims.dp) * int(dims.cp) * (1 if job.trainer.splits_experts else int(dims.tp))
     experts = int(dims.ep) == 1 or (job.shape.moe_ffn is not None and ranks % int(dims.ep) == 0)
-    return within and experts and job.seq_len % (2 * int(dims.cp)) == 0 and bool(feasible(job.shape, dims))
+    return within and experts and job.seq_len % (2 * int(dims.cp)) == 0 and bool(feasible(as_trained(job, dims), dims))

@@ -13,6 +13,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.kernels import NARROWING, Kernels, Narrowing
+from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Accumulation, Trainer
 from sartor.model.training import Recipe, TrainingJob
@@ -89,6 +90,11 @@ def padded_vocab(shape: TransformerShape, trainer: Trainer, tp: Ints = 1) -> Int
     ``make_vocab_size_divisible_by``); other trainers do not."""
     vocab, multiple = shape.vocab_size, trainer.vocab_multiple
     return round_up(vocab, multiple * tp) if multiple else vocab
+
+
+def as_trained(job: TrainingJob, dims: ParallelDims) -> TransformerShape:
+    """The shape with the vocabulary that the trainer pads for this split."""
+    return replace(job.shape, vocab_size=padded_vocab(job.shape, job.trainer, dims.tp))
 
 
 def workload_of(job: TrainingJob, tp: Ints = 1, microbatch_size: Ints = 1) -> Workload:

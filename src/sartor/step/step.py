@@ -25,6 +25,7 @@ from sartor.step.lockstep import lockstep_parts
 from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
 from sartor.step.orders import check_schedule
 from sartor.step.pipeline import PipelineWork, pipeline_time
+from sartor.step.recipes import as_trained
 from sartor.step.results import StepEstimate
 from sartor.step.stage_exchange import PlanExchange, StageExchange, Worked
 from sartor.step.stage_seconds import StageSeconds
@@ -96,7 +97,7 @@ _PARTS = tuple(field.name for field in fields(StepEstimate))
 def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
     """Raise ``InputError`` if no step can be priced: a single plan that does not divide the model or for which its
     schedule has no order."""
-    check(job.shape, plan.dims)
+    check(as_trained(job, plan.dims), plan.dims)
     d = plan.dims
     single = all(np.ndim(x) == 0 for x in (plan.schedule, d.pp, plan.virtual_stages, plan.num_microbatches))
     if single:
