@@ -282,11 +282,13 @@ class Gemm(OperatorBase):
 class GroupedGemm(OperatorBase):
     """One GEMM per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
 
+    ``groups`` is a fraction where it is the expected number of experts that have rows.
+
     ``skew`` is the largest group's rows over the mean (1 = balanced). In ``Pass.WGRAD`` ``n`` and ``k`` are
     still the weight's and the rows are contracted: each group's GEMM is [n, rows/groups] x [rows/groups, k].
     """
 
-    groups: Ints
+    groups: Floats
     rows: Ints
     n: Ints
     k: Ints

@@ -55,6 +55,33 @@ def test_dragging_costs_nothing_on_one_device_and_time_on_several(devices: int) 
     assert whole == plain if devices == 1 else whole > plain
 
 
+@pytest.mark.parametrize("name", ["h100_sxm", "b200_sxm", "mi300x", "l40s"])
+@given(sequences=st.integers(1, 512), k=st.integers(1, 16), factor=st.integers(1, 32))
+def test_an_expected_number_of_experts_reads_that_many_and_takes_longer_the_more_tokens_there_are(
+    name: str, sequences: int, k: int, factor: int
+) -> None:
+    gpu, experts = load_gpu(name), k * factor
+    tokens = np.arange(sequences, sequences + 3)
+    expected = experts * (1 - (1 - k / experts) ** tokens)
+    op = replace(EXPERTS, groups=expected, rows=tokens * k, tokens=tokens, experts=experts, n=2048, k=1024)
+    terms = grouped_terms(op, gpu, load_calibration(gpu).grouped)
+    read_s = expected * op.n * op.k * op.dtype.bytes / gpu.hbm_bytes_per_s
+    assert np.all(np.diff(terms["time_s"]) >= -1e-15)
+    assert np.all(terms["memory_s"] >= read_s)
+    assert np.all(terms["time_s"] > terms["memory_s"])
+
+
+@given(rows=st.integers(64, 512), groups=st.floats(32, 63), share=st.floats(0, 1))
+def test_memory_time_is_linear_between_whole_numbers_of_experts(rows: int, groups: float, share: float) -> None:
+    """Seconds of reading the expected weights are the expected seconds of reading weights."""
+    below, above = np.floor(groups), np.floor(groups) + 1
+    op = replace(EXPERTS, rows=rows, tokens=rows, groups=np.array([below, below + share, above]))
+    low, middle, high = grouped_terms(op, B200, PLAIN)["memory_s"]
+    assert middle == pytest.approx((1 - share) * low + share * high)
+    whole = grouped_terms(replace(op, groups=int(below)), B200, PLAIN)["memory_s"]
+    assert low == whole
+
+
 def test_who_does_not_say_tokens_or_experts_means_a_token_for_every_row_and_every_expert_busy() -> None:
     said = replace(EXPERTS, tokens=EXPERTS.rows, experts=EXPERTS.groups)
     unsaid = replace(EXPERTS, tokens=0, experts=0)

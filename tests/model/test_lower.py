@@ -278,11 +278,33 @@ def test_a_fused_softmax_reads_the_half_that_a_causal_mask_leaves_as_far_as_its_
 
 
 def test_a_decoding_step_of_few_tokens_touches_few_experts() -> None:
-    def groups(b: int) -> int:
+    def groups(b: int) -> float:
         workload = Workload(shape=load_model("mixtral-8x7b"), phase=Phase.DECODE, microbatch_size=b)
-        return int(named(lower(workload), "expert_down").groups)
+        return float(named(lower(workload), "expert_down").groups)
 
-    assert [groups(b) for b in (1, 2, 4, 64)] == [2, 4, 6, 8]
+    assert [groups(b) for b in (1, 2, 4, 64)] == pytest.approx([2, 3.5, 8 * (1 - 0.75**4), 8])
+    assert groups(1) == 2
+    assert groups(64) == 8
+
+
+@given(shape=moe_shapes(), shared_out=st.booleans(), sequences=st.integers(1, 64))
+def test_the_expected_number_of_busy_experts_grows_with_the_tokens_to_all(
+    shape: TransformerShape, shared_out: bool, sequences: int
+) -> None:
+    part = shape.moe_ffn
+    assert part is not None
+    ep = int(part.num_experts) if shared_out else 1
+
+    def groups(b: Any) -> Any:
+        workload = Workload(shape=shape, phase=Phase.DECODE, microbatch_size=b)
+        return named(lower(workload, ParallelDims(ep=ep)), "expert_down").groups
+
+    held = part.num_experts / ep
+    few, more, all_ = (groups(b) for b in (sequences, sequences + 1, 1 << 20))
+    assert 1 <= few <= more <= all_ == held
+    assert few <= max(sequences * ep * part.experts_per_token, 1)
+    assert few == groups(np.array([sequences]))[0]
+    assert ep > 1 or sequences > 1 or few == part.experts_per_token
 
 
 def test_cross_attention_reads_the_encoder_and_its_keys_are_cached_when_decoding() -> None:

@@ -39,7 +39,7 @@ def size_text(operator: Operator) -> str:
         sizes = (operator.m, operator.n, operator.k)
         return _times(*sizes) if int(operator.batch) == 1 else _times(operator.batch, *sizes)
     if isinstance(operator, GroupedGemm):
-        return f"{int(operator.groups)} groups, {_times(operator.rows, operator.n, operator.k)}"
+        return f"{round(float(operator.groups), 1):g} groups, {_times(operator.rows, operator.n, operator.k)}"
     if isinstance(operator, Attention):
         heads = operator.batch * operator.num_heads
         return _times(heads, operator.seq_q, operator.seq_kv, operator.head_dim)

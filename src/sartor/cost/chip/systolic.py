@@ -45,7 +45,7 @@ class Product:
     m: Ints
     n: Ints
     k: Ints
-    batch: Ints = 1
+    batch: Floats = 1
     operand_bytes: Floats = 2.0
     output_bytes: Floats = 2.0
     epilogue_cycles: Floats = 0.0

@@ -105,13 +105,20 @@ def expert_width(setting: Setting, part: MoeFfn) -> Ints:
 
 
 def active_experts(setting: Setting, part: MoeFfn) -> Any:
-    """Expected number of experts on this device that at least one token visits under uniform routing, rounded up:
-    E/ep (1 - (1 - k/E)^T). All of them in training, few when decoding a small batch."""
+    """Expected number of experts on this device that at least one token visits under uniform routing, at least 1:
+    E/ep (1 - (1 - k/E)^T). All of them in training; a fraction when decoding a small batch, as the expected time of
+    reading weights is that of the expected number."""
     experts, k = part.num_experts, part.experts_per_token
     tokens = _sent_tokens(setting, part) * setting.dims.ep
-    expected = experts * (1.0 - (1.0 - k / np.asarray(experts, dtype=np.float64)) ** tokens) / setting.dims.ep
-    groups = np.maximum(np.ceil(expected - 1e-6), 1).astype(np.int64)
-    return int(groups) if groups.ndim == 0 else groups
+    share = 1.0 - (1.0 - k / np.asarray(experts, dtype=np.float64)) ** tokens
+    groups = np.round(np.maximum(experts * share / setting.dims.ep, 1.0), _DECIMALS)
+    if groups.ndim:
+        return groups
+    return int(groups) if float(groups).is_integer() else float(groups)
+
+
+_DECIMALS = 6
+"""Decimals of an expected number of experts: a power of an array differs from that of a number in its last bits."""
 
 
 def _top_k(setting: Setting, part: MoeFfn) -> Piece:

@@ -263,7 +263,7 @@ export function shapeView({ banner, status }) {
   }
 
   function explain(op) {
-    const size = op.k ? `${op.batch > 1 ? `${whole(op.batch)} × ` : ""}${whole(op.m)} × ${whole(op.n)} × ${whole(op.k)}` : `${whole(op.m)} × ${whole(op.n)}`;
+    const size = op.k ? `${op.batch > 1 ? `${(Math.round(10 * op.batch) / 10).toLocaleString("en")} × ` : ""}${whole(op.m)} × ${whole(op.n)} × ${whole(op.k)}` : `${whole(op.m)} × ${whole(op.n)}`;
     const tiles = op.tile_m ? `, tiles ${op.tile_m}×${op.tile_n}, ${op.waves ? `${Number(op.waves.toPrecision(3))} waves, ` : ""}tile efficiency ${share(op.tile_efficiency)}, wave efficiency ${share(op.wave_efficiency)}` : "";
     return `${op.kind} ${size}, ${whole(op.count)} times ${seconds(op.time_s)} (${interval(op.low_s, op.high_s)}), bound by ${op.bound_by}${tiles}; ${op.source}`;
   }
