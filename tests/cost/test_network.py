@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sartor.api.collectives import collective
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
 from sartor.cost.collective.tiers import local_coefficients, network_time_s
@@ -121,6 +122,31 @@ def test_a_group_alone_is_no_slower_than_one_among_others(
         network_time_s(kind, size, n, stride, cluster, known(cluster), alone=alone).time_s for alone in (False, True)
     )
     assert quiet <= busy
+
+
+@given(kinds, sizes, st.integers(1, 8), clusters)
+def test_a_group_alone_that_fits_into_a_node_stays_there_however_many_devices_the_cluster_has(
+    kind: Kind, size: float, n: int, cluster: Cluster
+) -> None:
+    if n > cluster.tiers[0].span or cluster.tiers[0].torus_axes:
+        return
+    joined = replace(cluster, num_devices=0)
+    here, there = (network_time_s(kind, size, n, 1, each, known(cluster), alone=True) for each in (cluster, joined))
+    assert here.time_s == there.time_s
+    straddling = network_time_s(kind, size, n, 1, cluster, known(cluster)).time_s
+    assert here.time_s <= straddling
+
+
+def test_groups_that_straddle_nodes_are_said_to_do_so() -> None:
+    """7 of 8 GPUs of a node: the network carries such groups side by side, a group alone has NVLink."""
+    straddling, alone = (
+        collective("all_reduce", 1e9, 7, cluster="meta-roce-h100", alone=each) for each in (False, True)
+    )
+    assert (straddling.members[0], alone.members[0]) == (1, 7)
+    assert "boundary of two nodes" in straddling.assumptions[0]
+    assert not alone.assumptions
+    assert alone.cost.time_s < straddling.cost.time_s / 10
+    assert not collective("all_reduce", 1e9, 8, cluster="meta-roce-h100").assumptions
 
 
 @given(sizes, powers, st.sampled_from([1e-3, 1.0, 1e3]))

@@ -63,8 +63,23 @@ def collective(
         collective=op,
         cluster=links,
         cost=collective_cost(op, device, load_calibration(device), where),
-        members=tuple(int(each) for each in members(float(op.group_size), float(op.stride), links)),
-        assumptions=() if where else _one_link(op, device),
+        members=_reach(op, links, alone),
+        assumptions=_straddling(op, where) if where else _one_link(op, device),
+    )
+
+
+def _reach(op: Collective, links: Cluster, alone: bool) -> tuple[int, ...]:
+    return tuple(int(each) for each in members(float(op.group_size), float(op.stride), links, alone=alone))
+
+
+def _straddling(op: Collective, cluster: Cluster) -> tuple[str, ...]:
+    """That groups which would fit into a node straddle two where all devices are in such groups side by side."""
+    span, reach = cluster.tiers[0].span, int(op.group_size) * int(op.stride)
+    if op.alone or reach > span or _reach(op, cluster, False) == _reach(op, cluster, True):
+        return ()
+    return (
+        f"all {cluster.num_devices} devices are in groups of {op.group_size} side by side, some of which cross the "
+        f"boundary of two nodes of {span} (--alone prices one group inside a node)",
     )
 
 

@@ -40,7 +40,7 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     across = network_time_s(op.kind, *group, where, calibration, alone=op.alone)
     if op.library is CollectiveLibrary.NCCL and not op.eager:
         return across
-    near = within_innermost(op.group_size, op.stride, where)
+    near = within_innermost(op.group_size, op.stride, where, alone=op.alone)
     return _chosen(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
 
 
@@ -67,7 +67,7 @@ def _together(ops: Sequence[Collective], gpu: Gpu, calibration: Calibration, clu
     size, group, stride = (np.concatenate([np.ravel(column) for column in of]) for of in zip(*parts, strict=True))
     flat = replace(ops[0], message_bytes=size, group_size=group, stride=stride)
     whole, where, start = collective_cost(flat, gpu, calibration, cluster), cluster or own_links(gpu), 0
-    near = within_innermost(group, stride, where)
+    near = within_innermost(group, stride, where, alone=flat.alone)
     for own, *_ in parts:
         of_one, start = slice(start, start + own.size), start + own.size
         terms: JsonDict = {name: _part(getattr(whole, name), of_one, own.shape) for name in _TERMS}

@@ -49,10 +49,10 @@ def network_time_s(
     member over the group's slowest link. A group of one costs nothing.
     """
     if cluster.one_ring and len(cluster.tiers) > 1:
-        return _one_ring(kind, message_bytes, group_size, stride, cluster, calibration)
+        return _one_ring(kind, message_bytes, group_size, stride, cluster, calibration, alone)
     given = (group_size, stride, message_bytes)
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
-    reach = members(n, s, cluster)
+    reach = members(n, s, cluster, alone=alone)
     names = _ways(kind, cluster, calibration.collective)
     ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in names]
     network, overhead = ways[0]
@@ -61,7 +61,7 @@ def network_time_s(
         network, overhead = np.where(better, other, network), np.where(better, around, overhead)
     together = n > 1
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
-    near = within_innermost(group_size, stride, cluster)
+    near = within_innermost(group_size, stride, cluster, alone=alone)
     c = local_coefficients(cluster.tiers[0], calibration)
     return Cost(
         time_s=plain(network + overhead),
@@ -73,14 +73,20 @@ def network_time_s(
 
 
 def _one_ring(
-    kind: CollectiveKind, size: Floats, group_size: Ints, stride: Ints, cluster: Cluster, calibration: Calibration
+    kind: CollectiveKind,
+    size: Floats,
+    group_size: Ints,
+    stride: Ints,
+    cluster: Cluster,
+    calibration: Calibration,
+    alone: bool,
 ) -> Cost:
-    """All hops on the links that join all devices of the job, or of the group if the job is unknown."""
+    """All hops on the links that join all devices of the job, or of the group if it is alone or the job unknown."""
     near, far = (
         network_time_s(kind, size, group_size, stride, replace(cluster, tiers=(replace(tier, span=0),)), calibration)
         for tier in cluster.tiers
     )
-    beyond = (cluster.num_devices or np.multiply(group_size, stride)) > cluster.tiers[0].span
+    beyond = ((not alone and cluster.num_devices) or np.multiply(group_size, stride)) > cluster.tiers[0].span
 
     picked: JsonDict = {name: plain(np.where(beyond, getattr(far, name), getattr(near, name))) for name in _TERMS}
     return replace(near, **picked)
@@ -96,10 +102,11 @@ def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> Sou
     return Source.CALIBRATED if known else Source.ANALYTIC
 
 
-def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster) -> Mask:
+def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster, *, alone: bool = False) -> Mask:
     """Whether a group stays inside one innermost tier that is not a torus, where the single-node model holds."""
     n, s = np.asarray(group_size, dtype=np.float64), np.asarray(stride, dtype=np.float64)
-    return (_members(n, s, _spans(cluster)[0], cluster.num_devices) >= n) & (cluster.tiers[0].torus_axes == 0)
+    side_by_side = bool(cluster.num_devices) and not alone
+    return (_members(n, s, _spans(cluster)[0], side_by_side) >= n) & (cluster.tiers[0].torus_axes == 0)
 
 
 def local_coefficients(tier: LinkTier, calibration: Calibration) -> CollectiveCoefficients:
@@ -127,13 +134,14 @@ def _sigma(near: Mask, inside: float, reach: list[Floats], cluster: Cluster, c: 
 # ------------------------------------------------------------------------------------------- who is near whom
 
 
-def members(n: Floats, s: Floats, cluster: Cluster) -> list[Floats]:
+def members(n: Floats, s: Floats, cluster: Cluster, *, alone: bool = False) -> list[Floats]:
     """For each tier, innermost first, the members of a group of ``n`` devices, ``s`` apart, in one group of the tier;
     the last tier holds all."""
     found: list[Floats] = []
+    side_by_side = bool(cluster.num_devices) and not alone
     for span in _spans(cluster):
         inner = found[-1] if found else np.ones_like(n)
-        found.append(np.minimum(np.maximum(_members(n, s, span, cluster.num_devices), inner), n))
+        found.append(np.minimum(np.maximum(_members(n, s, span, side_by_side), inner), n))
     return found
 
 
@@ -151,14 +159,14 @@ def _spans(cluster: Cluster) -> list[int]:
     return used
 
 
-def _members(n: Floats, s: Floats, span: int, num_devices: int) -> Floats:
+def _members(n: Floats, s: Floats, span: int, side_by_side: bool) -> Floats:
     """Adjacent members in one group of ``span`` devices (0: all). Of a job's groups side by side, one that does not
-    divide the span straddles two, and the smallest piece sets the speed; if ``num_devices`` is unknown, the group is a
-    job of its own, in as few and as equal pieces as possible."""
+    divide the span straddles two, and the smallest piece sets the speed. A group alone, or one of an unknown number of
+    devices, is a job of its own, in as few and as equal pieces as possible."""
     if not span:
         return n
     extent, spacing = np.maximum(n * s, 1).astype(np.int64), np.maximum(s, 1).astype(np.int64)
-    pieces = np.gcd(extent, span) // spacing if num_devices else n // np.ceil(extent / span)
+    pieces = np.gcd(extent, span) // spacing if side_by_side else n // np.ceil(extent / span)
     return np.maximum(pieces, 1).astype(np.float64)
 
 
