@@ -102,14 +102,26 @@ def test_what_seventy_watts_take_from_general_cores_they_take_from_tensor_cores(
     assert load_calibration(load_gpu("v100_pcie_16gb")).gemm[DType.FP16].throttle == 0.0
 
 
-def test_fp16_gemms_that_no_sweep_holds_take_the_time_of_bf16_s_formula() -> None:
-    """The fp16 sweeps, launched by the host, have 2304 rows and more; bf16 tables, replayed, go from one row on."""
+def test_fp16_gemms_that_no_sweep_holds_take_bf16_s_time_with_part_of_its_network_s_correction() -> None:
+    """The fp16 sweeps, launched by the host, have 2304 rows and more; bf16 tables, replayed, go from one row on. Of the
+    correction, which is of the tables' libraries, 0.6 holds up to 256 rows and 0.15 from 512 on (in ln)."""
     known = load_calibration(A100)
     formula = without_residuals(known)
-    for m, n in ((np.array([8, 64, 1000, 1152]), 4096), (np.array([16, 512]), 57344), (4096, 256)):
+    for m, n, share in (
+        (np.array([8, 64, 256]), 4096, 0.6),
+        (np.array([512, 1000, 1152]), 57344, 0.15),
+        (np.array([362]), 4096, 0.375),
+        (4096, 256, 0.15),
+    ):
         few = Gemm(name="p", m=m, n=n, k=4096, dtype=DType.FP16)
-        found, bf16 = gemm_cost(few, A100, known), gemm_cost(replace(few, dtype=DType.BF16), A100, formula)
-        assert np.array_equal(found.time_s, bf16.time_s)
+        alike = replace(few, dtype=DType.BF16)
+        found, bf16, whole = (
+            gemm_cost(*each) for each in ((few, A100, known), (alike, A100, formula), (alike, A100, known))
+        )
+        factor = (whole.time_s / bf16.time_s) ** share
+        assert np.any(np.abs(np.log(factor)) > 0.003)
+        assert found.time_s == pytest.approx(bf16.time_s * factor, rel=1e-3)
+        assert found.details["residual"] == pytest.approx(factor, rel=1e-3)
         assert np.array_equal(found.memory_s, bf16.memory_s)
 
 

@@ -41,6 +41,25 @@ def _by_host(calibration: Calibration) -> list[str | None]:
     return [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
 
 
+def carried(formula: Cost, network: Cost, gemm: Gemm | GroupedGemm) -> Cost:
+    """``formula`` with the share of the network's correction (in ln) that holds for another library than the tables'
+    and off their grid of m."""
+    if isinstance(gemm, GroupedGemm):
+        return formula
+    most, least = _CARRIED
+    first, last = _CARRIED_ROWS
+    fade = np.clip(np.log(np.asarray(gemm.m) / first) / np.log(last / first), 0.0, 1.0)
+    factor = (network.time_s / formula.time_s) ** (most - (most - least) * fade)
+    details = formula.details | ({"residual": plain(factor)} if formula.details else {})
+    return replace(formula, time_s=plain(formula.time_s * factor), details=details)
+
+
+_CARRIED, _CARRIED_ROWS = (0.6, 0.15), (256, 512)
+"""Shares up to and from these rows. Slope on the network's correction, of the one release in A100's tables with other
+kernels (SGLang 0.5.9): 0.6 to 0.9 up to 256 rows, 0.3 from 512; times that of rows of m left out on what lies between
+their neighbours (SGLang 0.5.10): 0.9 and 0.4 (lab/notebook/gemm.md, 2026-11-27)."""
+
+
 def between(eager: Cost, replayed: Cost, gemm: Gemm | GroupedGemm, calibration: Calibration) -> Cost:
     """``eager``, or ``replayed`` where the host's launch is much of a GEMM and ``replayed`` is shorter, and where the
     sweeps hold no such GEMM: up to half of their fewest rows. From there to their fewest rows, one turns into the

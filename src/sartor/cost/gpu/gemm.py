@@ -24,7 +24,7 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.correction.network import without_residuals
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.eager import SHORT, between, queued, swept
+from sartor.cost.gpu.eager import SHORT, between, carried, queued, swept
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
 from sartor.cost.peaks import peak_flops_per_s
@@ -55,11 +55,12 @@ def gemm_costs(
         found |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
     costs = [found[i] for i in range(len(gemms))]
     by_host = [i for i, gemm in enumerate(gemms) if swept(gemm, calibration)]
-    alike = [replace(gemms[i], dtype=DType.BF16) for i in by_host]
-    formula = without_residuals(calibration) if by_host else calibration
-    timed = gemm_costs(alike, gpu, formula, clock=clock, details=details) if by_host else []
-    for i, other in zip(by_host, timed, strict=True):
-        costs[i] = between(costs[i], other, gemms[i], calibration)
+    if by_host:
+        alike = [replace(gemms[i], dtype=DType.BF16) for i in by_host]
+        plain = gemm_costs(alike, gpu, without_residuals(calibration), clock=clock, details=details)
+        corrected = gemm_costs(alike, gpu, calibration, clock=clock, details=False)
+        for i, formula, network in zip(by_host, plain, corrected, strict=True):
+            costs[i] = between(costs[i], carried(formula, network, gemms[i]), gemms[i], calibration)
     return costs
 
 
