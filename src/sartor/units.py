@@ -66,11 +66,11 @@ _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def format_seconds(seconds: float) -> str:
-    """``0.00123`` -> ``'1.23 ms'``."""
+    """``0.00123`` -> ``'1.23 ms'``; never ``1e+03 ms``."""
     for scale, unit in _SECONDS:
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:,.0f} {unit}"
-    return "0 s" if seconds == 0 else f"{seconds / 1e-9:.2g} ns"
+        if abs(seconds) >= 0.9995 * scale:
+            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 999.5 * scale else f"{seconds / scale:,.0f} {unit}"
+    return "0 s" if abs(seconds) < 1e-12 else f"{seconds / 1e-9:.2g} ns"
 
 
 def format_count(count: float) -> str:

@@ -21,6 +21,7 @@ from sartor.step.parts import PartKind
 from sartor.traces.attribute import Attributed, attribute, losses
 from sartor.traces.kernel_kinds import KernelKind, kernel_kinds, kind_of
 from sartor.traces.kineto import read_kineto
+from sartor.traces.repeats import short_kernel
 from sartor.traces.timeline import timeline
 from traces.kineto_made import FAULTS, GPU, RANKS, Made, predicted, strength_for, write, write_ranks
 
@@ -33,6 +34,10 @@ CAUSE = {
     "recompute": PartKind.RECOMPUTE,
     "power_cap": PartKind.SLOW_COMPUTE,
 }
+FUSED_NORM = (
+    "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
+    "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long, float, int, int)"
+)
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "traces"
 
 
@@ -96,10 +101,26 @@ def test_what_runs_beside_compute_costs_nothing(tmp_path: Path) -> None:
         ("void at::native::vectorized_elementwise_kernel<4, ...>", "aten::mul", KernelKind.MEMORY_BOUND),
         ("Memcpy HtoD (Pageable -> Device)", "aten::copy_", KernelKind.COPY),
         ("my_own_kernel_42", "", KernelKind.UNKNOWN),
+        (FUSED_NORM, "_C::fused_add_rms_norm", KernelKind.MEMORY_BOUND),
+        ("void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "_C::rotary_embedding", KernelKind.MEMORY_BOUND),
+        ("batched_transpose_32x32_half", "", KernelKind.MEMORY_BOUND),
+        ("batched_transpose_32x32_half", "aten::miopen_convolution", KernelKind.CONVOLUTION),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32", "", KernelKind.CONVOLUTION),
+        ("void cuda::per_token_cast_to_fp8<__nv_bfloat16>", "FlashAttnVarlenFunc", KernelKind.MEMORY_BOUND),
+        ("triton_tem_fused_0", "FlashAttnFunc", KernelKind.ATTENTION),
+        ("void split_embedding_codegen_forward_kernel<float>", "fbgemm::split_embedding_lookup", KernelKind.EMBEDDING),
+        ("void fbgemm_gpu::_FP8rowwise_to_float<float>", "fbgemm::FP8RowwiseQuantized", KernelKind.MEMORY_BOUND),
+        ("void cutlass::device_kernel<gemm::f8f8bf16>", "fbgemm::f8f8bf16_rowwise", KernelKind.MATMUL),
+        ("void fast_hadamard_transform_kernel<64>", "", KernelKind.UNKNOWN),
+        ("void at::native::upsample_bilinear2d_out_frame", "aten::upsample_bilinear2d", KernelKind.MEMORY_BOUND),
     ],
 )
 def test_kernels_are_told_by_their_names_and_operators(kernel: str, operator: str, kind: KernelKind) -> None:
     assert kind_of(kernel, operator) is kind
+
+
+def test_a_kernel_is_called_by_its_own_name() -> None:
+    assert short_kernel(FUSED_NORM) == "fused_add_rms_norm_kernel"
 
 
 # ------------------------------------------------------------------------------------------------------ the command

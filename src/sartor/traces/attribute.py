@@ -14,7 +14,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
-from sartor.operators import DType, Gemm
+from sartor.operators import Gemm
 from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
 from sartor.traces.gaps import gap_words
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
@@ -36,7 +36,8 @@ SERIAL = 0.8
 ALIKE = 1.03
 """If nine of ten shapes take this many times their predicted time, the device is slow rather than a shape."""
 KNOWN = 0.5
-"""MFU is stated only if matrix multiplications and attention of known sizes take this share of the time of all."""
+"""MFU is stated only if matrix multiplications and attention of known sizes take this share of the time of all, and of
+convolutions, whose FLOPs are not counted."""
 LOSS = 0.025
 """Losses below this share of the step are not reported."""
 STAGES = re.compile(r"\b(?:i?send|i?recv)_?\b|(?:^|\W)(?:batch_isend_irecv|coalesced)\b", re.IGNORECASE)
@@ -57,6 +58,7 @@ class Attributed:
     flops: float
     """FLOPs per step of the matrix multiplications and attention of known sizes."""
     mfu: float
+    """Share of the step that these would take at the peak rate of their data types."""
     priced: tuple[PricedKernels, ...]
     """Matrix multiplications and attention of known sizes, with their predicted times."""
     priced_share: float
@@ -83,23 +85,27 @@ def attribute(
     step_s = line.span_s / line.num_steps
     seen = _Seen(trace=trace, kinds=kinds, line=line, again=again, priced=priced)
     parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *_host(seen)]
-    flops = sum(each.flops for each in priced) / line.num_steps
     of_products = float(line.owned_s[_of(kinds, KernelKind.MATMUL, KernelKind.ATTENTION) & ~again].sum())
+    convolved = float(line.owned_s[_of(kinds, KernelKind.CONVOLUTION) & ~again].sum())
     took = sum(each.seconds for each in priced)
+    known = took > KNOWN * (of_products + convolved)
     return Attributed(
         step_s=step_s,
         num_steps=line.num_steps,
         span_s=line.span_s,
         parts=tuple(sorted(parts, key=lambda part: -part.seconds)),
-        flops=flops,
-        mfu=flops / step_s / float(peak_flops_per_s(gpu, DType.BF16))
-        if gpu and took > KNOWN * of_products
-        else float("nan"),
+        flops=sum(each.flops for each in priced) / line.num_steps,
+        mfu=_ideal_s(priced, gpu) / line.span_s if gpu and known else float("nan"),
         priced=priced,
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
         stretches=last_step(trace, kinds),
     )
+
+
+def _ideal_s(priced: Sequence[PricedKernels], gpu: Gpu) -> float:
+    """Seconds of all of them at the peak rate of their data types."""
+    return sum(each.flops / peak_flops_per_s(gpu, each.operator.dtype) for each in priced)
 
 
 def losses(found: Attributed) -> tuple[TracePart, ...]:
@@ -427,7 +433,8 @@ def _serial(seen: _Seen, where: BoolArray) -> float:
 def _host(seen: _Seen) -> Iterator[TracePart]:
     """Time in which nothing runs, with what the host did meanwhile."""
     idle = seen.line.idle_s / seen.line.num_steps
-    count = len(seen.line.gaps) / seen.line.num_steps
-    evidence = (f"{count:.0f} gaps per step", *gap_words(seen.trace, seen.line)) if idle else ()
+    count = round(len(seen.line.gaps) / seen.line.num_steps)
+    often = f"{count or 'fewer than 1'} gap{'s' if count > 1 else ''} per step"
+    evidence = (often, *gap_words(seen.trace, seen.line)) if seen.line.gaps else ()
     fix = "keep values on the device (.item(), prints, data loading), or launch less: compile, CUDA graphs"
     yield TracePart(kind=PartKind.HOST_GAP, seconds=idle, evidence=evidence, fix=fix, gain_s=idle)

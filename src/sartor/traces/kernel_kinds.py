@@ -35,13 +35,13 @@ OF_KERNEL = (
      r"(?:^|\W)(?:dispatch|combine|cached_notify|notify_dispatch)\b|nvshmem"),
     (KernelKind.COPY, r"^memcpy|^memset"),
     (KernelKind.ATTENTION, r"flash_?(?:fwd|bwd|attn|attention)|fmha|attn|attention|sdpa"),
-    (KernelKind.CONVOLUTION, r"conv|winograd|wgrad2d|implicit_gemm|batched_transpose"),
-    (KernelKind.MATMUL, r"gemm|nvjet|cutlass|cijk_|xmma|cublas|wgmma|splitk|bmm_|matmul|_mm_"),
-    (KernelKind.OPTIMIZER, r"multi_tensor_apply|adam|fused_optimizer|lamb_|sgd"),
-    (KernelKind.EMBEDDING, r"embedding|indexselect"),
+    (KernelKind.CONVOLUTION, r"conv(?!er)|winograd|[dw]grad2d|fprop|implicit_gemm|igemm_(?:fwd|bwd|wrw)|bwd_weight"),
+    (KernelKind.MATMUL, r"(?<!fb)gemm|nvjet|cutlass|cijk_|xmma|cublas|wgmma|splitk|bmm_|matmul|_mm_"),
+    (KernelKind.OPTIMIZER, r"multi_tensor_apply|(?<!h)adam|fused_optimizer|lamb_|sgd"),
+    (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|indexselect"),
     (KernelKind.MEMORY_BOUND, r"elementwise|triton|reduce|norm|softmax|cat|copy|cast|transpose|fill|index|gather|"
      r"scatter|sort|scan|rope|rotary|permute|topk|dropout|gelu|silu|swiglu|quant|cross_entropy|nll|loss|unique|select|"
-     r"pool|mapping|reshape|expand|dense_rep|tensorop"),
+     r"pool|mapping|reshape|expand|dense_rep|tensorop|conver|upsample|dispatch_layout|finalizekernel"),
 )  # fmt: skip
 OF_OPERATOR = (
     (KernelKind.COLLECTIVE, r"record_param_comms|^c10d|^nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
@@ -49,11 +49,12 @@ OF_OPERATOR = (
     (KernelKind.CONVOLUTION, r"convolution|conv\dd"),
     (
         KernelKind.MATMUL,
-        r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm|_grouped_mm)$|linear|moe_forward|gemm",
+        r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm|_grouped_mm)$|(?<!bi)(?<!tri)linear(?!i)|moe_forward|"
+        r"(?<!fb)gemm",
     ),
-    (KernelKind.OPTIMIZER, r"adam|sgd|optimizer|_foreach|adagrad_update|lamb"),
-    (KernelKind.EMBEDDING, r"embedding|fbgemm|lookup"),
-    (KernelKind.MEMORY_BOUND, r"^aten::|^triton|norm|rope|cat|copy|torch::autograd"),
+    (KernelKind.OPTIMIZER, r"(?<!h)adam|sgd|optimizer|_foreach|adagrad_update|lamb(?!da)"),
+    (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|fbgemm(?!.*quant)|lookup"),
+    (KernelKind.MEMORY_BOUND, r"^aten::|^triton|norm|rope|rotary|cat|copy|quant|torch::autograd"),
 )
 _KERNEL = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in OF_KERNEL)
 _OPERATOR = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in OF_OPERATOR)
@@ -81,8 +82,12 @@ def kind_of(kernel: str, operator: str = "") -> KernelKind:
     if by_name is KernelKind.MATMUL and not operator:
         return by_name
     by_operator = next((kind for kind, pattern in _OPERATOR if operator and pattern.search(operator)), None)
-    if by_operator is KernelKind.MATMUL and by_name is KernelKind.MEMORY_BOUND:
-        return by_name  # a copy or bias kernel of the matmul operator
+    if by_name is KernelKind.MEMORY_BOUND and (
+        by_operator is KernelKind.MATMUL or (by_operator is KernelKind.ATTENTION and "triton" not in kernel)
+    ):
+        return by_name  # a copy, cast or bias kernel of the operator; Triton names its attention kernels "triton" too
+    if by_name is KernelKind.MATMUL and by_operator is KernelKind.EMBEDDING:
+        return by_name  # FBGEMM has matrix multiplications as well as embedding tables
     if by_operator is None or (by_operator is KernelKind.MEMORY_BOUND and by_name is not KernelKind.UNKNOWN):
         return by_name
     return by_operator

@@ -75,6 +75,20 @@ class KernelTrace:
         """From the first kernel's begin to the last one's end."""
         return float(self.end_s.max() - self.begin_s.min()) if self.begin_s.size else 0.0
 
+    @property
+    def step_edges_s(self) -> FloatArray:
+        """Begin of the first step that has kernels, and the end of each: a step lasts from the last kernel of the step
+        before to its own last kernel, so the gap between them is part of it. The first step lasts at least as long as
+        its mark on the host. Empty if no step has kernels."""
+        known = [i for i in range(len(self.steps)) if (self.step == i).any()]
+        if not known:
+            return np.array([])
+        ends = np.maximum.accumulate([self.end_s[self.step == i].max() for i in known])
+        _, left, right = self.steps[known[0]]
+        first = min(float(self.begin_s[self.step == known[0]].min()), float(ends[0]) - (right - left))
+        edges: FloatArray = np.array([first, *ends])
+        return edges
+
     def operator_name(self, index: int) -> str:
         """The operator of a kernel, or the kernel's own name."""
         known = int(self.operator[index])

@@ -28,7 +28,7 @@ def with_steps(trace: KernelTrace) -> KernelTrace:
     order = np.arange(trace.begin_s.size)
     step = np.searchsorted(ends, order, side="left") - 1
     step[step >= ends.size - 1] = -1
-    edges = [float(trace.begin_s[end + 1]) for end in ends[:-1]] + [float(trace.end_s[ends[-1]])]
+    edges = trace.end_s[ends].tolist()
     marks = tuple((REPEATED, left, right) for left, right in pairwise(edges))
     return replace(trace, step=step, steps=marks)
 

@@ -16,14 +16,10 @@ SHORT = 60
 
 
 def step_seconds(trace: KernelTrace) -> FloatArray:
-    """Seconds of each step on the device, from its first kernel to that of the next step (the last step: to its last
-    kernel); empty if there are fewer than ``LEAST_STEPS``."""
-    begun = [trace.begin_s[trace.step == i].min() for i in range(len(trace.steps)) if (trace.step == i).any()]
-    if len(begun) < LEAST_STEPS:
-        return np.array([])
-    last = trace.end_s[trace.step >= 0].max()
-    seconds: FloatArray = np.diff([*begun, last])
-    return seconds
+    """Seconds of each step on the device, from the last kernel of the step before to its own last kernel; empty if
+    there are fewer than ``LEAST_STEPS``."""
+    seconds: FloatArray = np.diff(trace.step_edges_s)
+    return seconds if seconds.size >= LEAST_STEPS and seconds.all() else np.array([])
 
 
 def operator_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
@@ -69,6 +65,6 @@ def _key(trace: KernelTrace, operator: int, name: int) -> str:
 
 def short_kernel(name: str) -> str:
     """A kernel's name without return type, namespaces, template arguments and parameters."""
-    bare = re.sub(r"^(void|auto) ", "", name)
+    bare = re.sub(r"^(void|auto|std::enable_if<.*?>::type) ", "", name)
     head = re.split(r"[<(]", bare.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
     return head.rsplit("::", 1)[-1][:SHORT] or name[:SHORT]

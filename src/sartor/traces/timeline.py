@@ -19,6 +19,8 @@ from sartor.units import FloatArray, IntArray
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
 """Kinds that own time only while nothing computes."""
+CLOCK_S = 1e-9
+"""Resolution of profilers' clocks: kernels that are less far apart follow each other directly."""
 FINE = 500
 """Resolution of the figure: parts per step."""
 
@@ -31,7 +33,7 @@ class Timeline:
     end_s: float
     owned_s: FloatArray
     gaps: tuple[tuple[float, float], ...]
-    """(begin, end) of every interval in which nothing runs."""
+    """(begin, end) of every interval in which nothing runs, longer than the clock's resolution."""
     num_steps: int
 
     @property
@@ -66,7 +68,8 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
             gaps[-1] = gaps[-1][0], right
         else:
             gaps.append((left, right))
-    return Timeline(begin_s=begin, end_s=end, owned_s=owned, gaps=tuple(gaps), num_steps=count)
+    real = tuple(gap for gap in gaps if gap[1] - gap[0] > max(CLOCK_S, 4 * float(np.spacing(end))))
+    return Timeline(begin_s=begin, end_s=end, owned_s=owned, gaps=real, num_steps=count)
 
 
 def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
@@ -91,8 +94,8 @@ def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
 
 def steady_span(trace: KernelTrace) -> tuple[float, float, int]:
     """Begin and end on the device, and how many steps lie between."""
-    first = [float(trace.begin_s[trace.step == i].min()) for i in range(len(trace.steps)) if (trace.step == i).any()]
-    if not first:
+    edges = trace.step_edges_s
+    if not edges.size:
         return float(trace.begin_s.min()), float(trace.end_s.max()), 1
-    begin = first[1] if len(first) >= 3 else first[0]
-    return begin, float(trace.end_s[trace.step >= 0].max()), len(first) - (len(first) >= 3)
+    steady = edges[1:] if edges.size > 3 else edges
+    return float(steady[0]), float(steady[-1]), steady.size - 1
