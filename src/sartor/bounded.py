@@ -7,9 +7,12 @@ binary, truncated or endlessly nested file gives a one-sentence error, in time a
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import re
 import tomllib
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
@@ -53,11 +56,29 @@ def read_bytes(path: Path, field: str, must: str, *, most: int = MAX_BYTES, near
         raise InputError(field, str(path), f"must be readable ({reason})") from None
 
 
-def decoded(data: bytes, field: str, name: str) -> str:
+def unpacked(data: bytes, field: str, name: str, *, most: int) -> bytes:
+    """The bytes, out of their gzip if they are packed."""
+    if not data.startswith(GZIP):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            found = stream.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(field, name, f"must be readable ({error})") from None
+    if len(found) > most:
+        raise InputError(field, name, f"has more than {most} bytes unpacked; must be at most that")
+    return found
+
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of gzip."""
+
+
+def decoded(data: bytes, field: str, name: str, *, errors: str = "strict") -> str:
     """Bytes decoded as UTF-8, or as their byte order mark says."""
     encoding = next((encoding for mark, encoding in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     try:
-        return data.decode(encoding)
+        return data.decode(encoding, errors)
     except UnicodeDecodeError as error:
         raise InputError(field, name, f"must be text in UTF-8 (byte {error.start} is not)") from None
 

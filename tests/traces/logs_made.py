@@ -102,4 +102,18 @@ LOGS = {
         f'"key": "tracked_stats", "value": {{"train_step_time": {t}}}, "metadata": {{"samples_count": {64 * i}}}}}\n'
         for i, t in enumerate(TIMES, start=1)
     ),
+    "maxtext": "Num_devices: 8, shape (1, 8)\nConfig param max_target_length: 8192\n"
+    + "".join(
+        f"completed step: {i}, seconds: {t:.3f}, TFLOP/s/device: {800 / t:.3f}, Tokens/s/device: {8192 / t:.3f}, "
+        f"total_weights: 65536, loss: 9.102\n"
+        for i, t in enumerate(TIMES)
+    ),
+    "nanogpt": "tokens per iteration will be: 491,520\n"
+    + "".join(f"iter {i}: loss 4.1021, time {1e3 * t:.2f}ms, mfu {50 / t:.2f}%\n" for i, t in enumerate(TIMES)),
+    "llama-factory": "".join(
+        f'{{"current_steps": {10 * i}, "total_steps": 60, "loss": 1.2, "lr": 1e-05, "epoch": 0.1, "percentage": 1.0, '
+        f'"elapsed_time": "0:{int(10 * sum(TIMES[:i])) // 60:02d}:{int(10 * sum(TIMES[:i])) % 60:02d}", '
+        '"remaining_time": "1:00:00"}\n'
+        for i in range(1, len(TIMES) + 1)
+    ),
 }

@@ -18,6 +18,7 @@ from sartor.api.logs import _where
 from sartor.errors import InputError
 from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
+from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
 from sartor.step.measured import MeasuredRun
 from sartor.traces.read import is_trace
@@ -130,6 +131,19 @@ def test_the_convention_of_deepspeed_s_count_includes_recomputation() -> None:
     found = counted(shape, flops, s)
     assert found[0].recompute
     assert found[0].attention == "full"
+
+
+def test_the_dump_of_a_current_megatron_is_read(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.log"
+    path.write_text(dump(attention_backend="AttnBackend.unfused", params_dtype="torch.bfloat16") + megatron())
+    assert diagnosed(path).job.attention_kernel is AttentionKernel.UNFUSED
+    path.write_text(dump(attention_backend="AttnBackend.auto", moe_token_dispatcher_type="allgather") + megatron())
+    assert diagnosed(path).predicted.step_s == diagnosed(log).predicted.step_s
+    path.write_text(dump(expert_model_parallel_size=1, moe_token_dispatcher_type="allgather") + megatron())
+    assert not any("dispatcher" in line for line in diagnosed(path).assumptions)
+    path.write_text(dump(attention_backend="AttnBackend.other") + megatron())
+    with pytest.raises(InputError, match=r"^attention_backend=other: in the log's dump of arguments, must be one of"):
+        diagnosed(path)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.traces.logs.read import parse_log, read_log
+from sartor.traces.read import is_trace
 from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "training_logs"
@@ -18,7 +21,8 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "train
 def test_every_trainer_tells_the_same_steady_step(trainer: str) -> None:
     (run,) = parse_log(LOGS[trainer], trainer)
     assert run.measured.step_s == pytest.approx(2.0, rel=0.01)
-    assert run.measured.warm_up == (2 if trainer == "torchtitan" else 1)  # whose clock starts with its first line
+    by_clock = trainer in ("torchtitan", "llama-factory")  # which starts with the first line
+    assert run.measured.warm_up == (2 if by_clock else 1)
     assert run.measured.num_steps == len(TIMES) - run.measured.warm_up
     assert run.measured.spread < 0.02
 
@@ -31,6 +35,8 @@ def test_memory_is_in_bytes_whatever_the_unit_that_is_printed() -> None:
     assert seen["deepspeed"].allocated_bytes == pytest.approx(22.6 * 2**30)
     assert seen["nanotron"].reserved_bytes == 30e9
     assert seen["nemo"].reserved_bytes == 57466159104
+    newer = LOGS["nemo"].replace("max_memory_reserved", "peak_memory_usage")
+    assert parse_log(newer, "log")[0].measured.reserved_bytes == 57466159104
 
 
 def test_tokens_of_a_step_follow_from_rate_and_time() -> None:
@@ -71,6 +77,115 @@ def test_warm_up_ends_with_the_first_step_as_fast_as_the_later_half() -> None:
     assert run.warm_up == 3
     (short,) = parse_log(megatron((3.0, 2.0)), "log")
     assert short.warm_up == 0  # two steps are too few to leave one out
+
+
+def test_memory_is_that_of_the_highest_rank_in_whatever_order_they_print() -> None:
+    first, report, *rest = megatron().splitlines()
+    other = report.replace("Rank 0", "Rank 32").replace("40000.0", "60000.0").replace("45000.0", "65000.0")
+    for lines in ([first, report, other, *rest], [first, other, report, *rest]):
+        (run,) = parse_log("\n".join(lines), "log")
+        assert run.measured.allocated_bytes == 60000 * 2**20
+    text = torchtitan()
+    higher = text.replace("[rank1]:", "[rank3]:").replace("memory: 30.89GiB", "memory: 35.00GiB", 2)
+    runs = [parse_log("\n".join(lines), "log")[0] for lines in (higher.splitlines(), _last_first(higher))]
+    assert [run.measured.reserved_bytes for run in runs] == [35 * 2**30] * 2
+    assert np.array_equal(runs[0].device_tokens_per_s, runs[1].device_tokens_per_s)
+
+
+def _last_first(text: str) -> list[str]:
+    """The lines of the two ranks in the other order."""
+    head, *steps = text.splitlines()
+    return [head, *(line for one, other in zip(steps[::2], steps[1::2], strict=True) for line in (other, one))]
+
+
+def test_a_launch_that_resumes_is_another_run_though_its_iterations_go_on() -> None:
+    later = megatron((9.0, 3.0, 3.0, 3.0)).replace("iteration        ", "iteration       1")
+    runs = parse_log(dump() + megatron() + dump(world_size=32) + later, "log")
+    assert [run.facts["num_devices"] for run in runs] == [16, 32]
+    assert [run.measured.step_s for run in runs] == pytest.approx([2.0, 3.0])
+
+
+def test_epochs_are_one_run_where_the_global_step_goes_on() -> None:
+    lines = LOGS["nemo"].splitlines()
+    again = [line.replace(f"global_step: {i}", f"global_step: {i + 6}") for i, line in enumerate(lines, start=1)]
+    (run,) = parse_log("\n".join([*lines, *again]), "log")
+    assert run.iteration.tolist() == list(range(1, 13))
+
+
+def test_of_a_batch_that_ramps_up_only_the_last_size_counts() -> None:
+    later = megatron((4.0, 4.02, 3.98, 4.0), batch=128).replace("iteration        ", "iteration       1")
+    (run,) = parse_log(dump() + megatron() + later, "log")
+    assert run.facts["global_batch_size"] == 128
+    assert run.others == len(TIMES)
+    assert run.notes == ("6 of 10 steps had another batch and are left out: it ramps up to 128",)
+    assert run.measured.step_s == pytest.approx(4.0)
+    assert run.measured.allocated_bytes == 40000 * 2**20
+
+
+@pytest.mark.parametrize(
+    "prefix", ["2026-11-01T12:00:00.123456789Z stdout F ", "[2026-11-01 12:00:00,123] [gpu-node-0123.cluster.local] "]
+)
+def test_a_prefix_of_any_length_hides_no_argument(prefix: str) -> None:
+    text = "\n".join(prefix + line for line in (dump() + megatron()).splitlines())
+    assert parse_log(text, "log")[0].arguments == parse_log(dump() + megatron(), "log")[0].arguments
+
+
+def test_torchtitan_s_newer_words_are_read() -> None:
+    head = (
+        "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=1\n"
+        "Applied {} activation checkpointing to the model\n"
+    )
+    (run,) = parse_log(head.format("FullAC") + torchtitan().split("\n", 1)[1], "log")
+    assert {name: run.facts[name] for name in ("num_devices", "tp", "pp", "recompute")} == {
+        "num_devices": 32,
+        "tp": 4,
+        "pp": 1,
+        "recompute": "full",
+    }
+    (other,) = parse_log(head.format("SelectiveAC") + torchtitan(), "log")
+    assert other.facts["recompute"] == "selective"
+
+
+def test_losses_that_are_no_number_are_counted() -> None:
+    assert parse_log(megatron(), "log")[0].no_number == 0
+    assert parse_log(megatron().replace("lm loss: 2.0E+00", "lm loss: NAN"), "log")[0].no_number == len(TIMES)
+    assert parse_log(megatron().replace("loss: 2.0E+00", "loss: nan", 2), "log")[0].notes == (
+        "2 of 6 steps have a loss that is not a number: what they compute may take another time",
+    )
+    skipped = megatron().replace("nan iterations:   0", "nan iterations:   1")
+    assert parse_log(skipped, "log")[0].no_number == len(TIMES)
+
+
+def test_transformers_tells_its_mean_at_the_end() -> None:
+    text = "{'loss': 2.1, 'grad_norm': 1.2, 'epoch': 0.1}\n" * 9 + (
+        "{'train_runtime': 1000.0, 'train_samples_per_second': 51.2, 'train_steps_per_second': 0.4, 'train_loss': 2.0}"
+    )
+    (run,) = parse_log(text, "log")
+    assert run.measured.step_s == pytest.approx(2.5)
+
+
+def test_a_log_in_gzip_and_one_of_json_lines_are_logs(tmp_path: Path) -> None:
+    packed, lines = tmp_path / "train.log.gz", tmp_path / "trainer_log.jsonl"
+    packed.write_bytes(gzip.compress(megatron().encode()))
+    lines.write_text(LOGS["llama-factory"])
+    assert not is_trace(packed)
+    assert not is_trace(lines)
+    assert read_log(packed)[0].measured.step_s == pytest.approx(2.0)
+    packed.write_bytes(gzip.compress(megatron().encode())[:-20])
+    with pytest.raises(InputError, match="must be readable"):
+        read_log(packed)
+
+
+def test_a_long_log_takes_time_in_proportion() -> None:
+    """Seconds per line of 40,000 lines, at most three times those of 4,000: every line once made all columns anew."""
+    line = megatron().splitlines()[0]
+    seconds = []
+    for count in (4_000, 40_000):
+        text = "\n".join(line.replace("       1/", f"{i:8d}/") for i in range(1, count + 1))
+        start = time.process_time()
+        parse_log(text, "log")
+        seconds.append((time.process_time() - start) / count)
+    assert seconds[1] < 3 * seconds[0]
 
 
 @pytest.mark.parametrize("text", ["", "hello\nworld\n", "loss: 3.1\nloss: 3.0\n", "\x00\x01\x02"])

@@ -160,5 +160,6 @@ def _warnings(a: RunLog, b: RunLog, per_token: bool) -> Iterator[str]:
     for name, run in (("A", a), ("B", b)):
         if run.num_runs > 1:
             yield f"{name} holds {run.num_runs} runs; the last one is compared"
+        yield from (f"{name}: {note}" for note in run.notes)
         if run.measured.num_steps < 8:
             yield f"{name} has {run.measured.num_steps} steady steps: small changes cannot be told from noise"

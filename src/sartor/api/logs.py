@@ -144,5 +144,5 @@ _SAID_BY_LAUNCH = frozenset(
 def _several(run: RunLog) -> list[str]:
     few = [f"only {run.measured.num_steps} steady steps"] if run.measured.num_steps < 3 else []
     if run.num_runs == 1:
-        return few
-    return [*few, f"the log holds {run.num_runs} runs; this is number {run.index + 1} (--run chooses)"]
+        return [*few, *run.notes]
+    return [*few, *run.notes, f"the log holds {run.num_runs} runs; this is number {run.index + 1} (--run chooses)"]

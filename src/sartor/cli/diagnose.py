@@ -27,8 +27,8 @@ Runs = Annotated[
     typer.Argument(
         metavar="TRACE_OR_LOG...",
         help="Trace of PyTorch's profiler (.json or .json.gz) or of Nsight Systems (.sqlite; several ranks or their "
-        "folder), or a training log: "
-        "Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf.",
+        "folder), or a training log: Megatron-LM, "
+        "torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, transformers, MLPerf.",
     ),
 ]
 ModelOfRun = Annotated[str | None, o.MODEL(help="Model that was trained, where the run does not say its sizes.")]

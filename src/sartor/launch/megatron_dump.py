@@ -38,7 +38,13 @@ def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReadi
     words = [word for name, value in arguments.items() for word in _words(name, value)]
     if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
         words += ["--attention-backend", "unfused"]
-    return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=said))
+    try:
+        return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=said))
+    except InputError as error:
+        if not error.field.startswith("--"):
+            raise
+        name = next((name for name in arguments if _flag(name) == error.field), error.field)
+        raise InputError(name, error.value, f"in the log's dump of arguments, {error.must}", error.nearest) from None
 
 
 def _devices(arguments: Mapping[str, str]) -> int:
@@ -50,9 +56,18 @@ def _devices(arguments: Mapping[str, str]) -> int:
     return int(text)
 
 
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+MEMBER = re.compile(r"^[A-Z][A-Za-z]{0,40}\.(?=\w{1,60}$)")
+"""The class of an enumeration before its member, as Python prints it: ``AttnBackend.auto``."""
+
+
 def _words(name: str, value: str) -> Iterator[str]:
     """One line of the dump as command line words; nothing if it has its default."""
-    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    flag = _flag(name)
+    value = MEMBER.sub("", value)
     switched_off = flag if name.startswith("add_") else f"--no-{name.replace('_', '-')}"
     if name in OLD and value == "True":
         yield from OLD[name]

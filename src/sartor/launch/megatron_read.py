@@ -320,7 +320,7 @@ def _dispatches_once(flags: Flags) -> bool:
     kind = flags.word("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")) or "allgather"
     backend = flags.word("--moe-flex-dispatcher-backend", ("deepep", "hybridep"))
     deepep = flags.on("--moe-enable-deepep")
-    if kind == "allgather" and flags.given.get("--expert-model-parallel-size"):
+    if kind == "allgather" and (flags.size("--expert-model-parallel-size", 1) or 1) > 1:
         flags.assumptions.append("--moe-token-dispatcher-type allgather is priced as alltoall")
     if (backend or deepep) and kind != "flex":
         flags.assumptions.append(f"DeepEP goes with --moe-token-dispatcher-type flex; {kind} is priced")

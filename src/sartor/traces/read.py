@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
+from sartor.bounded import GZIP
 from sartor.errors import InputError
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.kineto import read_kineto
@@ -12,20 +15,32 @@ from sartor.traces.nsight import SQLITE, read_nsight
 from sartor.traces.phases import with_steps
 
 BEGINNING = re.compile(rb"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[{\]]|\Z))")
+OBJECTS = re.compile(rb"\s*\{[^\n]*\}\s*\n\s*\{")
+"""One object a line: a log."""
 ENDINGS = (".json", ".json.gz", ".sqlite")
 """File name endings of traces in a folder."""
 REPORTS = (".nsys-rep", ".qdrep")
 
 
 def is_trace(path: str | Path) -> bool:
-    """Whether a file is gzip, a SQLite database, or begins like a JSON object or a list of objects (log lines may begin
-    with [ too). Raises ``InputError`` for a Nsight Systems report that was not exported."""
+    """Whether a file, unpacked, is a SQLite database, or begins like a JSON object or a list of objects (log lines may
+    begin with [ too, or be one object each). Raises ``InputError`` for a Nsight Systems report that was not
+    exported."""
     if str(path).endswith(REPORTS):
         must = f"must be exported first: nsys export --type sqlite {Path(path).name}"
         raise InputError("TRACE", str(path), must)
     with Path(path).open("rb") as stream:
-        head = stream.read(1024)
-    return head[:2] == b"\x1f\x8b" or head.startswith(SQLITE) or BEGINNING.match(head) is not None
+        head = stream.read(4096)
+    if head.startswith(GZIP):
+        with suppress(zlib.error):
+            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, 4096)
+            return not head or _is_json(head)
+        return True
+    return head.startswith(SQLITE) or _is_json(head)
+
+
+def _is_json(head: bytes) -> bool:
+    return BEGINNING.match(head) is not None and OBJECTS.match(head) is None
 
 
 def read_traces(path: str | Path, field: str = "TRACE") -> tuple[KernelTrace, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
-DUMPED = re.compile(r"^[^\n]{0,40}?\b([a-zA-Z]\w{1,60}) \.{3,60} ([^\n]{1,400})$", re.MULTILINE)
-"""A line of Megatron's dump of arguments: ``  hidden_size .......... 4096``."""
+DUMPED = re.compile(r"\b([a-zA-Z]\w{1,60}) \.{3,60} (.{1,400})$")
+"""A line of Megatron's dump of arguments: ``  hidden_size .......... 4096``, behind any prefix."""
 
 FACTS: Mapping[str, tuple[str, ...]] = {
     "num_devices": (
@@ -14,20 +15,24 @@ FACTS: Mapping[str, tuple[str, ...]] = {
         r"^NGPU=(\d{1,7})",
         r"world_size\s{0,3}[=:]\s{0,3}(\d{1,7})",
         r"starting with (\d{1,7}) processes",
+        r"Num_devices: (\d{1,7}), shape",
     ),
-    "tp": (r"tensor-model-parallel size:\s{0,3}(\d{1,6})",),
+    "tp": (r"tensor-model-parallel size:\s{0,3}(\d{1,6})", r"Config param ici_tensor_parallelism: (\d{1,6})"),
     "pp": (r"pipeline-model-parallel size:\s{0,3}(\d{1,6})",),
     "cp": (r"context-parallel size:\s{0,3}(\d{1,6})",),
     "seq_len": (
         r"sequence length\s{0,3}:?\s{0,3}(\d{1,9})",
         r'"key": "(?:max_sequence_length|seq_length)", "value": (\d{1,9})',
         r"--training\.seq_len[= ](\d{1,9})",
+        r"Config param max_target_length: (\d{1,9})",
     ),
     "global_batch_size": (
         r"global batch size (\d{1,9})",
         r'"key": "global_batch_size", "value": (\d{1,9})',
         r"train_batch_size\s{0,3}[.:=]{1,60}\s{0,3}(\d{1,9})",
+        r"Config param global_batch_size_to_train_on: (\d{1,9})",
     ),
+    "tokens_per_step": (r"tokens per iteration will be: ([\d,]{1,15})",),
     "microbatch_size": (
         r"local batch size (\d{1,6})",
         r"train_micro_batch_size_per_gpu\s{0,3}[.:=]{1,60}\s{0,3}(\d{1,6})",
@@ -42,8 +47,8 @@ WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"\bbf16_|precision: bf16|\bbfloat16 enabled", "bf16"),
     ),
     "recompute": (
-        (r"Applied full activation checkpointing", "full"),
-        (r"Applied selective activation checkpointing", "selective"),
+        (r"Applied [Ff]ull(?:AC)? activation checkpointing", "full"),
+        (r"Applied [Ss]elective(?:AC)? activation checkpointing", "selective"),
     ),
 }
 """Patterns that stand for a choice; the first match counts."""
@@ -64,11 +69,13 @@ _NODES = re.compile(r"(?<![a-zA-Z0-9])(\d{1,5})n(\d{1,3})g(?![a-zA-Z0-9])")
 LEAST_NAMED = 3
 """Least number of parts in the name of a configuration, such as ``pp4-cp1-ep8-mbs1``."""
 _MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([^\]]{1,200})\]")
+_PARALLELISM = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,7}(?:, )?){1,12})")
 
 
 def arguments_in(text: str) -> dict[str, str]:
     """The dump of Megatron's arguments."""
-    return {name: value.strip() for name, value in DUMPED.findall(text)}
+    found = (DUMPED.search(line) for line in text.splitlines() if " ..." in line)
+    return {match[1]: match[2].strip() for match in found if match}
 
 
 def facts_in(text: str) -> dict[str, int | str]:
@@ -80,7 +87,7 @@ def facts_in(text: str) -> dict[str, int | str]:
     for name, patterns in FACTS.items():
         for pattern in patterns:
             if match := re.search(pattern, text, re.MULTILINE):
-                found[name] = int(match[1])
+                found[name] = int(match[1].replace(",", ""))
                 break
     for choices in (WORDS, {"gpu": tuple(GPUS.items())}):
         for name, words in choices.items():
@@ -107,17 +114,24 @@ def _configuration_name(line: str) -> dict[str, int | str]:
 
 
 def _mesh(text: str) -> dict[str, int | str]:
-    """torchtitan's device mesh: ``Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]``."""
+    """torchtitan's device mesh: ``Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]``, and since 2025
+    ``Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1``, whose experts' axes
+    lie inside the others."""
+    if match := _PARALLELISM.search(text):
+        mesh = {name: int(size) for name, size in re.findall(r"(\w{1,20})=(\d{1,7})", match[1])}
+        return {**_degrees(mesh), "num_devices": math.prod(mesh.get(name, 1) for name in AXES)}
     match = _MESH.search(text)
     if not match:
         return {}
     names = re.findall(r"\w{1,20}", match[1])
-    sizes = [int(size) for size in re.findall(r"\d{1,7}", match[2])]
-    mesh = dict(zip(names, sizes, strict=False))
-    found: dict[str, int | str] = {name: mesh[name] for name in ("tp", "pp", "cp", "ep") if name in mesh}
-    if all(name in ("dp_shard", "dp_replicate", "dp", "tp", "pp", "cp") for name in names):
-        total = 1
-        for size in sizes:
-            total *= size
-        found["num_devices"] = total
-    return found
+    mesh = dict(zip(names, map(int, re.findall(r"\d{1,7}", match[2])), strict=False))
+    whole = all(name in AXES for name in names)
+    return {**_degrees(mesh), **({"num_devices": math.prod(mesh.values())} if whole else {})}
+
+
+AXES = ("dp_shard", "dp_replicate", "dp", "tp", "pp", "cp")
+"""Axes of a mesh whose product is the number of devices."""
+
+
+def _degrees(mesh: Mapping[str, int]) -> dict[str, int | str]:
+    return {name: mesh[name] for name in ("tp", "pp", "cp", "ep") if name in mesh}

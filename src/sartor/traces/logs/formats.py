@@ -3,8 +3,9 @@
 Sources (2026-11-23): megatron/training/training.py ``training_log`` and ``report_memory``; torchtitan
 components/metrics.py; deepspeed/utils/timer.py ``ThroughputTimer`` and runtime/pipe/engine.py; litgpt/pretrain.py;
 nanotron trainer.py ``train_step_logs``; NeMo lightning/pytorch/callbacks/progress_printer.py; MLPerf's mlperf_logging;
-published logs in issues (huggingface/nanotron 23, 390; NVIDIA-NeMo/Speech 14850; deepspeedai/DeepSpeed 2629). The
-trainers' sources are from memory; the published logs were read.
+published logs in issues (huggingface/nanotron 23, 390; NVIDIA-NeMo/Speech 14850; deepspeedai/DeepSpeed 2629). Added
+2026-11-27: MaxText metric_logger.py; transformers trainer_utils.py ``speed_metrics``; LLaMA-Factory train/callbacks.py;
+nanoGPT train.py. The trainers' sources are from memory; the published logs were read.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Reading:
     """One number in a line: its quantity, pattern and unit in SI."""
 
     of: str
-    """``step_s``, ``tokens_per_s``, ``device_tokens_per_s``, ``samples_per_s``, ``flops_per_s``, ``allocated_bytes``,
-    ``reserved_bytes``, or a whole-number fact (``global_batch_size``)."""
+    """``step_s``, ``steps_per_s``, ``tokens_per_s``, ``device_tokens_per_s``, ``samples_per_s``, ``flops_per_s``,
+    ``allocated_bytes``, ``reserved_bytes``, or a whole-number fact (``global_batch_size``)."""
     where: re.Pattern[str]
     unit: float = 1.0
 
@@ -40,7 +41,8 @@ class LogFormat:
     title: str
     marks: tuple[str, ...]
     """Words that every step line contains."""
-    iteration: re.Pattern[str]
+    iteration: re.Pattern[str] | None
+    """None: every line stands for a whole run."""
     readings: tuple[Reading, ...]
     beside: tuple[Reading, ...] = ()
     """Numbers on lines of their own that belong to the step before."""
@@ -48,6 +50,8 @@ class LogFormat:
     """Whether the iteration counts samples."""
     clock: re.Pattern[str] | None = None
     """Time stamp of a line, for logs in which only this tells how long steps take."""
+    begins: str = ""
+    """Words on a line that every launch prints once, before its first step."""
     units: tuple[str, ...] = field(default_factory=tuple)
 
 
@@ -75,7 +79,8 @@ MEGATRON = LogFormat(
         reading("reserved_bytes", r"memory \(MB\).{0,140}max reserved:", MEGABYTES),
         reading("flops_per_s", r"GPU utilization:", TERA, after=r"\s{0,2}MODEL_TFLOP/s/GPU"),
     ),
-    units=("step time: mean of the steps since the line before", "memory: MB of 2^20 bytes, rank that prints"),
+    begins="- arguments -",
+    units=("step time: mean of the steps since the line before", "memory: MB of 2^20 bytes, highest rank that prints"),
 )
 TORCHTITAN = LogFormat(
     trainer="torchtitan",
@@ -88,6 +93,7 @@ TORCHTITAN = LogFormat(
         reading("reserved_bytes", r"memory:", GIB, after=r"GiB"),
     ),
     clock=_CLOCK,
+    begins="Starting job:",
     units=("tps: tokens per second and GPU, mean since the line before", "memory: peak reserved by the allocator"),
 )
 DEEPSPEED = LogFormat(
@@ -140,12 +146,12 @@ NEMO = LogFormat(
     trainer="nemo",
     title="NeMo",
     marks=("train_step_timing in s",),
-    iteration=re.compile(r"(?:iteration |global_step[=:]\s?)(\d{1,12})"),
+    iteration=re.compile(r"(?:iteration (?!.{0,4000}global_step[=:])|global_step[=:]\s?)(\d{1,12})"),
     readings=(
         reading("step_s", r"train_step_timing in s[=:]"),
         reading("flops_per_s", r"TFLOPS_per_GPU[=:]", TERA),
         reading("global_batch_size", r"global_batch_size[=:]"),
-        reading("reserved_bytes", r"max_memory_reserved[=:]"),
+        reading("reserved_bytes", r"(?:max_memory_reserved|peak_memory_usage)[=:]"),
         reading("allocated_bytes", r"max_memory_allocated[=:]"),
     ),
     units=("step time: of the last step",),
@@ -177,7 +183,52 @@ PITH = LogFormat(
     ),
     units=("tokens/s: of the whole job", "memory: GB of 1e9 bytes; whether allocated or reserved is not said"),
 )
-FORMATS = (MEGATRON, TORCHTITAN, DEEPSPEED, DEEPSPEED_PIPELINE, LITGPT, NANOTRON, NEMO, MLPERF, PITH)
+MAXTEXT = LogFormat(
+    trainer="maxtext",
+    title="MaxText",
+    marks=("completed step:", "seconds:"),
+    iteration=re.compile(r"completed step: (\d{1,12})"),
+    readings=(
+        reading("step_s", r"seconds:"),
+        reading("flops_per_s", r"TFLOP/s/device:", TERA),
+        reading("device_tokens_per_s", r"Tokens/s/device:"),
+    ),
+    units=("step time: of each step",),
+)
+NANOGPT = LogFormat(
+    trainer="pytorch",
+    title="nanoGPT",
+    marks=("iter ", ": loss ", ", time "),
+    iteration=re.compile(r"\biter (\d{1,12}): loss"),
+    readings=(
+        reading("step_s", r", time", 1e-3, after=r"ms"),
+        reading("flops_per_s", r", mfu", 3.12 * TERA, after=r"%"),  # of an A100, whatever the GPU
+    ),
+    units=("step time: of the iteration that is printed", "mfu: of an A100's 312 TFLOP/s, mean of about 10 lines"),
+)
+LLAMA_FACTORY = LogFormat(
+    trainer="pytorch",
+    title="LLaMA-Factory",
+    marks=('"current_steps":', '"elapsed_time":'),
+    iteration=re.compile(r'"current_steps": (\d{1,12})'),
+    readings=(),
+    clock=re.compile(r'"elapsed_time": "([0-9a-z,: ]{1,40})"'),
+    units=("step time: from the elapsed time, in whole seconds, mean of the steps since the line before",),
+)
+TRANSFORMERS = LogFormat(
+    trainer="pytorch",
+    title="transformers",
+    marks=("'train_runtime':", "'train_steps_per_second':"),
+    iteration=None,
+    readings=(reading("steps_per_s", r"'train_steps_per_second':\s?'?"),),
+    units=("step time: mean of the whole run, its start and checkpoints included",),
+)
+FORMATS = (
+    *(MEGATRON, TORCHTITAN, DEEPSPEED, DEEPSPEED_PIPELINE, LITGPT, NANOTRON, NEMO, MLPERF, PITH),
+    *(MAXTEXT, NANOGPT, LLAMA_FACTORY, TRANSFORMERS),
+)
 
-RANK = re.compile(r"^\s{0,4}(?:\[(?:default|rank)?(\d{1,6})\]:|(\d{1,6}): )")
-"""The rank that a launcher puts before each line; only lines of the first one seen count."""
+RANK = re.compile(r"^\s{0,4}(?:\[(\d{1,6})\]:|(\d{1,6}): )|^.{0,120}?\[(?:default|rank)(\d{1,6})\]:")
+"""The rank that a launcher puts before each line; of times and rates only the lowest one's lines count."""
+NO_NUMBER = re.compile(r"loss['\"]?\s{0,3}[:=]\s{0,12}'?nan\b|nan iterations:\s{0,8}[1-9]", re.IGNORECASE)
+"""A step line whose loss is not a number."""

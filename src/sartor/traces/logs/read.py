@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from sartor.bounded import read_bytes
+from sartor.bounded import decoded, read_bytes, unpacked
 from sartor.errors import InputError
 from sartor.traces.logs.facts import arguments_in, facts_in
-from sartor.traces.logs.formats import FORMATS, MEGATRON, RANK, LogFormat, Reading
+from sartor.traces.logs.formats import FORMATS, MEGATRON, NO_NUMBER, RANK, LogFormat, Reading
 from sartor.traces.logs.run_log import RunLog
-from sartor.units import FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray
 
 MAX_LOG_BYTES = 200_000_000
 """Largest log that is read."""
@@ -25,22 +26,25 @@ MOST_HEADER = 2_000_000
 """Only this many characters before a run's first step are searched for facts."""
 LARGEST = 1e30
 """Larger numbers are ignored."""
-MUST = "must be a training log: Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron or MLPerf (:::MLLOG)"
+MUST = f"must be a training log of {', '.join(dict.fromkeys(form.title.split(' (')[0] for form in FORMATS))}"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,12}m")
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
 def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
-    """Every run of a log, in order; a new run begins where the iteration number decreases. Raises `InputError`."""
+    """Every run of a log (text, or text in gzip), in order; a new run begins where the iteration number decreases or a
+    launch prints its beginning. Raises `InputError`."""
     data = read_bytes(Path(path), field, "must be a training log", most=MAX_LOG_BYTES)
-    return parse_log(_COLOURS.sub("", data.decode(errors="replace")), str(path), field)
+    data = unpacked(data, field, str(path), most=MAX_LOG_BYTES)
+    text = decoded(data, field, str(path), errors="replace")
+    return parse_log(_COLOURS.sub("", text) if "\x1b" in text else text, str(path), field)
 
 
 def parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
     """The runs of a log's text. Raises `InputError` if it has no step line of a known trainer."""
     lines = text.splitlines()
-    form = _format_of(lines)
+    form = _format_of(text, lines)
     if form is None:
         raise InputError(field, name, f"holds no line of a training step that is known; {MUST}")
     made = [_run(form, part) for part in _parts(form, lines)]
@@ -61,59 +65,85 @@ class _LogPart:
 
     header: list[str] = field(default_factory=list)
     steps: list[tuple[int, str]] = field(default_factory=list)
+    others: list[tuple[int, str]] = field(default_factory=list)
+    """Step lines of other ranks."""
     beside: dict[int, list[str]] = field(default_factory=dict)
 
 
-def _format_of(lines: Sequence[str]) -> LogFormat | None:
+def _format_of(text: str, lines: Sequence[str]) -> LogFormat | None:
     """The format with the most step lines; None if no line matches."""
-    counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in FORMATS]
-    best, form = max(counts, key=lambda each: each[0])
+    there = [form for form in FORMATS if all(mark in text for mark in form.marks)]  # much faster than line by line
+    counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in there]
+    best, form = max(counts, key=lambda each: each[0], default=(0, None))
     return form if best else None
 
 
 def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_LogPart]:
-    part, rank, before = _LogPart(), None, -1
+    stepping = [all(mark in line for mark in form.marks) for line in lines]
+    rank = min((_rank(line) for line, step in zip(lines, stepping, strict=True) if step), default=-1)
+    part, before, begun = _LogPart(), -1, False
     waiting: list[str] = []
-    for line in lines:
-        step = all(mark in line for mark in form.marks)
+    for line, step in zip(lines, stepping, strict=True):
         if not step:
             waiting.append(line[:LONGEST_LINE])
+            begun = begun or bool(form.begins and form.begins in line)
             continue
         line = line[:LONGEST_LINE]
-        found = form.iteration.search(line)
-        said = RANK.match(line)
-        rank = rank if rank is not None or said is None else said[0]
-        if found is None or (said is not None and said[0] != rank):
+        found = form.iteration.search(line) if form.iteration else None
+        if found is None and form.iteration:
             continue
-        iteration = int(found[1])
-        if part.steps and iteration < before:
+        iteration = int(found[1]) if found else 0
+        if _rank(line) not in (rank, NO_RANK):
+            part.others.append((iteration, line))
+            continue
+        if part.steps and (iteration < before or begun or form.iteration is None):
             yield part
-            part, waiting = _LogPart(header=waiting), []
+            part = _LogPart(header=waiting)
         elif part.steps:
             part.beside.setdefault(before, []).extend(waiting)
         else:
             part.header += waiting
-        waiting, before = [], iteration
+        waiting, before, begun = [], iteration, False
         part.steps.append((iteration, line))
     if part.steps:
         part.beside.setdefault(before, []).extend(waiting)
         yield part
 
 
+NO_RANK = 10**6
+"""Above every rank: that of a line without one."""
+
+
+def _rank(line: str) -> int:
+    """The rank that a launcher put before a line."""
+    found = RANK.match(line)
+    return NO_RANK if found is None else int(found[found.lastindex or 1])
+
+
+HIGHEST = ("allocated_bytes", "reserved_bytes")
+"""Quantities of which the highest of all ranks counts; of others, that of the first line."""
+
+
 def _run(form: LogFormat, part: _LogPart) -> RunLog:
     iterations = sorted({iteration for iteration, _ in part.steps})
     row = {iteration: i for i, iteration in enumerate(iterations)}
-    columns: dict[str, FloatArray] = {}
+    columns = {each.of: np.full(len(iterations), np.nan) for each in (*form.readings, *form.beside)}
 
     def put(readings: Sequence[Reading], iteration: int, line: str) -> None:
         for each in readings:
+            column, at = columns[each.of], row[iteration]
+            known = not math.isnan(column[at])
+            if known and each.of not in HIGHEST:
+                continue
             value = _value(each, line)
-            column = columns.setdefault(each.of, np.full(len(iterations), np.nan))
-            if value is not None and np.isnan(column[row[iteration]]):
-                column[row[iteration]] = value
+            if value is not None:
+                column[at] = max(value, column[at]) if known else value
 
     for iteration, line in part.steps:
         put(form.readings, iteration, line)
+    held = [each for each in form.readings if each.of in HIGHEST]
+    for iteration, line in part.others:
+        put(held, iteration if iteration in row else iterations[0], line)
     for line in part.header:
         put(form.beside, iterations[0], line)
     for iteration, after in part.beside.items():
@@ -121,12 +151,25 @@ def _run(form: LogFormat, part: _LogPart) -> RunLog:
             put(form.beside, iteration, line)
     header = "\n".join(part.header)[:MOST_HEADER]
     facts = facts_in(header)
+    kept = _of_last_batch(columns)
     batch = columns.pop("global_batch_size", None)
     if batch is not None and np.isfinite(batch).any():
         facts["global_batch_size"] = int(batch[np.isfinite(batch)][-1])
-    return _derived(
+    run = _derived(
         form, np.array(iterations), columns, _clock(form, part, row), facts, arguments_in(header), _year(part)
     )
+    lost = {iteration for iteration, line in part.steps if NO_NUMBER.search(line)}
+    return replace(run.only(kept), no_number=len(lost), printed=len(row))
+
+
+def _of_last_batch(columns: Mapping[str, FloatArray]) -> BoolArray:
+    """Steps of the last batch size, while earlier ones have others (batch ramp-up)."""
+    batch = columns.get("global_batch_size", np.zeros(0))
+    known = np.isfinite(batch)
+    if not known.any():
+        return np.ones(next(iter(columns.values()), batch).size, dtype=bool)
+    found: BoolArray = ~known | (batch == batch[known][-1])
+    return found
 
 
 def _value(each: Reading, line: str) -> float | None:
@@ -151,10 +194,16 @@ def _clock(form: LogFormat, part: _LogPart, row: dict[int, int]) -> FloatArray:
 def _seconds(text: str) -> float:
     if text.isdigit():
         return int(text) / 1e3
+    if elapsed := _ELAPSED.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in elapsed.groups())
+        return 86400.0 * days + 3600 * hours + 60 * minutes + seconds
     try:
         return datetime.fromisoformat(text.replace(",", ".")).timestamp()
     except (ValueError, OverflowError, OSError):
         return float("nan")
+
+
+_ELAPSED = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,2}):(\d\d):(\d\d)")
 
 
 def _derived(
@@ -176,7 +225,7 @@ def _derived(
         trainer=_trainer(form, arguments, year),
         title="Megatron-DeepSpeed" if arguments.get("deepspeed") == "True" else form.title,
         iteration=iteration,
-        step_s=columns.get("step_s", empty),
+        step_s=columns.get("step_s", 1 / columns.get("steps_per_s", empty)),
         tokens_per_s=columns.get("tokens_per_s", empty),
         device_tokens_per_s=columns.get("device_tokens_per_s", empty),
         samples_per_s=columns.get("samples_per_s", empty),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sartor.step.measured import MeasuredRun
-from sartor.units import FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray
 
 SLOWER = 0.05
 """A leading step this much slower than the median of the later half is warm-up (compilation, allocator, data)."""
@@ -44,6 +44,10 @@ class RunLog:
     """The dump of Megatron's arguments, if there is one."""
     units: tuple[str, ...] = ()
     """Sentences that explain this trainer's numbers."""
+    printed: int = 0
+    """Steps in the file, those of other batch sizes included."""
+    no_number: int = 0
+    """Of them, steps whose loss is not a number."""
     index: int = 0
     num_runs: int = 1
     """Number of runs in the file; ``index`` counts from 0."""
@@ -54,9 +58,40 @@ class RunLog:
         batch, seq, devices = (_number(known, name) for name in ("global_batch_size", "seq_len", "num_devices"))
         tokens = _filled(self.tokens_per_s, self.device_tokens_per_s * devices)
         step_s = _filled(self.step_s, batch / self.samples_per_s)
+        tokens = _filled(tokens, _number(known, "tokens_per_step") / step_s)
         step_s = _filled(step_s, batch * seq / tokens)
         tokens = _filled(tokens, batch * seq / step_s)
         return replace(self, facts=known, step_s=step_s, tokens_per_s=tokens)
+
+    def only(self, kept: BoolArray) -> RunLog:
+        """The run with some of its steps alone; peak memory stays that of all."""
+        if kept.all():
+            return self
+        columns = {name: getattr(self, name)[kept] for name in COLUMNS}
+        for name in ("allocated_bytes", "reserved_bytes"):
+            columns[name][:1] = _highest(getattr(self, name))
+        return replace(self, iteration=self.iteration[kept], **columns)
+
+    @property
+    def others(self) -> int:
+        """Steps left out because their batch is not the run's last (batch ramp-up)."""
+        return max(self.printed - self.iteration.size, 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know about the steps, in sentences."""
+        said = []
+        if self.others:
+            batch = self.facts.get("global_batch_size", "its last size")
+            said.append(
+                f"{self.others} of {self.printed} steps had another batch and are left out: it ramps up to {batch}"
+            )
+        if self.no_number:
+            said.append(
+                f"{self.no_number} of {self.printed} steps have a loss that is not a number: what they compute may "
+                "take another time"
+            )
+        return tuple(said)
 
     def number(self, fact: str) -> int | None:
         """A whole-number fact; None if the log does not give it."""
@@ -104,6 +139,12 @@ class RunLog:
             allocated_bytes=_highest(self.allocated_bytes),
             reserved_bytes=_highest(self.reserved_bytes),
         )
+
+
+COLUMNS = (
+    *("step_s", "tokens_per_s", "device_tokens_per_s", "samples_per_s"),
+    *("flops_per_s", "allocated_bytes", "reserved_bytes"),
+)
 
 
 def spread(times: FloatArray) -> float:

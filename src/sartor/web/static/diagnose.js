@@ -24,7 +24,7 @@ export function diagnoseView({ banner, status }) {
   element.addEventListener("drop", (event) => { const dropped = event.dataTransfer?.files[0]; if (dropped) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
   let loaded = null, running = null, started = false;
 
-  put(results, h("p", { class: "empty" }, "Choose or drop a training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, litgpt, nanotron, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite). It is sent only to your own sartor server."));
+  put(results, h("p", { class: "empty" }, "Choose or drop a training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, transformers, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite). It is sent only to your own sartor server."));
 
   async function load(from) {
     if (from.size > MOST) { banner(`${from.name} has ${from.size} bytes: here at most ${MOST}; sartor diagnose in a terminal takes any size`); return; }
