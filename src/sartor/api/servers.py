@@ -10,7 +10,16 @@ import numpy as np
 
 from sartor.answers import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.words import GpuLike, device_of, own_calibration, precision_of, refuse_on_a_chip, size_of
+from sartor.api.words import (
+    GpuLike,
+    device_of,
+    of_frameworks,
+    own_calibration,
+    precision_of,
+    refuse_on_a_chip,
+    size_of,
+)
+from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import too_long
@@ -80,7 +89,7 @@ def serving(
         output_len=size_of("output_len", output_len, 1024),
     )
     own = own_calibration(calibration, device)
-    known = None if own is None else own.in_server(engine.name)
+    known = None if own is None else own.with_kernels(engine.name)
     middle = int(load.input_len) + int(load.output_len) // 2
     held = int(capacity(server, middle))
     workers = size_of("decode_workers", decode_workers, 1)
@@ -111,6 +120,7 @@ def serving(
             *notes,
             *_lengths(reading, load),
             *_assumed(server, kernels),
+            *of_frameworks(engine.name, known or load_calibration(device), server.dtype),
         ),
     )
 

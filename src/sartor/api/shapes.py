@@ -170,7 +170,7 @@ def gemm(
         cost=operator_costs([product], device, known, clock=clock_)[0],
         alternatives=gemm_mappings(product, device, known, clock=clock_),
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
-        assumptions=of_frameworks(kernels, known, dtype_),
+        assumptions=of_frameworks(kernels, known, dtype_, batch * m * k),
     )
 
 

@@ -13,7 +13,8 @@ from sartor.cost.chip.buildable import faults
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
-from sartor.cost.correction.gemm import frameworks_of_gemms, libraries_measured
+from sartor.cost.correction.gemm import frameworks_of_gemms, kernel_of_quantizing, libraries_measured
+from sartor.cost.correction.quantizing import quantizing_of
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -90,15 +91,33 @@ def _known_kernels(kernels: str, gpu: Gpu, known: Calibration, names: Sequence[s
     return known.with_kernels(kernels)
 
 
-def of_frameworks(kernels: str | None, known: Calibration, dtype: DType) -> tuple[str, ...]:
-    """What is said where an interval covers the GEMMs of several frameworks: none is named, or one whose own times
-    nobody knows."""
-    names = frameworks_of_gemms(known, dtype)
-    if not names or (kernels or "").partition("_")[0] in names:
+def of_frameworks(kernels: str | None, known: Calibration, dtype: DType, elements: int = 0) -> tuple[str, ...]:
+    """What is said of a framework's GEMMs of this type: how they quantize their inputs in a model or, with the
+    ``elements`` of one, alone; or, if none is named or its times are not known, that intervals cover several."""
+    names, framework = frameworks_of_gemms(known, dtype), (kernels or "").partition("_")[0]
+    if not names:
         return ()
+    if framework in names:
+        return _quantizing(framework, known, dtype, elements)
     if kernels is None:
         return (f"unknown framework: intervals cover the kernels of all; kernels={'|'.join(names)} narrows them",)
     return (f"{kernels}'s own {dtype.value} GEMMs are not known; intervals cover those of {' and '.join(names)}",)
+
+
+def _quantizing(framework: str, known: Calibration, dtype: DType, elements: int) -> tuple[str, ...]:
+    timed, left = (quantizing_of(framework, dtype, alone=alone) for alone in (True, False))
+    if not elements:
+        done = f"include {_kernels(left.kernels)}" if left.kernels else "take inputs that other kernels quantize"
+        return (f"{framework}'s {dtype.value} GEMMs {done}",)
+    said = f"includes {_kernels(timed.kernels)} ({framework})"
+    if left == timed:
+        return (said,)
+    timed_s, left_s = (each.time_s(elements, *kernel_of_quantizing(known, dtype)) for each in (timed, left))
+    return (f"{said}; in a model {left.kernels or 'none'}, {1e6 * (timed_s - left_s):.3g} us less",)
+
+
+def _kernels(count: int) -> str:
+    return "1 kernel that quantizes the input" if count == 1 else f"{count} kernels that quantize the input"
 
 
 def refuse_on_a_chip(gpu: Gpu, field: str, value: object, why: str, instead: str = "leave it out") -> None:

@@ -193,8 +193,8 @@ def _on_gpu(
     eager: bool,
 ) -> list[Cost]:
     gemms, in_model = [op for op in operators if isinstance(op, Gemm)], _in_model(operators)
-    with_weights = known.with_cold_weights() if in_model else known
-    of_gemms = iter(gemm_costs(gemms, gpu, with_weights, clock=clock, details=details))
+    of_each = known.in_a_model() if in_model else known
+    of_gemms = iter(gemm_costs(gemms, gpu, of_each, clock=clock, details=details))
     of_collectives = iter(collective_costs([op for op in operators if isinstance(op, Collective)], gpu, known, cluster))
     costs: list[Cost] = []
     for op in operators:

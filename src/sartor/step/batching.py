@@ -87,7 +87,7 @@ class Steady:
 
     @property
     def tpot_log_sigma(self) -> Floats:
-        """The operators' uncertainty alone: its interval covers 84% of the published rows (lab/fit_serving.py)."""
+        """The operators' uncertainty alone: its interval covers 87% of the published rows (lab/fit_serving.py)."""
         return self.step.log_sigma
 
 
@@ -143,7 +143,7 @@ def middle_of(load: Load) -> Ints:
 
 def calibration_of(server: Server) -> Calibration:
     """The calibration of the server's GPU, with the kernels of its engine."""
-    return load_calibration(server.gpu).in_server(server.engine.name)
+    return load_calibration(server.gpu).with_kernels(server.engine.name)
 
 
 def steady(

@@ -68,8 +68,7 @@ class Calibration:
     GEMMs run: ``aiter_asm``; ``ANY``; empty for the median of frameworks and whichever library, as in comparisons of
     shapes."""
     gemms_alone: bool = True
-    """Whether a framework's GEMMs narrow their operands themselves, as when timed alone; in a server the kernels before
-    them do."""
+    """Whether a framework's GEMMs quantize their inputs as when timed alone, not as in a model."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
@@ -116,11 +115,10 @@ class Calibration:
         found = next((self.grouped_families[name] for name in names if name in self.grouped_families), self.grouped)
         return replace(self, grouped=found, kernels=family)
 
-    def in_server(self, framework: str) -> Calibration:
-        """The same with a server's kernels. Its GEMMs are those of the median of frameworks: TensorRT-LLM's with the
-        kernel that it narrows operands with when they are timed alone put served models, whose constants were fitted
-        without them, 14.4% off in time per token, the median's 12.3% (lab/fit_serving.py, 2026-11-27)."""
-        return replace(self.with_kernels(framework), gemms_alone=False)
+    def in_a_model(self) -> Calibration:
+        """The same for GEMMs in a model: other GEMMs' weights have passed through the caches since, and frameworks
+        need not find the scales of inputs first (``quantizing.py``)."""
+        return replace(self.with_cold_weights(), gemms_alone=False)
 
     def with_cold_weights(self) -> Calibration:
         """The same with no weights in caches, because other GEMMs' weights have passed through them since."""

@@ -27,6 +27,7 @@ from sartor.cost.correction.network import (
     applicable,
     moved_by,
 )
+from sartor.cost.correction.quantizing import quantizing_of
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.cost.intervals import Z80
@@ -66,7 +67,7 @@ class GemmRows:
     @property
     def kernels(self) -> str:
         """The framework or library whose GEMMs these are; empty if they are the median's."""
-        return self.calibration.kernels if self.calibration.gemms_alone else ""
+        return self.calibration.kernels
 
     def with_terms(self, **terms: Any) -> GemmRows:
         """The same with these terms in place of the existing ones of the same name."""
@@ -101,9 +102,41 @@ def _by_any_framework(rows: GemmRows) -> GemmRows:
     where = _known_to(known, rows)
     if known is None or not kernels or _name_in(known, kernels) or not where.size:
         return rows
-    each = [_moved(rows, known, i, where).time_s for i in range(len(known.libraries))]
+    indices = range(len(known.libraries))
+    each = [_in_a_model(rows, known, i, where, _moved(rows, known, i, where).time_s) for i in indices]
     apart = np.abs(np.log(np.stack(each) / rows.time_s[where])).max(axis=0)
     return replace(rows, log_sigma=_with(rows.log_sigma, where, np.hypot(rows.log_sigma[where], apart / Z80)))
+
+
+def _with_scales_known(rows: GemmRows) -> GemmRows:
+    """In a model: without the kernels that quantize an input only where a framework's GEMM is timed alone. The error
+    of the whole time remains."""
+    known, index = _network_of(rows)
+    where = _known_to(known, rows)
+    if known is None or index < 0 or not where.size:
+        return rows
+    before = rows.time_s[where]
+    time_s = _in_a_model(rows, known, index, where, before)
+    if time_s is before:
+        return rows
+    moved = rows.with_terms(time_s=_with(rows.time_s, where, time_s))
+    if "overhead_s" in rows.terms:
+        overhead_s = rows.terms["overhead_s"]
+        less_s = np.maximum(overhead_s[where] - (before - time_s), 0.0)
+        moved = moved.with_terms(overhead_s=_with(overhead_s, where, less_s))
+    return replace(moved, log_sigma=_with(rows.log_sigma, where, rows.log_sigma[where] * before / time_s))
+
+
+def _in_a_model(rows: GemmRows, known: Residual, index: int, where: Any, time_s: Array) -> Array:
+    """Times of a framework's GEMMs, of which ``time_s`` are the ones alone; no less than the roofline."""
+    framework = known.libraries[index]
+    alone, left = (quantizing_of(framework, rows.dtype, alone=each) for each in (True, False))
+    if rows.calibration.gemms_alone or alone == left:
+        return time_s
+    p = rows.sizes.part(where)
+    timed_s, left_s = (each.time_s(p.m * p.k, *known.quantizing) for each in (alone, left))
+    least_s = np.minimum(roofline_of(p, rows.machine, rows.gpu), time_s)
+    return np.maximum(time_s - (timed_s - left_s), least_s)
 
 
 def _known_to(residual: Residual | None, rows: GemmRows) -> Any:
@@ -167,6 +200,12 @@ def frameworks_of_gemms(calibration: Calibration, dtype: DType) -> tuple[str, ..
     c = calibration.gemm.get(dtype)
     known = applicable(calibration, c, FRAMEWORK) if c else None
     return known.libraries if known else ()
+
+
+def kernel_of_quantizing(calibration: Calibration, dtype: DType) -> tuple[float, float]:
+    """Seconds of a kernel that quantizes a GEMM's input, and per byte of its traffic, where frameworks are known."""
+    known = applicable(calibration, calibration.gemm[dtype], FRAMEWORK)
+    return known.quantizing if known else (0.0, 0.0)
 
 
 def _as_stream(rows: GemmRows) -> GemmRows:
@@ -293,6 +332,7 @@ _PER_E_FOLD = 0.2
 _STEPS = (
     _by_network,
     _by_any_framework,
+    _with_scales_known,
     _as_stream,
     _without_quantizing,
     _beyond_the_tables,

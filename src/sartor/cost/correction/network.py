@@ -98,6 +98,8 @@ class Residual:
     """GEMMs: libraries or frameworks that its inputs name, for kernels whose library is known; empty: it is for any."""
     each_log_sigma: tuple[tuple[float, float], ...] = ()
     """GEMMs: every framework's own ``log_sigma`` and ``log_sigma_small``, in the order of ``libraries``."""
+    quantizing: tuple[float, float] = (0.0, 0.0)
+    """Frameworks' GEMMs: seconds of a kernel that quantizes the input, and per byte of its traffic."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
@@ -288,6 +290,7 @@ def _load(key: str) -> Residual:
         steps=tuple(record.get("steps", ())),
         libraries=tuple(record.get("libraries", ())),
         each_log_sigma=tuple((long, small) for long, small in record.get("each_log_sigma", ())),
+        quantizing=tuple(record.get("quantizing", (0.0, 0.0))),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
         stream_share=record.get("stream_share", 1.0),
