@@ -76,6 +76,13 @@ class Pass(Enum):
     WGRAD = "wgrad"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    RECOMPUTE = "recompute"
+    """Forward operators that run again before backward (activation checkpointing)."""
+
+    @property
+    def computes_outputs(self) -> bool:
+        """Whether a kernel of this pass does what the forward pass does."""
+        return self in (Pass.FORWARD, Pass.RECOMPUTE)
 
 
 class Part(StrEnum):
@@ -363,7 +370,7 @@ class Attention(OperatorBase):
     @property
     def flops(self) -> Floats:
         d, dv = self.head_dim, self.v_head_dim
-        widths = 2.0 * (d + dv) if self.pass_ is Pass.FORWARD else 2.0 * (3 * d + 2 * dv)
+        widths = 2.0 * (d + dv) if self.pass_.computes_outputs else 2.0 * (3 * d + 2 * dv)
         return self.batch * self.num_heads * self.pairs * widths
 
     @property
@@ -382,7 +389,7 @@ class Attention(OperatorBase):
         kv_width = self.head_dim if self.latent else self.head_dim + self.v_head_dim
         kv = 1.0 * self.num_kv_heads * self.seq_kv * kv_width * self.kv_element / self.dtype.bytes
         # Backward reads q, k, v, out, dout and writes dq, dk, dv: each side about twice the forward, plus one more.
-        factor = 1.0 if self.pass_ is Pass.FORWARD else 2.0
+        factor = 1.0 if self.pass_.computes_outputs else 2.0
         return factor * self.batch * self.dtype.bytes * (q_and_out + kv)
 
 
@@ -472,13 +479,17 @@ class OperatorGraph:
 
     @property
     def matmul_flops(self) -> Floats:
-        """FLOPs of matrix multiplications only, as model FLOPs utilization counts them."""
-        products = (Gemm, GroupedGemm, Attention)
-        return sum((op.flops * op.count for op in self.operators if isinstance(op, products)), 0.0)
+        """FLOPs of matrix multiplications only, as model FLOPs utilization counts them: without recomputed ones."""
+        return sum((op.flops * op.count for op in self.operators if is_model_product(op)), 0.0)
 
     @property
     def bytes_moved(self) -> Floats:
         return sum((op.bytes_moved * op.count for op in self.operators), 0.0)
+
+
+def is_model_product(operator: Operator) -> bool:
+    """Whether it is a matrix multiplication of the model: not one that is recomputed."""
+    return isinstance(operator, (Gemm, GroupedGemm, Attention)) and operator.pass_ is not Pass.RECOMPUTE
 
 
 def attention_pairs(seq_q: Floats, seq_kv: Floats, causal: bool, window: Floats) -> Floats:

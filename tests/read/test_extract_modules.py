@@ -12,7 +12,7 @@ import pytest
 from sartor import api
 from sartor.errors import InputError
 from sartor.model.traced import TracedModel
-from sartor.operators import Attention, Gemm, MemoryBound, MemoryBoundKind, Part, Pass
+from sartor.operators import Attention, DType, Gemm, MemoryBound, MemoryBoundKind, Part, Pass
 from sartor.read.graph_json import graph_body, parse_graph, traced_reading
 
 pytestmark = [
@@ -96,6 +96,51 @@ def test_convolutions_are_the_products_they_amount_to() -> None:
     assert kinds["depthwise"] is MemoryBoundKind.CONV
     wgrad = {op.name: (op.m, op.n, op.k) for op in products(model, Pass.WGRAD)}
     assert wgrad == {"plain.wgrad": (16, 27, 2048), "strided.wgrad": (32, 144, 512)}
+
+
+def test_a_transposed_convolution_counts_its_inputs_in_every_pass() -> None:
+    model = traced("Transposed", "x=2x3x8x8")
+    flops = 2 * (2 * 8 * 8) * 16 * (8 * 2 * 2)
+    for pass_ in (Pass.FORWARD, Pass.DGRAD, Pass.WGRAD):
+        assert [op.flops for op in products(model, pass_) if op.name.startswith("wide")] == [flops], pass_
+
+
+def test_kernels_of_other_libraries_are_named_and_flash_attention_is_attention() -> None:
+    model = traced("OwnKernels", "x=2x32x64", phase="prefill")
+    assert "sartortest::mlp has no FLOP rule and is priced by its bytes" in model.notes
+    (found,) = [op for op in model.graph.operators if isinstance(op, Attention)]
+    assert (found.batch, found.num_heads, found.seq_q, found.head_dim, found.causal) == (2, 4, 32, 16, True)
+
+
+def test_a_narrow_gemm_has_its_operands_type_and_its_results() -> None:
+    found = [
+        op
+        for pass_ in (Pass.FORWARD, Pass.DGRAD, Pass.WGRAD)
+        for op in products(traced("Narrow", "x=32x64:bf16"), pass_)
+    ]
+    narrow = [(op.pass_, op.m, op.n, op.k, op.out_dtype) for op in found if op.dtype is DType.FP8 and op.quantized]
+    assert narrow == [
+        (Pass.FORWARD, 32, 128, 64, DType.BF16),
+        (Pass.DGRAD, 32, 64, 128, DType.BF16),
+        (Pass.WGRAD, 128, 64, 32, DType.BF16),
+    ]
+
+
+def test_integer_and_bilinear_products_are_counted() -> None:
+    found = [(op.m, op.n, op.k, op.dtype) for op in products(traced("Integers", "x=32x64", phase="prefill"))]
+    assert found == [(32, 128, 64, DType.INT8), (32, 32, 128 * 16, DType.FP32)]
+
+
+@pytest.mark.parametrize("name", ["Checkpointed", "CheckpointedReentrant"])
+def test_what_a_checkpoint_recomputes_is_named_priced_and_no_model_flop(name: str) -> None:
+    plain, again = traced("with_named_inputs"), traced(name, "ids=2x32:int64")
+    assert again.graph.matmul_flops == plain.graph.matmul_flops
+    ran = {op.name: op for op in again.graph.operators if op.pass_ is Pass.RECOMPUTE}
+    assert {"norm1.recomputed", "qkv.recomputed", "attention.recomputed", "mlp.up.recomputed"} <= set(ran)
+    assert ran["attention.recomputed"].flops == next(op.flops for op in again.graph.operators if op.name == "attention")
+    rest = [op for op in again.graph.operators if op.pass_ is not Pass.RECOMPUTE]
+    assert rest == list(plain.graph.operators)
+    assert parse_graph(json.loads(json.dumps({"schema": "sartor/extract/1", **graph_body(again)}))).graph == again.graph
 
 
 def test_twice_the_batch_is_what_the_graph_says_it_grows_to() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Mlp(nn.Module):
@@ -153,3 +156,104 @@ def raises() -> nn.Module:
 
 def tied() -> nn.Module:
     return Gpt(tied=True)
+
+
+class Checkpointed(Gpt):
+    """Every block runs again before its backward, which its class counts; the head does not."""
+
+    reentrant = False
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+class CheckpointedReentrant(Checkpointed):
+    reentrant = True
+
+
+class Transposed(nn.Module):
+    """A transposed convolution of stride 2: four times as many outputs as inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide = nn.Conv2d(3, 16, 1), nn.ConvTranspose2d(16, 8, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(self.stem(x))
+
+
+@torch.library.custom_op("sartortest::mlp", mutates_args=())
+def _mlp(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x @ w.t()
+
+
+@_mlp.register_fake
+def _(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], w.shape[0])
+
+
+@torch.library.custom_op("flash_attn_sartortest::fwd", mutates_args=())
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    return torch.empty_like(q)
+
+
+@_flash.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    return torch.empty_like(q)
+
+
+class OwnKernels(nn.Module):
+    """A kernel of nobody knows what, and one of flash attention on [b, s, heads, width]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(64, 3 * 64), nn.Parameter(torch.empty(64, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).unbind(2)
+        return torch.ops.sartortest.mlp(torch.ops.flash_attn_sartortest.fwd(q, k, v, True).flatten(2), self.out)
+
+
+class _NarrowProduct(torch.autograd.Function):
+    """FP8 operands, a 16-bit result, forward and for both gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return _narrow(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, w = ctx.saved_tensors
+        return _narrow(grad, w.t().contiguous()), _narrow(grad.t().contiguous(), x.t().contiguous())
+
+
+def _narrow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    narrow, one = torch.float8_e4m3fn, torch.ones((), device=a.device)
+    return torch._scaled_mm(a.to(narrow), b.to(narrow).t(), one, one, out_dtype=torch.bfloat16)
+
+
+class Narrow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(64, 64, dtype=torch.bfloat16)
+        self.w = nn.Parameter(torch.empty(128, 64, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _NarrowProduct.apply(self.stem(x), self.w)
+
+
+class Integers(nn.Module):
+    """GEMMs on int8, and ``nn.Bilinear``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.zeros(64, 128, dtype=torch.int8))
+        self.both = nn.Bilinear(128, 16, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch._int_mm(x.to(torch.int8), self.w).to(x.dtype)
+        return self.both(y, x[:, :16])

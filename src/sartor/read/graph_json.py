@@ -136,7 +136,9 @@ def _habits(op: Operator) -> JsonDict:
         return {"causal": op.causal, "window": op.window}
     if isinstance(op, MemoryBound):
         return {"kernels": op.kernels, "kernel": op.kernel}
-    return {"layout": op.layout.value} if isinstance(op, (Gemm, GroupedGemm)) else {}
+    if not isinstance(op, (Gemm, GroupedGemm)):
+        return {}
+    return {"layout": op.layout.value, "out_dtype": (op.out_dtype or op.dtype).value, "quantized": op.quantized}
 
 
 def is_graph(path: Path) -> bool:
@@ -263,8 +265,7 @@ def _operator(read: _Reader, i: int, row: object, num_layers: int) -> tuple[Oper
         window = read.whole(row, "window", where, least=0, default=0)
         operator = Attention(**common, **sizes, causal=bool(row.get("causal", False)), window=window)
     elif kind in NOUNS:
-        layout = read.word(Layout, row, "layout", where)
-        operator = NOUNS[kind](**common, **sizes, layout=layout, out_dtype=common["dtype"])
+        operator = NOUNS[kind](**common, **sizes, **_product(read, row, where, common["dtype"]))
     else:
         operator = MemoryBound(
             **common,
@@ -287,6 +288,16 @@ def _operator(read: _Reader, i: int, row: object, num_layers: int) -> tuple[Oper
         grows=read.word(Grows, row, "grows", where),
     )
     return replace(operator, role=traced_role(operator, call.module)), call
+
+
+def _product(read: _Reader, row: JsonMap, where: str, dtype: DType) -> JsonDict:
+    """Fields of a GEMM besides its sizes; files of before 2026-11-27 have the layout alone."""
+    out_dtype = read.word(DType, row, "out_dtype", where) if "out_dtype" in row else dtype
+    return {
+        "layout": read.word(Layout, row, "layout", where),
+        "out_dtype": out_dtype,
+        "quantized": bool(row.get("quantized", False)),
+    }
 
 
 def _shapes(value: object) -> tuple[tuple[int, ...], ...]:

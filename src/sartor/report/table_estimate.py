@@ -45,6 +45,7 @@ PASS_WORDS = {
     Pass.DGRAD: "dgrad",
     Pass.WGRAD: "wgrad",
     Pass.BACKWARD: "bwd",
+    Pass.RECOMPUTE: "again",
 }
 
 

@@ -36,6 +36,7 @@ from sartor.operators import (
     Part,
     Pass,
     Role,
+    is_model_product,
 )
 from sartor.step.chip_blocks import chip_row_times
 from sartor.step.distinct import BlockRows, block_rows
@@ -145,7 +146,7 @@ def _times(priced: list[_Priced], dims: ParallelDims, job: TrainingJob) -> dict[
     out["kernels"] = sum((_launches(x) for x in priced), 0.0)
     deviation = total_deviation((x.operator, x.time_s * x.cost.log_sigma) for x in priced)
     out["log_sigma"] = deviation / np.maximum(_sum(priced), 1e-30)
-    products = (x for x in compute if isinstance(x.operator, (Gemm, GroupedGemm, Attention)))
+    products = (x for x in compute if is_model_product(x.operator))
     out["flops"] = sum((x.operator.flops * x.count for x in products), 0.0)
     return out
 

@@ -9,7 +9,7 @@ import numpy as np
 from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.cost.chip.vector_core import EXPONENTIAL
 from sartor.hardware.accelerator import Accelerator
-from sartor.operators import Attention, Pass
+from sartor.operators import Attention
 from sartor.units import Floats, Ints, ceil_div, plain
 
 FORWARD_CYCLES = 6 + EXPONENTIAL
@@ -43,7 +43,7 @@ def attention_products(op: Attention) -> tuple[Product, ...]:
         return Product(m=m, n=n, k=k, batch=batch, operand_bytes=op.dtype.bytes, output_bytes=op.dtype.bytes)
 
     scores, values = product(q, keys, d), product(q, dv, keys)
-    if op.pass_ is Pass.FORWARD:
+    if op.pass_.computes_outputs:
         return scores, values
     return scores, product(q, keys, dv), product(keys, dv, q), product(q, d, keys), product(keys, d, q)
 
@@ -54,7 +54,7 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
     a = accelerator
     on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)
     tensor = sum((np.asarray(product_time_s(p, on_chip)) for p in attention_products(op)), np.asarray(0.0))
-    cycles = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
+    cycles = FORWARD_CYCLES if op.pass_.computes_outputs else BACKWARD_CYCLES
     lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
     vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz
     moved = np.asarray(op.bytes_moved) + _read_again(op, a)
@@ -73,6 +73,6 @@ def _read_again(op: Attention, a: Accelerator) -> Floats:
     row = (op.head_dim + op.v_head_dim) * op.dtype.bytes
     half = np.asarray(a.global_buffer_bytes) / 2
     blocks = np.ceil(op.seq_q / np.maximum(np.floor(half / row), 1))
-    passes = 1.0 if op.pass_ is Pass.FORWARD else 2.0
+    passes = 1.0 if op.pass_.computes_outputs else 2.0
     keys_and_values = passes * op.batch * op.num_kv_heads * np.asarray(op.seq_kv, dtype=np.float64) * row
     return np.where(op.seq_kv * row <= half, 0.0, (blocks - 1) * keys_and_values)

@@ -16,7 +16,7 @@ from sartor.cost.chip.systolic import Product, product_of
 from sartor.cost.chip.vector_core import vector_work
 from sartor.cost.collective.ring import link_time_s
 from sartor.hardware.accelerator import Accelerator, Dataflow
-from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, Operator, Pass
+from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, Operator
 from sartor.units import Floats, Ints, ceil_div
 
 
@@ -53,7 +53,7 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
         pairs = [_product_floor(each, a) for each in attention_products(op)]
         tensor = sum((each[0] for each in pairs), np.asarray(0.0))
         alone = sum((np.maximum(*each) for each in pairs), np.asarray(0.0))
-        each_pair = FORWARD_CYCLES if op.pass_ is Pass.FORWARD else BACKWARD_CYCLES
+        each_pair = FORWARD_CYCLES if op.pass_.computes_outputs else BACKWARD_CYCLES
         vector = _lanes(1.0 * op.batch * op.num_heads * np.asarray(op.pairs) * each_pair, a)
         through = sum((each[1] for each in pairs), np.asarray(0.0))
         return _floor(tensor, vector, through, op.bytes_moved / np.asarray(a.streamed_bytes_per_s), alone)

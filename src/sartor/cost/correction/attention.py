@@ -21,7 +21,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
-from sartor.operators import Attention, Pass, attention_pairs
+from sartor.operators import Attention, attention_pairs
 from sartor.units import Array, Floats
 
 PARTS = ("context", "encoder", "generation")
@@ -49,7 +49,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
     passed through L2 since this cache was last read, so it streams from memory; tables read one that fits in L2 from
     there.
     """
-    if op.pass_ is not Pass.FORWARD or op.latent or op.dtype.bytes != 2:
+    if not op.pass_.computes_outputs or op.latent or op.dtype.bytes != 2:
         return cost
     c, peak = calibration.attention, peak_flops_per_s(gpu, op.dtype)
     shape, factor = np.shape(cost.time_s), None

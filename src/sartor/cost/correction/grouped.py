@@ -17,7 +17,7 @@ from sartor.cost.correction.network import Weights, applicable, moved_by
 from sartor.cost.cost import Cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.operators import GroupedGemm, Pass
+from sartor.operators import GroupedGemm
 from sartor.units import Array, Floats, Ints
 
 PART = "grouped"
@@ -33,7 +33,7 @@ SHORT = 5
 
 def correct_grouped(op: GroupedGemm, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
     """The formula's cost with the network of its kernels applied; ``residual`` in its details is the factor."""
-    if op.pass_ is not Pass.FORWARD or op.dtype.bytes != 2 or op.apart:
+    if not op.pass_.computes_outputs or op.dtype.bytes != 2 or op.apart:
         return cost
     c, peak = calibration.grouped, peak_flops_per_s(gpu, op.dtype)
     residual = applicable(calibration, c, PART)

@@ -16,7 +16,7 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.operators import Attention, Pass
+from sartor.operators import Attention
 from sartor.units import Floats, plain
 
 DECODE_ROWS = 8
@@ -38,7 +38,7 @@ def attention_cost(
     peak = peak_flops_per_s(gpu, op.dtype)
     prefill, decode = _prefill(op, gpu, c, peak), _decode(op, gpu, c, peak)
     few = np.asarray(op.seq_q) <= DECODE_ROWS
-    few = few & (op.pass_ is Pass.FORWARD)
+    few = few & (op.pass_.computes_outputs)
     compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
     run = long_run(gpu, op.dtype, calibration.power, calibration.gemm[op.dtype].throttle, clock)
     lasting = lasting_s(compute, op.flops, run)
@@ -97,7 +97,7 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     share = np.interp(
         np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
     )
-    widths = padded + padded_v if op.pass_ is Pass.FORWARD else (3 * padded + 2 * padded_v) / c.backward
+    widths = padded + padded_v if op.pass_.computes_outputs else (3 * padded + 2 * padded_v) / c.backward
     step_s: Floats = 2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share)
     if gpu.matrix_tile:  # large blocks hide a step's latency; a head narrower than the systolic array fills part of it
         step_s *= np.ceil(padded / gpu.matrix_tile) * gpu.matrix_tile / padded

@@ -268,7 +268,7 @@ def _parts(rows: list[tuple[_Entry, int | None, int]], records: list[Record]) ->
 
 
 def _is_back(entry: _Entry, records: list[Record]) -> bool:
-    return records[entry.group[0]].backward
+    return records[entry.group[0]].pass_ is not Pass.FORWARD
 
 
 def _edges(

@@ -12,7 +12,7 @@ from math import prod
 
 from sartor.model.traced import Grows
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
-from sartor.read.torch_trace.nouns import Made, dtype_of, is_product
+from sartor.read.torch_trace.nouns import Made, dtype_of, is_product, suffix_of
 from sartor.read.torch_trace.records import Read, Record
 
 Group = tuple[int, ...]
@@ -40,10 +40,10 @@ def group_kernels(indices: Sequence[int], records: list[Record], owner: dict[str
     ``owner`` maps a module's path to the module whose kernel it joins (an activation function: the module around it).
     """
     groups: list[list[int]] = []
-    key: tuple[str, bool] | None = None
+    key: tuple[str, Pass] | None = None
     for i in indices:
         record = records[i]
-        mine = None if is_product(record) else (owner.get(record.path, record.path), record.backward)
+        mine = None if is_product(record) else (owner.get(record.path, record.path), record.pass_)
         if mine is not None and mine == key and fused:
             groups[-1].append(i)
         else:
@@ -62,12 +62,12 @@ def _joined(groups: list[Group], records: list[Record], owner: dict[str, str]) -
             if read.producer in of_record:
                 readers.setdefault(of_record[read.producer], set()).add(of_record[i])
     alive: dict[int, Group] = dict(enumerate(groups))
-    last: dict[tuple[str, bool], int] = {}
+    last: dict[tuple[str, Pass], int] = {}
     for here, group in enumerate(groups):
         first = records[group[0]]
         if is_product(first):
             continue
-        key = (owner.get(first.path, first.path), first.backward)
+        key = (owner.get(first.path, first.path), first.pass_)
         before = last.get(key)
         last[key] = here
         if before is None or before not in alive or here not in readers.get(before, set()):
@@ -77,7 +77,7 @@ def _joined(groups: list[Group], records: list[Record], owner: dict[str, str]) -
             alive[before] = (*group, *alive[before])
             del alive[here]
             last[key] = before
-        elif {r for r in readers[before] - {before} if records[groups[r][0]].backward == first.backward} == {here}:
+        elif {r for r in readers[before] - {before} if records[groups[r][0]].pass_ is first.pass_} == {here}:
             alive[here] = (*alive[before], *group)
             del alive[before]
     return [alive[i] for i in sorted(alive)]
@@ -123,7 +123,7 @@ class Traffic:
     def _leaves(self, i: int, group: Group) -> bool:
         """Whether a kernel must write the output of ``i``: another kernel of the same pass reads it, or none at all."""
         readers = self.consumers.get(i, set())
-        same_pass = {r for r in readers if self.records[r].backward == self.records[i].backward}
+        same_pass = {r for r in readers if self.records[r].pass_ is self.records[i].pass_}
         return bool(same_pass - set(group)) or not readers
 
 
@@ -149,7 +149,6 @@ def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_c
     shapes = [s for r in members for s in (*r.outputs, *(() if looked_up else (read.shape for read in r.reads)))]
     shape = max(shapes, key=prod, default=(1,)) or (1,)
     kind = kernel_kind(members, module_class)
-    backward = members[0].backward
     operator = MemoryBound(
         name="",
         kind=kind,
@@ -159,10 +158,10 @@ def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_c
         flops=float(sum(prod(s) for r in members for s in r.outputs if r.call.split("::")[-1] not in COPIES)),
         kernel=_kernel_name(kind, {r.call.split("::")[-1].removesuffix("_") for r in members}),
         dtype=dtype_of(members[0].dtype),
-        pass_=Pass.BACKWARD if backward else Pass.FORWARD,
+        pass_=members[0].pass_,
     )
     varies = any(r.varies for r in members) and kind is not MemoryBoundKind.OPTIMIZER
-    return Made(operator, ".backward" if backward else "", Grows.ROWS if varies else Grows.NOTHING)
+    return Made(operator, suffix_of(operator.pass_), Grows.ROWS if varies else Grows.NOTHING)
 
 
 def kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from math import prod
 
 from sartor.json_types import JsonDict
@@ -19,6 +20,10 @@ DTYPES = {
     "float8_e4m3fn": DType.FP8,
     "float8_e5m2": DType.FP8,
     "int8": DType.INT8,
+    "float4_e2m1fn_x2": DType.NVFP4,
+    "mx_float8_e4m3fn": DType.MXFP8,
+    "mx_float8_e5m2": DType.MXFP8,
+    "mx_float4_e2m1fn_x2": DType.MXFP4,
 }
 """PyTorch's element types -> ours; other integers and booleans are indices, priced only by their bytes."""
 
@@ -34,12 +39,18 @@ class Made:
 
 def is_product(record: Record) -> bool:
     """Whether a record is an operator of its own; others are memory-bound and may be fused with their neighbours."""
-    return record.call in _MAKERS
+    return record.call in _MAKERS or "head_dim" in record.facts
 
 
 def products(record: Record, records: list[Record]) -> tuple[Made, ...]:
     """The operators of a record for which ``is_product`` is true."""
-    return tuple(_MAKERS[record.call](record, records))
+    made = tuple(_MAKERS.get(record.call, _attention)(record, records))
+    return made if record.pass_ is not Pass.RECOMPUTE else tuple(_again(each) for each in made)
+
+
+def _again(made: Made) -> Made:
+    """A forward operator that checkpointing runs once more."""
+    return Made(replace(made.operator, pass_=Pass.RECOMPUTE), made.suffix + suffix_of(Pass.RECOMPUTE), made.grows)
 
 
 def dtype_of(word: str) -> DType:
@@ -47,7 +58,7 @@ def dtype_of(word: str) -> DType:
 
 
 def _matrix_product(record: Record, records: list[Record]) -> Iterator[Made]:
-    """``mm``, ``addmm``, ``bmm``, ``baddbmm``, ``mv`` and ``dot``."""
+    """``mm``, ``addmm``, ``bmm``, ``baddbmm``, ``mv``, ``dot``, and those on integers and scaled narrow floats."""
     first, second = record.facts["operands"]
     a, b = record.reads[first], record.reads[second]
     (sa, sb) = record.facts["strides"]
@@ -59,9 +70,38 @@ def _matrix_product(record: Record, records: list[Record]) -> Iterator[Made]:
     if swapped:
         m, n = n, m
         grows = {Grows.M: Grows.N, Grows.N: Grows.M}.get(grows, grows)
-    dtype = dtype_of(record.dtype)
-    gemm = Gemm(name="", m=m, n=n, k=k, batch=batch, dtype=dtype, out_dtype=dtype, layout=layout, pass_=pass_)
-    yield Made(gemm, _suffix(pass_), grows)
+    if record.call == "aten::addbmm":  # the sum over the batch
+        batch, k = 1, k * batch
+    sizes = {"m": m, "n": n, "k": k * _elements(record), "batch": batch}
+    yield Made(Gemm(name="", **sizes, **_types(record), layout=layout, pass_=pass_), suffix_of(pass_), grows)
+
+
+def _types(record: Record) -> JsonDict:
+    """Element types of a product: of its operands and of its result. A trace has narrow operands quantized by operators
+    of their own."""
+    dtype = dtype_of(record.facts["dtype"])
+    return {"dtype": dtype, "out_dtype": dtype_of(record.dtype), "quantized": dtype.bytes < 2}
+
+
+def _elements(record: Record) -> int:
+    """Elements in one of the tensor's: 2 where 4-bit ones are packed."""
+    return 2 if record.facts["dtype"].endswith("_x2") else 1
+
+
+def _weight_only(record: Record, records: list[Record]) -> Iterator[Made]:
+    """Activations of 16 bits times packed weights of 4 or 8."""
+    rows, k = prod(record.reads[0].shape[:-1]), record.reads[0].shape[-1]
+    dtype = DType.INT4_WO if "int4" in record.call else DType.INT8_WO
+    gemm = Gemm(name="", m=rows, n=record.outputs[0][-1], k=k, dtype=dtype, out_dtype=dtype_of(record.dtype))
+    yield Made(gemm, "", Grows.M)
+
+
+def _trilinear(record: Record, records: list[Record]) -> Iterator[Made]:
+    """``nn.Bilinear``: two inputs and a weight multiplied and summed, as the GEMM it amounts to."""
+    facts, dtype = record.facts, dtype_of(record.dtype)
+    pass_ = Pass.FORWARD if not record.backward else Pass.WGRAD if facts["over_batch"] else Pass.DGRAD
+    gemm = Gemm(name="", m=facts["m"], n=facts["n"], k=facts["k"], dtype=dtype, out_dtype=dtype, pass_=pass_)
+    yield Made(gemm, suffix_of(pass_), Grows.K if facts["over_batch"] else Grows.M)
 
 
 def _layout(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Layout, bool]:
@@ -82,13 +122,23 @@ def _pass_and_growth(record: Record, records: list[Record]) -> tuple[Pass, Grows
         return Pass.FORWARD, _growth(record)
     if not (a.varies and b.varies):
         return Pass.DGRAD, _growth(record)
-    twin = records[record.twin] if 0 <= record.twin < len(records) else None
-    if twin is None or "operands" not in twin.facts:
+    twin = _forward_product(record, records)
+    if twin is None:
         return Pass.DGRAD, _growth(record)
     weight_at = [twin.reads[i] for i in twin.facts["operands"]]
     if all(read.varies for read in weight_at):
         return Pass.DGRAD, _growth(record)
     return Pass.WGRAD, Grows.BATCH if _growth(twin) is Grows.BATCH else Grows.K
+
+
+def _forward_product(record: Record, records: list[Record]) -> Record | None:
+    """The product whose gradient this is: the first one of its autograd node (one with a ``Function`` of its own may
+    quantize first)."""
+    if record.twin < 0:
+        return None
+    path = records[record.twin].path
+    own = takewhile(lambda each: each.path == path and not each.backward, islice(records, record.twin, None))
+    return next((each for each in own if "operands" in each.facts), None)
 
 
 def _growth(record: Record) -> Grows:
@@ -110,10 +160,11 @@ def _grouped(record: Record, records: list[Record]) -> Iterator[Made]:
     """``_grouped_mm``: rows of all experts times one weight each; with two 2-d operands the weights' gradients."""
     first, second = record.facts["operands"]
     a, b = record.reads[first].shape, record.reads[second].shape
-    dtype = dtype_of(record.dtype)
+    packed = _elements(record)
     if len(a) == 3 and len(b) == 3:
-        gemm = Gemm(name="", batch=a[0], m=a[1], k=a[2], n=b[2], dtype=dtype, pass_=_direction(record))
-        yield Made(gemm, _suffix(gemm.pass_), Grows.M)
+        sizes = {"batch": a[0], "m": a[1], "k": a[2] * packed, "n": b[2]}
+        gemm = Gemm(name="", **sizes, **_types(record), pass_=_direction(record))
+        yield Made(gemm, suffix_of(gemm.pass_), Grows.M)
         return
     if len(a) == 2 and len(b) == 2:
         groups, k, n = record.outputs[0]
@@ -127,9 +178,9 @@ def _grouped(record: Record, records: list[Record]) -> Iterator[Made]:
         rows, pass_ = b[1], _direction(record)
         layout = Layout.TN if pass_ is Pass.FORWARD else Layout.NN
     grouped = GroupedGemm(
-        name="", groups=groups, rows=rows, n=n, k=k, dtype=dtype, out_dtype=dtype, pass_=pass_, layout=layout
+        name="", groups=groups, rows=rows, n=n, k=k * packed, **_types(record), pass_=pass_, layout=layout
     )
-    yield Made(grouped, _suffix(pass_), Grows.ROWS)
+    yield Made(grouped, suffix_of(pass_), Grows.ROWS)
 
 
 def _direction(record: Record) -> Pass:
@@ -137,9 +188,13 @@ def _direction(record: Record) -> Pass:
 
 
 def _attention(record: Record, records: list[Record]) -> Iterator[Made]:
-    pass_ = Pass.BACKWARD if record.backward else Pass.FORWARD
-    operator = Attention(name="", dtype=dtype_of(record.dtype), pass_=pass_, **record.facts)
-    yield Made(operator, ".attention.backward" if record.backward else ".attention", Grows.BATCH)
+    """A fused attention kernel; the operator itself says whether it is a gradient's."""
+    facts = dict(record.facts)
+    dtype = facts.pop("dtype", record.dtype)
+    backward = facts.pop("backward", record.call.endswith("_backward"))
+    again = Pass.RECOMPUTE if record.backward else Pass.FORWARD
+    operator = Attention(name="", dtype=dtype_of(dtype), pass_=Pass.BACKWARD if backward else again, **facts)
+    yield Made(operator, ".attention" + suffix_of(operator.pass_), Grows.BATCH)
 
 
 def _scan(record: Record, records: list[Record]) -> Iterator[Made]:
@@ -169,9 +224,9 @@ def _convolution(record: Record, records: list[Record]) -> Iterator[Made]:
     facts = record.facts
     shape = facts["grad"] if record.backward else record.outputs[0]
     groups, (outs, ins, *kernel) = facts["groups"], facts["weight"]
-    if facts.get("transposed"):
+    if facts["transposed"]:
         outs, ins = ins * groups, outs // groups
-        shape = record.reads[0].shape
+        shape = facts["data"] if record.backward else record.reads[0].shape
     rows, k = shape[0] * prod(shape[2:]), ins * prod(kernel)
     dtype = dtype_of(record.dtype)
     if ins == 1 and outs == groups:
@@ -203,17 +258,27 @@ def _convolution(record: Record, records: list[Record]) -> Iterator[Made]:
         yield Made(gemm, ".wgrad", Grows.K)
 
 
-def _suffix(pass_: Pass) -> str:
-    return {Pass.DGRAD: ".dgrad", Pass.WGRAD: ".wgrad"}.get(pass_, "")
+def suffix_of(pass_: Pass) -> str:
+    """What an operator's name ends in, by its pass."""
+    words = {Pass.DGRAD: ".dgrad", Pass.WGRAD: ".wgrad", Pass.BACKWARD: ".backward", Pass.RECOMPUTE: ".recomputed"}
+    return words.get(pass_, "")
 
 
 _MAKERS: JsonDict = {
     **dict.fromkeys(
         ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot", "aten::addmv",
-         "aten::_scaled_mm"),
+         "aten::addbmm", "aten::_int_mm", "aten::_scaled_mm", "aten::_scaled_mm_v2"),
         _matrix_product,
     ),
-    "aten::_grouped_mm": _grouped,
+    **dict.fromkeys(
+        ("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2"),
+        _grouped,
+    ),
+    **dict.fromkeys(
+        ("aten::_weight_int4pack_mm", "aten::_weight_int8pack_mm"),
+        _weight_only,
+    ),
+    "aten::_trilinear": _trilinear,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution,
     "sartor::attention": _attention,

@@ -1,20 +1,25 @@
 """Records every operator a module dispatches, forward and backward, with the module it belongs to.
 
 A backward operator runs outside any module: its autograd node has the sequence number that was assigned when the
-forward operator was dispatched, and that identifies the module.
+forward operator was dispatched, and that identifies the module. Activation checkpointing runs modules again during
+backward; their operators are ``Pass.RECOMPUTE``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sartor.json_types import JsonDict
+from sartor.operators import Pass
+from sartor.read.torch_trace.facts import facts_of, has_no_rule, written
 from sartor.read.torch_trace.place import line_of
 from sartor.read.torch_trace.records import Read, Record
 
@@ -29,11 +34,6 @@ FREE = {
     "aten::_local_scalar_dense", "aten::sym_size", "aten::record_stream", "aten::set_", "aten::resize_",
 }  # fmt: skip
 """Operators that launch no kernel; views are recognized by their schema."""
-PRODUCTS = {
-    "aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_grouped_mm": 0, "aten::_scaled_mm": 0,
-    "aten::mv": 0, "aten::dot": 0, "aten::addmv": 1,
-}  # fmt: skip
-"""Index of a product's first operand among the arguments."""
 ELEMENTWISE = {
     "aten::mul", "aten::add", "aten::sub", "aten::div", "aten::neg", "aten::rsqrt", "aten::pow", "aten::silu",
     "aten::gelu", "aten::exp", "aten::sigmoid", "aten::tanh", "aten::silu_backward", "aten::gelu_backward",
@@ -49,8 +49,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.records: list[Record] = []
         self.calls: dict[str, int] = {}
         self.saved: dict[str, float] = {}
+        self.without_rule: dict[str, None] = {}
+        """Operators of other libraries that are priced by their bytes, in the order they ran."""
         self.last_call = ""
         self._stack = [""]
+        self._bases: dict[int, int] = {}
+        """Depth of the stack at which each backward began."""
+        self._back = ""
+        """The module whose backward ran last."""
+        self._failed: tuple[object, str] = (None, "")
         self._names = {module: name for name, module in model.named_modules()}
         self._params = {_storage(p): name for name, p in model.named_parameters()}
         self._owner: dict[int, tuple[int, bool]] = {_storage(p): (-1, False) for p in model.buffers()}
@@ -63,7 +70,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def watching(self) -> Iterator[Recorder]:
         """Install hooks on every module's forward while inside."""
         before = register_module_forward_pre_hook(self._enter)
-        after = register_module_forward_hook(self._leave, always_call=False)
+        after = register_module_forward_hook(self._leave, always_call=True)
         try:
             with self, torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
                 yield self
@@ -73,13 +80,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     @property
     def path(self) -> str:
-        """The module that is running forward or backward."""
-        if torch._C._current_graph_task_id() == -1:
+        """The module that is running: forward, again, or backward."""
+        task = torch._C._current_graph_task_id()
+        if task == -1 or len(self._stack) > self._base(task):
             return self._stack[-1]
         node = torch._C._current_autograd_node()
         if node is not None and node._sequence_nr() in self._forward_of_node:
-            self._stack[-1], self._twin = self._forward_of_node[node._sequence_nr()]
-        return self._stack[-1]
+            self._back, self._twin = self._forward_of_node[node._sequence_nr()]
+        return self._back
+
+    @property
+    def pass_(self) -> Pass:
+        """Forward, backward, or forward again: a module or a checkpointed function that runs during backward."""
+        task = torch._C._current_graph_task_id()
+        if task == -1:
+            return Pass.FORWARD
+        again = len(self._stack) > self._base(task) or (torch.is_grad_enabled() and _in_checkpoint())
+        return Pass.RECOMPUTE if again else Pass.BACKWARD
+
+    def _base(self, task: int) -> int:
+        return self._bases.setdefault(task, len(self._stack))
 
     def add(
         self, call: str, tensors: list[Tensor], outputs: list[Tensor], facts: JsonDict, path: str | None = None
@@ -87,18 +107,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Record one operator that read ``tensors`` and wrote ``outputs``."""
         reads = tuple(self._read(t) for t in tensors)
         first = outputs[0] if outputs else tensors[0] if tensors else None
-        here, backward = self.path if path is None else path, torch._C._current_graph_task_id() != -1
+        here, pass_ = self.path if path is None else path, self.pass_
         self.records.append(
             Record(
                 call=call,
                 path=here,
-                backward=backward,
+                pass_=pass_,
                 reads=reads,
                 outputs=tuple(tuple(t.shape) for t in outputs),
                 output_bytes=sum(_bytes(t) for t in outputs),
                 dtype="" if first is None else str(first.dtype).removeprefix("torch."),
                 facts=facts,
-                twin=self._twin if backward else -1,
+                twin=self._twin if pass_ is Pass.BACKWARD else -1,
             )
         )
         varies = any(read.varies for read in reads)
@@ -114,9 +134,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> object:
         name = func._schema.name
         self.last_call = name
-        if torch._C._current_graph_task_id() == -1:
+        if self.pass_ is not Pass.BACKWARD:
             node = torch.autograd._get_sequence_nr() - 1
-            self._forward_of_node.setdefault(node, (self._stack[-1], len(self.records)))
+            self._forward_of_node.setdefault(node, (self.path, len(self.records)))
         out = _elementwise(name, args, kwargs)
         if out is None:
             out = func(*args, **(kwargs or {}))
@@ -124,8 +144,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if name.startswith(("aten::empty", "aten::new_empty")):
                 self._owner[_storage(out)] = (-1, False)
             return out
-        tensors, outputs = list(_tensors((args, kwargs))), list(_tensors(out))
-        self.add(name, tensors, outputs, _facts(name, args, kwargs or {}, tensors))
+        tensors, outputs = list(_tensors((args, kwargs))), [*_tensors(out), *written(func, args, kwargs or {})]
+        facts = facts_of(func, args, kwargs or {}, tensors)
+        if has_no_rule(name) and not facts:
+            self.without_rule[name] = None
+        self.add(name, tensors, outputs, facts)
         return out
 
     def _views(self, func: OpOverload) -> bool:
@@ -151,16 +174,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _enter(self, module: Module, _args: object) -> None:
         name = self._names.get(module, self._stack[-1])
-        if torch._C._current_graph_task_id() == -1:  # not a recomputed layer
+        task = torch._C._current_graph_task_id()
+        if task == -1:  # not a recomputed layer
             self.calls[name] = self.calls.get(name, 0) + 1
+        else:
+            self._base(task)
         self._stack.append(name)
 
     def _leave(self, _module: object, _args: object, _out: object) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._failed[0]:
+            self._failed = error, self._stack[-1]
         if len(self._stack) > 1:
             self._stack.pop()
 
     def _pack(self, tensor: Tensor) -> Tensor:
         """Count the bytes that autograd saves in this module's forward: each tensor once, without parameters."""
+        if torch._C._current_graph_task_id() != -1:
+            return tensor
         storage = _storage(tensor)
         if storage not in self._params:
             key = f"{self._stack[-1]}\0{self._owner.get(storage, (-1, False))[0]}"
@@ -169,8 +200,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def place(self, error: BaseException) -> str:
         """``operator X in module Y at file:line`` for an error during tracing."""
-        module = self._stack[-1] or "(the model itself)"
+        module = (
+            self._failed[1] if self._failed[0] is error else self._back or self._stack[-1]
+        ) or "(the model itself)"
         return f"operator {self.last_call or 'none yet'} in module {module}{line_of(error)}"
+
+
+def _in_checkpoint() -> bool:
+    """Whether PyTorch's activation checkpointing runs a function again: it stands on the call stack."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
@@ -206,26 +249,6 @@ def _joins(other: Tensor, first: Tensor) -> bool:
 def _spreads(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
     """Whether the small shape broadcasts to the large one without changing it."""
     return all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
-
-
-def _facts(name: str, args: Any, kwargs: object, tensors: list[Tensor]) -> JsonDict:
-    """Strides of a product's operands; groups and kernel of a convolution."""
-    if name in PRODUCTS:
-        first = PRODUCTS[name]
-        a, b = args[first], args[first + 1]
-        return {"operands": (first, first + 1), "strides": (tuple(a.stride()), tuple(b.stride()))}
-    if name in ("aten::convolution", "aten::convolution_backward"):
-        return _convolution(name, args)
-    return {}
-
-
-def _convolution(name: str, args: Sequence[Any]) -> JsonDict:
-    if name == "aten::convolution":
-        weight, groups, transposed = args[1], args[8], args[6]
-        return {"weight": tuple(weight.shape), "groups": int(groups), "transposed": bool(transposed)}
-    weight, groups, mask = args[2], args[9], args[10]
-    grad, data = tuple(args[0].shape), tuple(args[1].shape)
-    return {"weight": tuple(weight.shape), "groups": int(groups), "mask": tuple(mask), "grad": grad, "data": data}
 
 
 def _tensors(tree: object) -> Iterator[Tensor]:

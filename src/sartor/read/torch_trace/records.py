@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sartor.json_types import JsonDict
+from sartor.operators import Pass
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +32,8 @@ class Record:
 
     call: str
     path: str
-    backward: bool
+    pass_: Pass
+    """Forward, backward or recompute."""
     reads: tuple[Read, ...]
     outputs: tuple[tuple[int, ...], ...]
     output_bytes: float
@@ -39,6 +41,10 @@ class Record:
     facts: JsonDict = field(default_factory=dict)
     twin: int = -1
     """For a backward operator, the index of the forward record."""
+
+    @property
+    def backward(self) -> bool:
+        return self.pass_ is Pass.BACKWARD
 
     @property
     def varies(self) -> bool:

@@ -38,9 +38,9 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        read = [*ctx.saved_tensors, grad]
-        grads = [torch.empty_like(t) for t in ctx.saved_tensors]
-        ctx.recorder.add("sartor::attention_backward", read, grads, ctx.facts, ctx.path)
+        kept = ctx.saved_tensors  # read once: a checkpoint gives them out once
+        grads = [torch.empty_like(t) for t in kept]
+        ctx.recorder.add("sartor::attention_backward", [*kept, grad], grads, ctx.facts, ctx.path)
         return (*grads, None, None)
 
 
@@ -57,8 +57,9 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = [torch.empty_like(t) for t in ctx.saved_tensors]
-        ctx.recorder.add("sartor::scan_backward", [*ctx.saved_tensors, grad], grads, ctx.facts, ctx.path)
+        kept = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in kept]
+        ctx.recorder.add("sartor::scan_backward", [*kept, grad], grads, ctx.facts, ctx.path)
         return (None, None, *grads)
 
 

@@ -180,8 +180,15 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
         module_class=type(model).__name__,
         inputs=_inputs(subject),
         versions=(("torch", torch.__version__), *subject.versions),
-        notes=(*subject.notes, *notes),
+        notes=(*subject.notes, *notes, *_priced_by_bytes(recorder)),
     )
+
+
+def _priced_by_bytes(recorder: Recorder) -> tuple[str, ...]:
+    names = ", ".join(recorder.without_rule)
+    few = len(recorder.without_rule) == 1
+    how = "has no FLOP rule and is priced by its bytes" if few else "have no FLOP rule and are priced by their bytes"
+    return (f"{names} {how}",) if names else ()
 
 
 def _layer(kind: Any, model: Module, sizes: Mapping[str, int], recorder: Recorder, folded: Folded) -> TracedLayer:
@@ -221,7 +228,7 @@ def _outside(recorder: Recorder, folded: Folded) -> tuple[set[str], set[str]]:
     read again after it (a head tied to the token table)."""
     paths = [m.path + "." for kind in folded.layers for m in kind.members]
     lead = tuple(paths)
-    forward = [r for r in recorder.records if not r.backward]
+    forward = [r for r in recorder.records if r.pass_ is Pass.FORWARD]
     first: dict[str, int] = {}
     for i, record in enumerate(forward):
         for path in (p for p in lead if (record.path + ".").startswith(p)) if lead else ():
