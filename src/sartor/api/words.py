@@ -14,7 +14,7 @@ from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.gemm import frameworks_of_gemms, kernel_of_quantizing, libraries_measured
-from sartor.cost.correction.quantizing import quantizing_of
+from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -101,6 +101,10 @@ def of_frameworks(kernels: str | None, known: Calibration, dtype: DType, element
         return _quantizing(framework, known, dtype, elements)
     if kernels is None:
         return (f"unknown framework: intervals cover the kernels of all; kernels={'|'.join(names)} narrows them",)
+    if elements and waits_for_the_host(framework, dtype):
+        return (
+            f"{kernels}'s {dtype.value} GEMMs were timed call by call: they wait for the host, in a model they do not",
+        )
     return (f"{kernels}'s own {dtype.value} GEMMs are not known; intervals cover those of {' and '.join(names)}",)
 
 

@@ -27,7 +27,7 @@ from sartor.cost.correction.network import (
     applicable,
     moved_by,
 )
-from sartor.cost.correction.quantizing import quantizing_of
+from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
 from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
 from sartor.cost.intervals import Z80
@@ -239,19 +239,25 @@ def _without_quantizing(rows: GemmRows) -> GemmRows:
 
 
 def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
-    """GEMMs narrower than one scale block wait for the host of a fallback kernel."""
+    """GEMMs narrower than one scale block wait for the host of a fallback kernel; a framework's that its table times
+    without a graph, for the host of each."""
     p, c = rows.sizes, rows.coefficients
     if not c.sub_block_s and not c.half_block_s:
         return rows
     half = (p.k >= SCALE_BLOCK) & (p.n >= SCALE_BLOCK / 2) if c.half_block_s else np.zeros(p.m.shape, dtype=bool)
     wait_s = np.where(half, np.where(p.m < _FEW_ROWS, c.half_block_few_s, c.half_block_s), c.sub_block_s)
     wait_s = wait_s * HOST_WAIT.get(rows.gpu.host, 1.0)
-    bound = (np.minimum(p.n, p.k) < SCALE_BLOCK) & (rows.time_s < wait_s)
+    called = bool(c.half_block_s) and rows.calibration.gemms_alone and waits_for_the_host(rows.kernels, rows.dtype)
+    bound = ((np.minimum(p.n, p.k) < SCALE_BLOCK) | called) & (rows.time_s < wait_s)
     if not np.any(bound):
         return rows
     waited = np.where(bound, wait_s - rows.time_s, 0.0)
     sigma = np.where(half, c.half_block_log_sigma, c.sub_block_log_sigma)
-    moved = rows.with_terms(time_s=rows.time_s + waited, overhead_s=rows.terms.get("overhead_s", 0.0) + waited)
+    moved = rows.with_terms(
+        time_s=rows.time_s + waited,
+        overhead_s=rows.terms.get("overhead_s", 0.0) + waited,
+        residual=np.where(bound, 1.0, rows.terms.get("residual", 1.0)),
+    )
     return replace(moved, log_sigma=np.where(bound, sigma, rows.log_sigma))
 
 

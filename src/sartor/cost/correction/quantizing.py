@@ -50,3 +50,8 @@ def quantizing_of(framework: str, dtype: DType, *, alone: bool) -> Quantizing:
     once = Quantizing(kernels=1, element_bytes=2.0 + dtype.bytes)
     timed = ALONE.get((framework, dtype), once)
     return timed if alone else IN_A_MODEL.get((framework, dtype), timed)
+
+
+def waits_for_the_host(kernels: str, dtype: DType) -> bool:
+    """Whether GEMMs of this type were timed call by call, not from a graph (``use_cuda_graph`` in the collector)."""
+    return (kernels.partition("_")[0], dtype) == ("vllm", DType.FP8_BLOCK)
