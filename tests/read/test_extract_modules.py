@@ -143,6 +143,17 @@ def test_what_a_checkpoint_recomputes_is_named_priced_and_no_model_flop(name: st
     assert parse_graph(json.loads(json.dumps({"schema": "sartor/extract/1", **graph_body(again)}))).graph == again.graph
 
 
+def test_what_is_frozen_and_what_is_a_buffer_is_told() -> None:
+    model = traced("Adapted", "ids=2x32:int64")
+    for layer in model.layers:  # the first block needs no gradient of its input
+        assert layer.num_params - layer.frozen_params == 4 * (64 + 256)
+        assert layer.buffer_bytes == 64 * 256
+    assert model.num_params - model.frozen_params == 4 * 4 * (64 + 256)
+    assert model.frozen_embedding_params == model.embedding_params == 64000
+    assert any("are frozen" in note for note in model.notes)
+    assert not traced("with_named_inputs").frozen_params
+
+
 def test_twice_the_batch_is_what_the_graph_says_it_grows_to() -> None:
     from sartor.model.lower.traced import grown
 

@@ -60,6 +60,52 @@ def test_the_optimizer_steps_over_every_parameter_once() -> None:
     assert sum(op.cols * op.count for op in steps) == read_graph(GRAPH).num_params
 
 
+def frozen_but(share: int) -> dict[str, Any]:
+    """The golden graph with one in ``share`` parameters of its layers trained and none around them."""
+    found = body()
+    rows = [(row, row["weight_sets"]) for row in found["layers"]]
+    for row, _ in rows:
+        row["trainable_params"] = row["num_params"] // share
+    found["model"]["trainable_params"] = sum(row["trainable_params"] * sets for row, sets in rows)
+    found["model"]["trainable_embedding_params"] = 0
+    return found
+
+
+def test_frozen_parameters_have_no_gradients_and_no_optimizer_and_buffers_are_held(tmp_path: Path) -> None:
+    words: dict[str, Any] = {
+        "cluster": "dgx-a100",
+        "num_devices": 8,
+        "global_batch_size": 64,
+        "fix": {"dp": 8, "zero_stage": 0},
+    }
+    held = []
+    for name, made in (("all", body()), ("few", frozen_but(64))):
+        made["layers"][0]["buffer_bytes"] = 0.0 if name == "all" else 1e6
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+        held.append(api.plan(tmp_path / f"{name}.json", **words).best)
+    whole, few = held
+    trained = parse_graph(frozen_but(64)).num_params - parse_graph(frozen_but(64)).frozen_params
+    ratio = trained / read_graph(GRAPH).num_params
+    assert few.footprint.grad_bytes == pytest.approx(whole.footprint.grad_bytes * ratio)
+    assert few.footprint.optimizer_bytes == pytest.approx(whole.footprint.optimizer_bytes * ratio)
+    assert few.footprint.param_bytes == pytest.approx(whole.footprint.param_bytes + 3e6)  # three layers
+    steps = [
+        op
+        for op in lower(
+            Workload(shape=traced_shape(parse_graph(frozen_but(64))), seq_len=128), optimizer=True
+        ).operators
+        if op.pass_ is Pass.OPTIMIZER
+    ]
+    assert sum(op.cols * op.count for op in steps) == trained
+
+
+def test_more_trained_parameters_than_parameters_are_refused() -> None:
+    made = body()
+    made["model"]["trainable_params"] = made["model"]["num_params"] + 1
+    with pytest.raises(InputError, match="must be at most num_params"):
+        parse_graph(made)
+
+
 @given(batch=st.integers(1, 64))
 def test_products_grow_with_the_batch_and_an_array_gives_what_a_number_gives(batch: int) -> None:
     one, many = lower(workload(batch)), lower(workload(np.array([1, batch])))

@@ -257,3 +257,23 @@ class Integers(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch._int_mm(x.to(torch.int8), self.w).to(x.dtype)
         return self.both(y, x[:, :16])
+
+
+class Adapted(Gpt):
+    """LoRA: everything frozen but an adapter in every block, one of whose weights is an int8 buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        for block in self.blocks:
+            block.mlp.up = _Adapter(block.mlp.up)
+
+
+class _Adapter(nn.Module):
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("base", torch.zeros(base.weight.shape, dtype=torch.int8))
+        self.first, self.second = nn.Linear(64, 4, bias=False), nn.Linear(4, 256, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.base.to(x.dtype)) + self.second(self.first(x))

@@ -53,6 +53,10 @@ class TracedLayer:
     count: int
     positions: tuple[int, ...]
     num_params: int
+    frozen_params: int = 0
+    """Parameters that are not trained."""
+    buffer_bytes: float = 0.0
+    """Tensors besides the parameters: quantized weights, masks."""
     expert_params: int = 0
     weight_sets: int = 1
     stash_bytes: float = 0.0
@@ -81,6 +85,11 @@ class TracedModel:
     microbatch_size: int
     seq_len: int
     dtype: DType
+    frozen_params: int = 0
+    """Parameters that are not trained, of the whole model; those of the embedding are ``frozen_embedding_params``."""
+    frozen_embedding_params: int = 0
+    buffer_bytes: float = 0.0
+    """Buffers outside the layers."""
     phase: str = "train"
     tied_params: int = 0
     vocab_size: int = 0
@@ -91,3 +100,28 @@ class TracedModel:
     """Name, shape and dtype of every input."""
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedPart:
+    """What training holds of one block besides the weights: which share of them is trained, and bytes of buffers."""
+
+    trained_share: float
+    buffer_bytes: float
+
+
+def traced_parts(traced: TracedModel) -> tuple[TracedPart, ...]:
+    """The parts of a traced model, as `sartor.model.blocks.blocks` orders them: embedding, kinds of layers, head."""
+    inside = sum(layer.frozen_params * layer.weight_sets for layer in traced.layers)
+    ends = (
+        (traced.embedding_params, traced.frozen_embedding_params, traced.buffer_bytes),
+        (traced.head_params, traced.frozen_params - inside - traced.frozen_embedding_params, 0.0),
+    )
+    layers = ((layer.num_params, layer.frozen_params, layer.buffer_bytes) for layer in traced.layers)
+    first, last = (_part(*end) for end in ends)
+    return (first, *(_part(*layer) for layer in layers), last)
+
+
+def _part(params: int, frozen: int, buffer_bytes: float) -> TracedPart:
+    share = 1.0 - min(max(frozen, 0) / params, 1.0) if params else 1.0
+    return TracedPart(trained_share=share, buffer_bytes=buffer_bytes)

@@ -58,10 +58,13 @@ def graph_body(model: TracedModel) -> JsonDict:
             "module_class": model.module_class,
             "model_type": model.model_type or None,
             "num_params": model.num_params,
+            "trainable_params": model.num_params - model.frozen_params,
             "num_active_params": model.num_active_params,
             "embedding_params": model.embedding_params,
+            "trainable_embedding_params": model.embedding_params - model.frozen_embedding_params,
             "head_params": model.head_params,
             "tied_params": model.tied_params,
+            "buffer_bytes": model.buffer_bytes,
             "hidden_size": model.hidden_size,
             "vocab_size": model.vocab_size,
         },
@@ -97,6 +100,8 @@ def _layer_body(layer: TracedLayer) -> JsonDict:
         "count": layer.count,
         "positions": list(layer.positions),
         "num_params": layer.num_params,
+        "trainable_params": layer.num_params - layer.frozen_params,
+        "buffer_bytes": layer.buffer_bytes,
         "expert_params": layer.expert_params,
         "weight_sets": layer.weight_sets,
         "stash_bytes": layer.stash_bytes,
@@ -201,6 +206,9 @@ def parse_graph(body: JsonMap, name: str = "graph") -> TracedModel:
         layers=layers,
         num_params=read.whole(model, "num_params", "model", least=0),
         num_active_params=read.whole(model, "num_active_params", "model", least=0),
+        frozen_params=read.frozen(model, "num_params", "trainable_params", "model"),
+        frozen_embedding_params=read.frozen(model, "embedding_params", "trainable_embedding_params", "model"),
+        buffer_bytes=read.amount(model, "buffer_bytes", "model", default=0.0),
         embedding_params=read.whole(model, "embedding_params", "model", least=0),
         head_params=read.whole(model, "head_params", "model", least=0),
         tied_params=read.whole(model, "tied_params", "model", least=0, default=0),
@@ -227,6 +235,8 @@ def _layer(read: _Reader, i: int, row: object) -> TracedLayer:
         count=count,
         positions=tuple(read.numbers(row, "positions", where)),
         num_params=read.whole(row, "num_params", where, least=0),
+        frozen_params=read.frozen(row, "num_params", "trainable_params", where),
+        buffer_bytes=read.amount(row, "buffer_bytes", where, default=0.0),
         expert_params=read.whole(row, "expert_params", where, least=0, default=0),
         weight_sets=read.whole(row, "weight_sets", where, default=count),
         stash_bytes=read.amount(row, "stash_bytes", where, default=0.0),
@@ -338,6 +348,14 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**60:
             raise InputError(f"{self.name}: {where}.{key}", value, f"must be an integer from {least} to 2^60")
         return value
+
+    def frozen(self, row: JsonMap, every: str, trainable: str, where: str) -> int:
+        """Parameters that are not trained; none in files of before 2026-11-27, which do not say."""
+        total = self.whole(row, every, where, least=0)
+        trained = self.whole(row, trainable, where, least=0, default=total)
+        if trained > total:
+            raise InputError(f"{self.name}: {where}.{trainable}", trained, f"must be at most {every}={total}")
+        return total - trained
 
     def numbers(self, row: JsonMap, key: str, where: str) -> list[int]:
         value = self._field(row, key, where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
 from sartor.model.lower.kernels import Kernels
@@ -15,6 +15,7 @@ from sartor.model.lower.optimizer import (
 from sartor.model.lower.setting import Setting
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Stack, TransformerShape
+from sartor.model.traced import traced_parts
 from sartor.model.training import TrainingJob
 from sartor.model.workload import Workload
 from sartor.units import Ints
@@ -32,12 +33,20 @@ class BlockParams:
     dense: Ints
     expert: Ints = 0
     tied: Ints = 0
+    trained: float = 1.0
+    """Share of them that is trained: gradients and optimizer states are of these."""
+    buffer_bytes: float = 0.0
+    """Tensors besides the parameters."""
 
 
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
     over data-parallel ranks. A LAYER block's are those of one layer."""
-    return tuple(_block_params(job, dims, block) for block in blocks(job.shape))
+    found = tuple(_block_params(job, dims, block) for block in blocks(job.shape))
+    if job.shape.traced is None:
+        return found
+    pairs = zip(found, traced_parts(job.shape.traced), strict=True)
+    return tuple(replace(p, trained=of.trained_share, buffer_bytes=of.buffer_bytes) for p, of in pairs)
 
 
 def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockParams:

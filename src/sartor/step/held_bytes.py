@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,22 +80,27 @@ def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
     few, back = distinct_rows([plan.dims.tp, plan.dims.ep])
     found = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
     whole = few[0] * 0
-    full = [BlockParams(dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in found]
+    full = [replace(p, dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in found]
     return params_at(list(zip(blocks(job.shape), full, strict=True)), back)
 
 
 def params_at(params: Params, index: Any) -> Params:
     """The parameters of some plans."""
-    return [(b, BlockParams(dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
+    return [(b, replace(p, dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
+
+
+OF_FROZEN_TOO = ("weights", "narrow_weights")
+"""What is held of parameters that are not trained."""
 
 
 def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, FloatArray]:
-    layers, outer, experts = _counted(params, held, int(plan.dims.pp[0]) > 1)  # type: ignore[index]
-    pairs = (
-        (layers, dense_states(job, plan, gpu)),
-        (outer, dense_states(job, plan, gpu, in_layer=False)),
-        (experts, expert_states(job, plan, gpu)),
+    several = int(plan.dims.pp[0]) > 1  # type: ignore[index]
+    states = (
+        dense_states(job, plan, gpu),
+        dense_states(job, plan, gpu, in_layer=False),
+        expert_states(job, plan, gpu),
     )
+    every, trained = (_counted(params, held, several, trained=only) for only in (False, True))
     names = {
         "weights": "weight",
         "narrow_weights": "narrow",
@@ -103,28 +108,43 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held
         "optimizer": "optimizer",
         "step_peak": "step",
     }
-    return {name: sum(count * getattr(each, field) for count, each in pairs) for name, field in names.items()}
+    found = {
+        name: sum(
+            count * getattr(each, field)
+            for count, each in zip(every if name in OF_FROZEN_TOO else trained, states, strict=True)
+        )
+        for name, field in names.items()
+    }
+    buffers = sum(held[:, i, None] * _share(block) * own.buffer_bytes for i, (block, own) in enumerate(params))
+    return {**found, "weights": found["weights"] + buffers}
 
 
-def _counted(params: Params, held: IntArray, copies_table: bool) -> tuple[Floats, Floats, Floats]:
-    """Parameters of devices [devices, plans]: in layers, outside of them, in experts. ``copies_table``: the head has
-    its own copy of a tied embedding table."""
+def _counted(params: Params, held: IntArray, copies_table: bool, *, trained: bool) -> tuple[Floats, Floats, Floats]:
+    """Parameters of devices [devices, plans], or those that are ``trained``: in layers, outside of them, in experts.
+    ``copies_table``: the head has its own copy of a tied embedding table."""
     layers: Floats = 0.0
     outer: Floats = 0.0
     experts: Floats = 0.0
     for i, (block, own) in enumerate(params):
-        n = held[:, i, None] * 1.0
+        n = held[:, i, None] * (own.trained if trained else 1.0)
         if block.layer is None:
             outer = outer + n * (own.dense + (own.tied if copies_table else 0))
             continue
-        share = block.weight_sets / block.count if block.kind is BlockKind.LAYER else 1.0
+        share = _share(block)
         layers = layers + n * share * own.dense
         experts = experts + n * share * own.expert
     return layers, outer, experts
 
 
-def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool) -> FloatArray:
-    """Parameters of the largest kind of layer on every device, with all its experts or one."""
+def _share(block: Block) -> Floats:
+    """Sets of weights per layer: fewer than 1 where layers share them."""
+    return block.weight_sets / block.count if block.kind is BlockKind.LAYER else 1.0
+
+
+def _largest(
+    params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool, trained: bool = False
+) -> FloatArray:
+    """Parameters (or those ``trained``) of the largest kind of layer on every device, with all its experts or one."""
     best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
     for i, (block, own) in enumerate(params):
         if block.layer is None:
@@ -133,7 +153,8 @@ def _largest(params: Params, plan: TrainingPlan, held: IntArray, *, single_exper
         if single_expert:
             number = max((int(getattr(part, "num_experts", 1)) for part in block.layer.all_ffns), default=1)
             experts = experts / np.maximum(number // np.asarray(plan.dims.ep), 1)
-        best = np.maximum(best, np.where(held[:, i, None] > 0, own.dense + experts, 0.0))
+        each = (own.dense + experts) * (own.trained if trained else 1.0)
+        best = np.maximum(best, np.where(held[:, i, None] > 0, each, 0.0))
     return best
 
 
@@ -152,7 +173,8 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArr
     layer = _largest(params, plan, held, single_expert=False)
     most = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
     weights = np.minimum(layer * habits.layers_gathered, most)
-    whole = weights * width + layer * habits.layers_graded * grads + outer * width
+    graded = _largest(params, plan, held, single_expert=False, trained=True)
+    whole = weights * width + graded * habits.layers_graded * grads + outer * width
     return np.where(is_3, whole, 0.0)
 
 
@@ -165,7 +187,7 @@ def _largest_block(params: Params, plan: TrainingPlan, held: IntArray) -> FloatA
 
 
 def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
-    layer = _largest(params, plan, held, single_expert=True)
+    layer = _largest(params, plan, held, single_expert=True, trained=True)
     return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
 
 

@@ -83,7 +83,7 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
         activations=tuple(acts),
         rows=rows,
         logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
-        table=np.asarray(head.dense + head.tied) + 0 * tp,
+        table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
     return found.at(back)
 

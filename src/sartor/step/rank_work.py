@@ -76,6 +76,7 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
     workload = workload_of(job, d.tp, plan.microbatch_size)
     graph = lower(workload, d, kernels_of(job, cluster))
     every, params = blocks(job.shape), block_params(job, d)
+    updated = [(float(p.dense) * p.trained, float(p.expert) * p.trained) for p in params]
     per_block: list[list[tuple[Operator, float]]] = [[] for _ in every]
     for operator in graph.operators:
         block = every[operator.block]
@@ -96,8 +97,8 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
             for s in range(pp)
         ),
         handed_bytes=_handed(job, plan),
-        dense_bytes=tuple(grads * sum(n * float(p.dense) for n, p in zip(row, params, strict=True)) for row in held),
-        expert_bytes=tuple(grads * sum(n * float(p.expert) for n, p in zip(row, params, strict=True)) for row in held),
+        dense_bytes=tuple(grads * sum(n * p for n, (p, _) in zip(row, updated, strict=True)) for row in held),
+        expert_bytes=tuple(grads * sum(n * p for n, (_, p) in zip(row, updated, strict=True)) for row in held),
         weight_share=weight_bytes(job) / grads,
     )
 

@@ -48,11 +48,12 @@ PER_STAGE = tuple(name for name in StageExchange.__dataclass_fields__ if name no
 def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> StageExchange:
     traffic, params = traffic_at(t.traffic, t.traffic_index[structure]), t.params_index[structure]
     counts, c = rows.counts.astype(np.float64), t.c
-    dense, expert = summed(counts, t.dense)[:, params], summed(counts, t.expert)[:, params]
-    dense_bytes, expert_bytes = (summed(counts, t.gathered_bytes * x)[:, params] for x in (t.dense, t.expert))
+    updated, tied_params = (t.dense * t.trained, t.expert * t.trained), t.tied[params] * t.trained[-1]
+    dense, expert = (summed(counts, x)[:, params] for x in updated)
+    dense_bytes, expert_bytes = (summed(counts, t.gathered_bytes * x)[:, params] for x in updated)
     if rows.pp > 1:  # the head has its own copy of the embedding table
-        dense[-1] += t.tied[params]
-        dense_bytes[-1] += t.tied[params] * weight_bytes(t.job)
+        dense[-1] += tied_params
+        dense_bytes[-1] += tied_params * weight_bytes(t.job)
     grads = _seen(t, grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes))
     gathered = _seen(t, param_exchange(traffic, dense_bytes, expert_bytes, c.bucket_bytes))
     sharded = t.sharded[structure]
@@ -61,7 +62,7 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
         gathered["base"] = gathered["base"] + c.broadcast_s * (np.asarray(traffic.dense.shards) - 1)
     own = dense / np.where(sharded, traffic.dense.shards, 1) + expert / np.where(sharded, traffic.expert.shards, 1)
     updates_s, offloaded_s = (c.optimizer_factor * t.optimizer.seconds(own, away) for away in (False, True))
-    size = t.tied[params] * t.job.trainer.grad_dtype.bytes
+    size = tied_params * t.job.trainer.grad_dtype.bytes
     tied = rows.pp > 1 and np.any(t.tied) and t.job.trains_weights
     found = StageExchange(
         **{f"grads_{name}": value for name, value in grads.items()},

@@ -112,7 +112,7 @@ class StageSeconds:
         traffic = traffic_at(t.traffic, t.traffic_index[structure])
         gathered = t.gathered_bytes
         params = param_exchange(traffic, gathered * dense, gathered * expert, c.bucket_bytes)
-        grads = grad_exchange(t.job, traffic, dense, expert, c.bucket_bytes)
+        grads = grad_exchange(t.job, traffic, dense * t.trained, expert * t.trained, c.bucket_bytes)
         seconds, share = t.seconds, c.dp_overlap_share
         behind = (seconds.backward_s + seconds.wgrad_s)[:, at] + self._again_s()[:, of]
         beside = share * seconds.forward_s[:, at], share * behind

@@ -68,6 +68,8 @@ class PlanTables:
     """[K, D]: parameters of a block on one device."""
     expert: FloatArray
     tied: FloatArray
+    trained: FloatArray
+    """[K, 1]: share of a block's parameters that is trained."""
     params_index: IntArray
     offload_s: FloatArray | None
     """[recomputations, K, D]: one microbatch over the host link, one way."""
@@ -160,6 +162,7 @@ def plan_tables(
         dense=stacked([p.dense * own for p, own in zip(held, owned, strict=True)]),
         expert=stacked([p.expert * own for p, own in zip(held, owned, strict=True)]),
         tied=stacked([p.tied for p in held])[-1],
+        trained=np.array([[p.trained] for p in held]),
         params_index=params_index,
         offload_s=_twice(offload_seconds(job, rows, cluster), seconds.forward_s.shape[1]),
         traffic=traffic[0],

@@ -16,7 +16,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.parallel import ParallelDims
-from sartor.model.traced import Grows, TracedCall, TracedModel
+from sartor.model.traced import Grows, TracedCall, TracedModel, traced_parts
 from sartor.model.workload import Phase, Workload
 from sartor.operators import (
     Attention,
@@ -133,15 +133,19 @@ def _times(size: Ints, scale: object) -> Any:
 
 
 def optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
-    """Adam steps for every kind of layer, once per set of weights, and for the parameters around the layers. States are
+    """Adam steps for what is trained of every kind of layer, once per set of weights, and around the layers. States are
     fp32; 16-bit parameters are written beside their fp32 copies."""
     for i, layer in enumerate(traced.layers, 1):
         prefix = f"{layer.name}." if len(traced.layers) > 1 else ""
-        yield _adam(f"{prefix}optimizer", layer.num_params, layer.weight_sets, traced.dtype, i)
-    ends = (("embedding", traced.embedding_params, 0), ("head", traced.head_params, len(traced.layers) + 1))
+        yield _adam(f"{prefix}optimizer", layer.num_params - layer.frozen_params, layer.weight_sets, traced.dtype, i)
+    first, *_, last = traced_parts(traced)
+    ends = (
+        ("embedding", first.trained_share * traced.embedding_params, 0),
+        ("head", last.trained_share * traced.head_params, len(traced.layers) + 1),
+    )
     for name, params, block in ends:
         if params:
-            yield _adam(f"optimizer.{name}", params, 1, traced.dtype, block)
+            yield _adam(f"optimizer.{name}", round(params), 1, traced.dtype, block)
 
 
 def _block(op: Operator, call: TracedCall, last: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from sartor.read.torch_trace.layers import find_layers
 from sartor.read.torch_trace.nouns import dtype_of
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import FusedAttention, selective_scans
+from sartor.units import format_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,10 +153,12 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
     """The traced model: parameters by part, layers with their parameters and saved bytes."""
     model, graph = subject.model, folded.graph
     sizes = {name: p.numel() for name, p in model.named_parameters()}
+    frozen = {name: p.numel() for name, p in model.named_parameters() if not p.requires_grad}
     layers = tuple(_layer(kind, model, sizes, recorder, folded) for kind in folded.layers)
     before, tied = _outside(recorder, folded)
     inside = sum(layer.num_params * layer.weight_sets for layer in layers)
     embedding = sum(sizes[name] for name in before if name in sizes)
+    still = sum(frozen.get(name, 0) for name in before)
     width = next((op.n for op in reversed(graph.operators) if isinstance(op, Gemm) and op.part is Part.HEAD), 0)
     total = sum(sizes.values())
     routed, active = _routed(sizes, folded, subject)
@@ -167,6 +170,11 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
         layers=layers or (_whole(subject, sizes, recorder),),
         num_params=total,
         num_active_params=total - routed + active,
+        frozen_params=sum(frozen.values()),
+        frozen_embedding_params=still if layers else 0,
+        buffer_bytes=_buffer_bytes(model, apart=[m.path for kind in folded.layers for m in kind.members])
+        if layers
+        else 0,
         embedding_params=embedding if layers else 0,
         head_params=total - inside - embedding if layers else 0,
         microbatch_size=subject.microbatch_size,
@@ -180,7 +188,7 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
         module_class=type(model).__name__,
         inputs=_inputs(subject),
         versions=(("torch", torch.__version__), *subject.versions),
-        notes=(*subject.notes, *notes, *_priced_by_bytes(recorder)),
+        notes=(*subject.notes, *notes, *_priced_by_bytes(recorder), *(_frozen(frozen, total) if train else ())),
     )
 
 
@@ -189,6 +197,19 @@ def _priced_by_bytes(recorder: Recorder) -> tuple[str, ...]:
     few = len(recorder.without_rule) == 1
     how = "has no FLOP rule and is priced by its bytes" if few else "have no FLOP rule and are priced by their bytes"
     return (f"{names} {how}",) if names else ()
+
+
+def _frozen(frozen: Mapping[str, int], total: int) -> tuple[str, ...]:
+    still = sum(frozen.values())
+    words = f"{format_count(still)} of {format_count(total)} parameters are frozen (requires_grad=False)"
+    return (f"{words}: they have no gradients and no optimizer states",) if still else ()
+
+
+def _buffer_bytes(model: Module, path: str = "", apart: Sequence[str] = ()) -> float:
+    """Bytes of the buffers of a submodule, without those of the modules ``apart``."""
+    prefixes = tuple(f"{each}." for each in apart)
+    buffers = model.get_submodule(path).named_buffers()
+    return float(sum(b.numel() * b.element_size() for name, b in buffers if not name.startswith(prefixes)))
 
 
 def _layer(kind: Any, model: Module, sizes: Mapping[str, int], recorder: Recorder, folded: Folded) -> TracedLayer:
@@ -204,6 +225,8 @@ def _layer(kind: Any, model: Module, sizes: Mapping[str, int], recorder: Recorde
         count=kind.count,
         positions=tuple(kind.positions),
         num_params=sum(own.values()),
+        frozen_params=_frozen_of(model.get_submodule(kind.path)),
+        buffer_bytes=_buffer_bytes(model, kind.path),
         expert_params=sum(size for name, size in own.items() if any(word in f".{name}" for word in ROUTED)),
         weight_sets=len(kind.members),
         stash_bytes=sum(b for key, b in recorder.saved.items() if key.startswith((prefix, kind.path + "\0"))),
@@ -219,8 +242,14 @@ def _whole(subject: Subject, sizes: Mapping[str, int], recorder: Recorder) -> Tr
         count=1,
         positions=(0,),
         num_params=sum(sizes.values()),
+        frozen_params=_frozen_of(subject.model),
+        buffer_bytes=_buffer_bytes(subject.model),
         stash_bytes=sum(recorder.saved.values()),
     )
+
+
+def _frozen_of(module: Module) -> int:
+    return sum(p.numel() for p in module.parameters() if not p.requires_grad)
 
 
 def _outside(recorder: Recorder, folded: Folded) -> tuple[set[str], set[str]]:
