@@ -67,13 +67,17 @@ TILES_TUNED: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {
         (96, 256), (128, 256), (160, 256), (192, 256), (224, 256), (256, 256), (128, 384), (160, 384), (64, 512),
         (96, 512), (128, 512), (96, 640), (64, 1024),
     ),
+    ("mi308x", "fp8_block"): (
+        (32, 128), (48, 128), (64, 128), (80, 128), (96, 128), (128, 128), (16, 64), (16, 128), (16, 256), (32, 64),
+        (32, 256), (64, 64), (64, 256),
+    ),
     ("mi355x", "fp8_block"): (
         (192, 256), (128, 128), (64, 256), (64, 128), (64, 64), (32, 128), (32, 64), (16, 128), (16, 64), (128, 64),
     ),
 }  # fmt: skip
 """Tiles in the names of the kernels that a tuning run chose, where fits with them are nearer to weights withheld (fp8
 8.2 to 7.6%, mxfp4 8.6 to 7.8, plain fp8_block 10.9 to 8.7; bf16 under its network), by device and type. Pre-shuffled
-fp8_block (10.1 to 11.3%) and MI308X's keep ``TILES_CDNA``."""
+fp8_block (10.1 to 11.3%) and MI308X's fp8 and bf16 keep ``TILES_CDNA``."""
 TILES_CDNA2_TABLE = (
     (256, 256), (256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64), (32, 64), (64, 32), (32, 32),
     (16, 64), (16, 128),
@@ -162,6 +166,12 @@ def by_storage(job: Job) -> dict[str, Job]:
 BLOCKS = {"split_columns": 128.0}
 """The assembly kernels of pre-shuffled fp8_block, which split k, take whole blocks of scales only: of 129 rows with
 2112, 2240 and 2624 columns none is theirs. Weights withheld 9.35 to 8.4%, with a network 7.8 to 7.3."""
+
+IN_BLOCKS = ("mi308x.fp8_block",)
+"""Fits in which tiles are whole: ck kernels take 2112, 2240 and 2624 columns by 64, and the assembly kernels 32 to 128
+rows by 128, with k in at most 8 parts. Weights withheld 11.3%; with the kernels' own tiles and k split as they do
+8.1%; with whole tiles besides 6.0%."""
+WHOLE_TILES = {"whole_columns": True, "max_split": 8.0}
 
 EACH = 500
 """Least rows of weights stored in tiles, and of others, for fits of their own."""
@@ -328,7 +338,8 @@ def tuned_job(shared: Path, gpu: str, dtype: DType) -> Job:
         | ({"copies": COPIES_TUNED} if f"{gpu}.{dtype.value}" in TURNED else {})
         | ({"max_split": 1.0} if f"{gpu}.{dtype.value}" in WHOLE else {})
         | ({"ragged": ()} if f"{gpu}.{dtype.value}" in UNSPLIT else {})
-        | ({"cooperative_s": 0.0} if f"{gpu}.{dtype.value}" in SHARED_OUT else {}),
+        | ({"cooperative_s": 0.0} if f"{gpu}.{dtype.value}" in SHARED_OUT else {})
+        | (BLOCKS | WHOLE_TILES if f"{gpu}.{dtype.value}" in IN_BLOCKS else {}),
         source=f"data/measured_amd/gemm_amd.parquet ({tuner[not few]}, MIT), {gpu} {label}",
         note="Best kernel of a tuning run, kernel time only, without quantizing the activation, caches mostly cold: a "
         f"{'launch holds what the tuning client adds; a ' if few else ''}framework without these kernels takes longer. "
@@ -659,6 +670,8 @@ def fewest_m(rows: pd.DataFrame) -> int:
 def _number(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_number(v) for v in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     text = f"{value:.4g}"
     return text if any(c in text for c in ".en") or isinstance(value, int) else text + ".0"
 

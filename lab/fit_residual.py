@@ -648,7 +648,7 @@ DEFAULT = [
       if not (gpu in ("h100_sxm", "h200_sxm") and dtype == "nvfp4")),
     "a100_sxm.int8", "arc_pro_b60.int8_wo",
     "mi355x.bf16", "mi355x.fp8", "mi355x.fp8_block", "mi355x.fp8_block.tiled", "mi355x.mxfp4",
-    "mi308x.fp8", "mi308x.fp8_block", "mi300x.fp8_block",
+    "mi308x.fp8", "mi300x.fp8_block",
     "mi355x.bf16.library", "mi355x.fp8_block.tiled.library", "mi355x.mxfp4.library", "mi308x.fp8_block.library",
     *(f"{gpu}.{part}" for part in PARTS for gpu in DEVICES
       if part != "encoder" or gpu not in ("a100_sxm", "arc_pro_b60")),

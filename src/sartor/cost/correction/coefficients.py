@@ -55,6 +55,8 @@ class GemmCoefficients:
     """Rate at which partial sums are exchanged, in units of the streaming rate (they stay in L2)."""
     split_columns: float = 0.0
     """Columns of which n must be a multiple for k to be split, as the kernels that split it take no others; 0: any."""
+    whole_columns: bool = False
+    """Whether a tile's columns must divide n, as kernels write whole tiles; if none of the menu does, all are taken."""
     stream_k_cost: float = 0.0
     """Extra main-loop time where all steps are dealt evenly to the SMs (stream-K)."""
     stream_k_fills: float = 0.0

@@ -141,7 +141,7 @@ def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray
 
 
 _NEVER_S = 1e6
-"""Added where k cannot be split."""
+"""Added where k cannot be split or a tile does not fit."""
 
 
 def _terms_of_best(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
@@ -192,12 +192,15 @@ class _Tiles:
         sides = machine.first_bytes * np.minimum(p.m, tm) + machine.element_bytes * np.minimum(p.n, tn)
         feed = sides * (machine.step_k / machine.feed_bytes_per_s)
         latency = c.step_s * _sooner(p, machine, machine.turned_step) if machine.turned_bytes else c.step_s
+        least = np.maximum(np.maximum(matrix, feed), latency)
+        if c.whole_columns:
+            least = np.where((p.n % tn > 0) & (p.n % tn.min() == 0), _NEVER_S, least)
         return cls(
             tm=tm,
             tn=tn,
             grid=np.ceil(p.m / tm) * np.ceil(p.n / tn) * p.batch,
             steps=np.ceil(p.k / machine.step_k),
-            step_s=np.maximum(np.maximum(matrix, feed), latency),
+            step_s=least,
             fill_s=c.wave_s + c.tile_s * (tm * tn) / (128 * 256),
         )
 
