@@ -132,8 +132,9 @@ def pairs(family: str, gpu: str) -> list[tuple[str, float]]:
     if family == "collectives":
         near = {LINKS.get(gpu): 1.3, kin_docs.NEAREST.get(gpu, ("",))[0] if gpu in LINKS else None: 1.8}
         return found + [(lender, widen) for lender, widen in near.items() if lender]
-    if gpu in kin_docs.NEAREST:
-        found.append(kin_docs.NEAREST[gpu])
+    lender = kin_docs.NEAREST.get(gpu)
+    if lender and (family != "moe" or "grouped" in (table_of(f"{lender[0]}.toml") or {})):
+        found.append(lender)
     return found + ([(OTHER_DIE[gpu], 1.8)] if gpu in OTHER_DIE else [])
 
 

@@ -92,7 +92,7 @@ INTRO = """# Borrowed calibrations: GPUs that were not measured
 A GPU without measurements borrows the calibration of its nearest measured relative: same die, else same generation,
 else another generation. It keeps its own datasheet, and its interval widens by what the distance cost in tests
 between measured GPUs ([intervals](concepts/intervals.md)). Collectives borrow by link rate and devices per node
-instead. Which relative it is stands in `src/sartor/cost/correction/data/kin.toml` and in the answer of every command.
+instead. `src/sartor/cost/correction/data/kin.toml` and every command's answer name it.
 
 ## How large the error is
 
@@ -112,7 +112,7 @@ LIMITS = """## Limits
   device: [lab/notebook/borrowed-calibrations.md](../lab/notebook/borrowed-calibrations.md).
 - bf16, fp8 and nvfp4 GEMMs of another generation use one joint fit of all others ([GEMM](concepts/gemm.md)), attention
   the median of theirs, memory-bound kernels one law of all ([memory-bound](concepts/memory-bound.md)); block-scaled
-  fp8, fp32 and MoE borrow from one GPU.
+  fp8 and fp32 borrow from one GPU, MoE from like SMs, else the architecture before.
 - To replace a borrowed calibration by your own: `sartor measure`, then [`sartor calibrate`](howto/calibrate.md).
 """
 

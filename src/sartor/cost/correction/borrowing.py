@@ -7,7 +7,7 @@ GEMMs of a type    ``GEMM_RULES``: its own fit, the joint fit of all generations
 collectives        those of the device whose links are most alike
 streaming kernels  the law of all measured devices; other vendors' its relative's
 attention          its relative's; of another generation, the median of all that were measured
-MoE                its relative's
+MoE                its relative's; of another generation, that of like SMs, else the nearest earlier one's
 anything else      assumptions for its generation (``generations.toml``)
 =================  =====================================================================================
 
@@ -334,9 +334,9 @@ def _record(table: JsonMap) -> JsonDict:
 
 
 def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
-    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``. Attention on a generation
-    nobody measured: the median of all that were."""
-    relative = relative_of(gpu)
+    """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``. Of a generation nobody
+    measured: attention is the median of all that were, grouped GEMMs another generation's."""
+    relative = experts_relative(gpu) if name == "grouped" else relative_of(gpu)
     near = relative.name and relative.widen <= OTHER_DIE
     asked = name == "attention" and not near and name not in _file(f"{gpu.name}.toml")
     return (_attention_of_all(gpu) if asked else None) or _section(gpu, relative, name, assumed)
@@ -388,9 +388,41 @@ def _carried(found: Any, gpu: Gpu, relative: Relative) -> Any:
     return experts_on(found, before, after) if isinstance(found, GroupedCoefficients) else found
 
 
+def experts_relative(gpu: Gpu) -> Relative:
+    """The device whose grouped GEMMs ``gpu`` borrows: its relative if that is of its generation; else the one that
+    stands for a generation of its maker with the same kind of SM, else for the nearest earlier architecture, or for the
+    nearest later one if none is measured before it. Without bf16 the kernels do not run.
+
+    >>> experts_relative(load_gpu("l40s"))
+    Relative(name='rtx_pro_6000_server', widen=3.0)
+    """
+    relative, table, rates = relative_of(gpu), _file("kin.toml"), Rates.of(gpu)
+    if relative.widen <= OTHER_DIE and "grouped" in _file(f"{relative.name}.toml"):
+        return relative
+    others = {
+        name: entry
+        for name, entry in table.get("generation", {}).items()
+        if name != gpu.generation and entry["vendor"] == gpu.vendor and "grouped" in _file(f"{entry['of']}.toml")
+    }
+    if not others or rates is None or DType.BF16 not in gpu.peak_flops_per_s:
+        return relative
+    since, flops = table["since"], rates.flops_per_cycle
+    year = since.get(gpu.generation, UNKNOWN)
+
+    def distance(name: str) -> tuple[bool, bool, float, float]:
+        unlike = abs(flops / others[name]["flops_per_cycle"] - 1)
+        return unlike >= SAME_SM, since[name] >= year, abs(year - since[name]), unlike
+
+    return Relative(name=others[min(others, key=distance)]["of"], widen=OTHER_UNITS)
+
+
+UNKNOWN = 9999
+"""Year of a generation that ``kin.toml`` does not know: newer than all."""
+
+
 def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
-    """Grouped GEMM coefficients by kernel family: the device's own, else its relative's."""
-    relative = relative_of(gpu)
+    """Grouped GEMM coefficients by kernel family: the device's own, else those of ``experts_relative``."""
+    relative = experts_relative(gpu)
     for owner in (gpu.name, relative.name):
         table = _file(f"{owner}.toml")
         if owner and "grouped_families" in table:
