@@ -50,12 +50,12 @@ def megatron(times: tuple[float, ...] = TIMES, batch: int = 64, memory_mb: float
     return "\n".join([lines[0], report, *lines[1:], ""])
 
 
-def torchtitan(times: tuple[float, ...] = TIMES, coloured: bool = False) -> str:
+def torchtitan(times: tuple[float, ...] = TIMES, coloured: bool = False, tokens: int = 8192) -> str:
     at, lines = 0.0, []
     for i, t in enumerate(times):
         at += 10 * t
         clock = f"2025-06-04 11:{int(at // 60):02d}:{at % 60:06.3f}".replace(".", ",")
-        text = f"step: {1 + 10 * i:2d}  loss: 10.4260  memory: 30.89GiB(32.51%)  tps: {8192 / t:,.0f}  tflops: 367.39"
+        text = f"step: {1 + 10 * i:2d}  loss: 10.4260  memory: 30.89GiB(32.51%)  tps: {tokens / t:,.0f}  tflops: 367.39"
         colour = "\x1b[31m" if coloured else ""
         lines.append(
             f"[rank0]:[titan] {clock} - root - INFO - {colour}{text}  mfu: 37.15%{colour and chr(27) + '[39m'}"

@@ -19,7 +19,7 @@ from sartor.step.run_change import _student, run_change
 from sartor.traces.kineto import read_kineto
 from sartor.traces.repeats import kernel_seconds, operator_seconds
 from traces.kineto_made import Made, strength_for, write
-from traces.logs_made import dump, megatron
+from traces.logs_made import dump, megatron, torchtitan
 
 NOISE, STEPS, PAIRS = 0.01, 10, 100
 
@@ -111,6 +111,17 @@ def test_steps_of_other_sizes_are_compared_per_token(tmp_path: Path) -> None:
     found = api.compare(one, other)
     assert found.per_token
     assert found.total.ratio == pytest.approx(1.0, abs=0.01)
+
+
+def test_tokens_of_one_gpu_tell_the_batch_where_those_of_the_job_are_not_known(tmp_path: Path) -> None:
+    one, other = tmp_path / "a.log", tmp_path / "b.log"
+    for path, step_s, tokens in ((one, 2.0, 16384), (other, 1.1, 8192)):
+        _, steps = torchtitan((9.0, *(step_s * each for each in (1, 1, 1.005, 0.995, 1))), tokens=tokens).split("\n", 1)
+        path.write_text(steps)  # without the line that tells the number of GPUs
+    found = api.compare(one, other)
+    assert found.per_token
+    assert found.total.ratio == pytest.approx(1.1, rel=0.01)
+    assert "16,384 tokens per GPU in A and 8,192 in B" in found.warnings[0]
 
 
 def test_too_few_steps_are_refused_in_one_sentence(tmp_path: Path, sartor: Callable[..., Ran]) -> None:

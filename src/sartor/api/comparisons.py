@@ -22,6 +22,10 @@ THRESHOLD = 0.02
 """Default for the smallest relative change that matters: launches of the same run differ by about 1%."""
 
 
+SAME_TOKENS = 0.005
+"""Tokens of a step are the product of a rate and a time that are both rounded."""
+
+
 def compare(a: str | Path, b: str | Path, *, threshold: float = THRESHOLD) -> RunComparison:
     """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
     memory and facts of the plan, each with the noise of the runs' steps. A change counts if it exceeds both noise and
@@ -90,29 +94,37 @@ def _compare_logs(a: str | Path, b: str | Path, threshold: float) -> RunComparis
     from sartor.traces.logs.read import read_log
 
     run_a, run_b = read_log(a, "A")[-1], read_log(b, "B")[-1]
-    per_token = _other_tokens(run_a, run_b)
-    times = [_times(run, str(path), name, per_token) for run, path, name in ((run_a, a, "A"), (run_b, b, "B"))]
+    tokens = _other_tokens(run_a, run_b)
+    times = [_times(run, str(path), name, tokens) for run, path, name in ((run_a, a, "A"), (run_b, b, "B"))]
     return RunComparison(
         kind="log",
         a=str(a),
         b=str(b),
         threshold=threshold,
-        total=run_change("token" if per_token else "step", *times),
+        total=run_change("token" if tokens else "step", *times),
         memory=tuple(_memory(run_a, run_b)),
         facts=_facts(run_a, run_b),
-        per_token=per_token,
-        warnings=tuple(_warnings(run_a, run_b, per_token)),
+        per_token=tokens is not None,
+        warnings=tuple(_warnings(run_a, run_b, tokens)),
     )
 
 
-def _other_tokens(a: RunLog, b: RunLog) -> bool:
-    """Whether the runs' steps hold different numbers of tokens."""
-    one, other = a.tokens_per_step, b.tokens_per_step
-    return one is not None and other is not None and abs(one / other - 1) > 0.005
+def _other_tokens(a: RunLog, b: RunLog) -> tuple[int, int, str] | None:
+    """Tokens per step of both runs and of what, if they differ: of the job or, where a log does not tell those, of one
+    GPU."""
+    for one, other, whose in (
+        (a.tokens_per_step, b.tokens_per_step, ""),
+        (a.device_tokens_per_step, b.device_tokens_per_step, " per GPU"),
+    ):
+        if one is not None and other is not None:
+            return (one, other, whose) if abs(one / other - 1) > SAME_TOKENS else None
+    return None
 
 
-def _times(run: RunLog, path: str, name: str, per_token: bool) -> FloatArray:
-    seconds: FloatArray = 1 / run.tokens_per_s if per_token else run.step_s
+def _times(run: RunLog, path: str, name: str, tokens: tuple[int, int, str] | None) -> FloatArray:
+    """Seconds per step, or per token where the runs' steps have different ``tokens``."""
+    rate = run.device_tokens_per_s if tokens and tokens[2] else run.tokens_per_s
+    seconds: FloatArray = 1 / rate if tokens else run.step_s
     found = run.steady(seconds)
     if found.size < LEAST_STEPS:
         must = (
@@ -154,9 +166,9 @@ def _differing(a: Mapping[str, int | str], b: Mapping[str, int | str]) -> Iterat
         yield name, (str(a.get(name, "not said")), str(b.get(name, "not said")))
 
 
-def _warnings(a: RunLog, b: RunLog, per_token: bool) -> Iterator[str]:
-    if per_token:
-        yield f"a step has {a.tokens_per_step:,} tokens in A and {b.tokens_per_step:,} in B: compared per token"
+def _warnings(a: RunLog, b: RunLog, tokens: tuple[int, int, str] | None) -> Iterator[str]:
+    if tokens:
+        yield f"a step has {tokens[0]:,} tokens{tokens[2]} in A and {tokens[1]:,} in B: compared per token"
     for name, run in (("A", a), ("B", b)):
         if run.num_runs > 1:
             yield f"{name} holds {run.num_runs} runs; the last one is compared"
