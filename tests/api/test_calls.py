@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import sartor
 from sartor import api
 from sartor.cli import GROUPS, app_with
 from sartor.errors import InputError
+from sartor.hardware.catalog import DATASHEETS
 
 TRAIN = {"num_devices": 8, "global_batch_size": 8}
 
@@ -175,3 +178,35 @@ def test_a_model_that_needs_stages_says_what_would_fit_and_how_to_ask() -> None:
 
     words = does_not_fit(api.estimate("gpt3-175b", "a100_sxm"))
     assert "It would fit with tp=8 and pp=2 and recompute=full (give --num-devices and --global-batch-size)" in words
+
+
+def test_answers_can_be_pickled_and_copied() -> None:
+    answers = (
+        api.estimate("gpt2"),
+        api.lint("gpt2"),
+        api.advise("gpt2"),
+        api.gemm(64, 64, 64),
+        api.plan("gpt2", "dgx-h100", **TRAIN),
+        api.serving("llama-3-8b"),
+    )
+    for answer in answers:
+        again = pickle.loads(pickle.dumps(answer))
+        assert repr(again) == repr(answer)
+        assert repr(copy.deepcopy(answer)) == repr(answer)
+
+
+def test_a_datasheet_without_links_trains_on_an_assumed_one(tmp_path: Path) -> None:
+    sheet = tmp_path / "own.toml"
+    kept = [
+        line
+        for line in (DATASHEETS / "h100_sxm.toml").read_text().splitlines()
+        if "link" not in line and "pcie" not in line
+    ]
+    sheet.write_text("\n".join(kept).replace('name = "h100_sxm"', 'name = "own"'))
+    found = api.estimate("gpt2", str(sheet))
+    assert any(each.startswith("own states no link between devices: 16 GB/s") for each in found.question.assumptions)
+
+
+def test_a_cache_is_not_of_training() -> None:
+    with pytest.raises(InputError, match="context_len=512: counts tokens in the KV cache"):
+        api.estimate("gpt2", context_len=512)

@@ -308,6 +308,13 @@ def test_rows_of_one_shape_count_once_whatever_ran_them_and_when(made: Path, tmp
     assert both.made_with == {"framework": "a, b"}
 
 
+def test_an_empty_cell_is_worth_what_a_missing_column_is(made: Path, tmp_path: Path) -> None:
+    def empty(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, "batch": "" if i % 2 else "1", "flag": ""} for i, row in enumerate(rows)]
+
+    assert read_records(spoiled(made, tmp_path / "empty.csv", empty)).rows == read_records(made).rows
+
+
 def test_rows_that_cannot_be_used_are_counted_and_the_rest_is_kept(made: Path, tmp_path: Path) -> None:
     def change(rows: list[dict[str, Any]]) -> None:
         rows[0]["latency_us"], rows[1]["latency_us"], rows[2]["latency_us"] = "nan", "-3", "1e-4"

@@ -15,7 +15,7 @@ from sartor.bench.scale import look, streamed
 from sartor.bench.suites import products
 from sartor.calibrate.calibration_toml import as_toml
 from sartor.calibrate.fit_file import CalibrationFit, calibrate
-from sartor.calibrate.fit_streams import fit_streams
+from sartor.calibrate.fit_streams import fit_streams, passed_over
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
@@ -87,7 +87,11 @@ def test_a_file_of_products_alone_has_no_further_sections(tmp_path: Path) -> Non
 
 
 def test_a_device_the_package_knows_keeps_its_sections(made: Made) -> None:
-    assert fit_streams(made.records, made.gpu, load_calibration(load_gpu("a100"))) == {}
+    known = load_calibration(load_gpu("a100"))
+    assert fit_streams(made.records, made.gpu, known) == {}
+    said = passed_over(made.records, made.gpu, known)
+    assert ["memory-bound" in each for each in said] == [True, False]
+    assert "24 rows are not used: attention of" in said[1]
 
 
 @pytest.mark.parametrize(("line", "field"), [("hbm_share = -1.0", "hbm_share"), ("speed = 2.0", "speed")])

@@ -62,8 +62,20 @@ def test_rows_that_scatter_without_a_pattern_move_little() -> None:
 
 def test_far_from_every_product_only_the_mean_is_left() -> None:
     own = fit_own_rows(some(60), np.ones(60), 1.2 * noise(60, 0.05))
-    far = own.log_factor(np.array([1e9]), np.array([1e12]), np.array([1e12]))
+    far, _ = own.log_factor(np.array([1e9]), np.array([1e12]), np.array([1e12]))
     assert far[0] == pytest.approx(own.mean)
+
+
+def test_intervals_widen_beyond_the_range_of_rows_where_these_differ_from_the_package() -> None:
+    pool = some(200)
+    few = pool.part(np.flatnonzero(pool.m <= 64))
+    own = fit_own_rows(few, np.ones(len(few)), 1.3 * noise(len(few), 0.03))
+    sizes = [np.array([float(m), 8192.0, 8192.0]) for m in (32, 512, 8192)]
+    untold = [float(own.log_factor(*(each[None] for each in size))[1][0]) for size in sizes]
+    assert untold[0] < 0.03 < untold[1] < untold[2]
+    assert untold[2] > 0.15
+    same = fit_own_rows(few, np.ones(len(few)), noise(len(few), 0.03))
+    assert float(same.log_factor(*(each[None] for each in sizes[2]))[1][0]) < 0.03
 
 
 def test_one_impossible_row_does_not_move_the_rest() -> None:

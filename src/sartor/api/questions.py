@@ -25,7 +25,7 @@ from sartor.api.words import (
 )
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
@@ -218,7 +218,9 @@ def _training(
     guessed: bool,
 ) -> Question:
     """One device's share of a training step; ``guessed``: on the device's usual cluster."""
-    size_of("context_len", asked.context_len, 0, least=0)
+    if size_of("context_len", asked.context_len, 0, least=0):
+        must = "counts tokens in the KV cache, so it applies to prefill and decode; this is phase=train"
+        raise InputError("context_len", asked.context_len, must, "0, or seq_len for longer sequences")
     devices, batch, microbatch = devices_and_batch(spread, asked.length)
     device_counts(devices, cluster)
     trainer = trainer_named(framework or default_trainer(cluster.gpus), asked.gpu)
@@ -257,6 +259,7 @@ def _training(
             *notes,
             *notes_of(spread, held),
             *(_own_links(cluster) if guessed and not spread.assumed else ()),
+            *(_no_link(cluster.gpu) if guessed else ()),
             *((EAGER,) if eager else ()),
         ),
     )
@@ -271,6 +274,13 @@ def _own_links(cluster: Cluster) -> tuple[str, ...]:
     beyond = float(cluster.tiers[-1].bytes_per_s) * 8 / GIGA
     nodes = f"nodes of {cluster.devices_per_node} devices on their own links"
     return (f"{nodes}, {beyond:g} Gb/s of each beyond (default; set --cluster)",)
+
+
+def _no_link(gpu: Gpu) -> tuple[str, ...]:
+    if gpu.accelerator is not None or gpu.link_bytes_per_s or gpu.pcie_bytes_per_s:
+        return ()
+    rate = f"{UNSAID_BYTES_PER_S / GIGA:g} GB/s between them and to the host"
+    return (f"{gpu.name} states no link between devices: {rate} (default; set link_gb_per_s, pcie_gb_per_s)",)
 
 
 def _chip_links(cluster: Cluster) -> str:

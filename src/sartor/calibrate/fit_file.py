@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sartor.calibrate.fit import Index, Products, fit, packaged, packaged_seconds, seconds
-from sartor.calibrate.fit_streams import StreamFit, fit_streams
+from sartor.calibrate.fit_streams import StreamFit, fit_streams, passed_over
 from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.calibrate.samples import choose
 from sartor.calibrate.trials import Trial, trials
@@ -133,7 +133,8 @@ def calibrate(
     found = replace(_fitted(records, begun, chosen, as_packaged=start is None, date=date), start=donor.name)
     own = {**load_calibration(device).gemm, found.dtype: found.coefficients}
     known_of = replace(load_calibration(device), gemm=own)
-    return replace(found, streams=fit_streams(path, device, known_of))
+    remarks = (*found.remarks, *passed_over(path, device, known_of))
+    return replace(found, streams=fit_streams(path, device, known_of), remarks=remarks)
 
 
 def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:

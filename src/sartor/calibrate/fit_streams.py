@@ -63,16 +63,38 @@ def fit_streams(path: str | Path, gpu: Gpu, known: Calibration) -> dict[str, Str
     return found
 
 
+def passed_over(path: str | Path, gpu: Gpu, known: Calibration) -> tuple[str, ...]:
+    """A sentence for each section that the file has rows of ``gpu`` for and that stays as the package fitted it."""
+    found = []
+    for section, words in (("memory_bound", "memory-bound kernels"), ("attention", "attention")):
+        rows = _rows(path, section, gpu) if section in known.calibrated else 0
+        if rows:
+            own = f"{words} of {gpu.name} stay as the package fitted them"
+            found.append(f"{rows} rows are not used: {own} (sartor validate operators compares these rows)")
+    return tuple(found)
+
+
+def _rows(path: str | Path, table: str, gpu: Gpu) -> int:
+    targets = _targets(path, table)
+    return 0 if targets is None else sum(targets.words(i)["gpu"] == gpu.name for i in range(len(targets)))
+
+
 Timed = list[tuple[Any, float, bool]]
 """Per row: operator, measured seconds, and whether the host waited for the kernel (eager launch)."""
 
 
-def _timed(path: str | Path, table: str, gpu: Gpu) -> Timed:
+def _targets(path: str | Path, table: str) -> Targets | None:
+    """The file's rows of that kind of table; None for a table of GEMMs alone, or without a usable row."""
     try:
         targets = targets_of([read_table(Path(path), of=table)])
-    except InputError:  # a table of GEMMs alone, or no usable row
-        return []
-    if targets.kind.name != table:
+    except InputError:
+        return None
+    return targets if targets.kind.name == table else None
+
+
+def _timed(path: str | Path, table: str, gpu: Gpu) -> Timed:
+    targets = _targets(path, table)
+    if targets is None:
         return []
     rows = [(_work(targets, i, gpu), float(targets.measured_s[i])) for i in range(len(targets))]
     return [(work.operators[0], seconds, work.eager) for work, seconds in rows if work is not None]

@@ -12,10 +12,10 @@ from itertools import product
 import numpy as np
 
 from sartor.calibrate.fit import Products
-from sartor.cost.correction.own_rows import OwnRows, closeness
+from sartor.cost.correction.own_rows import SHORTEST, OwnRows, closeness
 from sartor.units import FloatArray
 
-LENGTHS = (2.5, 4.0, 7.0)
+LENGTHS = (SHORTEST, 4.0, 7.0)
 HEIGHTS = (0.03, 0.07, 0.15, 0.3)
 NOISES = (0.02, 0.04, 0.08, 0.16)
 MEAN_SD = 0.5
@@ -58,7 +58,7 @@ def no_factor(products: Products) -> OwnRows:
 def factor_of(own: OwnRows, products: Products) -> FloatArray:
     """Factor by which to multiply the predicted times of these GEMMs."""
     rows, n, k = (each.astype(np.float64) for each in (products.batch * products.m, products.n, products.k))
-    found: FloatArray = np.exp(own.log_factor(rows, n, k))
+    found: FloatArray = np.exp(own.log_factor(rows, n, k)[0])
     return found
 
 

@@ -115,7 +115,7 @@ def measure(
         from sartor.report.measure_view import measured_view
 
         c.show(measured_view(body))
-        _say_next(body)
+        _say_next(body, gpu)
     if body["stopped"] == "interrupted":
         c.say("interrupted; --resume goes on")
         raise c.Exit(130)
@@ -314,7 +314,7 @@ def _gpu_name(word: str) -> str:
         return slug(word)
 
 
-def _say_next(body: JsonDict) -> None:
+def _say_next(body: JsonDict, gpu: str) -> None:
     """Print which datasheet was written, or why none was, and the next command if there is one."""
     sheet, why = body["machine_file"], body["no_machine_file"]
     if sheet:
@@ -322,7 +322,8 @@ def _say_next(body: JsonDict) -> None:
     elif why and "gemm" in body["rows"]:
         c.say(f"no datasheet of this machine yet: {why} (sartor measure --suite quick has both)")
     if "gemm" in body["rows"] and not why:
-        words = f"{body['file']} --gpu {sheet or body['device']['gpu']} --dtype {body['dtype']}"
+        device = sheet or (gpu if gpu.endswith(".toml") else body["device"]["gpu"])
+        words = f"{body['file']} --gpu {device} --dtype {body['dtype']}"
         c.say(f"next: sartor calibrate {words} --out my-calibration.toml")
 
 

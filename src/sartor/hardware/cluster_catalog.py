@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.catalog import canonical
-from sartor.hardware.cluster import Cluster, LinkTier, own_links
+from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
 from sartor.hardware.device import device_from, load_device
 from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
@@ -96,6 +96,8 @@ def cluster_from(
     inner |= {"in_network_reduction": switched and own and device.generation not in ("turing", "ampere", "ada")}
     if device.vendor == "AMD" and own and not kind:
         inner["kind"] = "xgmi"
+    if not (device.link_bytes_per_s or device.pcie_bytes_per_s):
+        inner["gb_per_s"] = UNSAID_BYTES_PER_S / GIGA
     tiers = [
         {**inner, "span": domain or devices_per_node},
         {"kind": inter_kind, "span": "all", "gbit_per_s": inter_gbit_per_s},

@@ -355,7 +355,7 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
         usable &= good
 
     if "flag" in data.column_names:
-        keep(_numbers(data["flag"]) == 0, "flag is not 0 (marked as defective by its source)")
+        keep(_or_default(data["flag"], 0) == 0, "flag is not 0 (marked as defective by its source)")
     measured = _numbers(data[kind.measured])
     keep(np.isfinite(measured) & (measured > 0), f"{kind.measured} is not a number above 0")
     numbers: JsonDict = {}
@@ -367,7 +367,8 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
         keep(np.isfinite(numbers[name]) & (numbers[name] > 0), f"{name} is not a number above 0")
     for name, default in kind.optional.items():
         if isinstance(default, int):
-            numbers[name] = _numbers(data[name]) if name in data.column_names else np.full(rows, float(default))
+            told = name in data.column_names
+            numbers[name] = _or_default(data[name], default) if told else np.full(rows, float(default))
             keep(_is_whole(numbers[name], min(default, 1)), f"{name} is not a whole number of at least {default}")
     words = [*kind.texts, *(name for name, default in kind.optional.items() if isinstance(default, str))]
     coded = {name: _coded(data, name, rows) for name in words}
@@ -405,6 +406,15 @@ def _numbers(column: Any) -> Floats64:
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
     return np.asarray([_number(value) for value in column.to_pylist()], dtype=np.float64)
+
+
+def _or_default(column: Any, default: int) -> Floats64:
+    """A column as floats, an empty cell as the value that a missing column has."""
+    numbers = _numbers(column)
+    if np.isfinite(numbers).all():
+        return numbers
+    blank = [value is None or (isinstance(value, str) and not value.strip()) for value in column.to_pylist()]
+    return np.where(np.asarray(blank, dtype=bool), float(default), numbers)
 
 
 def _number(value: Any) -> float:

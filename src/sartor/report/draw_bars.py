@@ -56,7 +56,7 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Chart:
         )
     ]
     y = alt.Y("operator:N", sort=labels, title=None, axis=names_axis(alt))
-    x = alt.X("time:Q", title=f"time per step [{unit}]", axis=alt.Axis(tickCount=7))
+    x = alt.X("time:Q", title=f"time per microbatch [{unit}]", axis=alt.Axis(tickCount=7))
     bar = (
         rows_chart(alt, bars)
         .mark_bar(height=bar_height(len(labels)))
@@ -66,7 +66,7 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Chart:
             color=colour(alt, "part", used, [colours[c] for c in used]),
             order=alt.Order("order:Q"),
             tooltip=hover(
-                alt, "operator:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%")
+                alt, "operator:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share", ".1%")
             ),
         )
     )
@@ -76,7 +76,7 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Chart:
         ("time:Q", f"time [{unit}]", ".3g"),
         ("low:Q", f"80% low [{unit}]", ".3g"),
         ("high:Q", f"80% high [{unit}]", ".3g"),
-        ("share:Q", "share of step", ".1%"),
+        ("share:Q", "share", ".1%"),
     )
     return finish(
         alt, bar + interval(alt, totals, y, theme, tips), points.title, frame, height=rows_height(len(labels))

@@ -39,7 +39,7 @@ def category(operator: Operator) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTimes:
-    """Time of a step by operator (longest first) and category: ``time_s`` [operators, categories], totals with 80%."""
+    """Time of a pass by operator (longest first) and category: ``time_s`` [operators, categories], totals with 80%."""
 
     title: str
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> Operato
     rows = [sums[name] for name in large] + ([np.sum([sums[name] for name in rest], axis=0)] if rest else [])
     table = np.asarray(rows).reshape(-1, len(CATEGORIES) + 2)
     return OperatorTimes(
-        title=_where_time_goes(names, table[:, :-2], step),
+        title=_where_time_goes(names, table[:, :-2], step, _what_is_timed(estimate)),
         names=names,
         time_s=table[:, :-2],
         low_s=table[:, -2],
@@ -72,14 +72,19 @@ def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> Operato
     )
 
 
-def _where_time_goes(names: Sequence[str], time_s: Numbers, step_s: float) -> str:
+def _what_is_timed(estimate: Estimate) -> str:
+    trains = any(op.pass_ is not Pass.FORWARD for op in estimate.graph.operators)
+    return "one microbatch" if trains else "the pass"
+
+
+def _where_time_goes(names: Sequence[str], time_s: Numbers, step_s: float, of: str) -> str:
     if not len(names):
         return "No operators"
     shares = time_s.sum(axis=0) / step_s
     gemm, other = shares[:3].sum(), shares[4]
     longest = format_share(time_s[0].sum() / step_s)
     return (
-        f"{names[0]} takes {longest} of the step of {format_seconds(step_s)}; "
+        f"{names[0]} takes {longest} of the {format_seconds(step_s)} of {of}; "
         f"all GEMMs {format_share(gemm)}, attention {format_share(shares[3])}, memory-bound {format_share(other)}"
     )
 

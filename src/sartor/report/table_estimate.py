@@ -74,7 +74,9 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
     time = format_seconds(float(answer.estimate.time_s))
     words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
-    lines = [f"{words}, forward and backward: {time}"]
+    gaps = 1.0 if answer.run is None else max(answer.run.compute_factors)
+    beside = f"; the step counts its layers {gaps:.3g} times, for gaps between kernels" if gaps >= 1.005 else ""
+    lines = [f"{words}, forward and backward: {time}{beside}"]
     if answer.question.held is not None and answer.question.held.job.trainer.lockstep:
         lines.append(f"{IN_TURN}, as the step time counts")
     return [Text(line, style="dim") for line in lines]

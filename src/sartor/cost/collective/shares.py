@@ -10,37 +10,34 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.units import Floats
 
-SHARES: Mapping[str, float] = MappingProxyType(
-    {
-        "nvlink": 0.75,
-        "nvswitch": 0.75,
-        "xgmi": 0.65,
-        "pcie": 0.4,
-        "smp": 0.5,
-        "ici": 0.9,
-        "infiniband": 0.9,
-        "ethernet": 0.8,
-        "tcp": 0.8,
-        "efa": 0.7,
-        "omnipath": 0.7,
-        "slingshot": 0.75,
-        "dcn": 0.7,
-        "": 0.75,
-    }
-)
+SHARES: Mapping[str, float] = {
+    "nvlink": 0.75,
+    "nvswitch": 0.75,
+    "xgmi": 0.65,
+    "pcie": 0.4,
+    "smp": 0.5,
+    "ici": 0.9,
+    "infiniband": 0.9,
+    "ethernet": 0.8,
+    "tcp": 0.8,
+    "efa": 0.7,
+    "omnipath": 0.7,
+    "slingshot": 0.75,
+    "dcn": 0.7,
+    "": 0.75,
+}
 """Share of a tier's nominal rate that a large collective reaches, by kind of link. NVLink and PCIe: rounded from the
 fits of this package's calibrations (A100 to B300; RTX PRO 6000), 2026-11-21. ICI: 45 of 50 GB/s a link (How to Scale
 Your Model, jax-ml, 2025). InfiniBand: nccl-tests with one adapter per device reach about 0.9 of the wire (recalled).
 RDMA over Ethernet, EFA, Omni-Path, Slingshot, DCN: recalled orders, low confidence; smp and others: assumed."""
 
 
-SIGMAS: Mapping[str, float] = MappingProxyType({"pcie": 0.1, "tcp": 0.3})
+SIGMAS: Mapping[str, float] = {"pcie": 0.1, "tcp": 0.3}
 """Standard deviations of ln(measured/predicted) for links beyond the innermost in collectives.parquet (vidur's bridged
 cards, priced with other GPUs' constants): needed 0.04 over PCIe (one machine), and 0.19 and 0.5 over sockets (two
 machines); 2026-11-21."""
@@ -110,7 +107,7 @@ def network_coefficients(table: JsonMap) -> NetworkCoefficients:
     if "shares" in values:
         if not isinstance(values["shares"], Mapping):
             raise InputError("network.shares", values["shares"], "must be a table of kind of link = share")
-        values["shares"] = MappingProxyType({**SHARES, **values["shares"]})
+        values["shares"] = {**SHARES, **values["shares"]}
     return replace(NetworkCoefficients(), **values)
 
 

@@ -267,17 +267,20 @@ _FEW_ROWS = 32
 
 def _by_own_rows(rows: GemmRows) -> GemmRows:
     """Apply the factor from the user's measurements (docs/howto/calibrate.md), never below the roofline, with the
-    interval that held-out regions of those rows needed. The terms stay the formula's; ``own_rows`` is the factor."""
+    interval that held-out regions of those rows needed, wider beyond their range. The terms stay the formula's;
+    ``own_rows`` is the factor."""
     own = rows.calibration.own_rows.get(rows.dtype)
     if own is None:
         return rows
     p, before = rows.sizes, rows.time_s
-    factor = np.exp(own.log_factor(p.batch * p.m, p.n, p.k))
+    log_factor, untold = own.log_factor(p.batch * p.m, p.n, p.k)
+    factor = np.exp(log_factor)
     time_s = np.maximum(before * factor, np.minimum(roofline_of(p, rows.machine, rows.gpu), before))
     terms = rows.terms | {"time_s": time_s}
     if len(terms) > 1:
         terms["own_rows"] = time_s / before
-    return replace(rows, terms=terms, log_sigma=np.where(rows.short, own.log_sigma_small, own.log_sigma))
+    near = np.where(rows.short, own.log_sigma_small, own.log_sigma)
+    return replace(rows, terms=terms, log_sigma=np.hypot(near, untold))
 
 
 def _in_long_runs(rows: GemmRows) -> GemmRows:

@@ -17,6 +17,10 @@ from sartor.units import FloatArray, Floats
 FARTHEST = 2.0
 """Greatest ``|ln factor|``."""
 
+SHORTEST = 2.5
+"""Length in ln(size) over which the rows tell of GEMMs beyond their range: the shortest that a fit can choose. Further
+on a GEMM may run another kernel, or be bound by another part of the device, to which the factor need not apply."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRows:
@@ -34,15 +38,18 @@ class OwnRows:
     residual: str = ""
     """Fingerprint of the coefficients with the residual used when these rows were fitted; empty: none."""
 
-    def log_factor(self, rows: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-        """ln of the factor for flat arrays of GEMMs; an entry equals the call with that entry alone."""
+    def log_factor(self, rows: FloatArray, n: FloatArray, k: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """ln of the factor for flat arrays of GEMMs, and the part of it that is guessed beyond the rows' range: an entry
+        equals the call with that entry alone."""
         at = np.log(np.stack([rows, n, k], axis=1))
         known, weights = np.asarray(self.points), np.asarray(self.weights)
         found = np.empty(len(at))
         for start in range(0, len(at), _BLOCK):
-            part = at[start : start + _BLOCK]
-            found[start : start + _BLOCK] = (closeness(part, known, self.length) * weights).sum(axis=1)
-        return np.clip(self.mean + found, -FARTHEST, FARTHEST)
+            part = slice(start, start + _BLOCK)
+            found[part] = (closeness(at[part], known, self.length) * weights).sum(axis=1)
+        factor = np.clip(self.mean + found, -FARTHEST, FARTHEST)
+        beyond = at - np.clip(at, known.min(axis=0), known.max(axis=0))
+        return factor, np.abs(factor) * (1 - _falling(np.sqrt((beyond**2).sum(axis=1)), SHORTEST))
 
 
 _BLOCK = 2048
@@ -52,7 +59,11 @@ _BLOCK = 2048
 def closeness(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
     """Matern 5/2 kernel between every point of ``a`` and every point of ``b``."""
     squared: Floats = sum((a[:, None, i] - b[None, :, i]) ** 2 for i in range(a.shape[1]))
-    d = np.sqrt(5.0 * squared) / length
+    return _falling(np.sqrt(squared), length)
+
+
+def _falling(distance: FloatArray, length: float) -> FloatArray:
+    d = np.sqrt(5.0) * distance / length
     found: FloatArray = (1 + d + d * d / 3) * np.exp(-d)
     return found
 
