@@ -39,8 +39,8 @@ class OwnRows:
     """Fingerprint of the coefficients with the residual used when these rows were fitted; empty: none."""
 
     def log_factor(self, rows: FloatArray, n: FloatArray, k: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """ln of the factor for flat arrays of GEMMs, and the part of it that is guessed beyond the rows' range: an entry
-        equals the call with that entry alone."""
+        """ln of the factor for flat arrays of GEMMs, and the part of it guessed beyond the rows' range: an entry equals
+        the call with that entry alone."""
         at = np.log(np.stack([rows, n, k], axis=1))
         known, weights = np.asarray(self.points), np.asarray(self.weights)
         found = np.empty(len(at))
