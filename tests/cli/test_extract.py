@@ -50,3 +50,8 @@ def test_estimate_takes_a_graph_file(capsys: pytest.CaptureFixture[str]) -> None
 def test_lint_of_a_graph_says_what_to_ask_instead(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(GRAPH), "--gpu", "h100"]) == 2
     assert "config.json" in capsys.readouterr().err
+
+
+def test_kernels_of_a_graph_are_fused_or_not_when_it_is_extracted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["estimate", str(GRAPH), "--gpu", "h100", "--eager"]) == 2
+    assert "extract it again with --eager" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 
 from sartor import api
 from sartor.errors import InputError
-from sartor.model.traced import TracedModel
+from sartor.model.traced import TracedModel, products_dtype
 from sartor.operators import Attention, DType, Gemm, MemoryBound, MemoryBoundKind, Part, Pass
 from sartor.read.graph_json import graph_body, parse_graph, traced_reading
 
@@ -154,6 +154,25 @@ def test_what_is_frozen_and_what_is_a_buffer_is_told() -> None:
     assert not traced("with_named_inputs").frozen_params
 
 
+@pytest.mark.parametrize("name", ["Autocasted", "autocasted_on_a_gpu"])
+def test_autocast_runs_gemms_in_its_type_and_norms_in_fp32(name: str) -> None:
+    model = traced(name, "x=2x8x64")
+    every = [op for op in model.graph.operators if isinstance(op, Gemm)]
+    assert {op.pass_ for op in every} == {Pass.FORWARD, Pass.RECOMPUTE, Pass.DGRAD, Pass.WGRAD}
+    assert {op.dtype for op in every} == {DType.BF16}
+    assert {op.dtype for op in model.graph.operators if op.name.startswith("norm")} == {DType.FP32}
+    assert (model.dtype, products_dtype(model)) == (DType.FP32, DType.BF16)
+
+
+def test_a_dtype_that_is_given_is_that_of_the_inputs_too() -> None:
+    model = traced("with_inputs", dtype="bf16")
+    assert {op.dtype for op in model.graph.operators} == {DType.BF16}
+
+
+def test_a_file_imports_its_siblings() -> None:
+    assert [(op.n, op.k) for op in products(traced("with_a_sibling"))] == [(64, 64)]
+
+
 def test_twice_the_batch_is_what_the_graph_says_it_grows_to() -> None:
     from sartor.model.lower.traced import grown
 
@@ -221,6 +240,7 @@ def test_a_graph_of_ones_own_module_is_written_read_and_priced(tmp_path: Path) -
         ("Mlp", ("x=0x64",), "at least 1"),
         ("wants_an_argument", ("x=2x8x64",), "it wants width"),
         ("no_module", ("x=2x8x64",), "must return an nn.Module"),
+        ("lazy", (), "is a lazy module's, without a size"),
         ("raises", ("x=2x8x64",), r"OSError: no weights here.*torch_modules\.py:\d+"),
         ("with_input", (), "nearest: with_inputs"),
     ],

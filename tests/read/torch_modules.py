@@ -277,3 +277,30 @@ class _Adapter(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.base.to(x.dtype)) + self.second(self.first(x))
+
+
+class Autocasted(nn.Module):
+    """fp32 weights under an autocast of the input's device, or of ``device``; a checkpoint inside."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self.device, self.first, self.second = device, nn.Linear(64, 256), nn.Linear(256, 64)
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device or x.device.type, dtype=torch.bfloat16):
+            return self.second(checkpoint(lambda y: F.gelu(self.first(y)), self.norm(x), use_reentrant=False))
+
+
+def autocasted_on_a_gpu() -> nn.Module:
+    return Autocasted("cuda")
+
+
+def lazy() -> tuple[nn.Module, torch.Tensor]:
+    return nn.LazyLinear(8), torch.zeros(2, 4)
+
+
+def with_a_sibling() -> tuple[nn.Module, torch.Tensor]:
+    from torch_sibling import WIDTH
+
+    return nn.Linear(WIDTH, WIDTH), torch.zeros(2, WIDTH)

@@ -133,6 +133,9 @@ def ask(
         headroom=None if headroom is None else checked_headroom(headroom),
     )
     _check_experts(reading.shape, spread.ep)
+    if eager and reading.shape.traced is not None:
+        must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
+        raise InputError("eager", True, must)
     asked = replace(asked, optimizer=optimizer)
     own = own_calibration(calibration, device)
     if asked.phase is Phase.TRAIN:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sartor.operators import DType, OperatorGraph
+from sartor.operators import DType, OperatorGraph, is_model_product
 
 
 class Grows(Enum):
@@ -100,6 +100,15 @@ class TracedModel:
     """Name, shape and dtype of every input."""
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+
+def products_dtype(traced: TracedModel) -> DType:
+    """The dtype of most FLOPs of matrix multiplications: with ``torch.autocast`` not that of the parameters."""
+    found: dict[DType, float] = {}
+    for op in traced.graph.operators:
+        if is_model_product(op):
+            found[op.dtype] = found.get(op.dtype, 0.0) + float(op.flops * op.count)  # type: ignore[union-attr]
+    return max(found, key=lambda dtype: found[dtype], default=traced.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

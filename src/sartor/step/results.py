@@ -96,7 +96,7 @@ class StepEstimate:
     """FLOPs of matrix multiplications in one step over all devices, as ``BlockTimes.flops`` counts them."""
     tokens_per_s_per_device: Floats
     mfu: Floats
-    """``model_flops`` per second and device over the dense peak of the recipe's dtype."""
+    """``model_flops`` per second and device over the dense peak of the recipe's dtype, or of a traced model's GEMMs."""
     imbalance_s: Floats = 0.0
     """Not part of ``step_s``: busy seconds of the slowest stage beyond the mean, the most that a better placement of
     layers on stages can save."""

@@ -17,7 +17,9 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower.split import check
+from sartor.model.traced import products_dtype
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
+from sartor.operators import DType
 from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.distinct import distinct_rows, side_by_side
@@ -340,7 +342,7 @@ class _Plans:
             "log_sigma": np.sqrt(variance / step_s**2 + c.step_sigma**2),
             "model_flops": flops,
             "tokens_per_s_per_device": t.job.tokens_per_step * per_device,
-            "mfu": flops * per_device / mean_peak_flops_per_s(clusters, t.job.recipe.dtype, int(devices[0])),
+            "mfu": flops * per_device / mean_peak_flops_per_s(clusters, _peak_dtype(t.job), int(devices[0])),
         }
 
     def _exchange_s(self, p: dict[str, IntArray], of: IntArray, at: IntArray) -> FloatArray:
@@ -353,3 +355,8 @@ class _Plans:
         into = np.maximum(each.gathered_s() - work.hides_gather_s.take(of, axis=1), 0.0).max(axis=0)
         exchanged: FloatArray = out + into + each.earlier_s(p["microbatches"]) + x.tied_s.take(at)
         return exchanged
+
+
+def _peak_dtype(job: TrainingJob) -> DType:
+    """The dtype whose peak the MFU is against: the recipe's, or that of a traced model's own GEMMs."""
+    return job.recipe.dtype if job.shape.traced is None else products_dtype(job.shape.traced)

@@ -15,6 +15,7 @@ import torch
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
+from sartor.read.torch_trace.autocast import autocasts
 from sartor.read.torch_trace.place import line_of
 from sartor.read.torch_trace.trace import Subject
 
@@ -32,16 +33,19 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subj
     The factory is a function without arguments or an ``nn.Module`` class; it returns the module, or the module and its
     example inputs (a tensor, a tuple, or a dictionary by name). Raises ``InputError``.
     """
-    factory = _factory(source)
-    made = _call(factory, source)
+    with autocasts():  # a module may keep one that it makes here
+        made = _call(_factory(source), source)
     model, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, torch.nn.Module):
         must = "must return an nn.Module, or an nn.Module and its example inputs"
         raise InputError(source, type(model).__name__, must)
+    _check_made(model, source)
     model = model.to("meta")
     if dtype is not None:
         model = model.to(getattr(torch, dtype))
     args, words = _inputs(model, inputs, given, source)
+    if dtype is not None:
+        args, words = _narrowed((args, words), getattr(torch, dtype))
     batch, seq = _sizes([*args, *words.values()])
     return Subject(
         name=type(model).__name__,
@@ -52,6 +56,24 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subj
         microbatch_size=batch,
         seq_len=seq,
     )
+
+
+def _check_made(model: Module, source: str) -> None:
+    """Raise if a lazy module does not know its sizes yet."""
+    unmade = torch.nn.parameter.UninitializedTensorMixin
+    names = [name for name, p in (*model.named_parameters(), *model.named_buffers()) if isinstance(p, unmade)]
+    if names:
+        must = "is a lazy module's, without a size; name its sizes (nn.Linear for nn.LazyLinear) or run it once first"
+        raise InputError(source, names[0], must)
+
+
+def _narrowed(tree: Any, dtype: torch.dtype) -> Any:
+    """Inputs in the model's dtype: floating ones only."""
+    if isinstance(tree, torch.Tensor):
+        return tree.to(dtype) if tree.is_floating_point() else tree
+    if isinstance(tree, dict):
+        return {key: _narrowed(item, dtype) for key, item in tree.items()}
+    return type(tree)(_narrowed(item, dtype) for item in tree) if type(tree) in (tuple, list) else tree
 
 
 def _factory(source: str) -> Callable[..., object]:
@@ -98,6 +120,9 @@ def _import_file(path: Path, source: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"sartor_extracted_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(source, str(path), "must be a Python file")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # as `python file.py` has it: its siblings can be imported
+        sys.path.insert(0, folder)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -185,6 +210,10 @@ def parse_input(word: str) -> tuple[str, Any]:
 
 
 def _meta(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _meta(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_meta(item) for item in value)  # type: ignore[call-arg, attr-defined]
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from sartor.json_types import JsonDict
+from sartor.read.torch_trace.autocast import cast_all
 from sartor.read.torch_trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        query, key, value = cast_all("scaled_dot_product_attention", query, key, value)
         facts = attention_facts(query, key, value, causal=is_causal, window=0)
         shape = query.shape
         if query.dim() != 4:  # all leading axes but the last are batches; none means one head

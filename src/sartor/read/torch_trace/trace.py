@@ -13,6 +13,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.traced import TracedLayer, TracedModel
 from sartor.operators import Gemm, GroupedGemm, Part, Pass
+from sartor.read.torch_trace.autocast import autocasts
 from sartor.read.torch_trace.fold import Folded, expert_share, fold
 from sartor.read.torch_trace.layers import find_layers
 from sartor.read.torch_trace.nouns import dtype_of
@@ -69,7 +70,10 @@ def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
     """Forward and backward under the recorder."""
     lenient: Any = values_are_one() if subject.lenient else contextlib.nullcontext([])
     try:
-        with lenient as asked, recorder.watching(), FusedAttention(recorder), selective_scans(recorder):
+        stand_ins = FusedAttention(recorder), selective_scans(recorder), autocasts()
+        with lenient as asked, recorder.watching(), contextlib.ExitStack() as stack:
+            for each in stand_ins:
+                stack.enter_context(each)
             with torch.set_grad_enabled(train):
                 out = subject.model(*subject.args, **subject.inputs)
             if train:
