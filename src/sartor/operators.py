@@ -302,6 +302,8 @@ class GroupedGemm(OperatorBase):
     dtype: DType = DType.BF16
     layout: Layout = Layout.TN
     skew: Floats = 1.0
+    visited_evenly: bool = False
+    """``groups`` are those that even routing visits, whatever the skew; else those that rows as uneven do visit."""
     masked_rows: Ints = 0
     """Rows of other devices' experts that a kernel still visits if tokens are not exchanged."""
     tokens: Ints = 0

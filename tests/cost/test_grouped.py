@@ -13,9 +13,10 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.grouped import grouped_columns, grouped_features, walked_rows
 from sartor.cost.cost import Source
-from sartor.cost.gpu.grouped import NOBODY_MEASURED, grouped_cost, grouped_terms
-from sartor.hardware.catalog import load_gpu
-from sartor.operators import DType, GroupedGemm
+from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.gpu.grouped import NOBODY_MEASURED, grouped_cost, grouped_terms, least_load
+from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.operators import DType, Gemm, GroupedGemm
 
 B200 = load_gpu("b200_sxm")
 PLAIN = GroupedCoefficients()
@@ -147,3 +148,44 @@ def test_four_bit_experts_of_a_framework_with_triton_s_kernels_run_its_others() 
     by_name = grouped_cost(down, B200, known.with_kernels("sglang"))
     assert by_name.time_s == grouped_cost(down, B200, known.with_kernels("sglang_trtllm")).time_s
     assert by_name.time_s < 0.5 * grouped_cost(down, B200, known).time_s
+
+
+ARRAYS = [name for name in gpu_names() if load_gpu(name).matrix_tile]
+SKEWS = 2 ** (np.arange(11) / 2)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_experts_on_systolic_arrays_cost_no_more_than_plain_gemms_one_by_one(name: str) -> None:
+    """They took up to 43 times as long, fed as one SM of a GPU is (TPU v7)."""
+    gpu, draw = load_gpu(name), np.random.default_rng(0)
+    calibration, dtype = load_calibration(gpu), gpu.default_dtype
+    groups, n, k = draw.integers(1, 65, 500), 128 * draw.integers(1, 257, 500), 128 * draw.integers(1, 129, 500)
+    each = np.rint(2 ** draw.uniform(0, 15, 500)).astype(np.int64)
+    experts = GroupedGemm(name="e", groups=groups, rows=groups * each, n=n, k=k, dtype=dtype)
+    one = gemm_cost(Gemm(name="p", m=each, n=n, k=k, dtype=dtype), gpu, calibration).time_s
+    assert np.all(grouped_cost(experts, gpu, calibration).time_s <= groups * one * (1 + 1e-12))
+
+
+@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize(("experts", "top_k", "n", "k"), [(8, 2, 28672, 4096), (256, 8, 4096, 7168)])
+def test_uneven_experts_that_read_the_same_weights_are_never_faster(
+    name: str, experts: int, top_k: int, n: int, k: int
+) -> None:
+    gpu = load_gpu(name)
+    tokens, skews = np.array([[64], [1024], [16384]]), SKEWS[experts / top_k >= SKEWS]
+    op = GroupedGemm(
+        name="e", groups=experts, rows=tokens * top_k, n=n, k=k, tokens=tokens, experts=experts, skew=skews,
+        visited_evenly=True, dtype=gpu.default_dtype,
+    )  # fmt: skip
+    time_s = np.asarray(grouped_cost(op, gpu, load_calibration(gpu)).time_s)
+    assert np.all(np.diff(time_s) >= -1e-12 * time_s[:, 1:])
+    for skew, mine in zip(skews, time_s[1], strict=True):
+        one = replace(op, skew=float(skew), rows=1024 * top_k, tokens=1024)
+        assert grouped_cost(one, gpu, load_calibration(gpu)).time_s == mine
+
+
+@given(st.floats(1.0, 1e4))
+def test_the_smallest_group_solves_its_equation_at_any_skew(skew: float) -> None:
+    least = least_load(skew)
+    assert 0 < least <= 1
+    assert least - np.log(least) == pytest.approx(min(skew - np.log(skew), -np.log(np.finfo(float).tiny)), rel=1e-6)

@@ -146,3 +146,13 @@ def test_headroom_means_the_same_wherever_it_is_asked(phase: str) -> None:
 def test_a_headroom_that_is_no_share_is_refused(headroom: float) -> None:
     with pytest.raises(InputError, match=r"headroom.*0\.05"):
         api.estimate("llama-3.1-8b", "h100_sxm", phase="decode", headroom=headroom)
+
+
+@pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
+@pytest.mark.parametrize("skew", [0.5, 4.1, 100.0, float("nan")])
+def test_a_load_that_no_routing_gives_is_refused(phase: str, skew: float) -> None:
+    """Of mixtral's 8 experts a token visits 2 different ones: the largest has at most 4 times the mean."""
+    asked = {"phase": phase, "num_devices": 8, "global_batch_size": 64} if phase == "train" else {"phase": phase}
+    nearest = "4" if skew > 1 else "1"
+    with pytest.raises(InputError, match=f"routing_skew.*nearest: {nearest}"):
+        api.estimate("mixtral-8x7b", "h100_sxm", routing_skew=skew, **asked)  # type: ignore[arg-type]

@@ -319,7 +319,7 @@ def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: boo
         context_len=context,
         dtype=dtype,
         attention_kernel=word_of(AttentionKernel, "attention", asked.attention),
-        routing_skew=checked_skew(asked.routing_skew),
+        routing_skew=checked_skew(asked.routing_skew, shape),
     )
     dims = ParallelDims(tp=spread.tp, pp=spread.pp, ep=spread.ep)
     sizes = (

@@ -9,6 +9,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
+import numpy as np
+
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
@@ -68,7 +70,7 @@ def training_job(
             if context_parallel
             else trainer.usual_context_parallel
         ),
-        routing_skew=checked_skew(routing_skew),
+        routing_skew=checked_skew(routing_skew, shape),
         trainer=trainer,
         recompute_modules=frozenset(trainer.always_again or {RecomputeModule.CORE_ATTN}),
     )
@@ -93,10 +95,16 @@ def within_files(job: TrainingJob, writer: str) -> TrainingJob:
     return replace(job, trainer=trainer, recompute_modules=job.recompute_modules | {*trainer.always_again})
 
 
-def checked_skew(routing_skew: float) -> float:
-    """Tokens of the busiest expert over the mean. Raises ``InputError`` below 1."""
+def checked_skew(routing_skew: float, shape: TransformerShape) -> float:
+    """Tokens of the busiest expert over the mean: every token visits it at most once, so it has at most experts / top-k
+    times the mean. Raises ``InputError`` beyond."""
+    field, part = "routing_skew", shape.moe_ffn
     if not 1.0 <= routing_skew < math.inf:
-        raise InputError("routing_skew", routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
+        raise InputError(field, routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
+    most = float(np.min(part.num_experts / np.asarray(part.experts_per_token))) if part else math.inf
+    if routing_skew > most:
+        reason = f"is at most {most:g}, experts over experts per token: then every token visits the largest expert"
+        raise InputError(field, routing_skew, reason, f"{most:g}")
     return float(routing_skew)
 
 

@@ -8,19 +8,20 @@ docs/concepts/moe.md.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, Clock
-from sartor.cost.correction.coefficients import GroupedCoefficients
+from sartor.cost.correction.coefficients import GemmCoefficients, GroupedCoefficients
 from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.power import LongRun, lasting_s, long_run
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.operators import DType, GroupedGemm, Pass
-from sartor.units import Floats, plain
+from sartor.operators import DType, Gemm, GroupedGemm, Pass
+from sartor.units import FloatArray, Floats, plain
 
 TILES_M = np.asarray([16.0, 32.0, 64.0, 128.0, 256.0])
 """Tile heights of the grouped kernels of CUTLASS, Triton and TensorRT-LLM."""
@@ -32,20 +33,67 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
     """Cost of one grouped GEMM; sizes may be arrays.
 
     ``calibration.with_kernels`` chooses whose kernels run; else it is the middle of frameworks. A weight
-    gradient contracts an expert's rows: it is a batch of plain GEMMs, and so are others that run ``apart`` where
-    that is faster. Side by side, uneven groups take what their rows take together.
+    gradient contracts an expert's rows: it is a batch of plain GEMMs, and so are others that run ``apart`` where that
+    is faster. Systolic arrays may run them one by one. Side by side, uneven groups take their rows' time.
     """
     if op.pass_ is Pass.WGRAD:
         return gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock)[0]
-    cost = correct_grouped(op, _formula_cost(op, gpu, calibration, clock), gpu, calibration)
+    loads = _lesser_skews(op)
+    uneven = _slowest(_fused_cost(replace(op, skew=loads), gpu, calibration, clock)) if loads is not None else None
+    cost = uneven or _fused_cost(op, gpu, calibration, clock)
+    if gpu.matrix_tile:
+        cost = _faster(cost, _one_by_one(op, gpu, calibration, clock))
     if not op.apart:
         return cost
     return _faster(cost, gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock, details=False)[0])
 
 
+def _one_by_one(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    """A plain GEMM for every group, one after another."""
+    rows = np.ceil(np.asarray(op.rows) / op.groups)
+    plain_gemm = Gemm(name=op.name, m=rows, n=op.n, k=op.k, dtype=op.dtype, layout=op.layout, quantized=op.quantized)
+    cost = gemm_costs([plain_gemm], gpu, calibration, clock=clock, details=False)[0]
+    return replace(cost, time_s=op.groups * cost.time_s)
+
+
+def _fused_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    return correct_grouped(op, _formula_cost(op, gpu, calibration, clock), gpu, calibration)
+
+
+_SKEW_STEP = 2**0.5
+
+
+def _lesser_skews(op: GroupedGemm) -> FloatArray | None:
+    """Skews from 1 up to the operator's own, on a new first axis, if its groups are those that even routing visits: the
+    same weights and rows are never faster for being uneven. A network that saw even loads of one framework and uneven
+    ones of three says so all the same (A100). None where that bounds nothing."""
+    most = float(np.max(op.skew, initial=1.0))
+    if most <= 1.0 or not op.visited_evenly:
+        return None
+    sizes = (op.groups, op.rows, op.n, op.k, op.skew, op.masked_rows, op.tokens, op.experts)
+    own = np.broadcast_to(np.asarray(op.skew, dtype=np.float64), np.broadcast_shapes(*map(np.shape, sizes)))
+    steps = _SKEW_STEP ** np.arange(np.ceil(np.log(most) / np.log(_SKEW_STEP)))
+    return np.stack([np.minimum(own, step) for step in (*steps, np.inf)])
+
+
+def _slowest(cost: Cost) -> Cost:
+    """The slowest along the first axis."""
+    time_s = np.asarray(cost.time_s)
+    worst = np.argmax(time_s, axis=0)[None]
+
+    def chosen(values: Floats) -> Any:
+        return plain(np.take_along_axis(np.broadcast_to(np.asarray(values), time_s.shape), worst, axis=0)[0])
+
+    terms = {name: chosen(getattr(cost, name)) for name in ("compute_s", "memory_s", "overhead_s", "log_sigma")}
+    details = {name: chosen(value) for name, value in cost.details.items()}
+    return replace(cost, time_s=chosen(time_s), details=details, **terms)
+
+
 def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
     """The cost from the formula, without residual."""
     c = _on_units_of(op.dtype, calibration)
+    if gpu.matrix_tile:
+        c = _on_arrays(c, calibration.gemm[op.dtype], gpu.matrix_tile)
     run = long_run(gpu, op.dtype, calibration.power, calibration.gemm[op.dtype].throttle, clock)
     terms = grouped_terms(op, gpu, c, run)
     time_s = terms["time_s"]
@@ -71,6 +119,14 @@ def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
     share = max(tile[2] for tile in own.tiles) / max(tile[2] for tile in wide.tiles)
     sigmas = {name: max(getattr(c, name), c.narrow_sigma) for name in ("log_sigma", "log_sigma_small")}
     return replace(c, efficiency=c.efficiency * min(share, 1.0), **sigmas)
+
+
+def _on_arrays(c: GroupedCoefficients, plain: GemmCoefficients, side: int) -> GroupedCoefficients:
+    """Experts on a few large systolic arrays: a compiler walks their rows as it walks those of plain GEMMs, with the
+    same share of peak, operands from the same scratchpad and the array's width."""
+    share = max(tile[2] for tile in plain.tiles)
+    feed = plain.feed_bytes_per_clock
+    return replace(c, tile_n=side, efficiency=share, half_tile=0.0, feed_bytes_per_clock=feed, tile_s=plain.tile_s)
 
 
 def _kernels_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
@@ -128,8 +184,9 @@ def tiles_down(mean: Floats, groups: Floats, skew: Floats, tiles_m: Floats = TIL
 
     Groups' rows are spread evenly on a logarithmic scale (a power law of exponent 1) from ``least_load`` up to it.
     """
+    even = groups * np.ceil(mean / tiles_m - 1e-9)
     if not np.any(np.asarray(skew) > 1):
-        return groups * np.ceil(mean / tiles_m - 1e-9)
+        return even
     least = least_load(skew)
     total = 0.0
     weight = 0.0
@@ -140,7 +197,7 @@ def tiles_down(mean: Floats, groups: Floats, skew: Floats, tiles_m: Floats = TIL
     for q in _QUANTILES:
         load = least * (np.maximum(skew, 1.0) / least) ** q * scale
         total = total + np.ceil(mean * load / tiles_m - 1e-9)
-    return groups * total / _QUANTILES.size
+    return np.where(np.asarray(skew) > 1, groups * total / _QUANTILES.size, even)
 
 
 def least_load(skew: Floats) -> Floats:
@@ -150,9 +207,10 @@ def least_load(skew: Floats) -> Floats:
     solved by Newton's method from below.
     """
     k = np.maximum(np.asarray(skew, dtype=np.float64), 1 + 1e-9)
-    a: Floats = np.maximum(k * np.exp(-k), 1e-12)
+    least = np.finfo(np.float64).tiny
+    a: Floats = np.maximum(k * np.exp(-np.minimum(k, 700.0)), least)
     for _ in range(12):
-        a = np.minimum(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), 1.0)
+        a = np.clip(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), least, 1.0)
     return a
 
 

@@ -340,6 +340,7 @@ def _grouped(
             k=k,
             dtype=dtype,
             skew=skew,
+            visited_evenly=True,
             tokens=np.minimum(_sent_tokens(setting, part) * setting.dims.ep, rows),
             experts=ceil_div(part.num_experts, setting.dims.ep),
             layout=layout,
