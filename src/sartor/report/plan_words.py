@@ -57,7 +57,7 @@ def headline(answer: PlanAnswer) -> str:
     assert best is not None
     rate, limit = float(best.step.tokens_per_s_per_device), usable_bytes(answer.cluster)
     return (
-        f"Best of {count_text(found.evaluated, 'plan')}: {plan_words(best.plan)}. A training step takes "
+        f"Best of {count_text(found.fitting, 'plan')} that fit: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
         f"{format_share(float(best.step.mfu))} of dense peak (MFU). The fullest device needs "
         f"{memory_text(best, limit)}. {bound_text(best)}{_simpler(answer)}"
