@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def test_what_is_frozen_and_what_is_a_buffer_is_told() -> None:
     model = traced("Adapted", "ids=2x32:int64")
     for layer in model.layers:  # the first block needs no gradient of its input
         assert layer.num_params - layer.frozen_params == 4 * (64 + 256)
-        assert layer.buffer_bytes == 64 * 256
+    kept = [layer.buffer_bytes for layer in model.layers]
+    assert kept == [64 * 256, 64 * 256 * (1 + 4)]  # int8, and converted for the gradient of its input
     assert model.num_params - model.frozen_params == 4 * 4 * (64 + 256)
     assert model.frozen_embedding_params == model.embedding_params == 64000
     assert any("are frozen" in note for note in model.notes)
@@ -171,6 +173,51 @@ def test_a_dtype_that_is_given_is_that_of_the_inputs_too() -> None:
 
 def test_a_file_imports_its_siblings() -> None:
     assert [(op.n, op.k) for op in products(traced("with_a_sibling"))] == [(64, 64)]
+
+
+def kept_on_a_cpu(block: Any, x: Any) -> int:
+    """Bytes of memory that autograd keeps of a module that really runs."""
+    import torch
+
+    own, kept = {p.untyped_storage().data_ptr() for p in block.parameters()}, {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage, storage.nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        block(x)
+    return sum(size for _, size in kept.values())
+
+
+def test_eager_kept_bytes_are_those_of_a_run_and_fused_kernels_keep_their_inputs_alone() -> None:
+    import torch
+
+    b, s, h = 2, 32, 64
+    (layer,) = traced("with_named_inputs", eager=True).layers
+    block = sys.modules["sartor_extracted_torch_modules"].Block()
+    assert layer.stash_bytes == kept_on_a_cpu(block, torch.randn(b, s, h, requires_grad=True))
+    eager, fused = (traced("GatedStack", "x=2x32x64", eager=e).layers[0].stash_bytes / 4 for e in (True, False))
+    columns = b * s + b * 4 * s  # roots of the norm, sums of the softmax
+    assert eager == b * s * h * (1 + 1 + 3 + 1 + 1 + 8 + 4 + 4) + columns
+    assert fused == b * s * h * (1 + 1 + 3 + 1 + 1 + 8 + 4) + columns  # the gate's activation is computed again
+
+
+def test_a_checkpoint_keeps_the_input_of_its_layer_alone() -> None:
+    for name in ("Checkpointed", "CheckpointedReentrant"):
+        assert [layer.stash_bytes for layer in traced(name, "ids=2x32:int64").layers] == [2 * 32 * 64 * 4]
+
+
+def test_a_layer_that_runs_again_keeps_as_much_each_time() -> None:
+    again, apart = traced("Shared", "ids=2x32:int64"), traced("with_named_inputs")
+    assert again.layers[0].stash_bytes == apart.layers[0].stash_bytes
+
+
+def test_pytorchs_rms_norm_is_one_kernel_each_way() -> None:
+    found = [op for op in traced("GatedStack", "x=2x32x64", eager=True).graph.operators if op.name.startswith("norm")]
+    assert [(op.name, op.count) for op in found] == [("norm", 3), ("norm.backward", 3)]
 
 
 def test_twice_the_batch_is_what_the_graph_says_it_grows_to() -> None:

@@ -174,6 +174,33 @@ class CheckpointedReentrant(Checkpointed):
     reentrant = True
 
 
+class Gated(nn.Module):
+    """RMSNorm, queries, keys and values in one product, gate and up in one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.RMSNorm(64), nn.Linear(64, 3 * 64, bias=False), nn.Linear(64, 64, bias=False)
+        self.gate_up, self.down = nn.Linear(64, 8 * 64, bias=False), nn.Linear(4 * 64, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        x = self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class GatedStack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Linear(64, 64), nn.ModuleList(Gated() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 class Transposed(nn.Module):
     """A transposed convolution of stride 2: four times as many outputs as inputs."""
 

@@ -56,7 +56,7 @@ class TracedLayer:
     frozen_params: int = 0
     """Parameters that are not trained."""
     buffer_bytes: float = 0.0
-    """Tensors besides the parameters: quantized weights, masks."""
+    """Tensors besides the parameters, whatever the batch: quantized weights, masks, weights converted for backward."""
     expert_params: int = 0
     weight_sets: int = 1
     stash_bytes: float = 0.0

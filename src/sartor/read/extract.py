@@ -34,7 +34,7 @@ def extract(
 
     ``model`` is ``package.module:factory`` (or ``file.py:factory``), a config.json or its folder, a zoo name, a model
     type of transformers, or ``org/name``. ``inputs`` are those of a factory's module, each ``name=8x1024:float32``.
-    Hugging Face models are fed ``microbatch_size`` sequences (1) of ``seq_len`` tokens (2048, or their longest) in
+    Hugging Face models are fed ``microbatch_size`` sequences (1) of ``seq_len`` tokens (4096, or their longest) in
     ``dtype`` (bf16); a factory's module keeps its own dtype unless one is given. ``eager``: every memory-bound operator
     is a separate kernel. Raises ``InputError`` (also if torch is not installed).
     """

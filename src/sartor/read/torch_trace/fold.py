@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
+from sartor.read.torch_trace.kept import kept_tensors
 from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, memory_bound
 from sartor.read.torch_trace.layers import LayerPlace
 from sartor.read.torch_trace.nouns import Made, is_product, products
-from sartor.read.torch_trace.records import Record
+from sartor.read.torch_trace.records import Record, Saved
 from sartor.read.traced_roles import traced_role
 
 OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}
@@ -43,6 +44,8 @@ class Folded:
     graph: OperatorGraph
     calls: tuple[TracedCall, ...]
     layers: tuple[FoldedLayer, ...]
+    kept: tuple[Saved, ...] = ()
+    """What is kept from forward until backward."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class _Entry:
 
 def fold(
     records: list[Record],
+    saved: Mapping[tuple[int, int], Saved],
     places: Sequence[LayerPlace],
     runs: dict[str, int],
     classes: dict[str, str],
@@ -69,9 +73,9 @@ def fold(
 ) -> Folded:
     """Fold the records of a trace.
 
-    ``places`` are the layer modules, ``runs`` how often each module ran, ``classes`` the class of each module by path,
-    ``sizes`` the parameters of each layer module, ``tokens`` the number of tokens. ``fused``: consecutive memory-bound
-    operators of one module are one kernel.
+    ``saved`` is what autograd keeps, ``places`` are the layer modules, ``runs`` how often each module ran, ``classes``
+    the class of each module by path, ``sizes`` the parameters of each layer module, ``tokens`` the number of tokens.
+    ``fused``: consecutive memory-bound operators of one module are one kernel.
     """
     sections = _sections(records, places)
     owner = _kernel_owners(classes)
@@ -82,7 +86,7 @@ def fold(
         for path, groups in grouped.items()
     }
     kinds = _kinds(places, entries, runs, sizes)
-    return _assemble(records, entries, kinds, places, tokens)
+    return replace(_assemble(records, entries, kinds, places, tokens), kept=kept_tensors(saved, records, traffic))
 
 
 def _sections(records: list[Record], places: Sequence[LayerPlace]) -> dict[str, list[int]]:

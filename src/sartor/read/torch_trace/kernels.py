@@ -100,7 +100,7 @@ class Traffic:
             record = self.records[group[0]]
             return sum(_distinct(record).values()) + record.output_bytes
         outside = sum(self._inputs(group, backward=self.records[group[0]].backward).values())
-        return outside + sum(self.records[i].output_bytes for i in group if self._leaves(i, group))
+        return outside + sum(self.records[i].output_bytes for i in group if self.writes(i, group))
 
     def _inputs(self, group: Group, *, backward: bool) -> dict[tuple[int, int], float]:
         """Bytes by tensor that a kernel reads. In backward, forward tensors that were never written out are recomputed
@@ -112,7 +112,7 @@ class Traffic:
                     continue
                 before = self.group_of.get(read.producer) if read.producer >= 0 else None
                 hidden = backward and before is not None and len(before) > 1 and not self.records[before[0]].backward
-                if hidden and before is not None and not self._leaves(read.producer, before):
+                if hidden and before is not None and not self.writes(read.producer, before):
                     found = self._inputs(before, backward=False)
                 else:
                     found = {(read.producer, read.storage): _size(self.records[i], read)}
@@ -120,7 +120,7 @@ class Traffic:
                     out[key] = max(out.get(key, 0.0), size)
         return out
 
-    def _leaves(self, i: int, group: Group) -> bool:
+    def writes(self, i: int, group: Group) -> bool:
         """Whether a kernel must write the output of ``i``: another kernel of the same pass reads it, or none at all."""
         readers = self.consumers.get(i, set())
         same_pass = {r for r in readers if self.records[r].pass_ is self.records[i].pass_}

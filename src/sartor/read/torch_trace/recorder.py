@@ -21,7 +21,7 @@ from sartor.json_types import JsonDict
 from sartor.operators import Pass
 from sartor.read.torch_trace.facts import facts_of, has_no_rule, written
 from sartor.read.torch_trace.place import line_of
-from sartor.read.torch_trace.records import Read, Record
+from sartor.read.torch_trace.records import Read, Record, Saved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.records: list[Record] = []
         self.calls: dict[str, int] = {}
-        self.saved: dict[str, float] = {}
+        self.saved: dict[tuple[int, int], Saved] = {}
+        """What autograd keeps, by its memory (`Read.tensor`)."""
         self.without_rule: dict[str, None] = {}
         """Operators of other libraries that are priced by their bytes, in the order they ran."""
         self.last_call = ""
@@ -60,6 +61,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._failed: tuple[object, str] = (None, "")
         self._names = {module: name for name, module in model.named_modules()}
         self._params = {_storage(p): name for name, p in model.named_parameters()}
+        self._held = {*self._params, *(_storage(b) for b in model.buffers())}
+        self._born: dict[int, int] = {}
+        """The record that allocated a storage; one that writes in place does not."""
         self._owner: dict[int, tuple[int, bool]] = {_storage(p): (-1, False) for p in model.buffers()}
         self._owner |= {_storage(t): (-1, True) for t in inputs}
         self._forward_of_node: dict[int, tuple[str, int]] = {}
@@ -122,8 +126,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         )
         varies = any(read.varies for read in reads)
-        for tensor in outputs:
-            self._owner[_storage(tensor)] = (len(self.records) - 1, varies)
+        if pass_ is Pass.RECOMPUTE:
+            self._keep_inputs(reads, here)
+        there, last = {_storage(t) for t in tensors}, len(self.records) - 1
+        for storage in map(_storage, outputs):
+            self._owner[storage] = (last, varies)
+            if storage not in there:
+                self._born[storage] = last
+
+    def _keep_inputs(self, reads: tuple[Read, ...], path: str) -> None:
+        """What a checkpointed module reads again was kept for it from forward on."""
+        for read in reads:
+            if not read.held and read.producer >= 0 and self.records[read.producer].pass_ is Pass.FORWARD:
+                self.saved[read.tensor] = Saved(
+                    path=path, producer=read.producer, bytes=read.whole_bytes, varies=read.varies
+                )
 
     def mark(self, tensor: Tensor) -> None:
         """Mark a tensor from outside as depending on the model's inputs: the gradient that backward begins with."""
@@ -168,7 +185,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             storage=storage if producer < 0 else 0,
             shape=tuple(tensor.shape),
             bytes=_bytes(tensor),
+            tensor=(storage, self._born.get(storage, -1)),
+            whole_bytes=_whole_bytes(tensor),
             param=param,
+            held=storage in self._held,
             varies=varies,
         )
 
@@ -189,13 +209,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._stack.pop()
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        """Count the bytes that autograd saves in this module's forward: each tensor once, without parameters."""
-        if torch._C._current_graph_task_id() != -1:
-            return tensor
+        """Note what autograd saves in forward, each tensor once: parameters and buffers are there anyway. A view keeps
+        the whole of its memory."""
         storage = _storage(tensor)
-        if storage not in self._params:
-            key = f"{self._stack[-1]}\0{self._owner.get(storage, (-1, False))[0]}"
-            self.saved[key] = max(self.saved.get(key, 0.0), _bytes(tensor))
+        if torch._C._current_graph_task_id() == -1 and storage not in self._held:
+            producer, varies = self._owner.get(storage, (-1, False))
+            found = Saved(path=self._stack[-1], producer=producer, bytes=_whole_bytes(tensor), varies=varies)
+            self.saved.setdefault((storage, self._born.get(storage, -1)), found)
         return tensor
 
     def place(self, error: BaseException) -> str:
@@ -267,6 +287,14 @@ def _storage(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
         return id(tensor)
+
+
+def _whole_bytes(tensor: Tensor) -> float:
+    """Bytes of the memory that a tensor keeps alive."""
+    try:
+        return float(tensor.untyped_storage().nbytes())
+    except (NotImplementedError, RuntimeError):
+        return _bytes(tensor)
 
 
 def _bytes(tensor: Tensor) -> float:

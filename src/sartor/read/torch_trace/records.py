@@ -18,7 +18,13 @@ class Read:
     shape: tuple[int, ...]
     bytes: float
     """Bytes of the elements in memory: expanded dimensions are read once."""
+    tensor: tuple[int, int] = (0, -1)
+    """Its memory: the storage, and the record that allocated it."""
+    whole_bytes: float = 0.0
+    """Bytes of that memory, of which this may be a view."""
     param: str = ""
+    held: bool = False
+    """Whether it is a parameter or a buffer."""
     varies: bool = False
     """Whether it depends on the model's inputs; only then it grows with the batch."""
 
@@ -49,3 +55,13 @@ class Record:
     @property
     def varies(self) -> bool:
         return any(read.varies for read in self.reads)
+
+
+@dataclass(slots=True, kw_only=True)
+class Saved:
+    """A tensor that autograd keeps until backward: the module that kept it first, its producer, bytes of its memory."""
+
+    path: str
+    producer: int
+    bytes: float
+    varies: bool

@@ -1,4 +1,4 @@
-"""Stand-ins for what PyTorch runs as several kernels but counts as one operator: attention and selective scans.
+"""Stand-ins for what meta tensors run as many operators and a GPU as one kernel: attention, RMSNorm, selective scans.
 
 A stand-in returns tensors of the right shape and records the operator; nothing is computed. Attention with a mask
 counts as full unless the caller says it is causal or windowed.
@@ -32,15 +32,16 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
     ) -> Tensor:
         batch, heads, seq = query.shape[:3]
         out = query.new_empty((batch, seq, heads, value.shape[-1])).transpose(1, 2)  # as flash kernels write it
+        sums = query.new_empty((batch, heads, seq), dtype=torch.float32)  # of the exponentials, as a logarithm
         ctx.recorder, ctx.facts, ctx.path = recorder, facts, recorder.path
-        ctx.save_for_backward(query, key, value)
-        recorder.add("sartor::attention", [query, key, value], [out], facts)
+        ctx.save_for_backward(query, key, value, out, sums)
+        recorder.add("sartor::attention", [query, key, value], [out, sums], facts)
         return out
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         kept = ctx.saved_tensors  # read once: a checkpoint gives them out once
-        grads = [torch.empty_like(t) for t in kept]
+        grads = [torch.empty_like(t) for t in kept[:3]]
         ctx.recorder.add("sartor::attention_backward", [*kept, grad], grads, ctx.facts, ctx.path)
         return (*grads, None, None)
 
@@ -62,6 +63,48 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
         grads = [torch.empty_like(t) for t in kept]
         ctx.recorder.add("sartor::scan_backward", [*kept, grad], grads, ctx.facts, ctx.path)
         return (None, None, *grads)
+
+
+class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    """``torch.rms_norm`` as its CUDA kernel runs it: one kernel each way, which keeps the input and a column."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor | None, axes: int, recorder: Recorder) -> Tensor:
+        out, roots = torch.empty_like(x), x.new_empty(x.shape[: x.dim() - axes], dtype=torch.float32)
+        ctx.recorder, ctx.path, ctx.weighted = recorder, recorder.path, weight is not None
+        own = [] if weight is None else [weight]
+        ctx.save_for_backward(x, roots, *own)
+        recorder.add("aten::_fused_rms_norm", [x, *own], [out, roots], {})
+        return out
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, roots, *own = ctx.saved_tensors
+        wanted = [
+            torch.empty_like(t) if need else None for t, need in zip((x, *own), ctx.needs_input_grad, strict=False)
+        ]
+        found = [t for t in wanted if t is not None]
+        ctx.recorder.add("aten::_fused_rms_norm_backward", [grad, x, roots, *own], found, {}, ctx.path)
+        return (*wanted, *([] if own else [None]), None, None)
+
+
+@contextmanager
+def fused_norms(recorder: Recorder) -> Iterator[None]:
+    """Replaces ``torch.rms_norm``, which ``nn.RMSNorm`` calls, by `_RmsNorm` while inside; not where PyTorch has no
+    fused kernel: before 2.8, and for a weight of another type than the input (aten/src/ATen/native/layer_norm.cpp)."""
+    plain = torch.rms_norm
+
+    def norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
+        if weight is not None and weight.dtype != x.dtype:
+            return plain(x, shape, weight, eps)
+        return _RmsNorm.apply(x, weight, len(shape), recorder)
+
+    if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        torch.rms_norm = norm
+    try:
+        yield
+    finally:
+        torch.rms_norm = plain
 
 
 class FusedAttention(TorchFunctionMode):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from sartor.read.torch_trace.fold import Folded, expert_share, fold
 from sartor.read.torch_trace.layers import find_layers
 from sartor.read.torch_trace.nouns import dtype_of
 from sartor.read.torch_trace.recorder import Recorder
-from sartor.read.torch_trace.stand_ins import FusedAttention, selective_scans
+from sartor.read.torch_trace.stand_ins import FusedAttention, fused_norms, selective_scans
 from sartor.units import format_count
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def trace(subject: Subject, *, train: bool = True, fused: bool = True) -> Traced
     classes = {name: type(module).__name__ for name, module in subject.model.named_modules()}
     tokens = subject.microbatch_size * subject.seq_len
     sizes = {p.path: sum(x.numel() for x in subject.model.get_submodule(p.path).parameters()) for p in places}
-    folded = fold(recorder.records, places, recorder.calls, classes, sizes, tokens=tokens, fused=fused)
+    folded = fold(recorder.records, recorder.saved, places, recorder.calls, classes, sizes, tokens=tokens, fused=fused)
     return _model(subject, recorder, folded, train, notes)
 
 
@@ -70,7 +70,7 @@ def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
     """Forward and backward under the recorder."""
     lenient: Any = values_are_one() if subject.lenient else contextlib.nullcontext([])
     try:
-        stand_ins = FusedAttention(recorder), selective_scans(recorder), autocasts()
+        stand_ins = FusedAttention(recorder), selective_scans(recorder), fused_norms(recorder), autocasts()
         with lenient as asked, recorder.watching(), contextlib.ExitStack() as stack:
             for each in stand_ins:
                 stack.enter_context(each)
@@ -158,7 +158,7 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
     model, graph = subject.model, folded.graph
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     frozen = {name: p.numel() for name, p in model.named_parameters() if not p.requires_grad}
-    layers = tuple(_layer(kind, model, sizes, recorder, folded) for kind in folded.layers)
+    layers = tuple(_layer(kind, model, sizes, folded) for kind in folded.layers)
     before, tied = _outside(recorder, folded)
     inside = sum(layer.num_params * layer.weight_sets for layer in layers)
     embedding = sum(sizes[name] for name in before if name in sizes)
@@ -171,7 +171,7 @@ def _model(subject: Subject, recorder: Recorder, folded: Folded, train: bool, no
         source=subject.source,
         graph=graph,
         calls=folded.calls,
-        layers=layers or (_whole(subject, sizes, recorder),),
+        layers=layers or (_whole(subject, sizes, folded),),
         num_params=total,
         num_active_params=total - routed + active,
         frozen_params=sum(frozen.values()),
@@ -216,10 +216,12 @@ def _buffer_bytes(model: Module, path: str = "", apart: Sequence[str] = ()) -> f
     return float(sum(b.numel() * b.element_size() for name, b in buffers if not name.startswith(prefixes)))
 
 
-def _layer(kind: Any, model: Module, sizes: Mapping[str, int], recorder: Recorder, folded: Folded) -> TracedLayer:
+def _layer(kind: Any, model: Module, sizes: Mapping[str, int], folded: Folded) -> TracedLayer:
     prefix = kind.path + "."
     own = {name: size for name, size in sizes.items() if name.startswith(prefix)}
     number = folded.layers.index(kind)
+    members = tuple(f"{m.path}." for m in kind.members)
+    kept = [each for each in folded.kept if f"{each.path}.".startswith(members)]
     size = 1.0
     for length in _handed_on(folded, number):
         size *= length
@@ -230,15 +232,15 @@ def _layer(kind: Any, model: Module, sizes: Mapping[str, int], recorder: Recorde
         positions=tuple(kind.positions),
         num_params=sum(own.values()),
         frozen_params=_frozen_of(model.get_submodule(kind.path)),
-        buffer_bytes=_buffer_bytes(model, kind.path),
+        buffer_bytes=_buffer_bytes(model, kind.path) + sum(k.bytes for k in kept if not k.varies) / len(members),
         expert_params=sum(size for name, size in own.items() if any(word in f".{name}" for word in ROUTED)),
         weight_sets=len(kind.members),
-        stash_bytes=sum(b for key, b in recorder.saved.items() if key.startswith((prefix, kind.path + "\0"))),
+        stash_bytes=sum(k.bytes for k in kept if k.varies) / kind.count,
         output_bytes=size * _main_dtype(model).bytes,
     )
 
 
-def _whole(subject: Subject, sizes: Mapping[str, int], recorder: Recorder) -> TracedLayer:
+def _whole(subject: Subject, sizes: Mapping[str, int], folded: Folded) -> TracedLayer:
     """A module without repeated parts is one layer."""
     return TracedLayer(
         name=type(subject.model).__name__,
@@ -247,8 +249,8 @@ def _whole(subject: Subject, sizes: Mapping[str, int], recorder: Recorder) -> Tr
         positions=(0,),
         num_params=sum(sizes.values()),
         frozen_params=_frozen_of(subject.model),
-        buffer_bytes=_buffer_bytes(subject.model),
-        stash_bytes=sum(recorder.saved.values()),
+        buffer_bytes=_buffer_bytes(subject.model) + sum(k.bytes for k in folded.kept if not k.varies),
+        stash_bytes=sum(k.bytes for k in folded.kept if k.varies),
     )
 
 
