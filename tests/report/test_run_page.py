@@ -36,7 +36,7 @@ def of_trace(tmp_path_factory: pytest.TempPathFactory) -> TraceDiagnosis:
 def of_log(tmp_path_factory: pytest.TempPathFactory) -> LogDiagnosis:
     path = tmp_path_factory.mktemp("run") / "train.log"
     path.write_text(torchtitan())
-    found = api.diagnose(path, model="llama-3-8b", gpu="h100", num_devices=8, global_batch_size=64)
+    found = api.diagnose(path, model="llama-3-8b", gpu="h100", num_devices=8, global_batch_size=8, seq_len=8192)
     assert isinstance(found, LogDiagnosis)
     return found
 
@@ -93,7 +93,7 @@ def test_a_hostile_name_cannot_leave_its_place_on_the_page(tmp_path: Path) -> No
     path = tmp_path / "<script>alert(1)<" / "train.log"
     path.parent.mkdir()
     path.write_text(torchtitan())
-    found = api.diagnose(path, model="llama-3-8b", gpu="h100", num_devices=8, global_batch_size=64)
+    found = api.diagnose(path, model="llama-3-8b", gpu="h100", num_devices=8, global_batch_size=8, seq_len=8192)
     assert "<script>alert" not in diagnose_page(found)
 
 

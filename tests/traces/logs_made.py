@@ -51,6 +51,7 @@ def megatron(times: tuple[float, ...] = TIMES, batch: int = 64, memory_mb: float
 
 
 def torchtitan(times: tuple[float, ...] = TIMES, coloured: bool = False, tokens: int = 8192) -> str:
+    """Of 8 GPUs with ``tokens`` each."""
     at, lines = 0.0, []
     for i, t in enumerate(times):
         at += 10 * t

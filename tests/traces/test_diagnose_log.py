@@ -20,9 +20,10 @@ from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
 from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
+from sartor.report.log_view import log_body
 from sartor.step.measured import MeasuredRun
 from sartor.traces.read import is_trace
-from traces.logs_made import dump, megatron, torchtitan
+from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_the_best_plan_for_the_same_job_stands_beside_it(log: Path, sartor: Call
 @pytest.mark.parametrize("field", ["recompute", "microbatch_size", "zero_stage"])
 def test_a_changed_fact_is_the_change_that_explains_it(field: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    path.write_text(torchtitan())
+    path.write_text(torchtitan(tokens=16384))
     found = diagnosed(path, model="llama-3.1-8b", seq_len=8192, global_batch_size=16)
     base = found.explanations[0]
     other = {
@@ -146,6 +147,73 @@ def test_the_dump_of_a_current_megatron_is_read(log: Path, tmp_path: Path) -> No
         diagnosed(path)
 
 
+def test_sizes_that_the_log_s_own_tokens_deny_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(torchtitan())  # 8 GPUs with 8192 tokens each
+    sentence = (
+        r"^global_batch_size=16: 16 sequences of 8,192 tokens on 8 GPUs are 131,072 .* makes 65,5\d\d;.*nearest: 8$"
+    )
+    with pytest.raises(InputError, match=sentence):
+        diagnosed(path, model="llama-3.1-8b", seq_len=8192, global_batch_size=16)
+    agreed = diagnosed(path, model="llama-3.1-8b", seq_len=8192, global_batch_size=8, num_devices=8)
+    assert not agreed.warnings
+
+
+def test_a_log_that_denies_itself_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("world_size: 8, sequence length 4096\n" + LOGS["nanotron"])  # whose 131,072 tokens are 64 x 2048
+    found = diagnosed(path, model="llama-3.1-8b", best_plan=False)
+    assert any("are 262,144 tokens per step, but the log's rate" in line for line in found.warnings)
+
+
+def test_a_size_given_against_the_log_is_named(log: Path) -> None:
+    assert "the log says num_devices=16; 32 is given, and counts" in diagnosed(log, num_devices=32).warnings
+
+
+def test_an_mfu_above_100_percent_is_never_printed_alone(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(dump() + megatron(tuple(t / 10 for t in TIMES)))
+    assert diagnosed(path).mfu > 1
+    words = " ".join(sartor("diagnose", path, "--gpu", "h100", "--no-best-plan").out.split())
+    assert "MFU (impossible: see the warnings)" in words
+    assert "is impossible: the model, its batch or length, the number of GPUs or the GPU must be another" in words
+    assert "Either its plan, model or GPUs are not those given, or the prediction is too slow here." in words
+
+
+def test_steps_of_a_batch_below_the_dump_s_are_priced_at_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(dump(global_batch_size=128) + megatron())
+    assert diagnosed(path).job.global_batch_size == 64
+
+
+def test_a_change_that_explains_the_memory_alone_moves_no_seconds(log: Path) -> None:
+    found = diagnosed(log)
+    base = found.explanations[0]
+    step_s, held = base.priced.step_s, base.priced.footprint
+    slower = replace(base.priced, step=replace(base.priced.step, step_s=1.3 * step_s))
+    other = replace(base, field="fused_kernels", value="false", priced=slower, misfit=0.0)
+    run = MeasuredRun(step_s=1.01 * step_s, reserved_bytes=2 * float(held.reserved_bytes))
+    body = log_body(replace(found, measured=run, explanations=(replace(base, misfit=50.0), other)))
+    assert body["explanations"][0]["field"] == "fused_kernels"
+    assert "plan" not in [part["kind"] for part in body["parts"]]
+    assert body["parts"][-1]["seconds"] == pytest.approx(0.01 * step_s)
+    run = MeasuredRun(step_s=1.29 * step_s)
+    body = log_body(replace(found, measured=run, explanations=(replace(base, misfit=50.0), other)))
+    assert [part["seconds"] for part in body["parts"] if part["kind"] == "plan"] == pytest.approx([0.3 * step_s])
+
+
+def test_what_the_dump_says_is_not_tried_as_an_explanation(log: Path, tmp_path: Path) -> None:
+    tried = {each.field for each in diagnosed(log).explanations[1:]}
+    assert {"attention", "fused_kernels"} <= tried
+    path = tmp_path / "more.log"
+    path.write_text(dump(attention_backend="AttnBackend.flash", bias_swiglu_fusion=True) + megatron())
+    assert not {each.field for each in diagnosed(path).explanations[1:]} & {"attention", "fused_kernels"}
+    path.write_text(dump(attention_backend="AttnBackend.auto", transformer_impl="transformer_engine") + megatron())
+    tried = {each.field for each in diagnosed(path).explanations[1:]}
+    assert "attention" in tried
+    assert "fused_kernels" not in tried
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a model that was not trained": ({"model": "llama-3.1-70b"}, "was trained with num_layers=32"),
     "a run that is not there": ({"run": 2}, "must be from 1 to 1: the log holds one run"),
@@ -186,7 +254,7 @@ def test_times_that_are_no_times_do_not_reach_the_answer(tmp_path: Path) -> None
 @pytest.mark.parametrize("first", ["[rank0]:[titan] 2025-06-04", "[2025-03-01 10:00:00,000] [INFO]", "  [default0]:"])
 def test_a_log_whose_lines_begin_with_a_bracket_is_no_trace(first: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    path.write_text(f"{first} starting\n{torchtitan()}")
+    path.write_text(f"{first} starting\n{torchtitan(tokens=16384)}")
     found = api.diagnose(path, model="llama-3.1-8b", gpu="h100", num_devices=8, global_batch_size=16, seq_len=8192)
     assert found.measured.num_steps
 

@@ -86,7 +86,9 @@ class AskedPlan:
             raise InputError("fix", words, f"{where} says the plan; leave it out")
         devices = self.run.number("num_devices") or 0
         if self.launch is None:
-            reading = read_dump(self.run.arguments, devices)
+            batch = self.run.number("global_batch_size")  # that of the steps, which ramp-up may keep below the dump's
+            ran = {} if batch is None else {"global_batch_size": str(batch)}
+            reading = read_dump({**self.run.arguments, **ran}, devices)
         else:
             reading = read_launch(self.launch, num_devices=devices, shape=self.shape)
         _check_model(self.shape, reading, self.path)

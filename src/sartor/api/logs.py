@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.step.results import step_source
+from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
@@ -49,10 +51,10 @@ def diagnose_log(
     """
     from sartor.traces.logs.read import read_log
 
-    runs = read_log(log)
-    chosen = _chosen(runs, run).knowing(
-        num_devices=num_devices, global_batch_size=global_batch_size, seq_len=seq_len, dtype=dtype
-    )
+    own = _chosen(read_log(log), run)
+    sizes = {"global_batch_size": global_batch_size, "seq_len": seq_len, "num_devices": num_devices}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    chosen = own.knowing(**given, dtype=dtype)
     where, warnings = _where(chosen, cluster, gpu)
     asked = AskedPlan(
         run=chosen,
@@ -64,7 +66,46 @@ def diagnose_log(
         launch=launch,
     )
     found = asked.launched() if asked.has_launch else asked.assembled()
+    warnings += [*_contradicted(own, given), *_counted_otherwise(found, asked, given)]
     return _held_against(found, asked, warnings, calibration, best=best_plan)
+
+
+def _contradicted(run: RunLog, given: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for every size that the log says otherwise."""
+    for name, value in given.items():
+        if run.facts.get(name, value) != value:
+            yield f"the log says {name}={run.facts[name]}; {value} is given, and counts"
+
+
+def _counted_otherwise(found: LoggedPlan, asked: AskedPlan, given: Mapping[str, int]) -> Iterator[str]:
+    """A warning if the log's own rates make another number of tokens per step than the job has.
+
+    Raises ``InputError`` if sizes were given by option or launch file, since then one of them must be wrong.
+    """
+    job, devices = found.job, int(found.plan.num_devices)
+    run = asked.run.knowing(num_devices=devices)
+    sequences = run.sequences_per_step(job.seq_len)
+    batch = int(job.global_batch_size)
+    if sequences is None or abs(sequences / batch - 1) <= TOKENS_APART:
+        return
+    must = (
+        f"{batch:,} sequences of {job.seq_len:,} tokens on {devices:,} GPUs are {batch * job.seq_len:,} tokens per "
+        f"step, but the log's rate times its step time makes {sequences * job.seq_len:,.0f}; batch, length or number "
+        "of GPUs must be another"
+    )
+    if not given and asked.launch is None:
+        yield must
+        return
+    name = next(iter(given), "launch")
+    nearest = {"global_batch_size": sequences, "seq_len": sequences * job.seq_len / batch}.get(name)
+    raise InputError(
+        name, given.get(name, str(asked.launch)), must, "" if nearest is None else str(max(round(nearest), 1))
+    )
+
+
+TOKENS_APART = 0.05
+"""Largest relative difference between the log's own tokens per step and the job's: rates are printed with three digits,
+and a line's time holds some logging."""
 
 
 def _chosen(runs: tuple[RunLog, ...], number: int | None) -> RunLog:
@@ -101,6 +142,7 @@ def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tup
 def _held_against(
     found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None, *, best: bool
 ) -> LogDiagnosis:
+    from sartor.launch.megatron_dump import settled
     from sartor.plans.explain import explanations
     from sartor.step.recipes import check_recipe
 
@@ -114,8 +156,8 @@ def _held_against(
     if not measured.step_s > 0:
         raise InputError("LOG", asked.path, "has no step time, and none follows from its rates; must say one")
     own = own_calibration_of(calibration, where)
-    said = set(found.said) | (_SAID_BY_LAUNCH if found.whole else frozenset())
-    return LogDiagnosis(
+    said = set(found.said) | settled(run.arguments) | (_SAID_BY_LAUNCH if found.whole else frozenset())
+    answer = LogDiagnosis(
         path=asked.path,
         trainer=run.title,
         run=run.index + 1,
@@ -132,6 +174,15 @@ def _held_against(
         assumptions=found.assumptions,
         source=step_source(where, job.recipe.dtype, own),
     )
+    return replace(answer, warnings=(*_impossible(answer), *answer.warnings))
+
+
+def _impossible(answer: LogDiagnosis) -> Iterator[str]:
+    if answer.mfu > 1:
+        yield (
+            f"an MFU of {format_share(answer.mfu)} is impossible: the model, its batch or length, the number of GPUs "
+            "or the GPU must be another than given"
+        )
 
 
 _SAID_BY_LAUNCH = frozenset(

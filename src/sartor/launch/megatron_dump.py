@@ -47,6 +47,28 @@ def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReadi
         raise InputError(name, error.value, f"in the log's dump of arguments, {error.must}", error.nearest) from None
 
 
+SETTLES = {
+    "attention": {
+        "attention_backend": ("flash", "fused", "unfused", "local"),
+        "use_flash_attn": ("True",),
+    },
+    "fused_kernels": {
+        "transformer_impl": ("local", "transformer_engine", "inference_optimized"),
+        "bias_swiglu_fusion": ("True",),
+        "bias_gelu_fusion": ("True",),
+    },
+}
+"""Facts of a plan, and the arguments that leave no doubt of them."""
+
+
+def settled(arguments: Mapping[str, str]) -> frozenset[str]:
+    """Facts, beyond those that every launch says, of which a dump leaves no doubt."""
+    found = {name: MEMBER.sub("", value) for name, value in arguments.items()}
+    return frozenset(
+        fact for fact, names in SETTLES.items() if any(found.get(name) in values for name, values in names.items())
+    )
+
+
 def _devices(arguments: Mapping[str, str]) -> int:
     text = arguments.get("world_size", "")
     if not re.fullmatch(r"\d{1,7}", text):

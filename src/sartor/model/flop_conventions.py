@@ -50,7 +50,7 @@ class FlopConvention:
         return ", ".join((*parts, *(() if self.head else ("output head not counted",))))
 
     def factor(self, model_flops_per_token: float) -> float:
-        """This count over the model's own FLOPs (masked attention, no recomputation)."""
+        """This count over the FLOPs that sartor counts: attention as its kernel computes it, no layer twice."""
         return self.flops_per_token / model_flops_per_token
 
 

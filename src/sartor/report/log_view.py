@@ -34,7 +34,8 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
     the rest."""
     run, predicted = answer.measured, answer.predicted
     best = nearest(answer.explanations)
-    rest = run.step_s - (best[0].priced.step_s if best else predicted.step_s)
+    change = _nearer_step(answer, best)
+    rest = run.step_s - (predicted.step_s if change is None else change.priced.step_s)
     return {
         "status": "inside" if answer.inside else "outside",
         "log": {
@@ -70,7 +71,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         "cluster": cluster_body(answer.cluster, int(predicted.plan.num_devices)),
         "plan": priced_body(predicted, answer.source.value),
         "best_plan": None if answer.best is None else priced_body(answer.best, answer.source.value),
-        "parts": _parts(answer, best[0] if best else None, rest),
+        "parts": _parts(answer, change, rest),
         "assigned_share": 1 - abs(rest) / run.step_s,
         "unexplained_share": rest / run.step_s,
         "flop_conventions": [_convention_body(each) for each in answer.conventions],
@@ -79,6 +80,13 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         "warnings": list(answer.warnings),
         "assumptions": list(answer.assumptions),
     }
+
+
+def _nearer_step(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> Explanation | None:
+    """The nearest change, if the step comes nearer with it; a change that only explains the memory moves no time."""
+    run, predicted = answer.measured.step_s, answer.predicted.step_s
+    first = next(iter(best), None)
+    return first if first is not None and abs(run - first.priced.step_s) < abs(run - predicted) else None
 
 
 def _number(value: float) -> float | None:
@@ -175,10 +183,11 @@ def _headline(answer: LogDiagnosis) -> str:
     left = f"; {count_text(run.warm_up, 'warm-up step')} left out" if run.warm_up else ""
     told = interval_text(predicted.step_s, predicted.low_s, predicted.high_s)
     plan = f"this plan{beside_best(predicted, answer.best)}"
+    impossible = " (impossible: see the warnings)" if answer.mfu > 1 else ""
     return (
-        f"You reach {format_share(answer.mfu)} MFU; {format_share(float(predicted.step.mfu))} is predicted for {plan}. "
-        f"A training step takes {format_seconds(run.step_s)} (median of {steps}, spread {format_share(run.spread)}"
-        f"{left}); predicted {told}."
+        f"You reach {format_share(answer.mfu)} MFU{impossible}; {format_share(float(predicted.step.mfu))} is predicted "
+        f"for {plan}. A training step takes {format_seconds(run.step_s)} (median of {steps}, spread "
+        f"{format_share(run.spread)}{left}); predicted {told}."
     )
 
 
@@ -188,15 +197,25 @@ def _certainty(answer: LogDiagnosis) -> str:
     faster = "slower" if ratio > 0 else "faster"
     text = f"The run is {format_share(abs(ratio))} {faster} than predicted, "
     if answer.inside and answer.explanations[0].misfit <= AGREES:
-        return f"{text}inside the 80% interval: step and memory agree with the plan."
+        agree = "step and memory agree" if _memory_said(answer) else "the step agrees"
+        return f"{text}inside the 80% interval: {agree} with the plan."
     if answer.inside:
         return f"{text}inside the 80% interval, but the memory does not match this plan."
+    why = (
+        "Either the run loses time, or its plan is not the one given."
+        if ratio > 0
+        else "Either its plan, model or GPUs are not those given, or the prediction is too slow here."
+    )
     chance = math.erfc(abs(answer.deviation) / math.sqrt(2))
     rare = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "less than 1 in a million"
     return (
         f"{text}{abs(answer.deviation):.1f} standard deviations outside: {rare} runs of exactly this plan would be as "
-        "far off. Either the run loses time, or its plan is not the one given."
+        f"far off. {why}"
     )
+
+
+def _memory_said(answer: LogDiagnosis) -> bool:
+    return math.isfinite(answer.measured.allocated_bytes) or math.isfinite(answer.measured.reserved_bytes)
 
 
 def _memory(answer: LogDiagnosis) -> list[str]:
@@ -225,8 +244,8 @@ def _rate(answer: LogDiagnosis) -> list[str]:
     factor = first.factor(own)
     also = f" (or: {'; '.join(each.words for each in others[:2])})" if others else ""
     return [
-        f"{printed} count {first.words}{also}. Counted as sartor does (masked attention, no recomputation) they are "
-        f"{run.flops_per_s / factor / 1e12:.3g} TFLOP/s."
+        f"{printed} count {first.words}{also}. Counted as sartor does (attention as its kernel computes it, no layer "
+        f"twice) they are {run.flops_per_s / factor / 1e12:.3g} TFLOP/s."
     ]
 
 
@@ -270,6 +289,8 @@ def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     tried = len(answer.explanations) - 1
     if not best and answer.explanations[0].misfit <= AGREES:
         return f"Nothing has to change: the run matches the plan {plan_words(answer.predicted.plan)}."
+    if not best and not tried:
+        return "The launch says all that would be tried: the rest is not due to the plan."
     if not best:
         return f"None of the {tried} single changes that were tried explains it; the rest is not due to the plan."
     first, *others = best

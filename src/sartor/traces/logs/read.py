@@ -235,6 +235,7 @@ def _derived(
         facts=facts,
         arguments=arguments,
         units=form.units,
+        prints_tokens=bool({"tokens_per_s", "device_tokens_per_s"} & set(columns)) or "tokens_per_step" in facts,
     ).knowing()
     return replace(run, step_s=_between(clock, iteration)).knowing() if np.isnan(run.step_s).all() else run
 

@@ -44,6 +44,8 @@ class RunLog:
     """The dump of Megatron's arguments, if there is one."""
     units: tuple[str, ...] = ()
     """Sentences that explain this trainer's numbers."""
+    prints_tokens: bool = False
+    """Whether tokens per step are the log's own, not what its batch and length make."""
     printed: int = 0
     """Steps in the file, those of other batch sizes included."""
     no_number: int = 0
@@ -107,6 +109,14 @@ class RunLog:
     def device_tokens_per_step(self) -> int | None:
         """Tokens of one GPU, from rate times step time."""
         return _whole(self.steady(self.device_tokens_per_s * self.step_s))
+
+    def sequences_per_step(self, seq_len: int) -> float | None:
+        """Sequences of a step by the log's own rates; None if it prints none that tell."""
+        tokens = self.tokens_per_step if self.prints_tokens else None
+        if tokens is not None:
+            return tokens / seq_len
+        samples = self.steady(self.samples_per_s * self.step_s)
+        return float(np.median(samples)) if samples.size else None
 
     @property
     def warm_up(self) -> int:
