@@ -205,9 +205,14 @@ def test_eager_kept_bytes_are_those_of_a_run_and_fused_kernels_keep_their_inputs
     assert fused == b * s * h * (1 + 1 + 3 + 1 + 1 + 8 + 4) + columns  # the gate's activation is computed again
 
 
-def test_a_checkpoint_keeps_the_input_of_its_layer_alone() -> None:
+def test_a_checkpoint_keeps_the_input_of_its_layer_and_computes_the_rest_again() -> None:
+    (plain,) = traced("with_named_inputs").layers
+    x = 2 * 32 * 64 * 4
     for name in ("Checkpointed", "CheckpointedReentrant"):
-        assert [layer.stash_bytes for layer in traced(name, "ids=2x32:int64").layers] == [2 * 32 * 64 * 4]
+        (layer,) = traced(name, "ids=2x32:int64").layers
+        assert layer.stash_bytes == x
+        assert layer.recomputed_bytes == plain.stash_bytes - x
+    assert plain.recomputed_bytes == 0
 
 
 def test_a_layer_that_runs_again_keeps_as_much_each_time() -> None:
@@ -218,6 +223,16 @@ def test_a_layer_that_runs_again_keeps_as_much_each_time() -> None:
 def test_pytorchs_rms_norm_is_one_kernel_each_way() -> None:
     found = [op for op in traced("GatedStack", "x=2x32x64", eager=True).graph.operators if op.name.startswith("norm")]
     assert [(op.name, op.count) for op in found] == [("norm", 3), ("norm.backward", 3)]
+
+
+def test_how_the_first_input_is_read_is_said_and_tokens_may_come_first() -> None:
+    first, second = (traced("Mlp", "x=32x2x64", batch_axis=axis) for axis in (0, 1))
+    assert (first.microbatch_size, first.seq_len) == (32, 2)
+    assert any("read as 32 sequences of 2 tokens; --batch-axis 1" in note for note in first.notes)
+    assert (second.microbatch_size, second.seq_len) == (2, 32)
+    assert second.graph == first.graph
+    with pytest.raises(InputError, match="must be 0"):
+        traced("Mlp", "x=32x2x64", batch_axis=2)
 
 
 def test_twice_the_batch_is_what_the_graph_says_it_grows_to() -> None:

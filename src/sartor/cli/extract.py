@@ -35,6 +35,9 @@ def extract(
             "--input", metavar="NAME=SHAPE:DTYPE", help="Input of a factory's module: `--input x=8x1024:bfloat16`."
         ),
     ] = None,
+    batch_axis: Annotated[
+        int, typer.Option(metavar="0|1", help="Axis of sequences in a factory's first input: 1 if tokens come first.")
+    ] = 0,
     phase: o.TracedPhase = "train",
     seq_len: o.TracedSeqLen = None,
     microbatch_size: o.TracedMicrobatchSize = None,
@@ -65,6 +68,7 @@ def extract(
             dtype=dtype,
             eager=eager,
             architecture=architecture,
+            batch_axis=batch_axis,
         )
     c.answer("extract", graph_body(found), as_json=json, out=out)
     if out is not None:

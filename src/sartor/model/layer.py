@@ -444,6 +444,8 @@ class Layer:
     """For a traced layer: prefix of its operators' names, if the model has several kinds."""
     kept_bytes: float = 0.0
     """For a traced layer: bytes that autograd keeps of one sequence until backward."""
+    again_bytes: float = 0.0
+    """For a traced layer: bytes that checkpointing inside the model computes again for backward, of one sequence."""
 
     @property
     def all_ffns(self) -> tuple[Ffn, ...]:

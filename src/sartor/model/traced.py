@@ -60,7 +60,9 @@ class TracedLayer:
     expert_params: int = 0
     weight_sets: int = 1
     stash_bytes: float = 0.0
-    """Bytes that eager autograd keeps of one layer until backward, without parameters, as traced."""
+    """Bytes kept of one layer until backward, without parameters, as traced."""
+    recomputed_bytes: float = 0.0
+    """Bytes that checkpointing inside the model computes again for one layer's backward."""
     output_bytes: float = 0.0
 
 

@@ -62,7 +62,12 @@ def _run(traced: TracedModel, layer: TracedLayer, idle: float) -> Run:
     )
     sequences = traced.microbatch_size
     return Run(
-        layer=Layer(vectors=vectors, name=layer.name, kept_bytes=layer.stash_bytes / sequences),
+        layer=Layer(
+            vectors=vectors,
+            name=layer.name,
+            kept_bytes=layer.stash_bytes / sequences,
+            again_bytes=layer.recomputed_bytes / sequences,
+        ),
         count=layer.count,
         positions=layer.positions,
         weight_sets=layer.weight_sets if layer.weight_sets != layer.count else None,

@@ -29,6 +29,7 @@ def extract(
     dtype: str | None = None,
     eager: bool = False,
     architecture: str = "",
+    batch_axis: int = 0,
 ) -> TracedModel:
     """Trace a model on tensors without memory: forward and, for ``phase`` train, backward.
 
@@ -36,12 +37,15 @@ def extract(
     type of transformers, or ``org/name``. ``inputs`` are those of a factory's module, each ``name=8x1024:float32``.
     Hugging Face models are fed ``microbatch_size`` sequences (1) of ``seq_len`` tokens (4096, or their longest) in
     ``dtype`` (bf16); a factory's module keeps its own dtype unless one is given. ``eager``: every memory-bound operator
-    is a separate kernel. Raises ``InputError`` (also if torch is not installed).
+    is a separate kernel. ``batch_axis``: 1 if a factory's first input is [tokens, sequences, ...]. Raises
+    ``InputError`` (also if torch is not installed).
     """
     if phase not in PHASES:
         raise InputError("phase", phase, "must be train (forward and backward) or prefill (forward)", "train")
     if dtype is not None and dtype not in DTYPES:
         raise InputError("dtype", dtype, f"must be one of {', '.join(DTYPES)}", "bf16")
+    if batch_axis not in (0, 1):
+        raise InputError("batch_axis", batch_axis, "must be 0 (sequences first) or 1 (tokens first)", "1")
     for name, value in (("seq_len", seq_len), ("microbatch_size", microbatch_size)):
         if value is not None and value < 1:
             raise InputError(name, value, "must be at least 1", "1")
@@ -55,12 +59,16 @@ def extract(
         from sartor.read.torch_trace.trace import trace
 
         _only_for_configs({"seq_len": seq_len, "microbatch_size": microbatch_size, "architecture": architecture})
-        return trace(own_module(text, inputs, dtype=word), train=train, fused=fused)
+        return trace(own_module(text, inputs, dtype=word, batch_axis=batch_axis), train=train, fused=fused)
     from sartor.read.torch_trace.hugging_face import trace_config
 
     if inputs:
         must = "is for modules of a factory; a Hugging Face model takes --seq-len and --microbatch-size"
         raise InputError("input", inputs[0], must)
+    if batch_axis:
+        raise InputError(
+            "batch_axis", batch_axis, "is for modules of a factory; Hugging Face models have it first", "0"
+        )
     fields, name = hugging_face_fields(text)
     return trace_config(
         fields,

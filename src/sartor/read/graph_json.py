@@ -105,6 +105,7 @@ def _layer_body(layer: TracedLayer) -> JsonDict:
         "expert_params": layer.expert_params,
         "weight_sets": layer.weight_sets,
         "stash_bytes": layer.stash_bytes,
+        "recomputed_bytes": layer.recomputed_bytes,
         "output_bytes": layer.output_bytes,
     }
 
@@ -240,6 +241,7 @@ def _layer(read: _Reader, i: int, row: object) -> TracedLayer:
         expert_params=read.whole(row, "expert_params", where, least=0, default=0),
         weight_sets=read.whole(row, "weight_sets", where, default=count),
         stash_bytes=read.amount(row, "stash_bytes", where, default=0.0),
+        recomputed_bytes=read.amount(row, "recomputed_bytes", where, default=0.0),
         output_bytes=read.amount(row, "output_bytes", where, default=0.0),
     )
 

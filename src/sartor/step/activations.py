@@ -127,7 +127,7 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
             selective=kept,
             operators=kept,
             inputs=own,
-            backward=2 * own,
+            backward=2 * own + rows.batch * layer.again_bytes,
             whole_offloaded=away,
             selective_offloaded=away,
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
-from sartor.read.torch_trace.kept import kept_tensors
+from sartor.read.torch_trace.kept import kept_tensors, recomputed_tensors
 from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, memory_bound
 from sartor.read.torch_trace.layers import LayerPlace
 from sartor.read.torch_trace.nouns import Made, is_product, products
@@ -46,6 +46,8 @@ class Folded:
     layers: tuple[FoldedLayer, ...]
     kept: tuple[Saved, ...] = ()
     """What is kept from forward until backward."""
+    recomputed: tuple[Saved, ...] = ()
+    """What checkpointing computes again for it."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,11 @@ def fold(
         for path, groups in grouped.items()
     }
     kinds = _kinds(places, entries, runs, sizes)
-    return replace(_assemble(records, entries, kinds, places, tokens), kept=kept_tensors(saved, records, traffic))
+    return replace(
+        _assemble(records, entries, kinds, places, tokens),
+        kept=kept_tensors(saved, records, traffic),
+        recomputed=recomputed_tensors(records, traffic),
+    )
 
 
 def _sections(records: list[Record], places: Sequence[LayerPlace]) -> dict[str, list[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sartor.operators import Pass
 from sartor.read.torch_trace.kernels import Traffic
 from sartor.read.torch_trace.records import Record, Saved
 
@@ -24,3 +25,16 @@ def kept_tensors(saved: Mapping[tuple[int, int], Saved], records: list[Record], 
             found = Saved(path=each.path, producer=read.producer, bytes=read.whole_bytes, varies=read.varies)
             out.setdefault(read.tensor, found)
     return tuple(out.values())
+
+
+def recomputed_tensors(records: list[Record], traffic: Traffic) -> tuple[Saved, ...]:
+    """What checkpointing computes again and backward reads: there while one layer's backward runs."""
+    read: dict[tuple[int, int], Saved] = {}
+    for record in (each for each in records if each.backward):
+        for one in record.reads:
+            if one.producer >= 0 and records[one.producer].pass_ is Pass.RECOMPUTE:
+                path = records[one.producer].path
+                found = Saved(path=path, producer=one.producer, bytes=one.whole_bytes, varies=one.varies)
+                read.setdefault(one.tensor, found)
+    kept = kept_tensors(read, records, traffic)
+    return tuple(each for each in kept if each.producer >= 0 and records[each.producer].pass_ is Pass.RECOMPUTE)

@@ -27,11 +27,12 @@ EXAMPLE = "x=8x1024:float32"
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f32": "float32", "long": "int64", "int": "int32"}
 
 
-def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subject:
+def own_module(source: str, inputs: Sequence[str], *, dtype: str | None, batch_axis: int = 0) -> Subject:
     """The subject of ``package.module:factory`` (or ``path/to/file.py:factory``).
 
     The factory is a function without arguments or an ``nn.Module`` class; it returns the module, or the module and its
-    example inputs (a tensor, a tuple, or a dictionary by name). Raises ``InputError``.
+    example inputs (a tensor, a tuple, or a dictionary by name). ``batch_axis`` is the axis of sequences in the first
+    input: 0, or 1 if tokens come first. Raises ``InputError``.
     """
     with autocasts():  # a module may keep one that it makes here
         made = _call(_factory(source), source)
@@ -46,7 +47,7 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subj
     args, words = _inputs(model, inputs, given, source)
     if dtype is not None:
         args, words = _narrowed((args, words), getattr(torch, dtype))
-    batch, seq = _sizes([*args, *words.values()])
+    batch, seq = _sizes([*args, *words.values()], batch_axis)
     return Subject(
         name=type(model).__name__,
         source=source,
@@ -55,6 +56,7 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None) -> Subj
         inputs=words,
         microbatch_size=batch,
         seq_len=seq,
+        notes=(_read_as(batch, seq, batch_axis),),
     )
 
 
@@ -217,7 +219,12 @@ def _meta(value: object) -> Any:
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
-def _sizes(values: Sequence[Any]) -> tuple[int, int]:
+def _read_as(batch: int, seq: int, batch_axis: int) -> str:
+    said = f"the first input is read as {batch} sequence{'s' * (batch > 1)} of {seq} token{'s' * (seq > 1)}"
+    return said + ("; --batch-axis 1 if tokens come first" if batch_axis == 0 and seq > 1 else "")
+
+
+def _sizes(values: Sequence[Any], batch_axis: int) -> tuple[int, int]:
     """Sequences and tokens per sequence: the first two axes of the first input; one token if it has fewer than three
     axes and is not integer ids."""
     tensors = [t for t in values if isinstance(t, torch.Tensor) and t.dim()]
@@ -225,7 +232,9 @@ def _sizes(values: Sequence[Any]) -> tuple[int, int]:
         return 1, 1
     first = tensors[0]
     ids = not first.is_floating_point() and first.dim() == 2
-    return int(first.shape[0]), int(first.shape[1]) if ids or first.dim() == 3 else 1
+    if not (ids or first.dim() == 3):
+        return int(first.shape[0]), 1
+    return int(first.shape[batch_axis]), int(first.shape[1 - batch_axis])
 
 
 def _said(error: Exception) -> str:

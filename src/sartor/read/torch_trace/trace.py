@@ -221,7 +221,9 @@ def _layer(kind: Any, model: Module, sizes: Mapping[str, int], folded: Folded) -
     own = {name: size for name, size in sizes.items() if name.startswith(prefix)}
     number = folded.layers.index(kind)
     members = tuple(f"{m.path}." for m in kind.members)
-    kept = [each for each in folded.kept if f"{each.path}.".startswith(members)]
+    kept, again = (
+        [each for each in found if f"{each.path}.".startswith(members)] for found in (folded.kept, folded.recomputed)
+    )
     size = 1.0
     for length in _handed_on(folded, number):
         size *= length
@@ -236,6 +238,7 @@ def _layer(kind: Any, model: Module, sizes: Mapping[str, int], folded: Folded) -
         expert_params=sum(size for name, size in own.items() if any(word in f".{name}" for word in ROUTED)),
         weight_sets=len(kind.members),
         stash_bytes=sum(k.bytes for k in kept if k.varies) / kind.count,
+        recomputed_bytes=sum(k.bytes for k in again) / kind.count,
         output_bytes=size * _main_dtype(model).bytes,
     )
 
@@ -251,6 +254,7 @@ def _whole(subject: Subject, sizes: Mapping[str, int], folded: Folded) -> Traced
         frozen_params=_frozen_of(subject.model),
         buffer_bytes=_buffer_bytes(subject.model) + sum(k.bytes for k in folded.kept if not k.varies),
         stash_bytes=sum(k.bytes for k in folded.kept if k.varies),
+        recomputed_bytes=sum(k.bytes for k in folded.recomputed),
     )
 
 
