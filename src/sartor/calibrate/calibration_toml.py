@@ -106,7 +106,7 @@ def _number(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_number(each) for each in value) + "]"
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower()  # true and false as TOML has them
     text = f"{value:.6g}"
     return text if any(c in text for c in ".en") else text + ".0"
 

@@ -145,6 +145,7 @@ def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
 SECTIONS = ("gpu", "dtype", "provenance", "gemm", "own_rows", *_STREAMS)
 LARGEST = 1e9
 """No real coefficient is close to it, and products of a few such numbers do not overflow."""
+_YES_OR_NO = {each.name for each in fields(GemmCoefficients) if isinstance(each.default, bool)}
 _STEPS = ("input_penalty", "output_penalty")
 _MAY_BE_ZERO = {"wave_s", "tile_s", "split_s", "overlap", "throttle", "throttle_s"} | {
     each.name for each in fields(GemmCoefficients) if each.default == 0.0
@@ -171,6 +172,8 @@ def _checked(name: str, value: Any, path: str | Path) -> Any:
             must = f"in {path} must be pairs of rows and seconds per element of k, both above 0"
             raise InputError("gemm.ragged", value, must, "[[64, 4.3e-9]]")
         return tuple((float(rows), float(pace)) for rows, pace in pairs)
+    if isinstance(value, bool) and name in _YES_OR_NO:
+        return value
     zero = name in _MAY_BE_ZERO
     if not _above(value, 0, equal=zero):
         raise InputError(
