@@ -127,6 +127,7 @@ def quicker(calibration: Calibration, factor: float) -> Calibration:
     return replace(
         calibration,
         gemm={dtype: part(c) for dtype, c in calibration.gemm.items()},
+        few_rows={dtype: part(c) for dtype, c in calibration.few_rows.items()},
         grouped=part(calibration.grouped),
         attention=part(calibration.attention),
         memory_bound=part(calibration.memory_bound),

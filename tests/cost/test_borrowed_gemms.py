@@ -57,7 +57,8 @@ def test_int8_by_fp8_s_fit_has_no_kernel_that_narrows() -> None:
 @pytest.mark.parametrize("name", ["h100_sxm", "a100_pcie_80gb", "rtx_5090", "mi300x", "t4", "h200_sxm", "tpu_v5p"])
 def test_devices_with_one_and_other_makers_do_not(name: str) -> None:
     known = load_calibration(load_gpu(name))
-    assert all(record.get("lender") != "joint" for key, record in known.provenance.items() if key != "gemm.fp8")
+    wide = {key: record for key, record in known.provenance.items() if not key.startswith("few_rows")}
+    assert all(record.get("lender") != "joint" for key, record in wide.items() if key != "gemm.fp8")
 
 
 def test_a_device_of_one_s_own_that_no_file_knows_takes_it() -> None:

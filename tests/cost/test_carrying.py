@@ -19,6 +19,7 @@ from sartor.cost.correction.carrying import (
 )
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
 from sartor.cost.correction.network import fingerprint, without_residuals
+from sartor.cost.cost import Source
 from sartor.cost.floor import least_s
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
@@ -125,12 +126,49 @@ def test_fp16_gemms_that_no_sweep_holds_take_bf16_s_time_with_part_of_its_networ
         assert np.array_equal(found.memory_s, bf16.memory_s)
 
 
+def test_few_rows_take_the_same_price_in_every_layout() -> None:
+    """NN of 8 rows cost three times bf16's at +-5%: the sweeps of NN have 2304 rows and more as well."""
+    known = load_calibration(A100)
+    formula = without_residuals(known)
+    few = Gemm(name="p", m=np.array([2, 8, 64, 512]), n=4096, k=4096, dtype=DType.FP16, layout=Layout.NN)
+    found, bf16 = gemm_cost(few, A100, known), gemm_cost(replace(few, dtype=DType.BF16), A100, formula)
+    assert np.array_equal(found.time_s, bf16.time_s)
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if load_gpu(name).accelerator is None])
+def test_a_second_row_costs_at_most_half_of_the_first_where_weights_are_read(name: str) -> None:
+    gpu = load_gpu(name)
+    known = load_calibration(gpu)
+    n, k = np.array([[4096], [14336], [8192], [1024], [50304]]), np.array([[4096], [4096], [28672], [8192], [2560]])
+    for dtype in (each for each in DType if each.weight_only or each in gpu.peak_flops_per_s):
+        one, two = np.asarray(gemm_cost(Gemm(name="p", m=np.array([1, 2]), n=n, k=k, dtype=dtype), gpu, known).time_s).T
+        assert np.all(two <= 1.5 * one), dtype
+
+
+@pytest.mark.parametrize("name", ["v100_sxm", "t4", "mi250x", "mi100"])
+def test_few_rows_that_no_sweep_holds_are_assumed_and_their_interval_holds_both_prices(name: str) -> None:
+    gpu = load_gpu(name)
+    known = load_calibration(gpu)
+    few = Gemm(name="p", m=64, n=4096, k=4096, dtype=DType.FP16)
+    found, swept = gemm_cost(few, gpu, known), gemm_cost(few, gpu, replace(known, few_rows={}))
+    assert found.stated_source is Source.ASSUMED
+    assert found.low_s < swept.time_s < found.high_s * (1 + 1e-9)
+
+
+def test_kernels_of_later_years_on_the_same_die_are_in_the_interval() -> None:
+    """MI250X was timed with eager PyTorch of 2023, MI210 with tuned kernels of 2024: 94 and 139 TFLOP/s."""
+    wide = Gemm(name="p", m=4096, n=4096, k=14336, dtype=DType.FP16)
+    eager, tuned = (gemm_cost(wide, gpu, load_calibration(gpu)) for gpu in map(load_gpu, ("mi250x", "mi210")))
+    assert eager.time_s > 1.3 * tuned.time_s
+    assert eager.low_s < tuned.time_s
+
+
 def test_fp16_gemms_like_the_sweeps_keep_the_sweeps_time_and_in_long_runs_wait_for_no_host() -> None:
     known = load_calibration(A100)
     alone = replace(known, gemm={DType.FP16: known.gemm[DType.FP16]}, provenance={})
     wide = Gemm(name="p", m=np.array([2304, 8192]), n=4096, k=4096, dtype=DType.FP16)
     few = Gemm(name="p", m=64, n=4096, k=4096, dtype=DType.FP16)
-    for own in (wide, replace(few, layout=Layout.NN), replace(few, batch=64)):
+    for own in (wide, replace(wide, layout=Layout.NN), replace(few, batch=64)):
         found, swept = (gemm_cost(own, A100, each, clock=Clock.BOOST).time_s for each in (known, alone))
         assert np.array_equal(found, swept)
         lasting, waited = (gemm_cost(own, A100, each) for each in (known, alone))

@@ -13,8 +13,8 @@ from enum import Enum
 
 from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.borrowing import (
-    Found,
     collective_coefficients,
+    fewest_m,
     gemm_coefficients,
     grouped_families,
     relative_of,
@@ -59,6 +59,8 @@ class Calibration:
     gemm: Mapping[DType, GemmCoefficients]
     tiled: Mapping[DType, GemmCoefficients] = field(default_factory=dict)
     """Of layout TILED, where tables have both; elsewhere its GEMMs are those of TN."""
+    few_rows: Mapping[DType, GemmCoefficients] = field(default_factory=dict)
+    """Of types whose fit is of GEMMs with many rows alone (``fewest_m``): for those with fewer, by the next rule."""
     grouped: GroupedCoefficients = field(default_factory=GroupedCoefficients)
     """For the median of frameworks."""
     grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
@@ -124,11 +126,11 @@ class Calibration:
         """The same with no weights in caches, because other GEMMs' weights have passed through them since."""
         if not any(c.weight_copies or c.copies for c in (*self.gemm.values(), *self.tiled.values())):
             return self
-        gemm, tiled = (
+        gemm, tiled, few = (
             {dtype: replace(c, weight_copies=0.0, copies=0.0) for dtype, c in fits.items()}
-            for fits in (self.gemm, self.tiled)
+            for fits in (self.gemm, self.tiled, self.few_rows)
         )
-        return replace(self, gemm=gemm, tiled=tiled)
+        return replace(self, gemm=gemm, tiled=tiled, few_rows=few)
 
 
 def load_calibration(gpu: Gpu) -> Calibration:
@@ -137,21 +139,23 @@ def load_calibration(gpu: Gpu) -> Calibration:
     if gpu.accelerator is not None:
         return _of_a_chip(gpu)
     relative, base = relative_of(gpu), generation(gpu.generation)
-    found: dict[str, Found] = {}
-    for each in DType:
-        name = f"gemm_{each.value}"
-        found[f"gemm.{each.value}"] = gemm_coefficients(gpu, each, base[name if name in base else "gemm"])
+    names = {each: f"gemm_{each.value}" for each in DType}
+    assumed = {each: base[name if name in base else "gemm"] for each, name in names.items()}
+    found = {f"gemm.{each.value}": gemm_coefficients(gpu, each, assumed[each]) for each in DType}
     gemm = {DType(name.removeprefix("gemm.")): each.coefficients for name, each in found.items()}
+    wide = [each for each in DType if fewest_m(found[f"gemm.{each.value}"].record) > 1]
+    few = {each: gemm_coefficients(gpu, each, assumed[each], few=True) for each in wide}
     files = {dtype: table_of(f"{gpu.name}.{dtype.value}.toml") or {} for dtype in gemm}
     tiled = {dtype: coefficients(GemmCoefficients, file["tiled"]) for dtype, file in files.items() if "tiled" in file}
     sections = {name: section_coefficients(gpu, name, base[name]) for name in ("grouped", "attention")}
     sections["memory_bound"] = streaming_coefficients(gpu, base["memory_bound"])
     sections["collective"] = collective_coefficients(gpu, base["collective"])
-    found |= sections
+    found |= sections | {f"few_rows.{dtype.value}": each for dtype, each in few.items() if each.record}
     return Calibration(
         gpu=gpu.name,
         gemm=gemm,
         tiled=tiled,
+        few_rows={dtype: each.coefficients for dtype, each in few.items()},
         **{name: each.coefficients for name, each in sections.items()},
         grouped_families=grouped_families(gpu),
         power=base["power"],

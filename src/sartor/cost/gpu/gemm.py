@@ -22,9 +22,8 @@ from sartor.cost.correction.coefficients import (
     PowerCoefficients,
 )
 from sartor.cost.correction.gemm import GemmRows, correct
-from sartor.cost.correction.network import without_residuals
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.eager import SHORT, between, carried, queued, swept
+from sartor.cost.gpu.eager import SHORT, between, carried, has_few, mostly_few, queued, replayed, with_few
 from sartor.cost.gpu.power import long_run
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
 from sartor.cost.peaks import peak_flops_per_s
@@ -54,14 +53,24 @@ def gemm_costs(
         rows = correct(_by_formula(same, problems, gpu, calibration, clock, details))
         found |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
     costs = [found[i] for i in range(len(gemms))]
-    by_host = [i for i, gemm in enumerate(gemms) if swept(gemm, calibration)]
-    if by_host:
-        alike = [replace(gemms[i], dtype=DType.BF16) for i in by_host]
-        plain = gemm_costs(alike, gpu, without_residuals(calibration), clock=clock, details=details)
-        corrected = gemm_costs(alike, gpu, calibration, clock=clock, details=False)
-        for i, formula, network in zip(by_host, plain, corrected, strict=True):
-            costs[i] = between(costs[i], carried(formula, network, gemms[i]), gemms[i], calibration)
+    wide = [i for i, gemm in enumerate(gemms) if has_few(gemm, calibration)]
+    if wide:
+        few = gemm_costs([gemms[i] for i in wide], gpu, with_few(calibration), clock=clock, details=details)
+        for i, other in zip(wide, _carried(few, [gemms[i] for i in wide], gpu, calibration, clock), strict=True):
+            costs[i] = between(costs[i], other, gemms[i], calibration)
     return costs
+
+
+def _carried(
+    few: Sequence[Cost], gemms: Sequence[Gemm | GroupedGemm], gpu: Gpu, calibration: Calibration, clock: Clock
+) -> list[Cost]:
+    """Costs of few rows, with part of the correction by the network of the type that was replayed."""
+    of_network = [i for i, gemm in enumerate(gemms) if replayed(gemm.dtype, calibration)]
+    alike = [replace(gemms[i], dtype=DType.BF16) for i in of_network]
+    found = list(few)
+    for i, other in zip(of_network, gemm_costs(alike, gpu, calibration, clock=clock, details=False), strict=True):
+        found[i] = carried(few[i], other, gemms[i])
+    return found
 
 
 def _by_formula(
@@ -295,6 +304,8 @@ def gemm_alternatives(
     gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED
 ) -> tuple[GemmAlternative, ...]:
     """Every (tile, split_k) considered for one GEMM of scalar sizes, fastest first."""
+    if has_few(gemm, calibration) and mostly_few(gemm, calibration):
+        return gemm_alternatives(gemm, gpu, with_few(calibration), clock=clock)
     c = queued(calibration.gemm[gemm.dtype], gemm.dtype, calibration, clock)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
