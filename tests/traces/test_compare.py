@@ -124,6 +124,16 @@ def test_tokens_of_one_gpu_tell_the_batch_where_those_of_the_job_are_not_known(t
     assert "16,384 tokens per GPU in A and 8,192 in B" in found.warnings[0]
 
 
+def test_a_stall_every_fourth_step_is_a_slower_run(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    one = log(tmp_path / "a.log", [5.0, 5.01, 4.99, 5.0] * 9)
+    other = log(tmp_path / "b.log", [5.0, 5.01, 4.99, 10.0] * 9)
+    done = sartor("compare", one, other)
+    said = " ".join(done.out.split())
+    assert done.code == 1
+    assert "B is slower" in said
+    assert "25% above the usual 5 s: 1 step in 4 takes 10 s" in said
+
+
 def test_too_few_steps_are_refused_in_one_sentence(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
     one, other = log(tmp_path / "a.log", [2.0, 2.0, 2.0, 2.0]), log(tmp_path / "b.log", [2.0])
     assert "at least 3 are needed" in sartor("compare", one, other, "--json").refusal()

@@ -79,6 +79,23 @@ def test_warm_up_ends_with_the_first_step_as_fast_as_the_later_half() -> None:
     assert short.warm_up == 0  # two steps are too few to leave one out
 
 
+def test_a_run_that_becomes_faster_has_no_long_warm_up() -> None:
+    (run,) = parse_log(megatron((*[5.0] * 70, *[4.0] * 80)), "log")
+    assert run.warm_up == 1
+    assert run.measured.step_s == pytest.approx((69 * 5 + 80 * 4) / 149)
+    assert run.notes == ("the run changes its speed: the first half of its steps takes 5 s, the second 4 s (medians)",)
+
+
+def test_the_step_of_a_run_with_stalls_is_the_mean() -> None:
+    (run,) = parse_log(dump() + megatron((9.0, *[2.0, 2.0, 2.0, 4.0] * 6)), "log")
+    assert (run.measured.step_s, run.measured.is_mean) == (2.5, True)
+    assert run.measured.tokens_per_s == pytest.approx(64 * 4096 / 2.5)
+    assert "1 step in 4 takes 4 s" in run.notes[0]
+    (once,) = parse_log(megatron((9.0, *[2.0] * 9, 30.0, *[2.0] * 9)), "log")
+    assert (once.measured.step_s, once.measured.is_mean) == (2.0, False)
+    assert "one step of 30 s" in once.notes[0]
+
+
 def test_memory_is_that_of_the_highest_rank_in_whatever_order_they_print() -> None:
     first, report, *rest = megatron().splitlines()
     other = report.replace("Rank 0", "Rank 32").replace("40000.0", "60000.0").replace("45000.0", "65000.0")

@@ -179,14 +179,14 @@ def _heading(answer: LogDiagnosis) -> str:
 
 def _headline(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
-    steps = count_text(run.num_steps, "steady step")
+    steps = f"{'mean' if run.is_mean else 'median'} of {count_text(run.num_steps, 'steady step')}"
     left = f"; {count_text(run.warm_up, 'warm-up step')} left out" if run.warm_up else ""
     told = interval_text(predicted.step_s, predicted.low_s, predicted.high_s)
     plan = f"this plan{beside_best(predicted, answer.best)}"
     impossible = " (impossible: see the warnings)" if answer.mfu > 1 else ""
     return (
         f"You reach {format_share(answer.mfu)} MFU{impossible}; {format_share(float(predicted.step.mfu))} is predicted "
-        f"for {plan}. A training step takes {format_seconds(run.step_s)} (median of {steps}, spread "
+        f"for {plan}. A training step takes {format_seconds(run.step_s)} ({steps}, spread "
         f"{format_share(run.spread)}{left}); predicted {told}."
     )
 
@@ -288,7 +288,8 @@ def _explained(answer: LogDiagnosis) -> list[RenderableType]:
 def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     tried = len(answer.explanations) - 1
     if not best and answer.explanations[0].misfit <= AGREES:
-        return f"Nothing has to change: the run matches the plan {plan_words(answer.predicted.plan)}."
+        what = "usual step" if answer.measured.is_mean else "run"
+        return f"Nothing has to change: the {what} matches the plan {plan_words(answer.predicted.plan)}."
     if not best and not tried:
         return "The launch says all that would be tried: the rest is not due to the plan."
     if not best:

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """Medians over the steady steps of one run; NaN if not measured."""
+    """Typical values of the steady steps of one run; NaN if not measured."""
 
     step_s: float
+    """The median; the mean if many steps are slow or the speed changes."""
+    is_mean: bool = False
+    """Whether ``step_s`` and the rates are means."""
+    usual_s: float = math.nan
+    """Median without slow steps, which a plan explains."""
     spread: float = 0.0
-    """Robust standard deviation of single steps over their median."""
+    """Robust standard deviation of single steps over their median, without slow ones."""
     num_steps: int = 0
     """Steady steps."""
     warm_up: int = 0

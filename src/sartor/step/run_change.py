@@ -1,27 +1,26 @@
 """Whether a quantity of two runs differs beyond the noise of their steps.
 
-Steps of a run are repeated measurements of one value. Logarithms of their seconds are taken as normal; outliers (a
-checkpoint, a garbage collection) are clipped to three robust standard deviations, and correlated neighbours count as
-fewer samples. The interval of the ratio is Welch's. It does not cover differences between launches of the same run
-(other nodes, other clocks): launch twice to see those.
+Steps of a run are repeated measurements of one value, and what counts is their mean. Slow steps that are few in both
+runs (a checkpoint, a garbage collection) are left out, and correlated neighbours count as fewer samples. The interval
+of the ratio is Welch's. It does not cover differences between launches of the same run (other nodes, other clocks):
+launch twice to see those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 
+from sartor.step.step_series import StepSeries, step_series
 from sartor.units import FloatArray
 
 LEVEL = 0.99
 """Confidence level of the interval; a change is significant if 1 lies outside it."""
 LEAST_STEPS = 3
 """Steady steps needed from each run to estimate noise."""
-OUTLIER = 3.0
-"""Robust standard deviations at which a step is clipped."""
 LEAST_NOISE = 1e-4
 """Smallest relative standard deviation assumed, from the clock's resolution."""
 
@@ -59,13 +58,17 @@ def run_change(name: str, a: FloatArray, b: FloatArray, *, tests: int = 1) -> Ru
     """The change of a quantity from its steps in A to those in B; ``tests`` is the number of quantities compared at
     once, for the Bonferroni correction. Both runs need ``LEAST_STEPS`` positive values."""
     assert min(a.size, b.size) >= LEAST_STEPS, "too few steps to tell noise from change"
-    (mean_a, square_a, free_a), (mean_b, square_b, free_b) = _log_mean(a), _log_mean(b)
+    one, other = step_series(a), step_series(b)
+    counts = one.counts or other.counts
+    one, other = replace(one, counts=counts), replace(other, counts=counts)
+    (square_a, free_a), (square_b, free_b) = _squared_error(one), _squared_error(other)
     error = float(np.sqrt(square_a + square_b))
     free = (square_a + square_b) ** 2 / (square_a**2 / free_a + square_b**2 / free_b)
     half = _student(1 - (1 - LEVEL) / tests / 2, free) * error
-    middle = mean_b - mean_a
-    low, high = np.exp(middle - half), np.exp(middle + half)
-    return RunChange(name=name, a=float(np.exp(mean_a)), b=float(np.exp(mean_b)), low=float(low), high=float(high))
+    middle = np.log(other.mean_s / one.mean_s)
+    with np.errstate(over="ignore"):
+        low, high = np.exp(middle - half), np.exp(middle + half)
+    return RunChange(name=name, a=one.mean_s, b=other.mean_s, low=float(low), high=float(high))
 
 
 def sum_of(name: str, parts: Sequence[RunChange]) -> RunChange:
@@ -77,26 +80,10 @@ def sum_of(name: str, parts: Sequence[RunChange]) -> RunChange:
     return RunChange(name=name, a=a, b=b, low=max(ratio - half, 0.0), high=ratio + half)
 
 
-def _log_mean(values: FloatArray) -> tuple[float, float, float]:
-    """Mean of the logarithms, its squared error, and degrees of freedom."""
-    logs = np.log(values)
-    middle = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    if spread > 0 and logs.size > LEAST_STEPS:
-        logs = np.clip(logs, middle - OUTLIER * spread, middle + OUTLIER * spread)
-    count = _independent(logs)
-    variance = max(float(np.var(logs, ddof=1)), LEAST_NOISE**2)
-    return float(np.mean(logs)), variance / count, max(count - 1, 1.0)
-
-
-def _independent(logs: FloatArray) -> float:
-    """Effective number of independent steps, from the correlation of neighbours."""
-    if logs.size < 10 or not np.var(logs):
-        return float(logs.size)
-    centred = logs - np.mean(logs)
-    next_to = float(np.sum(centred[1:] * centred[:-1]) / np.sum(centred**2))
-    alike = min(next_to, 0.9) if next_to > 2 / np.sqrt(logs.size) else 0.0  # below that it is noise
-    return max(float(logs.size) * (1 - alike) / (1 + alike), float(LEAST_STEPS))
+def _squared_error(series: StepSeries) -> tuple[float, float]:
+    """Of a mean, relative to it, at least that of the clock; and its degrees of freedom."""
+    square, free = series.squared_error
+    return max(square, LEAST_NOISE**2 / series.seconds.size), free
 
 
 def _student(probability: float, free: float) -> float:

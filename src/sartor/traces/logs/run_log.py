@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sartor.step.measured import MeasuredRun
-from sartor.units import BoolArray, FloatArray, IntArray
+from sartor.step.step_series import step_series
+from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
 
 SLOWER = 0.05
 """A leading step this much slower than the median of the later half is warm-up (compilation, allocator, data)."""
-WARM_UP = 0.5
-"""Largest share of a log that counts as warm-up: a run that gets faster until its end has no steady steps."""
+WARM_UP, LONGEST = 0.5, 50
+"""Largest share of a log, and most steps, that count as warm-up (published logs have 1 or 2). A run that becomes faster
+later has changed its speed: its steps count, except the first."""
+LEAST_HALVES = 8
+"""Steady steps from which a change of speed is looked for."""
 LEAST_AFTER = 2
 """With no more known steps than this, the first one is kept."""
 
@@ -93,7 +97,32 @@ class RunLog:
                 f"{self.no_number} of {self.printed} steps have a loss that is not a number: what they compute may "
                 "take another time"
             )
-        return tuple(said)
+        return (*said, *self._uneven())
+
+    def _uneven(self) -> Iterator[str]:
+        """How the steady steps differ from one another, in sentences."""
+        times = self.steady(self.step_s)
+        if not times.size:
+            return
+        series = step_series(times)
+        count = int(series.slow.sum())
+        if series.counts and not self._halves:
+            often = f"1 step in {series.period}" if series.period else f"{count} of {times.size} steps"
+            above = series.mean_s / series.middle_s - 1
+            yield (
+                f"the mean step of {format_seconds(series.mean_s)} is {100 * above:.0f}% above the usual "
+                f"{format_seconds(series.middle_s)}: {often} {'takes' if series.period else 'take'} "
+                f"{format_seconds(series.slow_s)} (data loading, checkpoints, evaluation, garbage collection?)"
+            )
+        elif count and not series.counts:
+            took = f"{'one step' if count == 1 else f'{count} steps'} of {format_seconds(series.slow_s)}"
+            yield f"{took} (a checkpoint or an evaluation?) left out: {count} of {times.size} is too few to count"
+        if self._halves:
+            first, second = self._halves
+            yield (
+                f"the run changes its speed: the first half of its steps takes {format_seconds(first)}, the second "
+                f"{format_seconds(second)} (medians)"
+            )
 
     def number(self, fact: str) -> int | None:
         """A whole-number fact; None if the log does not give it."""
@@ -126,8 +155,8 @@ class RunLog:
         if known.size <= LEAST_AFTER:
             return int(known[0]) if known.size else 0
         limit = (1 + SLOWER) * float(np.median(times[known[known.size // 2 :]]))
-        most = known[int(WARM_UP * known.size)]
-        return next(int(i) for i in known[1:] if times[i] <= limit or i >= most)
+        leading = known[1 : 1 + min(int(WARM_UP * known.size), LONGEST)]
+        return next((int(i) for i in leading if times[i] <= limit), int(known[1]))
 
     def steady(self, values: FloatArray) -> FloatArray:
         """The known values of steady steps."""
@@ -136,16 +165,37 @@ class RunLog:
         return found
 
     @property
-    def measured(self) -> MeasuredRun:
-        """Medians over the steady steps, and peak memory."""
+    def _halves(self) -> tuple[float, float] | None:
+        """Medians of the first and of the second half of the steady steps, if the run changes its speed."""
         times = self.steady(self.step_s)
+        if times.size < LEAST_HALVES:
+            return None
+        both = np.split(times, [times.size // 2])
+        kept = np.split(step_series(times).kept_s, [times.size // 2])
+        first, second = _median(both[0]), _median(both[1])
+        least = max(SLOWER, 3 * spread(both[1]))  # stalls move the medians or the means of halves, seldom both
+        moved = (first / second - 1, float(np.mean(kept[0]) / np.mean(kept[1])) - 1)
+        return (first, second) if min(moved) > least or max(moved) < -least else None
+
+    @property
+    def measured(self) -> MeasuredRun:
+        """Medians over the steady steps, or means where many steps are slow, and peak memory."""
+        times = self.steady(self.step_s)
+        if not times.size:
+            series, mean = None, False
+        else:
+            series = step_series(times)
+            mean = series.counts or self._halves is not None
+        typical = _harmonic if mean else _median
         return MeasuredRun(
-            step_s=_median(times),
-            spread=spread(times),
+            step_s=float(np.mean(times)) if mean else _median(times),
+            is_mean=mean,
+            usual_s=series.middle_s if series else float("nan"),
+            spread=spread(times[~series.slow]) if series else 0.0,
             num_steps=int(times.size),
             warm_up=self.warm_up,
-            tokens_per_s=_median(self.steady(self.tokens_per_s)),
-            flops_per_s=_median(self.steady(self.flops_per_s)),
+            tokens_per_s=typical(self.steady(self.tokens_per_s)),
+            flops_per_s=typical(self.steady(self.flops_per_s)),
             allocated_bytes=_highest(self.allocated_bytes),
             reserved_bytes=_highest(self.reserved_bytes),
         )
@@ -181,6 +231,11 @@ def _whole(values: FloatArray) -> int | None:
 
 def _median(values: FloatArray) -> float:
     return float(np.median(values)) if values.size else float("nan")
+
+
+def _harmonic(rates: FloatArray) -> float:
+    """The rate over the whole time, of steps with the same work."""
+    return float(1 / np.mean(1 / rates)) if rates.size else float("nan")
 
 
 def _highest(values: FloatArray) -> float:
