@@ -152,7 +152,7 @@ def test_what_is_frozen_and_what_is_a_buffer_is_told() -> None:
     assert kept == [64 * 256, 64 * 256 * (1 + 4)]  # int8, and converted for the gradient of its input
     assert model.num_params - model.frozen_params == 4 * 4 * (64 + 256)
     assert model.frozen_embedding_params == model.embedding_params == 64000
-    assert any("are frozen" in note for note in model.notes)
+    assert any("the others are frozen" in note for note in model.notes)
     assert not traced("with_named_inputs").frozen_params
 
 

@@ -205,8 +205,8 @@ def _priced_by_bytes(recorder: Recorder) -> tuple[str, ...]:
 
 def _frozen(frozen: Mapping[str, int], total: int) -> tuple[str, ...]:
     still = sum(frozen.values())
-    words = f"{format_count(still)} of {format_count(total)} parameters are frozen (requires_grad=False)"
-    return (f"{words}: they have no gradients and no optimizer states",) if still else ()
+    words = f"{format_count(total - still)} of {format_count(total)} parameters are trained"
+    return (f"{words}; the others are frozen: no gradients, no optimizer states",) if still else ()
 
 
 def _buffer_bytes(model: Module, path: str = "", apart: Sequence[str] = ()) -> float:
