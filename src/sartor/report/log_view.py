@@ -48,6 +48,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         },
         "measured": {
             "step_s": run.step_s,
+            "usual_s": _number(run.usual_s),
             "mfu": answer.mfu,
             "tokens_per_s": _number(run.tokens_per_s),
             "spread": run.spread,

@@ -230,12 +230,16 @@ def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
     count = seen.line.num_steps
     lost = sum(seconds for _, seconds in chains.values()) / count
     words = (
-        f"{said} ({often / count:.0f} times): {format_seconds(seconds / count)}"
+        f"{said} ({_times(often / count)}): {format_seconds(seconds / count)}"
         for said, (often, seconds) in chains.items()
     )
     fix = "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss"
     yield TracePart(kind=PartKind.MEMORY_BOUND, seconds=seen.seconds(where) - lost, evidence=_largest(seen, where))
     yield TracePart(kind=PartKind.UNFUSED, seconds=lost, evidence=tuple(islice(words, SHOWN)), fix=fix, gain_s=lost)
+
+
+def _times(count: float) -> str:
+    return f"{count:.0f} times" if round(count) > 1 else "once" if round(count) else f"once in {1 / count:.0f} steps"
 
 
 def _recompute(seen: _Seen) -> TracePart:
