@@ -32,13 +32,14 @@ from fit_kernels import AIC, _attention_op
 from networks import bounds_of, network
 from sartor.cost.correction import network as measured
 from sartor.cost.correction.attention import (
+    HEAD_STEP,
     PARTS,
     SHORTEST,
     SIZES,
     attention_features,
     attention_floor_s,
     launch_of,
-    windows_known,
+    sizes_known,
 )
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
@@ -188,6 +189,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
         **({"fitted_on": errors(time_s, rows, ~held)} if not held.all() else {}),
         "coverage": coverage(time_s, rows),
         **({"stream_share": stream_share_of(gpu, rows)} if part == "generation" else {}),
+        **({"head_dims": head_dims_of(rows.sizes)} if part in ("context", "generation") else {}),
         "least": round(float(least), 4),
         "most": round(float(most), 4),
         "formula_log_sigma": rows.coefficients.log_sigma,
@@ -206,6 +208,12 @@ def stream_share_of(gpu: str, rows: Rows) -> float:
     device, cached = load_gpu(gpu), _attention_op(rows.sizes, True).cached_bytes
     share = cached / (rows.seconds * device.hbm_bytes_per_s)
     return round(min(float(np.quantile(share[cached > 8 * device.l2_bytes], 0.95)), 1.0), 3)
+
+
+def head_dims_of(sizes: pd.DataFrame) -> list[int]:
+    """Head dimensions of the rows without a window, in the steps that networks see."""
+    plain = sizes.head_dim[sizes.window == 0]
+    return sorted({int(-(-dim // HEAD_STEP) * HEAD_STEP) for dim in plain})
 
 
 def windows_of(sizes: pd.DataFrame) -> Any:
@@ -550,7 +558,7 @@ def predict(residual: Residual, rows: Rows) -> Any:
     factor = np.exp(log_factor * trust, dtype=np.float64)[:count]
     if "window" in rows.sizes:
         sizes = {name: rows.sizes[name].to_numpy(dtype=np.float64) for name in ("head_dim", "window")}
-        factor = np.where(windows_known(residual, sizes), factor, 1.0)
+        factor = np.where(sizes_known(residual, sizes), factor, 1.0)
     return np.maximum(rows.formula_s * factor, rows.floor_s)
 
 

@@ -235,8 +235,6 @@ def test_prefill_is_moved_and_attention_that_no_table_holds_is_not() -> None:
     assert attention_cost(PREFILL, H200, known(H200)).details["residual"] != 1.0
     others = [
         replace(PREFILL, pass_=Pass.BACKWARD),
-        replace(PREFILL, seq_q=512),
-        replace(PREFILL, seq_q=4),
         replace(PREFILL, v_head_dim=64),
         replace(PREFILL, seq_q=1, latent=True, num_kv_heads=1, head_dim=576, v_head_dim=512),
         replace(PREFILL, dtype=DType.FP8),

@@ -22,7 +22,7 @@ from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, attention_pairs
-from sartor.units import Array, Floats
+from sartor.units import Array, Floats, Ints
 
 PARTS = ("context", "encoder", "generation")
 
@@ -59,7 +59,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         residual = residual_of(calibration, part)
         if residual is None:
             continue
-        where = np.flatnonzero(_runs(part, op, sizes) & windows_known(residual, sizes))
+        where = np.flatnonzero(_runs(part, op, sizes) & sizes_known(residual, sizes))
         if not where.size:
             continue
         columns = {name: values[where] for name, values in sizes.items()}
@@ -74,7 +74,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
             attention_floor_s(part, columns, peak, gpu, op.kv_element / op.dtype.bytes),
             sigmas[where],
             formula_s < _SHORT * launch_s,
-            [(each, windows_known(each, columns)) for each in _of_frameworks(calibration, part)] if unknown else (),
+            [(each, sizes_known(each, columns)) for each in _of_frameworks(calibration, part)] if unknown else (),
         )
         factor = np.ones_like(times) if factor is None else factor
         times[where], sigmas[where] = moved.time_s, moved.log_sigma
@@ -86,6 +86,26 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         return cost
     time_s, log_sigma, residual_factor = (_shaped(each, shape) for each in (times, sigmas, factor))
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
+
+
+def next_head_dim(op: Attention, calibration: Calibration) -> Ints:
+    """Its head dimension, or if the tables of its kernels lack that, the next one that they have."""
+    dim = np.asarray(op.head_dim)
+    plain = op.pass_.computes_outputs and not op.latent and op.causal and op.dtype.bytes == 2
+    if not plain or np.any(np.not_equal(op.v_head_dim, dim)):
+        return op.head_dim
+    found = {part: residual_of(calibration, part) for part in ("context", "generation")}
+    context, generation = (_next_of(residual, dim) for residual in found.values())
+    return np.where(np.equal(op.seq_q, 1), generation, context)
+
+
+def _next_of(residual: Residual | None, dim: Array) -> Array:
+    measured = np.asarray(residual.head_dims if residual else (), dtype=np.int64)
+    rounded = np.ceil(dim / HEAD_STEP) * HEAD_STEP
+    at = np.searchsorted(measured, rounded)
+    known = at < measured.size
+    wider = np.append(measured, 0)[at]
+    return np.where(known & (wider != rounded), wider, dim)
 
 
 def residual_of(calibration: Calibration, part: str) -> Residual | None:
@@ -194,11 +214,11 @@ def _sizes(op: Attention, shape: tuple[int, ...]) -> dict[str, Array]:
     }
 
 
-def windows_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
-    """Whether the fit saw such windows at this head dimension: other head dimensions are no guide (a network trained at
-    256 only with 1024 keys was 18 times off with 128)."""
+def sizes_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
+    """Whether the fit saw this head dimension, and such windows at it: others are no guide (a network trained at 256
+    only with 1024 keys was 18 times off with 128)."""
     dim, window = np.ceil(sizes["head_dim"] / HEAD_STEP) * HEAD_STEP, sizes["window"]
-    known: Mask = window == 0
+    known: Mask = (window == 0) & (np.isin(dim, residual.head_dims) if residual.head_dims else True)
     for seen, least, most in residual.windows:
         known |= (dim == seen) & (window * WINDOW_REACH >= least) & (window <= most * WINDOW_REACH)
     return known

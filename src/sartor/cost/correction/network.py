@@ -103,6 +103,8 @@ class Residual:
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
+    head_dims: tuple[int, ...] = ()
+    """Attention: head dimensions of the rows fitted on; empty: any."""
     stream_share: float = 1.0
     """Attention's decode: share of memory's bandwidth that the rows fitted on reach where keys and values are more than
     eight times L2 (95% quantile). Where they fit in L2, tables time a warm cache."""
@@ -293,6 +295,7 @@ def _load(key: str) -> Residual:
         quantizing=tuple(record.get("quantizing", (0.0, 0.0))),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
+        head_dims=tuple(record.get("head_dims", ())),
         stream_share=record.get("stream_share", 1.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),
     )

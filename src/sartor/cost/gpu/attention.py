@@ -7,9 +7,13 @@ docs/concepts/attention.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
 import numpy as np
 
-from sartor.cost.correction.attention import correct_attention
+from sartor.cost.correction.attention import correct_attention, next_head_dim
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.cost import Cost, Source
@@ -17,13 +21,17 @@ from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention
-from sartor.units import Floats, plain
+from sartor.units import Bools, Floats, plain
 
 DECODE_ROWS = 8
 """New tokens per sequence up to which the decode kernel runs (one, or a few with speculative decoding)."""
 
 TILE_KV = 128
 """Keys of one step of a block, in both kernels."""
+
+LATENT_AS = 128
+"""Head dimension whose share of peak the kernels of latent decoding reach: FlashMLA 660 of 990 TFLOP/s on H800
+(github.com/deepseek-ai/FlashMLA, 2025-04-22), where plain kernels of 128 reach 0.70 on H100 and H200."""
 
 HEAD_STEP = 32
 """Kernels are compiled for head dimensions in steps of 32; others are padded (FlashAttention-2 and -3)."""
@@ -33,26 +41,87 @@ def attention_cost(
     op: Attention, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED, in_model: bool = False
 ) -> Cost:
     """Cost of one fused attention kernel; shapes broadcast. ``in_model``: other layers run between two reads of its
-    cache (``correct_attention``)."""
+    cache (``correct_attention``).
+
+    Several new tokens behind a cache take the fastest of the kernels (``_behind_cache``). A head dimension that tables
+    lack costs at most what the next one that they have does: zeros may fill it up.
+    """
+    settings: Settings = (gpu, calibration, clock, in_model)
+    cost = _fused_cost(op, *settings)
+    between = np.greater(op.seq_q, 1) & np.less(op.seq_q, op.seq_kv) & (op.pass_.computes_outputs)
+    if np.any(between):
+        cost = _where(between, _behind_cache(op, *settings), cost)
+    wider = next_head_dim(op, calibration)
+    if np.any(np.greater(wider, op.head_dim)):
+        padded = attention_cost(
+            replace(op, head_dim=wider, v_head_dim=wider), gpu, calibration, clock=clock, in_model=in_model
+        )
+        cost = _where(np.less(padded.time_s, cost.time_s), padded, cost)
+    return cost
+
+
+Settings: TypeAlias = tuple[Gpu, Calibration, Clock, bool]
+
+
+def _fused_cost(op: Attention, gpu: Gpu, calibration: Calibration, clock: Clock, in_model: bool) -> Cost:
+    """Of the kernel that tables have for as many new tokens."""
+    decode = np.asarray(op.seq_q) <= DECODE_ROWS
+    decode = decode & (op.pass_.computes_outputs)
+    kernels = (_formula_cost(op, kernel, gpu, calibration, clock) for kernel in (_decode, _prefill))
+    return correct_attention(op, _where(decode, *kernels), gpu, calibration, in_model=in_model)
+
+
+def _behind_cache(op: Attention, gpu: Gpu, calibration: Calibration, clock: Clock, in_model: bool) -> Cost:
+    """The fastest of a kernel that walks all keys and two that split them over SMs (FlashDecoding, FlashInfer,
+    FlashAttention-3), with what was learned of each: those with a prefill's tiles take for more keys as much longer as
+    a whole prompt of so many would, that of decoding as one new token's does, its products no less. None is faster than
+    a prompt of the new tokens alone, or than one new token behind as many keys."""
+    settings: Settings = (gpu, calibration, clock, in_model)
+    alone, whole, one = replace(op, seq_kv=op.seq_q), replace(op, seq_q=op.seq_kv), replace(op, seq_q=1)
+    walked, short = (_formula_cost(each, _prefill, gpu, calibration, clock) for each in (op, alone))
+    short_s = short.time_s * correct_attention(alone, short, gpu, calibration, in_model=in_model).learned
+    long, single = _fused_cost(whole, *settings), _fused_cost(one, *settings)
+    found = replace(walked, time_s=short_s + (walked.time_s - short.time_s) * long.learned)
+    for kernel, learned in ((_decode, single.learned), (_split, long.learned)):
+        other = _formula_cost(op, kernel, gpu, calibration, clock)
+        other = replace(other, time_s=np.maximum(other.time_s * learned, other.compute_s))
+        found = _where(np.less(other.time_s, found.time_s), other, found)
+    least_s = np.maximum(single.time_s, _fused_cost(alone, *settings).time_s)
     c = calibration.attention
-    peak = peak_flops_per_s(gpu, op.dtype)
-    prefill, decode = _prefill(op, gpu, c, peak), _decode(op, gpu, c, peak)
-    few = np.asarray(op.seq_q) <= DECODE_ROWS
-    few = few & (op.pass_.computes_outputs)
-    compute, memory, launch, overlap = (np.where(few, d, p) for d, p in zip(decode, prefill, strict=True))
+    sigma = np.full(np.shape(found.time_s), max(c.log_sigma, c.decode_log_sigma))
+    return replace(found, time_s=plain(np.maximum(found.time_s, least_s)), log_sigma=plain(sigma))
+
+
+Kernel: TypeAlias = Callable[[Attention, Gpu, AttentionCoefficients, float], tuple[Floats, Floats, Floats, Floats]]
+
+
+def _formula_cost(op: Attention, kernel: Kernel, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    """The formula's cost of one kernel."""
+    c = calibration.attention
+    compute, memory, launch, overlap = kernel(op, gpu, c, peak_flops_per_s(gpu, op.dtype))
     run = long_run(gpu, op.dtype, calibration.power, calibration.gemm[op.dtype].throttle, clock)
     lasting = lasting_s(compute, op.flops, run)
     time = np.maximum(lasting, memory) + overlap * np.minimum(lasting, memory) + launch
-    sigma = np.where(few, c.decode_log_sigma, c.log_sigma) * np.ones_like(time)
-    cost = Cost(
+    sigma = c.log_sigma if kernel is _prefill else c.decode_log_sigma
+    return Cost(
         time_s=plain(time),
-        compute_s=plain(lasting),
-        memory_s=plain(memory),
-        overhead_s=plain(launch),
-        log_sigma=plain(sigma),
+        compute_s=plain(np.broadcast_to(lasting, np.shape(time))),
+        memory_s=plain(np.broadcast_to(memory, np.shape(time))),
+        overhead_s=plain(np.broadcast_to(launch, np.shape(time))),
+        log_sigma=plain(np.broadcast_to(sigma, np.shape(time))),
         source=Source.CALIBRATED if "attention" in calibration.calibrated else Source.ANALYTIC,
     )
-    return correct_attention(op, cost, gpu, calibration, in_model=in_model)
+
+
+def _where(chosen: Bools, cost: Cost, other: Cost) -> Cost:
+    """The one cost where ``chosen``, elsewhere the other."""
+    names = ("time_s", "compute_s", "memory_s", "overhead_s", "log_sigma")
+    terms: dict[str, Any] = {name: plain(np.where(chosen, getattr(cost, name), getattr(other, name))) for name in names}
+    details = {
+        name: plain(np.where(chosen, cost.details.get(name, 1.0), other.details.get(name, 1.0)))
+        for name in cost.details | other.details
+    }
+    return replace(other, details=details, **terms)
 
 
 def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -74,16 +143,26 @@ def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> 
 
 
 def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:
-    """Blocks of all query rows that share a key/value head; keys are split over idle SMs, so steps divide evenly."""
+    return _split(op, gpu, c, peak, c.decode_tile_q)
+
+
+def _split(
+    op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int = 0
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Blocks of all query rows that share a key/value head, by default as tall as a prefill's; keys are split over idle
+    SMs, so steps divide evenly."""
+    tile_q = tile_q or c.tile_q
     kv_heads = np.maximum(np.asarray(op.num_kv_heads), 1)
     rows = np.asarray(op.seq_q) * np.ceil(np.asarray(op.num_heads) / kv_heads)
-    tiles = np.ceil(rows / c.decode_tile_q)
+    tiles = np.ceil(rows / tile_q)
     blocks = op.batch * kv_heads * tiles * 1.0
     reach = np.where(np.asarray(op.window) > 0, np.minimum(op.seq_kv, op.window), np.asarray(op.seq_kv) * 1.0)
     steps = np.ceil(reach / TILE_KV)
-    step = _step_s(op, gpu, c, peak, c.decode_tile_q)
+    step = _step_s(op, gpu, c, peak, tile_q)
     per_sm = blocks / gpu.num_sms
-    compute = per_sm * steps * step + np.maximum(per_sm, 1.0) * c.decode_block_s
+    # A compiler for a few systolic arrays loads a block's keys while the one before is computed.
+    starts = np.maximum(per_sm, 1.0) if not gpu.matrix_tile else 1.0
+    compute = per_sm * steps * step + starts * c.decode_block_s
     rest = 1.0 * op.batch * op.num_heads * np.asarray(op.seq_q) * (op.head_dim + op.v_head_dim) * op.dtype.bytes
     memory = (op.cached_bytes + rest) / (c.decode_hbm_share * gpu.hbm_bytes_per_s)
     return compute, memory, c.decode_launch_s + c.decode_step_s * np.minimum(steps, 32), c.decode_overlap
@@ -93,9 +172,11 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     """One tile of queries against one of keys: two GEMMs (five backward) at the head dimension's share of peak."""
     padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
     padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
-    # Latent attention's 192/128 has its own kernels, as efficient as those of its value dimension.
+    # Latent attention has kernels of its own: 192/128 as efficient as those of its value dimension.
     share = np.interp(
-        np.minimum(padded, padded_v), [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]
+        np.where(op.latent, LATENT_AS, np.minimum(padded, padded_v)),
+        [float(d) for d, _ in c.efficiency],
+        [share for _, share in c.efficiency],
     )
     widths = padded + padded_v if op.pass_.computes_outputs else (3 * padded + 2 * padded_v) / c.backward
     step_s: Floats = 2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share)

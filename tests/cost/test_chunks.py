@@ -1,0 +1,93 @@
+"""Attention of some new tokens behind a cache, of head dimensions without rows, and of chips of few large arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sartor.cost.correction.attention import next_head_dim
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.peaks import peak_flops_per_s
+from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.operators import Attention, DType
+
+GPUS = gpu_names()
+NEW = np.array([2, 3, 8, 9, 16, 64, 128, 512, 2048])[:, None]
+BEFORE = np.array([1, 16, 512, 4096, 32768])
+
+
+def attention(dtype: DType, new: object, before: object, **more: object) -> Attention:
+    sizes = {"batch": 1, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "v_head_dim": 128} | more
+    return Attention(name="a", seq_q=new, seq_kv=np.add(new, before), dtype=dtype, **sizes)  # type: ignore[arg-type]
+
+
+def seconds(op: Attention, name: str, kernels: str = "") -> np.ndarray:
+    gpu = load_gpu(name)
+    return np.asarray(attention_cost(op, gpu, load_calibration(gpu).with_kernels(kernels)).time_s)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_tokens_behind_a_cache_take_no_less_than_without_it_and_than_one_token(name: str) -> None:
+    """512 tokens behind 16 took 0.77 of the time of 512 alone on A100: networks saw only the latter."""
+    dtype = load_gpu(name).default_dtype
+    op = attention(dtype, NEW, BEFORE)
+    time_s = seconds(op, name)
+    assert np.all(time_s >= seconds(attention(dtype, NEW, 0), name) * (1 - 1e-12))
+    assert np.all(time_s >= seconds(replace(op, seq_q=1), name) * (1 - 1e-12))
+    assert np.all(time_s >= op.flops / peak_flops_per_s(load_gpu(name), dtype))
+    assert seconds(replace(op, seq_q=64, seq_kv=64 + 4096), name) == time_s[5, 3]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_ninth_token_behind_a_long_cache_costs_little_more(name: str) -> None:
+    """It took up to 8.5 times as long, as only the kernel of up to eight tokens split the keys. With 4 heads that share
+    keys, 9 tokens are 3 tiles of 16 rows and 8 are 2."""
+    time_s = seconds(attention(load_gpu(name).default_dtype, np.array([8, 9]), 32768), name)
+    assert time_s[1] <= 1.5 * time_s[0]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_prompt_in_chunks_takes_at_most_a_few_times_its_time_as_a_whole(name: str) -> None:
+    dtype = load_gpu(name).default_dtype
+    chunks = seconds(attention(dtype, 128, 128 * np.arange(64)), name)
+    assert 0.9 * seconds(attention(dtype, 8192, 0), name) < chunks.sum() < 5 * seconds(attention(dtype, 8192, 0), name)
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("kernels", ["", "vllm", "sglang", "trtllm"])
+def test_a_head_dimension_without_rows_costs_at_most_the_next_one_with_rows(name: str, kernels: str) -> None:
+    """192 took 3.7 times as long as 256 with TensorRT-LLM on GB300, of which no row has 192."""
+    gpu = load_gpu(name)
+    calibration = load_calibration(gpu).with_kernels(kernels)
+    for new, before in ((4096, 0), (1, 4096)):
+        op = attention(gpu.default_dtype, new, before)
+        wider = replace(op, head_dim=np.arange(32, 513, 32), v_head_dim=np.arange(32, 513, 32))
+        padded = next_head_dim(wider, calibration)
+        here, there = (
+            attention_cost(replace(op, head_dim=d, v_head_dim=d), gpu, calibration).time_s
+            for d in (wider.head_dim, padded)
+        )
+        assert np.all(here <= there)
+    if name == "gb300" and kernels == "trtllm":
+        assert padded[5] == 256
+
+
+@pytest.mark.parametrize("kv_heads", [8, 32])
+def test_decoding_on_systolic_arrays_waits_for_memory(kv_heads: int) -> None:
+    """Every block's start counted as if one of four arrays were one of 132 SMs: 11 times memory's time on TPU v7."""
+    for name in (name for name in GPUS if load_gpu(name).matrix_tile):
+        gpu = load_gpu(name)
+        op = attention(gpu.default_dtype, 1, 511, batch=256, num_kv_heads=kv_heads)
+        assert seconds(op, name) <= 2 * op.bytes_moved / gpu.hbm_bytes_per_s
+
+
+def test_latent_decoding_differs_between_h100_and_h200_by_no_more_than_their_memory() -> None:
+    """Their compute dies are one; it took twice as long on H100."""
+    sizes = {"batch": 128, "num_heads": 128, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512, "latent": True}
+    op = attention(DType.BF16, 1, 8191, **sizes)
+    times = [float(seconds(op, name)) for name in ("h100_sxm", "h200_sxm")]
+    rates = [load_gpu(name).hbm_bytes_per_s for name in ("h100_sxm", "h200_sxm")]
+    assert times[1] <= times[0] <= times[1] * rates[1] / rates[0]
