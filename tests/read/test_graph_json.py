@@ -99,6 +99,16 @@ def test_frozen_parameters_have_no_gradients_and_no_optimizer_and_buffers_are_he
     assert sum(op.cols * op.count for op in steps) == trained
 
 
+def test_buffers_are_held_in_inference_too(tmp_path: Path) -> None:
+    held = []
+    for bytes_ in (0.0, 1e6):
+        made = body()
+        made["layers"][0]["buffer_bytes"] = bytes_
+        (tmp_path / "graph.json").write_text(json.dumps(made))
+        held.append(api.estimate(tmp_path / "graph.json", "a100", phase="prefill").serving.memory.param_bytes)
+    assert held[1] - held[0] == pytest.approx(3e6)
+
+
 def test_more_trained_parameters_than_parameters_are_refused() -> None:
     made = body()
     made["model"]["trainable_params"] = made["model"]["num_params"] + 1

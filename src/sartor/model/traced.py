@@ -103,6 +103,11 @@ class TracedModel:
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def all_buffer_bytes(self) -> float:
+        """Buffers of the whole model."""
+        return self.buffer_bytes + sum(layer.buffer_bytes * layer.weight_sets for layer in self.layers)
+
 
 def products_dtype(traced: TracedModel) -> DType:
     """The dtype of most FLOPs of matrix multiplications: with ``torch.autocast`` not that of the parameters."""

@@ -117,12 +117,14 @@ def served_bytes(workload: Workload, dims: ParallelDims) -> float:
 
 
 def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> float:
-    """Weight bytes of one device: matrices in layers in ``dtype``, tables and the head in at least 16 bits."""
+    """Weight bytes of one device: matrices in layers in ``dtype``, tables and the head in at least 16 bits; with a
+    traced model's buffers."""
     counts = count_params(shape)
     tables = float(counts.embedding) + (0.0 if shape.tied_embeddings else float(counts.lm_head))
     experts = float(counts.routed_expert)
     dense = float(counts.total) - tables - experts
     of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / int(dims.ep)
+    of_group += 0.0 if shape.traced is None else shape.traced.all_buffer_bytes
     return of_group / (int(dims.tp) * int(dims.pp))
 
 
