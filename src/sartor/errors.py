@@ -23,7 +23,7 @@ class InputError(ValueError):
     def __init__(self, field: str, value: object, must: str, nearest: str = "") -> None:
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
         missing = f"missing {'option' if field.startswith('-') else 'argument'} {field}: {must}"
-        sentence = missing if value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
+        sentence = missing if isinstance(value, str) and value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
         super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
@@ -34,6 +35,26 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "experts over devices that they do not divide into": (
         lambda: api.lint("mixtral-8x7b", ep=7),
         "ep=7: does not split num_experts=8 (7 and 14 do); nearest: 4 or 8",
+    ),
+    "many rows at once": (
+        lambda: api.gemm(np.arange(1, 3), 4096, 4096),  # type: ignore[arg-type]
+        "m=array([1, 2]): must be an integer from 1 to 2^40; nearest: 4096",
+    ),
+    "rows that are not given": (
+        lambda: api.gemm(None, 4096, 4096),  # type: ignore[arg-type]
+        "m=null: must be an integer from 1 to 2^40; nearest: 4096",
+    ),
+    "a library that is no name": (
+        lambda: api.gemm(8, 8, 8, kernels=3),  # type: ignore[arg-type]
+        "kernels=3: must be the name of a framework or library; nearest: sglang",
+    ),
+    "bytes in words": (
+        lambda: api.collective("all_reduce", "1e6", 8),  # type: ignore[arg-type]
+        "message_bytes=1e6: must be a number of bytes above 0 and at most 2^50; nearest: 1048576",
+    ),
+    "a skew in words": (
+        lambda: api.estimate("mixtral-8x7b", routing_skew="x"),  # type: ignore[arg-type]
+        "routing_skew=x: is the largest expert's tokens over the mean: at least 1; nearest: 1",
     ),
     "experts of a dense model": (lambda: api.estimate("gpt2", ep=2), "ep=2: the model has no experts; nearest: 1"),
     "a placement that is no path": (lambda: api.place({}), "instance={}: must be the path of a JSON file"),  # type: ignore[arg-type]
@@ -210,3 +231,17 @@ def test_a_datasheet_without_links_trains_on_an_assumed_one(tmp_path: Path) -> N
 def test_a_cache_is_not_of_training() -> None:
     with pytest.raises(InputError, match="context_len=512: counts tokens in the KV cache"):
         api.estimate("gpt2", context_len=512)
+
+
+def test_numpy_s_integers_are_sizes() -> None:
+    plain, other = api.gemm(4096, 4096, 4096), api.gemm(np.int64(4096), np.int32(4096), np.uint16(4096))  # type: ignore[arg-type]
+    assert plain.cost.time_s == other.cost.time_s
+    assert type(other.gemm.m) is int
+
+
+def test_a_gemm_says_what_else_its_time_holds_and_whose_kernels_its_interval_holds() -> None:
+    assert api.gemm(512, 4096, 4096, "h100", dtype="fp8").assumptions[-1] == (
+        "the time includes the kernel that narrows the activation to fp8"
+    )
+    assert "eager PyTorch of 2023" in api.gemm(512, 4096, 4096, "mi250x", dtype="fp16").assumptions[-1]
+    assert not api.gemm(512, 4096, 4096, "h100").assumptions

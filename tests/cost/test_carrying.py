@@ -155,6 +155,28 @@ def test_few_rows_that_no_sweep_holds_are_assumed_and_their_interval_holds_both_
     assert found.low_s < swept.time_s < found.high_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("name", [name for name in gpu_names() if load_gpu(name).accelerator is None])
+def test_narrow_weights_make_no_product_that_computes_faster_unless_it_was_measured(name: str) -> None:
+    gpu = load_gpu(name)
+    known = load_calibration(gpu)
+    m = np.array([1, 8, 64, 512, 1024, 4096, 8192])
+    wide = gemm_cost(Gemm(name="p", m=m, n=8192, k=8192, dtype=gpu.default_dtype), gpu, known)
+    computes = np.greater_equal(wide.compute_s, wide.memory_s)
+    for dtype in (DType.INT8_WO, DType.INT4_WO):
+        narrow = gemm_cost(Gemm(name="p", m=m, n=8192, k=8192, dtype=dtype), gpu, known)
+        if f"gemm.{dtype.value}" not in known.calibrated:
+            assert np.all(np.asarray(narrow.time_s)[computes] >= np.asarray(wide.time_s)[computes] * (1 - 1e-12))
+
+
+def test_general_cores_of_one_die_are_borrowed_before_another_generation_s() -> None:
+    """H200 and GH200 took V100's fp32, and were 18% faster than H100 at the same clock and SMs."""
+    op = Gemm(name="p", m=4096, n=4096, k=4096, dtype=DType.FP32)
+    alike = [replace(H100, name="mine"), *(load_gpu(name) for name in ("h200_sxm", "gh200"))]
+    own = gemm_cost(op, H100, load_calibration(H100)).time_s
+    for gpu in alike:
+        assert gemm_cost(op, gpu, load_calibration(gpu)).time_s == pytest.approx(own, rel=0.05)
+
+
 def test_kernels_of_later_years_on_the_same_die_are_in_the_interval() -> None:
     """MI250X was timed with eager PyTorch of 2023, MI210 with tuned kernels of 2024: 94 and 139 TFLOP/s."""
     wide = Gemm(name="p", m=4096, n=4096, k=14336, dtype=DType.FP16)

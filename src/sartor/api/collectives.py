@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from sartor.answers import CollectiveAnswer
-from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, refuse_on_a_chip, size_of, word_of
+from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, given_size, refuse_on_a_chip, size_of, word_of
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.tiers import members
 from sartor.cost.correction.calibration import load_calibration
@@ -40,14 +42,15 @@ def collective(
     'calibrated'
     """
     where, device = cluster_and_device(cluster, gpu)
-    if not math.isfinite(message_bytes) or not 0 < message_bytes <= 2**50:
-        near = "1048576" if not message_bytes > 0 else "1.125e15"
+    size = float(message_bytes) if isinstance(message_bytes, int | float | np.number) else math.nan
+    if not 0 < size <= 2**50:
+        near = "1.125e15" if size > 0 else "1048576"
         raise InputError("message_bytes", message_bytes, "must be a number of bytes above 0 and at most 2^50", near)
     op = Collective(
         name=kind,
         kind=word_of(CollectiveKind, "kind", kind),
-        group_size=size_of("group_size", group_size, 8),
-        message_bytes=float(message_bytes),
+        group_size=given_size("group_size", group_size, 8),
+        message_bytes=size,
         stride=size_of("stride", stride, 1),
         alone=alone,
         library=word_of(CollectiveLibrary, "library", library),

@@ -13,6 +13,7 @@ from sartor.api.questions import DEFAULT_MICROBATCH, ask, takes
 from sartor.api.words import (
     GpuLike,
     device_of,
+    given_size,
     of_frameworks,
     own_calibration,
     precision_of,
@@ -22,8 +23,9 @@ from sartor.api.words import (
     word_of,
 )
 from sartor.cost.correction.attention import kernels_measured
-from sartor.cost.correction.calibration import ANY, Clock, load_calibration
+from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
 from sartor.cost.correction.gemm import frameworks_of_gemms
+from sartor.cost.gpu.eager import holds_newer
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
@@ -154,9 +156,9 @@ def gemm(
         raise InputError("layout", layout, f"is of pre-shuffled weights on AMD GPUs, not of {device.name}", "TN")
     product = Gemm(
         name="gemm",
-        m=size_of("m", m, 1),
-        n=size_of("n", n, 1),
-        k=size_of("k", k, 1),
+        m=given_size("m", m, 4096),
+        n=given_size("n", n, 4096),
+        k=given_size("k", k, 4096),
         batch=size_of("batch", batch, 1),
         dtype=dtype_,
         layout=word_of(Layout, "layout", layout),
@@ -170,8 +172,25 @@ def gemm(
         cost=operator_costs([product], device, known, clock=clock_)[0],
         alternatives=gemm_mappings(product, device, known, clock=clock_),
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
-        assumptions=of_frameworks(kernels, known, dtype_, batch * m * k),
+        assumptions=(
+            *of_frameworks(kernels, known, dtype_, int(batch) * int(m) * int(k)),
+            *_of_software(product, device, known),
+        ),
     )
+
+
+def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration) -> tuple[str, ...]:
+    """What the time holds besides the GEMM, and whose kernels its interval holds."""
+    said = []
+    c = known.gemm.get(gemm.dtype)
+    if c and (c.quantize_s or c.quantize_bytes) and not gemm.quantized:
+        said.append(f"the time includes the kernel that narrows the activation to {gemm.dtype.value}")
+    if holds_newer(gemm.dtype, known):
+        said.append(
+            f"{gpu.name} was timed with the kernels of eager PyTorch of 2023; the interval also holds tuned kernels of "
+            f"2024 on its die ({known.relative})"
+        )
+    return tuple(said)
 
 
 def lint(

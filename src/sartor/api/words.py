@@ -9,6 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from sartor.cost.chip.buildable import faults
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
@@ -83,6 +85,8 @@ def with_library_of(kernels: str | None, gpu: Gpu, known: Calibration, dtype: DT
 
 def _known_kernels(kernels: str, gpu: Gpu, known: Calibration, names: Sequence[str]) -> Calibration:
     """The calibration with these kernels if they are among ``names``. Raises ``InputError``."""
+    if not isinstance(kernels, str):
+        raise InputError("kernels", kernels, "must be the name of a framework or library", next(iter(names), ""))
     if kernels not in names:
         nearest = difflib.get_close_matches(kernels.lower(), names, n=1, cutoff=0.4)
         listed = ", ".join(names) or "there is none"
@@ -152,13 +156,17 @@ def word_of(enum: type[Word], field: str, word: str) -> Word:
 
 
 def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
-    """An integer size, or its default."""
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**40:
-        nearest = 2**40 if isinstance(value, int) and value > 2**40 else default
+    """An integer size (NumPy's too), or its default."""
+    return default if value is None else given_size(field, value, default, least=least)
+
+
+def given_size(field: str, value: object, near: int, *, least: int = 1) -> int:
+    """An integer size that has no default."""
+    size = least - 1 if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value)
+    if not least <= size <= 2**40:
+        nearest = 2**40 if size > 2**40 else near
         raise InputError(field, value, f"must be an integer from {least} to 2^40", str(nearest))
-    return value
+    return size
 
 
 def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from sartor.cost.peaks import peak_flops_per_s
 from sartor.operators import Gemm, Layout
 from sartor.report.contract import bus_bytes_per_s
 from sartor.report.table_estimate import notes, plain_table
@@ -100,8 +101,7 @@ def _residual(answer: GemmAnswer) -> str:
 
 
 def _ridge(answer: GemmAnswer) -> float:
-    peaks = answer.gpu.peak_flops_per_s
-    return peaks.get(answer.gemm.dtype, max(peaks.values())) / answer.gpu.hbm_bytes_per_s
+    return peak_flops_per_s(answer.gpu, answer.gemm.dtype) / answer.gpu.hbm_bytes_per_s
 
 
 def tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:

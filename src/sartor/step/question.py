@@ -99,7 +99,7 @@ def checked_skew(routing_skew: float, shape: TransformerShape) -> float:
     """Tokens of the busiest expert over the mean: every token visits it at most once, so it has at most experts / top-k
     times the mean. Raises ``InputError`` beyond."""
     field, part = "routing_skew", shape.moe_ffn
-    if not 1.0 <= routing_skew < math.inf:
+    if not isinstance(routing_skew, int | float | np.number) or not 1.0 <= routing_skew < math.inf:
         raise InputError(field, routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
     most = float(np.min(part.num_experts / np.asarray(part.experts_per_token))) if part else math.inf
     if routing_skew > most:

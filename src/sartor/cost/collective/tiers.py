@@ -174,6 +174,9 @@ def _members(n: Floats, s: Floats, span: int, side_by_side: bool) -> Floats:
 
 
 def _ways(kind: CollectiveKind, cluster: Cluster, c: CollectiveCoefficients) -> tuple[str, ...]:
+    """All-gather and reduce-scatter have the ring alone, so small ones of many devices take longer than an all-reduce,
+    which has trees. NCCL is so: its PAT (2.23) is for one device per node, and still counts 2.8 us a device
+    (src/graph/tuning.cc, nNodes == nRanks, nRanks * 2.8), as long as a hop of the ring."""
     if kind is not CollectiveKind.ALL_REDUCE:
         return ("ring",)
     adding = any(tier.in_network_reduction for tier in cluster.tiers[1:])

@@ -213,7 +213,9 @@ def _two_away(near: Relative) -> Relative:
 
 def _fit_of(asked: _Borrower, relative: Relative) -> Found | None:
     dtype, table = next(_fits(relative.name, asked.dtypes, asked.few), (asked.dtype, None))
-    if table is None or (asked.general and not relative.same_die):
+    if table is None or (
+        asked.general and not relative.same_die and not _like_one_die(asked.gpu, _known(relative.name))
+    ):
         return None
     fit = _gemm(table)
     found = borrowed(fit, asked.section, relative.widen)
@@ -225,13 +227,27 @@ def _fit_of(asked: _Borrower, relative: Relative) -> Found | None:
     return Found(coefficients=found, record=_record(table) | lender)
 
 
+def _general_of_die(asked: _Borrower) -> str:
+    """The device of the same die whose fp32 fit is borrowed: that of ``kin.toml``, or the relative's relative."""
+    near = _file("kin.toml").get(asked.relative.name, {}) if asked.relative.same_die else {}
+    named = (entry["general"] for entry in (_entry(asked.gpu), near) if "general" in entry)
+    return next(named, "") or _further(asked.relative)
+
+
+def _like_one_die(gpu: Gpu, other: Gpu) -> bool:
+    """Whether two datasheets are of one die at one power limit, under another name."""
+    same = gpu.generation == other.generation and gpu.num_sms == other.num_sms
+    pairs = ((gpu.boost_clock_hz, other.boost_clock_hz), (gpu.tdp_w, other.tdp_w))
+    return same and all(abs(one / two - 1) < SAME_SM for one, two in pairs if two)
+
+
 def _general_cores(asked: _Borrower) -> Found | None:
     """4. fp32: a relative's relative on the same die, else the vendor's device for general cores at the clock that this
     device's power limit allows: nearer than the device's own matrix units."""
-    further, gpu = _further(asked.relative), asked.gpu
+    further, gpu = _general_of_die(asked), asked.gpu
     table = next(_tables(further, (DType.FP32,)), None)
     if asked.general and table:
-        found = borrowed(_gemm(table), asked.section, asked.relative.widen)
+        found = borrowed(_gemm(table), asked.section, max(asked.relative.widen, DIE))
         return Found(coefficients=found, record=_record(table) | borrowed_from(further))
     table = next(_tables(asked.general, (DType.FP32,)), None)
     if table is None:

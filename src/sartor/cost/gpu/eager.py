@@ -108,6 +108,8 @@ def between(eager: Cost, few: Cost, gemm: Gemm | GroupedGemm, calibration: Calib
     if _linear(gemm, calibration):
         short_s = SHORT * calibration.gemm[DType.FP16].launch_s
         share = np.where((eager.time_s < short_s) & (few.time_s < eager.time_s), 1.0, share)
+    else:  # never above the sweeps' price, or more rows would be faster on the way to it
+        few = replace(few, time_s=np.minimum(few.time_s, eager.time_s))
     if not np.any(share):
         return replace(eager, log_sigma=plain(np.hypot(eager.log_sigma, doubt))) if np.any(doubt) else eager
     nearer = share > 0.5
@@ -138,10 +140,14 @@ def _doubt(eager: Cost, few: Cost, gemm: Gemm | GroupedGemm, calibration: Calibr
     it was measured on the same die with kernels of later years, for any number of rows."""
     if replayed(gemm.dtype, calibration):
         return 0.0
-    lender = calibration.owner(f"few_rows.{gemm.dtype.value}")
-    newer = calibration.same_die and lender == f"borrowed from {calibration.relative}"
     apart: Floats = np.abs(np.log(few.time_s / eager.time_s)) / Z80
-    return apart if newer else apart * _unseen(gemm, calibration)
+    return apart if holds_newer(gemm.dtype, calibration) else apart * _unseen(gemm, calibration)
+
+
+def holds_newer(dtype: DType, calibration: Calibration) -> bool:
+    """Whether a type was timed with eager sweeps, and on another device of the die with kernels of later years."""
+    lender = calibration.owner(f"few_rows.{dtype.value}")
+    return dtype in calibration.few_rows and calibration.same_die and lender == f"borrowed from {calibration.relative}"
 
 
 def _unseen(gemm: Gemm | GroupedGemm, calibration: Calibration) -> Floats:

@@ -29,7 +29,7 @@ from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evalua
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
-from sartor.units import FloatArray, Floats, Ints
+from sartor.units import FloatArray, Floats, Ints, plain
 
 
 def gemm_costs(
@@ -58,7 +58,7 @@ def gemm_costs(
         few = gemm_costs([gemms[i] for i in wide], gpu, with_few(calibration), clock=clock, details=details)
         for i, other in zip(wide, _carried(few, [gemms[i] for i in wide], gpu, calibration, clock), strict=True):
             costs[i] = between(costs[i], other, gemms[i], calibration)
-    return costs
+    return _with_wide_products(costs, gemms, gpu, calibration, clock)
 
 
 def _carried(
@@ -71,6 +71,35 @@ def _carried(
     for i, other in zip(of_network, gemm_costs(alike, gpu, calibration, clock=clock, details=False), strict=True):
         found[i] = carried(few[i], other, gemms[i])
     return found
+
+
+def _with_wide_products(
+    costs: list[Cost], gemms: Sequence[Gemm | GroupedGemm], gpu: Gpu, calibration: Calibration, clock: Clock
+) -> list[Cost]:
+    """GEMMs that store narrow weights multiply in a wider type: no sooner than that GEMM computes, unless their own
+    kernels were measured here. Where it waits for its wide weights, that share of its time does not count."""
+    which = [
+        i
+        for i, gemm in enumerate(gemms)
+        if gemm.dtype.weight_only and f"gemm.{gemm.dtype.value}" not in calibration.calibrated
+    ]
+    alike = [replace(gemms[i], dtype=gpu.default_dtype) for i in which]
+    for i, other in zip(which, gemm_costs(alike, gpu, calibration, clock=clock) if alike else (), strict=True):
+        costs[i] = _no_sooner(costs[i], other)
+    return costs
+
+
+def _no_sooner(narrow: Cost, wide: Cost) -> Cost:
+    longest = np.maximum(np.maximum(wide.compute_s, wide.memory_s), np.finfo(np.float64).tiny)
+    least_s = wide.time_s * np.asarray(wide.compute_s) / longest
+    later = least_s > narrow.time_s
+    if not np.any(later):
+        return narrow
+    picked = {
+        name: plain(np.where(later, getattr(wide, name), getattr(narrow, name))) for name in ("compute_s", "overhead_s")
+    }
+    sigma = np.where(later, np.maximum(narrow.log_sigma, wide.log_sigma), narrow.log_sigma)
+    return replace(narrow, time_s=plain(np.maximum(narrow.time_s, least_s)), log_sigma=plain(sigma), **picked)
 
 
 def _by_formula(
