@@ -132,6 +132,13 @@ def test_integer_and_bilinear_products_are_counted() -> None:
     assert found == [(32, 128, 64, DType.INT8), (32, 32, 128 * 16, DType.FP32)]
 
 
+def test_packed_weights_and_a_summed_batch_are_one_gemm_each() -> None:
+    found = [
+        (op.m, op.n, op.k, op.batch, op.dtype) for op in products(traced("Packed", "x=16x1024:bf16", phase="prefill"))
+    ]
+    assert found == [(16, 256, 1024, 1, DType.INT4_WO), (16, 16, 4 * 64, 1, DType.BF16)]
+
+
 @pytest.mark.parametrize("name", ["Checkpointed", "CheckpointedReentrant"])
 def test_what_a_checkpoint_recomputes_is_named_priced_and_no_model_flop(name: str) -> None:
     plain, again = traced("with_named_inputs"), traced(name, "ids=2x32:int64")

@@ -323,6 +323,20 @@ def autocasted_on_a_gpu() -> nn.Module:
     return Autocasted("cuda")
 
 
+class Packed(nn.Module):
+    """16-bit activations times packed 4-bit weights, and a sum over a batch of products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.zeros(256 // 8, 1024 // (8 * 16), 32, 4, dtype=torch.int32))
+        self.register_buffer("scales", torch.zeros(1024 // 128, 256, 2, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.ops.aten._weight_int4pack_mm(x, self.w, 128, self.scales)
+        parts = y.view(-1, 4, 64).transpose(0, 1)
+        return torch.addbmm(y.new_zeros(y.shape[0], y.shape[0]), parts, parts.transpose(1, 2))
+
+
 def lazy() -> tuple[nn.Module, torch.Tensor]:
     return nn.LazyLinear(8), torch.zeros(2, 4)
 

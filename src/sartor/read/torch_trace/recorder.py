@@ -155,6 +155,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             node = torch.autograd._get_sequence_nr() - 1
             self._forward_of_node.setdefault(node, (self.path, len(self.records)))
         out = _elementwise(name, args, kwargs)
+        if name == "aten::_weight_int4pack_mm":  # PyTorch's own shape rule wants a fake tensor: [n / 8, ...] is packed
+            out = args[0].new_empty((args[0].shape[0], 8 * args[1].shape[0]))
         if out is None:
             out = func(*args, **(kwargs or {}))
         if name in FREE or self._views(func):
