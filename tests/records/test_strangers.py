@@ -63,6 +63,32 @@ def left_out(request: pytest.FixtureRequest, tmp_path: Path) -> LeftOut:
     return found
 
 
+@pytest.mark.parametrize("gpu", ["h200_sxm", "a10"])
+def test_a_third_of_rows_in_another_unit_is_told_by_both_also_where_predictions_are_borrowed(
+    gpu: str, tmp_path: Path
+) -> None:
+    seconds, each = times(gpu), products(gpu)
+    seconds[::3] *= 1000
+    lines = ["gpu,dtype,m,n,k,latency_us"]
+    lines += [
+        f"{gpu},bf16,{m},{n},{k},{1e6 * s:.5f}" for m, n, k, s in zip(each.m, each.n, each.k, seconds, strict=True)
+    ]
+    (tmp_path / "records.csv").write_text("\n".join(lines) + "\n")
+    expected = {"a time about 1,000 times off the other rows (another unit?)": ROWS // 3}
+    assert by_calibrate(tmp_path / "records.csv") == by_validate(tmp_path / "records.csv") == expected
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.6, False), (11.5, True)])
+def test_a_file_that_is_slow_throughout_is_said_to_be(factor: float, said: bool, tmp_path: Path) -> None:
+    each = products("h200_sxm")
+    lines = ["gpu,dtype,m,n,k,latency_us"]
+    sizes = zip(each.m, each.n, each.k, factor * times("h200_sxm"), strict=True)
+    lines += [f"h200_sxm,bf16,{m},{n},{k},{1e6 * s:.5f}" for m, n, k, s in sizes]
+    (tmp_path / "records.csv").write_text("\n".join(lines) + "\n")
+    remarks = [each for each in read_records(tmp_path / "records.csv").remarks if "nearly all rows" in each]
+    assert bool(remarks) == said
+
+
 def test_honest_rows_stay_also_where_they_are_noisy_or_all_slower(left_out: LeftOut) -> None:
     assert not left_out(times("h200_sxm"))
     assert not left_out(1.6 * times("h200_sxm", 0.15))

@@ -9,7 +9,7 @@ is fitted on every chosen row and written. docs/howto/calibrate.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -324,7 +324,19 @@ def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, di
             f"allows ({by_peak} by its {kind.value} peak, {by_memory} by its memory)"
         )
         raise InputError("latency_us", file, must, other.gpu.name if other else "")
-    return good, left_out, remarks
+    return good, left_out, [*remarks, *(() if other else _all_slow(measured_s[good] / predicted_s[good]))]
+
+
+def _all_slow(ratio: FloatArray) -> Iterator[str]:
+    """What is said of times that no GPU's own software explains: a fit would take them as they are."""
+    least, middle = (float(np.quantile(ratio, q)) for q in (0.05, 0.5)) if ratio.size else (0.0, 0.0)
+    if least > SLOW:
+        yield f"latency_us: nearly all rows take {least:.3g} times what is predicted or more (median {middle:.3g})"
+
+
+SLOW = 3.0
+"""Times this many times too long in 95% of rows are those of a throttled or shared device, of more than the GEMM, or
+of another unit (assumed)."""
 
 
 def _too_few(shapes: int, device: Gpu, kind: DType, left_out: Mapping[str, int], file: str) -> InputError:

@@ -60,14 +60,15 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
         return
     ratio, size = np.log(measured_s / predicted_s), np.log(predicted_s)
     at = np.vstack([size, timed.sizes])
-    alone = _alone(measured_s)
+    thousandth = _near_unit(ratio - np.median(ratio))
+    alone = _alone(measured_s) & ~thousandth  # many of them would bend the trend
     off = ratio - trend(ratio, at, alone)
     scatter = max(float(np.median(np.abs(off[alone]))) / 0.6745, 0.01)
     far = max(FAR * scatter, FAR_COPY)
     few = _few_exchanged(off, size, far)
     copied = few | _copied(measured_s, off, max(FAR * scatter, FAR_TWIN))
-    unit = (np.abs(np.abs(off) - UNIT) < NEAR_UNIT) & ~copied
-    yield "a time about 1,000 times off the other rows (another unit?)", unit
+    unit = (_near_unit(off) | thousandth) & ~copied
+    yield OTHER_UNIT, unit
     yield COPIED, copied
     rest = ~unit & ~copied
     for reason, found in _of_another_device(timed, ratio, at, np.flatnonzero(rest)):
@@ -76,6 +77,18 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     yield COPIED, _exchanged(off, size, rest & (np.abs(off) > max(FAR * scatter, FAR_SWAP)))
 
 
+def of_another_unit(measured_s: FloatArray, predicted_s: FloatArray) -> Mask:
+    """Rows about a thousand times off the middle one, which no prediction is, not even a borrowed one."""
+    ratio = np.log(measured_s / predicted_s)
+    return _near_unit(ratio - np.median(ratio)) & (ratio.size >= LEAST)
+
+
+def _near_unit(off: FloatArray) -> Mask:
+    near: Mask = np.abs(np.abs(off) - UNIT) < NEAR_UNIT
+    return near
+
+
+OTHER_UNIT = "a time about 1,000 times off the other rows (another unit?)"
 COPIED = "a time copied from another shape"
 
 

@@ -32,7 +32,7 @@ from sartor.operators import (
 )
 from sartor.records.devices import Devices, device_of
 from sartor.records.rows import RowWork, Unexpressed, outside, work_of
-from sartor.records.strangers import LEAST, Timed, strangers
+from sartor.records.strangers import LEAST, OTHER_UNIT, Timed, of_another_unit, strangers
 from sartor.records.tables import Coded, Floats64, Index, TableKind
 from sartor.records.targets import Targets, combine
 from sartor.records.whole_file import MOST_IMPOSSIBLE, likelier
@@ -227,6 +227,8 @@ def _fill(
         out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
         out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], too_fast(targets.kind))
         timed, rows_of = _timed(targets, part, words, device, calibration, clock, time_s)
+        if timed is None and targets.kind.name in JUDGED and rows_of.size:
+            out.refuse(rows_of[of_another_unit(targets.measured_s[rows_of], out.values[0, rows_of])], OTHER_UNIT)
         if timed is not None:
             out.remarks += _whole(timed, out, rows_of, np.broadcast_to(sigma, part.shape), targets)
             if np.median(sigma) < SHARP:
