@@ -91,3 +91,13 @@ def test_latent_decoding_differs_between_h100_and_h200_by_no_more_than_their_mem
     times = [float(seconds(op, name)) for name in ("h100_sxm", "h200_sxm")]
     rates = [load_gpu(name).hbm_bytes_per_s for name in ("h100_sxm", "h200_sxm")]
     assert times[1] <= times[0] <= times[1] * rates[1] / rates[0]
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("new", [1, 512, 32768])
+def test_a_window_as_long_as_the_sequence_and_as_no_row_is_no_window(name: str, new: int) -> None:
+    """Prefills of 16k on RTX PRO 6000 took 18% more, decoding behind 16k on A100 17%."""
+    keys = np.array([16384, 32768, 65536])[:, None] + np.array([0, 1])
+    op = attention(load_gpu(name).default_dtype, np.minimum(new, keys), np.maximum(keys - new, 0))
+    covered = replace(op, window=np.maximum(op.seq_kv, 16384))
+    np.testing.assert_array_equal(seconds(covered, name), seconds(op, name))

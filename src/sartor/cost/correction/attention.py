@@ -88,6 +88,21 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
 
 
+def biting_window(op: Attention, calibration: Calibration) -> Ints:
+    """Its window, or 0 where all keys lie inside one wider than in any row: rows of the same sizes with and without a
+    window that leaves nothing out differ by 1% (quartiles), but for kernels that run only with one (decoding on RTX PRO
+    6000, some versions on B200 and H200), which networks know as far as rows go."""
+    window, dim = np.asarray(op.window), np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
+    covers: Mask = (window > 0) & (window >= op.seq_kv)
+    if not np.any(covers):
+        return op.window
+    for part in ("generation", "context"):
+        residual, runs = residual_of(calibration, part), np.equal(op.seq_q, 1) == (part == "generation")
+        for seen, least, most in residual.windows if residual else ():
+            covers = covers & ~(runs & (dim == seen) & (window >= least) & (window <= most))
+    return np.where(covers, 0, window)
+
+
 def next_head_dim(op: Attention, calibration: Calibration) -> Ints:
     """Its head dimension, or if the tables of its kernels lack that, the next one that they have."""
     dim = np.asarray(op.head_dim)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.correction.attention import correct_attention, next_head_dim
+from sartor.cost.correction.attention import biting_window, correct_attention, next_head_dim
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.cost import Cost, Source
@@ -47,6 +47,7 @@ def attention_cost(
     lack costs at most what the next one that they have does: zeros may fill it up.
     """
     settings: Settings = (gpu, calibration, clock, in_model)
+    op = replace(op, window=biting_window(op, calibration))
     cost = _fused_cost(op, *settings)
     between = np.greater(op.seq_q, 1) & np.less(op.seq_q, op.seq_kv) & (op.pass_.computes_outputs)
     if np.any(between):
