@@ -32,6 +32,7 @@ from sartor.cost.correction.coefficients import (
     GroupedCoefficients,
 )
 from sartor.cost.correction.tables import table_of
+from sartor.cost.intervals import Z80
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 
@@ -146,8 +147,8 @@ def moved_by(
     """Times with the residual applied, never below ``floor_s``, with the residual's own error as interval.
 
     ``features`` computes the network's input from a block of ``columns``. Where the residual has faded, ``log_sigma``
-    is the formula's own. ``short`` marks problems that are mostly launch. A time stays within those of the residuals
-    ``among``, each where its mask holds.
+    is the formula's own, and reaches as far as the nearest rows' factor would. ``short`` marks problems that are mostly
+    launch. A time stays within those of the residuals ``among``, each where its mask holds.
     """
     log_factors, trusts = _evaluate((residual, *(each for each, _ in among)), columns, features)
     times = np.maximum(formula_s * np.exp(log_factors * trusts), floor_s)
@@ -159,7 +160,9 @@ def moved_by(
         time_s = np.where(known.any(axis=0), np.clip(time_s, least, most), time_s)
     long, brief = sigmas(residual, gpu)
     narrow = np.where(short, brief, long)
-    return Corrected(time_s=time_s, log_sigma=trust * narrow + (1 - trust) * log_sigma, factor=time_s / formula_s)
+    unused = np.abs(log_factors[0]) * (1 - trust) / Z80
+    sigma = np.hypot(trust * narrow + (1 - trust) * log_sigma, unused)
+    return Corrected(time_s=time_s, log_sigma=sigma, factor=time_s / formula_s)
 
 
 def applicable(calibration: Calibration, coefficients: Fitted, part: str = "") -> Residual | None:
