@@ -44,7 +44,8 @@ def test_a_vector_streams_where_the_data_say_up_to_which_rows() -> None:
 
 
 def test_own_rows_come_last_and_set_the_interval() -> None:
-    own = OwnRows(mean=0.2, length=1.0, points=((0.0, 0.0, 0.0),), weights=(0.0,), log_sigma=0.05, log_sigma_small=0.06)
+    rows = {"points": ((0.0, 0.0, 0.0), (20.0, 20.0, 20.0)), "weights": (0.0, 0.0)}
+    own = OwnRows(mean=0.2, length=1.0, log_sigma=0.05, log_sigma_small=0.06, **rows)
     waits = replace(BARE, sub_block_s=1e-4)
     before, after = seconds(NARROW, waits), seconds(NARROW, waits, own_rows={DType.BF16: own})
     assert after == pytest.approx([before[0] * np.exp(0.2), 0.06])
