@@ -174,16 +174,17 @@ def gemm(
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
         assumptions=(
             *of_frameworks(kernels, known, dtype_, int(batch) * int(m) * int(k)),
-            *_of_software(product, device, known),
+            *_of_software(product, device, known, kernels),
         ),
     )
 
 
-def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration) -> tuple[str, ...]:
+def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) -> tuple[str, ...]:
     """What the time holds besides the GEMM, and whose kernels its interval holds."""
     said = []
     c = known.gemm.get(gemm.dtype)
-    if c and (c.quantize_s or c.quantize_bytes) and not gemm.quantized:
+    told = kernels and frameworks_of_gemms(known, gemm.dtype)  # the kernels of a named framework are counted already
+    if c and (c.quantize_s or c.quantize_bytes) and not gemm.quantized and not told:
         said.append(f"the time includes the kernel that narrows the activation to {gemm.dtype.value}")
     if holds_newer(gemm.dtype, known):
         said.append(
