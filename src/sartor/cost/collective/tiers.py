@@ -54,7 +54,8 @@ def network_time_s(
     n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
     reach = members(n, s, cluster, alone=alone)
     names = _ways(kind, cluster, calibration.collective)
-    ways = [_Way(kind, name, n, s, reach, cluster, calibration, alone).seconds(size) for name in names]
+    placed = [reach, members(n, s, cluster)] if alone and cluster.num_devices else [reach]  # alone may lie as any does
+    ways = [_Way(kind, name, n, s, at, cluster, calibration, alone).seconds(size) for at in placed for name in names]
     network, overhead = ways[0]
     for other, around in ways[1:]:
         better = other + around < network + overhead
