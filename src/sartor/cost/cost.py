@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 from sartor.cost.intervals import interval_80
 from sartor.json_types import JsonDict
-from sartor.units import Floats
+from sartor.units import Bools, Floats, plain
 
 
 class Source(Enum):
@@ -78,3 +80,18 @@ class Cost:
             Bound.OVERHEAD: float(self.overhead_s),
         }
         return max(terms, key=lambda bound: terms[bound])
+
+
+_TERMS = ("time_s", "compute_s", "memory_s", "network_s", "overhead_s", "log_sigma")
+
+
+def select_cost(where: Bools, one: Cost, other: Cost) -> Cost:
+    """``one`` where the mask holds, ``other`` elsewhere: times, terms and details; a detail that only one has counts as
+    a factor of 1 in the other, or as nothing ``assumed``."""
+    terms: JsonDict = {name: plain(np.where(where, getattr(one, name), getattr(other, name))) for name in _TERMS}
+    absent = {name: float(name != "assumed") for name in one.details | other.details}
+    details = {
+        name: plain(np.where(where, one.details.get(name, no), other.details.get(name, no)))
+        for name, no in absent.items()
+    }
+    return Cost(**terms, source=one.source if np.all(where) else other.source, details=details)

@@ -14,7 +14,7 @@ import numpy as np
 from sartor.cost.collective.tiers import network_time_s, ring_sigma, source_within, within_innermost
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
-from sartor.cost.cost import Cost
+from sartor.cost.cost import Cost, select_cost
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.gpu import Gpu
@@ -41,7 +41,7 @@ def collective_cost(op: Collective, gpu: Gpu, calibration: Calibration, cluster:
     if op.library is CollectiveLibrary.NCCL and not op.eager:
         return across
     near = within_innermost(op.group_size, op.stride, where, alone=op.alone)
-    return _chosen(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
+    return select_cost(near, _of_engine(op, gpu, calibration, across), across) if np.any(near) else across
 
 
 def collective_costs(
@@ -81,12 +81,6 @@ def _part(values: Floats, where: slice, shape: tuple[int, ...]) -> Floats:
 
 
 _TERMS = ("time_s", "network_s", "overhead_s", "log_sigma")
-
-
-def _chosen(first: Floats, one: Cost, other: Cost) -> Cost:
-    """``one`` where ``first`` holds, else ``other``."""
-    picked = {each: plain(np.where(first, getattr(one, each), getattr(other, each))) for each in _TERMS}
-    return Cost(**picked, source=one.source if np.all(first) else other.source)
 
 
 def _of_engine(op: Collective, gpu: Gpu, calibration: Calibration, ring: Cost) -> Cost:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from sartor.cost.correction.attention import biting_window, correct_attention, next_head_dim
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Cost, Source, select_cost
 from sartor.cost.gpu.power import lasting_s, long_run
+from sartor.cost.intervals import Z80
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention
-from sartor.units import Bools, Floats, plain
+from sartor.units import Floats, plain
 
 DECODE_ROWS = 8
 """New tokens per sequence up to which the decode kernel runs (one, or a few with speculative decoding)."""
@@ -49,15 +50,14 @@ def attention_cost(
     settings: Settings = (gpu, calibration, clock, in_model)
     op = replace(op, window=biting_window(op, calibration))
     cost = _fused_cost(op, *settings)
-    between = np.greater(op.seq_q, 1) & np.less(op.seq_q, op.seq_kv) & (op.pass_.computes_outputs)
+    between = np.greater(op.seq_q, 1) & np.less(op.seq_q, op.seq_kv) & op.pass_.computes_outputs
     if np.any(between):
-        cost = _where(between, _behind_cache(op, *settings), cost)
+        cost = select_cost(between, _behind_cache(op, *settings), cost)
     wider = next_head_dim(op, calibration)
     if np.any(np.greater(wider, op.head_dim)):
-        padded = attention_cost(
-            replace(op, head_dim=wider, v_head_dim=wider), gpu, calibration, clock=clock, in_model=in_model
-        )
-        cost = _where(np.less(padded.time_s, cost.time_s), padded, cost)
+        padded_op = replace(op, head_dim=wider, v_head_dim=wider)
+        padded = attention_cost(padded_op, gpu, calibration, clock=clock, in_model=in_model)
+        cost = select_cost(np.less(padded.time_s, cost.time_s), padded, cost)
     return cost
 
 
@@ -67,30 +67,37 @@ Settings: TypeAlias = tuple[Gpu, Calibration, Clock, bool]
 def _fused_cost(op: Attention, gpu: Gpu, calibration: Calibration, clock: Clock, in_model: bool) -> Cost:
     """Of the kernel that tables have for as many new tokens."""
     decode = np.asarray(op.seq_q) <= DECODE_ROWS
-    decode = decode & (op.pass_.computes_outputs)
+    decode = decode & op.pass_.computes_outputs
     kernels = (_formula_cost(op, kernel, gpu, calibration, clock) for kernel in (_decode, _prefill))
-    return correct_attention(op, _where(decode, *kernels), gpu, calibration, in_model=in_model)
+    return correct_attention(op, select_cost(decode, *kernels), gpu, calibration, in_model=in_model)
 
 
 def _behind_cache(op: Attention, gpu: Gpu, calibration: Calibration, clock: Clock, in_model: bool) -> Cost:
     """The fastest of a kernel that walks all keys and two that split them over SMs (FlashDecoding, FlashInfer,
     FlashAttention-3), with what was learned of each: those with a prefill's tiles take for more keys as much longer as
     a whole prompt of so many would, that of decoding as one new token's does, its products no less. None is faster than
-    a prompt of the new tokens alone, or than one new token behind as many keys."""
+    a prompt of the new tokens alone, or than one new token behind as many keys.
+
+    No table has such rows. With more tokens than decoding's kernels take, a framework may run the kernel that walks all
+    keys, so the interval reaches it and the time is ``assumed``."""
     settings: Settings = (gpu, calibration, clock, in_model)
     alone, whole, one = replace(op, seq_kv=op.seq_q), replace(op, seq_q=op.seq_kv), replace(op, seq_q=1)
     walked, short = (_formula_cost(each, _prefill, gpu, calibration, clock) for each in (op, alone))
     short_s = short.time_s * correct_attention(alone, short, gpu, calibration, in_model=in_model).learned
     long, single = _fused_cost(whole, *settings), _fused_cost(one, *settings)
-    found = replace(walked, time_s=short_s + (walked.time_s - short.time_s) * long.learned)
+    slowest_s = short_s + (walked.time_s - short.time_s) * long.learned
+    found = replace(walked, time_s=slowest_s)
     for kernel, learned in ((_decode, single.learned), (_split, long.learned)):
         other = _formula_cost(op, kernel, gpu, calibration, clock)
         other = replace(other, time_s=np.maximum(other.time_s * learned, other.compute_s))
-        found = _where(np.less(other.time_s, found.time_s), other, found)
-    least_s = np.maximum(single.time_s, _fused_cost(alone, *settings).time_s)
+        found = select_cost(np.less(other.time_s, found.time_s), other, found)
+    time_s = np.maximum(found.time_s, np.maximum(single.time_s, _fused_cost(alone, *settings).time_s))
+    unknown = np.greater(op.seq_q, DECODE_ROWS)
+    apart = np.where(unknown, np.log(np.maximum(slowest_s / time_s, 1.0)) / Z80, 0.0)
     c = calibration.attention
-    sigma = np.full(np.shape(found.time_s), max(c.log_sigma, c.decode_log_sigma))
-    return replace(found, time_s=plain(np.maximum(found.time_s, least_s)), log_sigma=plain(sigma))
+    sigma = np.hypot(max(c.log_sigma, c.decode_log_sigma), apart)
+    details = {**found.details, "assumed": plain(1.0 * unknown)}
+    return replace(found, time_s=plain(time_s), log_sigma=plain(sigma), details=details)
 
 
 Kernel: TypeAlias = Callable[[Attention, Gpu, AttentionCoefficients, float], tuple[Floats, Floats, Floats, Floats]]
@@ -112,17 +119,6 @@ def _formula_cost(op: Attention, kernel: Kernel, gpu: Gpu, calibration: Calibrat
         log_sigma=plain(np.broadcast_to(sigma, np.shape(time))),
         source=Source.CALIBRATED if "attention" in calibration.calibrated else Source.ANALYTIC,
     )
-
-
-def _where(chosen: Bools, cost: Cost, other: Cost) -> Cost:
-    """The one cost where ``chosen``, elsewhere the other."""
-    names = ("time_s", "compute_s", "memory_s", "overhead_s", "log_sigma")
-    terms: dict[str, Any] = {name: plain(np.where(chosen, getattr(cost, name), getattr(other, name))) for name in names}
-    details = {
-        name: plain(np.where(chosen, cost.details.get(name, 1.0), other.details.get(name, 1.0)))
-        for name in cost.details | other.details
-    }
-    return replace(other, details=details, **terms)
 
 
 def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:

@@ -15,7 +15,7 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import GemmCoefficients, GroupedCoefficients
 from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Cost, Source, select_cost
 from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.power import LongRun, lasting_s, long_run
 from sartor.cost.peaks import peak_flops_per_s
@@ -139,13 +139,8 @@ def _kernels_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
     return families[others[0]] if dtype is DType.NVFP4 and len(others) == 1 < len(own) else calibration.grouped
 
 
-def _faster(grouped: Cost, one_by_one: Cost) -> Cost:
-    sooner = np.less(one_by_one.time_s, grouped.time_s)
-    return replace(
-        grouped,
-        time_s=plain(np.where(sooner, one_by_one.time_s, grouped.time_s)),
-        log_sigma=plain(np.where(sooner, one_by_one.log_sigma, grouped.log_sigma)),
-    )
+def _faster(cost: Cost, other: Cost) -> Cost:
+    return select_cost(np.less(other.time_s, cost.time_s), other, cost)
 
 
 def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Floats]:
