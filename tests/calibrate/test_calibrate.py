@@ -1,4 +1,4 @@
-"""A calibration from few products: known coefficients come back, files make the round trip, bad records are told."""
+"""A calibration from few GEMMs: known coefficients come back, files survive the round trip, bad records are named."""
 
 from __future__ import annotations
 

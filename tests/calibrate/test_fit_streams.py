@@ -91,7 +91,8 @@ def test_a_device_the_package_knows_keeps_its_sections(made: Made) -> None:
     assert fit_streams(made.records, made.gpu, known) == {}
     said = passed_over(made.records, made.gpu, known)
     assert ["memory-bound" in each for each in said] == [True, False]
-    assert "24 rows are not used: attention of" in said[1]
+    assert "24 rows are not used" in said[1]
+    assert "fit of attention" in said[1]
 
 
 @pytest.mark.parametrize(("line", "field"), [("hbm_share = -1.0", "hbm_share"), ("speed = 2.0", "speed")])

@@ -9,6 +9,7 @@ import pytest
 
 from sartor.cost.correction.attention import next_head_dim
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.cost import Source
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.catalog import gpu_names, load_gpu
@@ -47,6 +48,22 @@ def test_a_ninth_token_behind_a_long_cache_costs_little_more(name: str) -> None:
     keys, 9 tokens are 3 tiles of 16 rows and 8 are 2."""
     time_s = seconds(attention(load_gpu(name).default_dtype, np.array([8, 9]), 32768), name)
     assert time_s[1] <= 1.5 * time_s[0]
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "a100_sxm", "mi300x", "rtx_5090"])
+def test_more_tokens_behind_a_cache_than_any_row_has_are_assumed_and_their_interval_holds_both_kernels(
+    name: str,
+) -> None:
+    """A framework may walk all keys where another splits them: MI300X was 4.6 times apart at 9 tokens."""
+    gpu = load_gpu(name)
+    few, more, alone = (
+        attention_cost(attention(gpu.default_dtype, new, before), gpu, load_calibration(gpu))
+        for new, before in ((8, 32768), (16, 32768), (16, 0))
+    )
+    assert few.stated_source is alone.stated_source is not Source.ASSUMED
+    assert more.stated_source is Source.ASSUMED
+
+    assert more.log_sigma > 1.5 * few.log_sigma
 
 
 @pytest.mark.parametrize("name", GPUS)

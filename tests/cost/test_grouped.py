@@ -1,4 +1,4 @@
-"""Products of experts: rows of whole tokens, narrow types, and what a network sees of who was not told."""
+"""Grouped GEMMs of experts: rows of whole tokens, narrow types, and what a network sees if no framework is named."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def heavy(often: float, times: float) -> Draw:
 
 
 def found(a: Draw, b: Draw, size: int) -> int:
-    """Of `PAIRS` pairs, how many are told to differ."""
+    """How many of `PAIRS` pairs are reported as different."""
     rng = np.random.default_rng(1)
     return sum(run_change("step", a(rng, size), b(rng, size)).significant for _ in range(PAIRS))
 

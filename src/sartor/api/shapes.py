@@ -314,7 +314,7 @@ def advise(
         phase=objective,
         seq_len=seq_len,
         microbatch_size=microbatch_size,
-        context_len=None if Phase.DECODE in (weights or ()) and objective == Phase.TRAIN.value else context_len,
+        context_len=None if Phase.DECODE in weights and objective == Phase.TRAIN.value else context_len,
         tp=tp,
         ep=ep,
         dtype=dtype,

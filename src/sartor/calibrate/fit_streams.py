@@ -69,8 +69,8 @@ def passed_over(path: str | Path, gpu: Gpu, known: Calibration) -> tuple[str, ..
     for section, words in (("memory_bound", "memory-bound kernels"), ("attention", "attention")):
         rows = _rows(path, section, gpu) if section in known.calibrated else 0
         if rows:
-            own = f"{words} of {gpu.name} stay as the package fitted them"
-            found.append(f"{rows} rows are not used: {own} (sartor validate operators compares these rows)")
+            kept = f"the package's own fit of {words} on {gpu.name} stays"
+            found.append(f"{rows} rows are not used: {kept} (sartor validate operators compares these rows with it)")
     return tuple(found)
 
 

@@ -75,7 +75,8 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     time = format_seconds(float(answer.estimate.time_s))
     words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
     gaps = 1.0 if answer.run is None else max(answer.run.compute_factors)
-    beside = f"; the step counts its layers {gaps:.3g} times, for gaps between kernels" if gaps >= 1.005 else ""
+    longer = f"; in the step its layers take {gaps:.3g} times as long, for gaps between kernels"
+    beside = longer if gaps >= 1.005 else ""
     lines = [f"{words}, forward and backward: {time}{beside}"]
     if answer.question.held is not None and answer.question.held.job.trainer.lockstep:
         lines.append(f"{IN_TURN}, as the step time counts")

@@ -16,9 +16,9 @@ from sartor.units import BoolArray, FloatArray
 SLOW = 0.2
 """A slow step takes this share longer than a usual one, at least."""
 OUTLIER = 5.0
-"""And this many standard deviations of usual steps. Normal noise reaches neither in a run of thousands."""
+"""A slow step is also this many standard deviations of usual steps longer, which normal noise does not reach."""
 QUANTILES = (0.15, 0.25, 0.4)
-"""Usual steps are told by these quantiles, so that up to six of ten steps may be slow."""
+"""Low quantiles, which describe the usual steps even if six of ten are slow."""
 DEVIATES = 0.783
 """Standard deviations between the first and the last of them, if steps are normal."""
 FEW = 0.05
