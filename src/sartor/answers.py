@@ -350,6 +350,8 @@ class LogDiagnosis:
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
     source: Source
+    stalls: str = ""
+    """How often slow steps come that count, and how long they take."""
 
     @property
     def predicted(self) -> PricedPlan:
@@ -363,14 +365,14 @@ class LogDiagnosis:
 
     @property
     def deviation(self) -> float:
-        """ln(measured / predicted) of the step, in standard deviations of the prediction."""
-        ratio = math.log(self.measured.step_s / self.predicted.step_s)
+        """ln(measured / predicted) of the step without stalls, in standard deviations of the prediction."""
+        ratio = math.log(self.measured.moving_s / self.predicted.step_s)
         return ratio / max(float(self.predicted.step.log_sigma), 1e-3)
 
     @property
     def inside(self) -> bool:
-        """Whether the measured step lies in the predicted 80% interval."""
-        return self.predicted.low_s <= self.measured.step_s <= self.predicted.high_s
+        """Whether the measured step without stalls lies in the predicted 80% interval."""
+        return self.predicted.low_s <= self.measured.moving_s <= self.predicted.high_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,7 +431,7 @@ class RunComparison:
     total: RunChange
     """Seconds per step; per token if the two runs' steps hold different numbers of tokens."""
     parts: tuple[RunChange, ...] = ()
-    """Seconds per step of operators, the largest change first."""
+    """Seconds per step of operators, the largest change first; of logs with stalls, usual steps and stalls."""
     memory: tuple[RunChange, ...] = ()
     """Bytes: one number per run, so any difference counts."""
     facts: Mapping[str, tuple[str, str]] = field(default_factory=dict)

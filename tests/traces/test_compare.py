@@ -131,7 +131,19 @@ def test_a_stall_every_fourth_step_is_a_slower_run(tmp_path: Path, sartor: Calla
     said = " ".join(done.out.split())
     assert done.code == 1
     assert "B is slower" in said
-    assert "25% above the usual 5 s: 1 step in 4 takes 10 s" in said
+    assert "B stalls: 1 step in 4 takes 10 s, the others 5 s" in said
+    parts = {each["name"]: each for each in sartor("compare", one, other, "--json").body["parts"]}
+    assert parts["stalls"]["a_s"] == 0
+    assert parts["stalls"]["b_s"] == pytest.approx(1.25, rel=0.01)
+    assert not parts["usual step"]["significant"]
+
+
+def test_two_runs_of_one_log_are_compared(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    both = tmp_path / "both.log"
+    both.write_text("".join(dump() + megatron((9.0, *[time_s] * 12)) for time_s in (2.0, 3.0)))
+    found = sartor("compare", both, both, "--run-a", "1", "--json").body
+    assert (found["total"]["a_s"], found["total"]["b_s"]) == (2.0, 3.0)
+    assert "the log holds 2 runs" in sartor("compare", both, both, "--run-b", "3", "--json").refusal()
 
 
 def test_too_few_steps_are_refused_in_one_sentence(tmp_path: Path, sartor: Callable[..., Ran]) -> None:

@@ -202,6 +202,20 @@ def test_a_change_that_explains_the_memory_alone_moves_no_seconds(log: Path) -> 
     assert [part["seconds"] for part in body["parts"] if part["kind"] == "plan"] == pytest.approx([0.3 * step_s])
 
 
+def test_stalls_are_a_part_of_their_own_and_no_plan_explains_them(tmp_path: Path) -> None:
+    path, even = tmp_path / "train.log", tmp_path / "even.log"
+    path.write_text(dump() + megatron((9.0, *[4.0, 4.0, 4.0, 8.0] * 6)))
+    even.write_text(dump() + megatron((9.0, *[4.0] * 24)))
+    found, without = diagnosed(path), diagnosed(even)
+    body = log_body(found)
+    parts = {part["kind"]: part["seconds"] for part in body["parts"]}
+    assert sum(parts.values()) == pytest.approx(5.0)
+    assert parts["stalls"] == body["measured"]["stall_s"] == pytest.approx(1.0)
+    assert found.deviation == pytest.approx(without.deviation)
+    assert found.mfu == pytest.approx(0.8 * without.mfu)
+    assert [each.misfit for each in found.explanations] == pytest.approx([e.misfit for e in without.explanations])
+
+
 def test_what_the_dump_says_is_not_tried_as_an_explanation(log: Path, tmp_path: Path) -> None:
     tried = {each.field for each in diagnosed(log).explanations[1:]}
     assert {"attention", "fused_kernels"} <= tried

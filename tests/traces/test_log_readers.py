@@ -90,7 +90,8 @@ def test_the_step_of_a_run_with_stalls_is_the_mean() -> None:
     (run,) = parse_log(dump() + megatron((9.0, *[2.0, 2.0, 2.0, 4.0] * 6)), "log")
     assert (run.measured.step_s, run.measured.is_mean) == (2.5, True)
     assert run.measured.tokens_per_s == pytest.approx(64 * 4096 / 2.5)
-    assert "1 step in 4 takes 4 s" in run.notes[0]
+    assert run.measured.stall_s == pytest.approx(0.5)
+    assert run.stalls == "1 step in 4 takes 4 s, the others 2 s"
     (once,) = parse_log(megatron((9.0, *[2.0] * 9, 30.0, *[2.0] * 9)), "log")
     assert (once.measured.step_s, once.measured.is_mean) == (2.0, False)
     assert "one step of 30 s" in once.notes[0]

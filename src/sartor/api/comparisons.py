@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.answers import RunComparison
+from sartor.api.logs import chosen_run
 from sartor.errors import InputError
 from sartor.step.run_change import LEAST_STEPS, RunChange, run_change, sum_of
+from sartor.step.step_series import step_series
 
 if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
@@ -26,10 +28,18 @@ SAME_TOKENS = 0.005
 """Tokens of a step are the product of a rate and a time that are both rounded."""
 
 
-def compare(a: str | Path, b: str | Path, *, threshold: float = THRESHOLD) -> RunComparison:
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    threshold: float = THRESHOLD,
+    run_a: int | None = None,
+    run_b: int | None = None,
+) -> RunComparison:
     """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
     memory and facts of the plan, each with the noise of the runs' steps. A change counts if it exceeds both noise and
-    ``threshold``. Raises ``InputError``."""
+    ``threshold``. ``run_a`` and ``run_b`` choose one of several runs in a log, from 1 (default: the last). Raises
+    ``InputError``."""
     from sartor.traces.read import is_trace
 
     if not 0 <= threshold < 10:
@@ -37,7 +47,12 @@ def compare(a: str | Path, b: str | Path, *, threshold: float = THRESHOLD) -> Ru
     traced = [is_trace(_there(path, name)) for path, name in ((a, "A"), (b, "B"))]
     if traced[0] != traced[1]:
         raise InputError("B", str(b), f"must be a {'trace' if traced[0] else 'log'}, as A is")
-    return _compare_traces(a, b, threshold) if traced[0] else _compare_logs(a, b, threshold)
+    if not traced[0]:
+        return _compare_logs((a, run_a), (b, run_b), threshold)
+    for name, number in (("run_a", run_a), ("run_b", run_b)):
+        if number is not None:
+            raise InputError(name, number, "chooses one of the runs of a log; A and B are traces, leave it out")
+    return _compare_traces(a, b, threshold)
 
 
 def _there(path: str | Path, name: str) -> Path:
@@ -86,27 +101,49 @@ def _operators(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], *, whol
             )
         else:
             sums = [float(each.sum()) / (1 if whole else max(each.size, 1)) for each in (one, other)]
-            low, high = (0.0, 0.0) if not sums[1] else (math.inf, math.inf) if not sums[0] else (0.0, math.inf)
-            yield RunChange(name=name, a=sums[0], b=sums[1], low=low, high=high)  # gone, new, or too few samples
+            yield _unsure(name, sums[0], sums[1])
 
 
-def _compare_logs(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
+def _unsure(name: str, a: float, b: float) -> RunChange:
+    """A change without an estimate of noise: something is gone, is new, or has too few samples."""
+    low, high = (0.0, 0.0) if not b else (math.inf, math.inf) if not a else (0.0, math.inf)
+    return RunChange(name=name, a=a, b=b, low=low, high=high)
+
+
+def _compare_logs(a: _Numbered, b: _Numbered, threshold: float) -> RunComparison:
     from sartor.traces.logs.read import read_log
 
-    run_a, run_b = read_log(a, "A")[-1], read_log(b, "B")[-1]
+    run_a = chosen_run(read_log(a[0], "A"), a[1], "run_a")
+    run_b = chosen_run(read_log(b[0], "B"), b[1], "run_b")
     tokens = _other_tokens(run_a, run_b)
-    times = [_times(run, str(path), name, tokens) for run, path, name in ((run_a, a, "A"), (run_b, b, "B"))]
+    both = (run_a, str(a[0]), "A"), (run_b, str(b[0]), "B")
+    times = [_times(run, path, name, tokens) for run, path, name in both]
+    unit = "token" if tokens else "step"
     return RunComparison(
         kind="log",
-        a=str(a),
-        b=str(b),
+        a=str(a[0]),
+        b=str(b[0]),
         threshold=threshold,
-        total=run_change("token" if tokens else "step", *times),
+        total=run_change(unit, *times),
+        parts=tuple(_without_stalls(unit, *times)),
         memory=tuple(_memory(run_a, run_b)),
         facts=_facts(run_a, run_b),
         per_token=tokens is not None,
         warnings=tuple(_warnings(run_a, run_b, tokens)),
     )
+
+
+_Numbered = tuple[str | Path, int | None]
+"""A log, and which of its runs."""
+
+
+def _without_stalls(unit: str, a: FloatArray, b: FloatArray) -> Iterator[RunChange]:
+    """Usual steps and stalls apart, where either run has stalls."""
+    one, other = step_series(a), step_series(b)
+    if one.counts or other.counts:
+        yield run_change(f"usual {unit}", one.usual_s, other.usual_s, tests=2)
+        stalls = [max(float(np.mean(each.seconds - each.usual_s)), 0.0) for each in (one, other)]
+        yield _unsure("stalls", *stalls)
 
 
 def _other_tokens(a: RunLog, b: RunLog) -> tuple[int, int, str] | None:
@@ -176,7 +213,9 @@ def _warnings(a: RunLog, b: RunLog, tokens: tuple[int, int, str] | None) -> Iter
         yield f"a step has {tokens[0]:,} tokens{tokens[2]} in A and {tokens[1]:,} in B: compared per token"
     for name, run in (("A", a), ("B", b)):
         if run.num_runs > 1:
-            yield f"{name} holds {run.num_runs} runs; the last one is compared"
+            yield f"{name} holds {run.num_runs} runs; number {run.index + 1} is compared (--run-{name.lower()} chooses)"
+        if run.stalls:
+            yield f"{name} stalls: {run.stalls} (data loading, checkpoints, evaluation, garbage collection?)"
         yield from (f"{name}: {note}" for note in run.notes)
         if run.measured.num_steps < FEW_STEPS:
             unsure = "small changes cannot be told from noise, and a drift may look like a change"

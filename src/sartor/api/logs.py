@@ -51,7 +51,7 @@ def diagnose_log(
     """
     from sartor.traces.logs.read import read_log
 
-    own = _chosen(read_log(log), run)
+    own = chosen_run(read_log(log), run)
     sizes = {"global_batch_size": global_batch_size, "seq_len": seq_len, "num_devices": num_devices}
     given = {name: value for name, value in sizes.items() if value is not None}
     chosen = own.knowing(**given, dtype=dtype)
@@ -108,12 +108,13 @@ TOKENS_APART = 0.05
 and a line's time holds some logging."""
 
 
-def _chosen(runs: tuple[RunLog, ...], number: int | None) -> RunLog:
+def chosen_run(runs: tuple[RunLog, ...], number: int | None, name: str = "run") -> RunLog:
+    """Run ``number`` of a log, from 1; the last one by default. Raises ``InputError`` for field ``name``."""
     if number is None:
         return runs[-1]
     if not 1 <= number <= len(runs):
         holds = "one run" if len(runs) == 1 else f"{len(runs)} runs"
-        raise InputError("run", number, f"must be from 1 to {len(runs)}: the log holds {holds}", str(len(runs)))
+        raise InputError(name, number, f"must be from 1 to {len(runs)}: the log holds {holds}", str(len(runs)))
     return runs[number - 1]
 
 
@@ -155,7 +156,7 @@ def _held_against(
     measured = run.measured
     if not measured.step_s > 0:
         raise InputError("LOG", asked.path, "has no step time, and none follows from its rates; must say one")
-    usual = replace(measured, step_s=measured.usual_s)
+    moving = replace(measured, step_s=measured.moving_s, stall_s=0.0)
     own = own_calibration_of(calibration, where)
     said = set(found.said) | settled(run.arguments) | (_SAID_BY_LAUNCH if found.whole else frozenset())
     answer = LogDiagnosis(
@@ -166,7 +167,7 @@ def _held_against(
         measured=measured,
         job=job,
         cluster=where,
-        explanations=explanations(job, found.plan, where, usual, said=said, calibration=own),
+        explanations=explanations(job, found.plan, where, moving, said=said, calibration=own),
         conventions=conventions_of(run, job.shape, job.seq_len, devices),
         said=found.said,
         best=searched_best(found, where, own) if best else None,
@@ -174,6 +175,7 @@ def _held_against(
         warnings=(*warnings, *_several(run)),
         assumptions=found.assumptions,
         source=step_source(where, job.recipe.dtype, own),
+        stalls=run.stalls,
     )
     return replace(answer, warnings=(*_impossible(answer), *answer.warnings))
 

@@ -23,17 +23,36 @@ Threshold = Annotated[
 ]
 
 
-def compare(a: First, b: Second, threshold: Threshold = 0.02, json: o.AsJson = False, out: o.OutFile = None) -> None:
+def _number(name: str, log: str) -> object:
+    words = f"Which run of log {log}, if it has several. [default: the last]"
+    return typer.Option(name, metavar="N", parser=o.whole_number, help=words)
+
+
+NumberA = Annotated[int | None, _number("--run-a", "A")]
+NumberB = Annotated[int | None, _number("--run-b", "B")]
+
+
+def compare(
+    a: First,
+    b: Second,
+    threshold: Threshold = 0.02,
+    run_a: NumberA = None,
+    run_b: NumberB = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
     """Say what changed from run A to run B, and whether it is more than the noise of their steps.
 
     Exits with 1 where B's step is slower, or its memory larger, by more than noise and threshold: a gate for CI.
 
     Example: `sartor compare baseline.log today.log --threshold 0.03`
+
+    Example: `sartor compare train.log train.log --run-a 1 --run-b 2`
     """
     from sartor import api
     from sartor.report.compare_view import compare_body, compare_view
 
-    found = api.compare(a, b, threshold=threshold)
+    found = api.compare(a, b, threshold=threshold, run_a=run_a, run_b=run_b)
     c.answer("compare", compare_body(found), as_json=json, out=out)
     if not json:
         c.show(compare_view(found))

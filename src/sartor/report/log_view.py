@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Changes that the terminal lists."""
+STALLS_FIX = "see what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
 AGREES = 4.0
 """Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
 
@@ -35,7 +36,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
     run, predicted = answer.measured, answer.predicted
     best = nearest(answer.explanations)
     change = _nearer_step(answer, best)
-    rest = run.step_s - (predicted.step_s if change is None else change.priced.step_s)
+    rest = run.moving_s - (predicted.step_s if change is None else change.priced.step_s)
     return {
         "status": "inside" if answer.inside else "outside",
         "log": {
@@ -49,6 +50,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         "measured": {
             "step_s": run.step_s,
             "usual_s": _number(run.usual_s),
+            "stall_s": run.stall_s,
             "mfu": answer.mfu,
             "tokens_per_s": _number(run.tokens_per_s),
             "spread": run.spread,
@@ -85,7 +87,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
 
 def _nearer_step(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> Explanation | None:
     """The nearest change, if the step comes nearer with it; a change that only explains the memory moves no time."""
-    run, predicted = answer.measured.step_s, answer.predicted.step_s
+    run, predicted = answer.measured.moving_s, answer.predicted.step_s
     first = next(iter(best), None)
     return first if first is not None and abs(run - first.priced.step_s) < abs(run - predicted) else None
 
@@ -95,8 +97,8 @@ def _number(value: float) -> float | None:
 
 
 def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[JsonDict]:
-    """Parts of the predicted step, the effect of the nearest change, and the rest: their seconds sum to the measured
-    step, their points to 100% minus MFU."""
+    """Parts of the predicted step, the effect of the nearest change, stalls, and the rest: their seconds sum to the
+    measured step, their points to 100% minus MFU."""
     run, step = answer.measured, answer.predicted.step
     ideal = answer.mfu * run.step_s
     parts = [_part(answer, name.removesuffix("_s"), float(getattr(step, name))) for name in TIME]
@@ -105,6 +107,7 @@ def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[
         gained = best.priced.step_s - answer.predicted.step_s
         change = f"{best.field}={best.value}"
         parts.append(_part(answer, "plan", gained, evidence=[f"{change} instead of what was assumed"], fix=change))
+    parts.append(_part(answer, "stalls", answer.measured.stall_s, evidence=[answer.stalls], fix=STALLS_FIX))
     return [*(part for part in parts if part["seconds"]), _part(answer, "unexplained", rest)]
 
 
@@ -165,7 +168,7 @@ def log_view(answer: LogDiagnosis) -> RenderableType:
 
 def log_answer(answer: LogDiagnosis) -> tuple[str, list[str]]:
     """A heading, and the answer: speed, certainty, memory, TFLOP/s."""
-    return _heading(answer), [_headline(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
+    return _heading(answer), [_headline(answer), *_stalls(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
 
 
 def _heading(answer: LogDiagnosis) -> str:
@@ -192,11 +195,20 @@ def _headline(answer: LogDiagnosis) -> str:
     )
 
 
+def _stalls(answer: LogDiagnosis) -> list[str]:
+    run = answer.measured
+    if not run.stall_s:
+        return []
+    share = format_share(run.stall_s / run.step_s)
+    return [f"Stalls take {format_seconds(run.stall_s)} ({share}) of it: {answer.stalls}. To gain it, {STALLS_FIX}."]
+
+
 def _certainty(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
-    ratio = run.step_s / predicted.step_s - 1
+    ratio = run.moving_s / predicted.step_s - 1
     faster = "slower" if ratio > 0 else "faster"
-    text = f"The run is {format_share(abs(ratio))} {faster} than predicted, "
+    which = "Without stalls the run" if run.stall_s else "The run"
+    text = f"{which} is {format_share(abs(ratio))} {faster} than predicted, "
     if answer.inside and answer.explanations[0].misfit <= AGREES:
         agree = "step and memory agree" if _memory_said(answer) else "the step agrees"
         return f"{text}inside the 80% interval: {agree} with the plan."
@@ -261,6 +273,8 @@ def _table(answer: LogDiagnosis) -> Table:
     for name, seen, told, words in rows:
         if math.isfinite(seen):
             table.add_row(name, words(seen), words(told), signed_share(seen / told - 1))
+    if run.stall_s:
+        table.add_row("  of it stalls", format_seconds(run.stall_s), "", "")
     for name in TIME:
         seconds = float(getattr(predicted.step, name))
         if seconds > 0.005 * predicted.step_s:
@@ -289,7 +303,7 @@ def _explained(answer: LogDiagnosis) -> list[RenderableType]:
 def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     tried = len(answer.explanations) - 1
     if not best and answer.explanations[0].misfit <= AGREES:
-        what = "usual step" if answer.measured.is_mean else "run"
+        what = "run without stalls" if answer.measured.stall_s else "run"
         return f"Nothing has to change: the {what} matches the plan {plan_words(answer.predicted.plan)}."
     if not best and not tried:
         return "The launch says all that would be tried: the rest is not due to the plan."

@@ -15,7 +15,9 @@ class MeasuredRun:
     is_mean: bool = False
     """Whether ``step_s`` and the rates are means."""
     usual_s: float = math.nan
-    """Median without slow steps, which a plan explains."""
+    """Median without slow steps."""
+    stall_s: float = 0.0
+    """Of ``step_s``, what slow steps take beyond usual ones, where they count."""
     spread: float = 0.0
     """Robust standard deviation of single steps over their median, without slow ones."""
     num_steps: int = 0
@@ -30,3 +32,8 @@ class MeasuredRun:
     """Peak of allocated tensors on the reporting device."""
     reserved_bytes: float = math.nan
     """Peak memory reserved by its allocator."""
+
+    @property
+    def moving_s(self) -> float:
+        """The step without stalls, which no plan explains."""
+        return self.step_s - self.stall_s

@@ -50,6 +50,11 @@ class StepSeries:
         return float(np.mean(self.kept_s))
 
     @property
+    def stall_s(self) -> float:
+        """Of the mean, what slow steps take beyond usual ones; 0 where they are left out."""
+        return float(np.mean(self.kept_s - self.usual_s))
+
+    @property
     def slow_s(self) -> float:
         """Median of the slow steps."""
         return float(np.median(self.seconds[self.slow]))

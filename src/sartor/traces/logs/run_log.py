@@ -99,6 +99,18 @@ class RunLog:
             )
         return (*said, *self._uneven())
 
+    @property
+    def stalls(self) -> str:
+        """How often slow steps come that count, and how long they take; empty if there are none."""
+        times = self.steady(self.step_s)
+        series = step_series(times) if times.size else None
+        if series is None or not series.counts:
+            return ""
+        often = f"1 step in {series.period} takes"
+        if not series.period:
+            often = f"{int(series.slow.sum())} of {times.size} steps take"
+        return f"{often} {format_seconds(series.slow_s)}, the others {format_seconds(series.middle_s)}"
+
     def _uneven(self) -> Iterator[str]:
         """How the steady steps differ from one another, in sentences."""
         times = self.steady(self.step_s)
@@ -106,15 +118,7 @@ class RunLog:
             return
         series = step_series(times)
         count = int(series.slow.sum())
-        if series.counts and not self._halves:
-            often = f"1 step in {series.period}" if series.period else f"{count} of {times.size} steps"
-            above = series.mean_s / series.middle_s - 1
-            yield (
-                f"the mean step of {format_seconds(series.mean_s)} is {100 * above:.0f}% above the usual "
-                f"{format_seconds(series.middle_s)}: {often} {'takes' if series.period else 'take'} "
-                f"{format_seconds(series.slow_s)} (data loading, checkpoints, evaluation, garbage collection?)"
-            )
-        elif count and not series.counts:
+        if count and not series.counts:
             took = f"{'one step' if count == 1 else f'{count} steps'} of {format_seconds(series.slow_s)}"
             yield f"{took} (a checkpoint or an evaluation?) left out: {count} of {times.size} is too few to count"
         if self._halves:
@@ -191,6 +195,7 @@ class RunLog:
             step_s=float(np.mean(times)) if mean else _median(times),
             is_mean=mean,
             usual_s=series.middle_s if series else float("nan"),
+            stall_s=series.stall_s if series else 0.0,
             spread=spread(times[~series.slow]) if series else 0.0,
             num_steps=int(times.size),
             warm_up=self.warm_up,
