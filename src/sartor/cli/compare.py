@@ -23,21 +23,22 @@ Threshold = Annotated[
 ]
 
 
-def _number(name: str, log: str) -> object:
-    words = f"Which run of log {log}, if it has several. [default: the last]"
-    return typer.Option(name, metavar="N", parser=o.whole_number, help=words)
-
-
-NumberA = Annotated[int | None, _number("--run-a", "A")]
-NumberB = Annotated[int | None, _number("--run-b", "B")]
+RunA = Annotated[
+    int | None,
+    typer.Option("--run-a", metavar="N", parser=o.whole_number, help="Which run of log A. [default: the last]"),
+]
+RunB = Annotated[
+    int | None,
+    typer.Option("--run-b", metavar="N", parser=o.whole_number, help="Which run of log B. [default: the last]"),
+]
 
 
 def compare(
     a: First,
     b: Second,
     threshold: Threshold = 0.02,
-    run_a: NumberA = None,
-    run_b: NumberB = None,
+    run_a: RunA = None,
+    run_b: RunB = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
