@@ -3,7 +3,7 @@
     python lab/fit_grouped.py ../shared [gpu ...]
 
 Each layer (data/measured/moe_bf16.parquet) is two grouped GEMMs plus permutation and activation, which take the
-device's memory-bound costs. One fit is made to the median over kernel families and one per family; a quarter of the
+device's memory-bound costs. One fit is made per kernel family and one to the median over families; a quarter of the
 weight shapes (hidden, inter, topk, experts) is held out, with all their rows.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.grouped import SHORT
 from sartor.cost.gpu import grouped
-from sartor.cost.gpu.grouped import grouped_terms, tiles_down
+from sartor.cost.gpu.grouped import grouped_cost, grouped_terms, tiles_down
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
@@ -79,9 +79,17 @@ class Layers:
     measured_s: Any
 
     def seconds(self, c: GroupedCoefficients) -> Any:
+        return self._timed(lambda op: grouped_terms(op, self.gpu, c)["time_s"])
+
+    def priced(self, family: str) -> Any:
+        """Seconds by the package's fit of a family, with its network."""
+        known = load_calibration(self.gpu).with_kernels(family)
+        return self._timed(lambda op: grouped_cost(op, self.gpu, known, clock=Clock.BOOST).time_s)
+
+    def _timed(self, product_s: Callable[[GroupedGemm], Any]) -> Any:
         out = np.empty(self.measured_s.size)
         for where, products, rest in self.parts:
-            out[where] = rest + sum(grouped_terms(op, self.gpu, c)["time_s"] for op in products)
+            out[where] = rest + sum(map(product_s, products))
         return out
 
     def share(self, c: GroupedCoefficients) -> Any:
@@ -105,8 +113,8 @@ def main(shared: Path, wanted: list[str]) -> None:
         rows = table[table.gpu == name]
         sections, records = {}, {}
         families = rows.kernel.astype(str).map(kernel_family)
-        for family in ("", *sorted(set(families))):
-            every = layers_of(rows, families, family)
+        for family in (*sorted(set(families)), ""):
+            every = completed(name, layers_of(rows, families, family))
             target = middle_of(every)
             if len(target) < 100:
                 continue
@@ -134,6 +142,16 @@ def layers_of(rows: pd.DataFrame, families: pd.Series, family: str) -> pd.DataFr
     each = rows.assign(family=families).groupby([*KEYS, "family"], observed=True).latency_us.median()
     found = each.rename("us").reset_index()
     return found[found.family == family] if family else found[~found.family.isin(FALLBACKS)]
+
+
+def completed(name: str, every: pd.DataFrame) -> pd.DataFrame:
+    """With the families that ran a layer under another distribution only, at the package's price. On A100 one framework
+    ran even loads and three ran uneven ones: their middles would differ by the frameworks, not by the load."""
+    layer = [key for key in KEYS if key != "distribution"]
+    asked = every[KEYS].drop_duplicates().merge(every[[*layer, "family"]].drop_duplicates(), on=layer)
+    missing = asked.merge(every, on=[*KEYS, "family"], how="left").query("us.isna()")
+    parts = [rows.assign(us=layers(name, rows).priced(str(each)) * 1e6) for each, rows in missing.groupby("family")]
+    return pd.concat([every, *parts], ignore_index=True)
 
 
 def middle_of(every: pd.DataFrame) -> pd.DataFrame:

@@ -1,10 +1,10 @@
 """Fit the residuals of grouped GEMMs to whole fused MoE layers and add them to ``cost/correction/data/residual/``.
 
 Development only (torch, pandas, pyarrow, scipy, the shared data): ``python lab/fit_moe_residual.py SHARED
-[gpu | gpu.family | gpu.]...`` (``gpu.``: the median of frameworks). One network per device and kernel family, and one
-for the median of frameworks. A layer is two grouped GEMMs and other kernels; the network corrects both GEMMs, and their
-sum with the rest is compared with the measured layer. Targets are those of lab/fit_grouped.py. Each quarter of the
-weight shapes is held out in turn; all errors and the interval are over these held-out layers. Seeded.
+[gpu | gpu.family | gpu.]...`` (``gpu.``: the median of frameworks). One network per device and kernel family, and then
+one for the median of frameworks. A layer is two grouped GEMMs and other kernels; the network corrects both GEMMs, and
+their sum with the rest is compared with the measured layer. Targets are those of lab/fit_grouped.py. Each quarter of
+the weight shapes is held out in turn; all errors and the interval are over these held-out layers. Seeded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_residual
-from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, layers, layers_of, middle_of, moe_table
+from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, completed, layers, layers_of, middle_of, moe_table
 from networks import network
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
@@ -73,11 +73,11 @@ def main(shared: Path, wanted: list[str]) -> None:
         rows = every[every.gpu == name]
         families = rows.kernel.astype(str).map(kernel_family)
         known = load_calibration(load_gpu(name))
-        for family in ("", *sorted(set(families))):
+        for family in (*sorted(set(families)), ""):
             asked = not wanted or name in wanted or f"{name}.{family}" in wanted
             if not asked or (family and family not in known.grouped_families):
                 continue
-            measured = layers_of(rows, families, family)
+            measured = completed(name, layers_of(rows, families, family))
             target = middle_of(measured)
             if len(target[SHAPE].drop_duplicates()) < LEAST_SHAPES:
                 print(name, family, "too few weight shapes: left out", flush=True)
@@ -167,9 +167,14 @@ def put(name: str, family: str, rows: Rows, doubt: Doubt) -> None:
         return
     final = fit(name, rows, everywhere, jitter)
     fit_residual.save(key, final)
-    residual_records.__globals__["_table"].cache_clear()  # another fit may have written in the meantime
+    _forget()  # another fit may have written in the meantime
     fit_residual.write({**{each: dict(value) for each, value in residual_records().items()}, key: record})
-    residual_records.__globals__["_table"].cache_clear()
+    _forget()
+
+
+def _forget() -> None:
+    for name in ("_table", "_keys", "_load"):
+        residual_records.__globals__[name].cache_clear()
 
 
 def unseen_s(name: str, rows: Rows, jitter: float) -> tuple[Any, dict[str, float]]:
