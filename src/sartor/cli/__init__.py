@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     """The application with every command, made when first needed."""
 
 GROUPS = {
-    "decide": ("lint", "advise"),
+    "decide": ("advise", "lint"),
     "plan": ("plan",),
     "design": ("design",),
     "study": ("study",),
@@ -51,8 +51,8 @@ GROUPS = {
     "catalog": ("catalog",),
     "serve": ("serve",),
 }
-"""Modules of this package and their commands, in the order of the help. Only the requested command's module is
-loaded."""
+"""Modules of this package and their commands (or the group of that name), in the order of the help. Only the requested
+command's module is loaded."""
 
 
 @cache
@@ -70,10 +70,15 @@ def app_with(*modules: str) -> typer.Typer:
     )
     found.callback()(_root)
     for module in modules:
-        import_module(f"sartor.cli.{module}").register(found)
+        loaded = import_module(f"sartor.cli.{module}")
+        if group := getattr(loaded, "group", None):
+            found.add_typer(group, name=module)
+        else:
+            for command in GROUPS[module]:
+                found.command()(getattr(loaded, command))
     for app in (found, *(group.typer_instance for group in found.registered_groups)):
-        for command in app.registered_commands if app else ():
-            command.cls = Command
+        for registered in app.registered_commands if app else ():
+            registered.cls = Command
     return found
 
 

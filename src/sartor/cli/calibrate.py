@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration_file import CalibrationFile
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(calibrate)
-
-
 def calibrate(
     records: Annotated[
         Path | None,

@@ -13,11 +13,6 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(catalog)
-
-
 def catalog(
     what: Annotated[
         str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators|spaces", help="Which catalogue.")

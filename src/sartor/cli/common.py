@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from sartor.json_types import JsonDict
+    from sartor.json_types import JsonDict, JsonMap
 
 
 class Exit(Exception):
@@ -36,6 +36,33 @@ def parse_sets(words: list[str] | None) -> dict[str, str]:
             raise InputError("--set", word, "must read FIELD=VALUE", "--set num_heads=32")
         out[name.strip()] = value.strip()
     return out
+
+
+def asked(options: JsonDict, *own: str) -> JsonDict:
+    """The arguments of a journey, from all options of its command (``locals()``) but the command's ``own``."""
+    sets = {"set": parse_sets(options["set_"])} if "set_" in options else {}
+    return {name: value for name, value in options.items() if name not in (*own, "set_", "json", "out")} | sets
+
+
+def words_of(text: str | None) -> tuple[str, ...]:
+    """``"none, full"`` -> ``("none", "full")``."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write an HTML page, and say so."""
+    from sartor.files import write_atomic
+
+    write_atomic(path, page.encode())
+    say(f"wrote {path}")
+
+
+def write_figures(folder: Path, records: JsonMap) -> None:
+    """Write each record's figure as a PNG, and say so."""
+    from sartor.report.figures import export_pngs
+
+    for path in export_pngs(records, folder):
+        say(f"wrote {path}")
 
 
 def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> None:

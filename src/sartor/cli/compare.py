@@ -10,12 +10,6 @@ import typer
 from sartor.cli import common as c
 from sartor.cli import options as o
 
-
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(compare)
-
-
 First = Annotated[Path, typer.Argument(metavar="A", help="Log or profiler trace of the run to compare with.")]
 Second = Annotated[Path, typer.Argument(metavar="B", help="The same of the run that is judged.")]
 Threshold = Annotated[

@@ -13,12 +13,6 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(advise)
-    app.command()(lint)
-
-
 def advise(
     model: o.Model,
     gpu: o.Gpus = ["h100"],  # noqa: B006 - typer copies it
@@ -60,51 +54,24 @@ def advise(
 
     Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
     """
+    asked = c.asked(locals(), "html", "png")
     from sartor import api
     from sartor.report import contract
 
-    found = api.advise(
-        model,
-        gpu,
-        objective=objective,
-        regret=regret,
-        params_tolerance=params_tolerance,
-        freeze=_fields(freeze),
-        free=_fields(free),
-        top=top,
-        evidence=evidence,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=context_len,
-        tp=tp,
-        ep=ep,
-        dtype=dtype,
-        attention=attention,
-        routing_skew=routing_skew,
-        headroom=headroom,
-        set=c.parse_sets(set_),
-        calibration=calibration,
-    )
+    found = api.advise(**asked | {"freeze": c.words_of(freeze), "free": c.words_of(free)})
     if html is not None:
-        from sartor.files import write_atomic
         from sartor.report.page import advice_page
 
-        write_atomic(html, advice_page(found).encode())
-        c.say(f"wrote {html}")
+        c.write_page(html, advice_page(found))
     if png is not None:
-        from sartor.report.figures import advice_points, export_pngs
+        from sartor.report.figures import advice_points
 
-        for path in export_pngs(advice_points(found), png):
-            c.say(f"wrote {path}")
+        c.write_figures(png, advice_points(found))
     c.answer("advise", contract.advise_body(found), as_json=json, out=out)
     if not json:
         from sartor.report.table_advice import advice_view
 
         c.show(advice_view(found))
-
-
-def _fields(words: str) -> tuple[str, ...]:
-    return tuple(field.strip() for field in words.split(",") if field.strip())
 
 
 def lint(
@@ -142,6 +109,7 @@ def lint(
 
     Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
     """
+    question = c.asked(locals(), "models", "gpu", "fail_on", "format") | {"allow": tuple(allow or ())}
     if format not in ("text", "json", "sarif", "github"):
         raise InputError("--format", format, "must be one of text, json, sarif, github")
     format = "json" if json else format
@@ -151,22 +119,6 @@ def lint(
         from sartor.api.words import device_of, refuse_on_a_chip
 
         refuse_on_a_chip(device_of(gpu), "--format", "sarif", "SARIF rules describe GPU kernels", "text, json, github")
-    question = {
-        "allow": tuple(allow or ()),
-        "phase": phase,
-        "seq_len": seq_len,
-        "microbatch_size": microbatch_size,
-        "context_len": context_len,
-        "tp": tp,
-        "pp": pp,
-        "ep": ep,
-        "dtype": dtype,
-        "attention": attention,
-        "routing_skew": routing_skew,
-        "headroom": headroom,
-        "set": c.parse_sets(set_),
-        "calibration": calibration,
-    }
     worst = [_lint_one(model, gpu, format, out, question, named=len(models) > 1) for model in models]
     if any(o.fails(grade, fail_on) for grade in worst):
         raise c.Exit(1)

@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from sartor.cli import common as c
 from sartor.cli import design_options as d
 from sartor.cli import options as o
 from sartor.cli.launch import write_chakra, write_folder
-from sartor.cli.study import check_export_needs, tell_study
+from sartor.cli.study import check_export_needs, export_points, tell_study
 from sartor.errors import InputError
 from sartor.interrupts import asked, patient
 from sartor.json_types import JsonMap
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
     from sartor.answers import DesignAnswer
     from sartor.designs.point import Evaluation
     from sartor.designs.result import Progress
-
-
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(design)
 
 
 def design(
@@ -49,11 +42,11 @@ def design(
     hbm_gib: d.HbmGib = None,
     energy_j_per_token: d.EnergyJPerToken = None,
     microbatch_size: o.MicrobatchSizes = "1,2,4,8",
-    tensor_parallel: o.TpChoices = "1,2,4,8",
+    tp: o.TpChoices = "1,2,4,8",
     recompute: o.RecomputeChoices = "none,full",
     optimizer: o.DesignOptimizer = "adam",
     zero_stage: o.ZeroStages = "0,1,2,3",
-    context_parallel: o.CpChoices = "1,2",
+    cp: o.CpChoices = "1,2",
     virtual_stages: o.VirtualChoices = "1,2,4",
     area_model: d.AreaModel = None,
     wafer_usd: d.WaferUsd = None,
@@ -91,6 +84,7 @@ def design(
 
     Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096 --against h100_sxm`
     """
+    options = c.asked(locals(), "export", "html", "png", "zigzag", "timeloop", "chakra")
     from sartor import api
 
     check_export_needs(study, export)
@@ -99,51 +93,23 @@ def design(
         return
     check_given({"--model": model, "--num-devices": num_devices})
     with patient(), progress_line(time_limit) as progress:
-        found = api.design(
-            model or [],
-            num_devices=num_devices or 0,
-            global_batch_size=global_batch_size,
-            context_len=context_len,
-            ttft_ms=ttft_ms,
-            tpot_ms=tpot_ms,
-            seq_len=None if seq_len is None else numbers("--seq-len", seq_len, int),
-            weights=() if weights is None else numbers("--weights", weights, float),
-            space=space,
-            hbm_gib=hbm_gib,
-            tp=numbers("--tp", tensor_parallel, int),
-            time_limit=time_limit,
-            tolerance=tolerance,
-            baselines=baselines,
-            shapes=shapes_asked(shapes, fleet, model or []),
-            params_tolerance=params_tolerance,
-            evidence=evidence,
-            fleet=fleet_of(fleet),
-            against=against or None,
-            pareto=words_of(pareto),
-            set=c.parse_sets(set_),
-            study=study,
-            executor=executor,
-            workers=workers,
-            progress=progress,
-            area_mm2=area_mm2,
-            power_w=power_w,
-            energy_j_per_token=energy_j_per_token,
-            objective=objective,
-            mean=mean,
-            microbatch_size=numbers("--microbatch-size", microbatch_size, int),
-            recompute=words_of(recompute),
-            optimizer=optimizer,
-            zero_stage=numbers("--zero-stage", zero_stage, int),
-            cp=numbers("--cp", context_parallel, int),
-            virtual_stages=numbers("--virtual-stages", virtual_stages, int),
-            area_model=area_model,
-            wafer_usd=wafer_usd,
-            hbm_usd_per_gb=hbm_usd_per_gb,
-            years=years,
-            usd_per_kwh=usd_per_kwh,
-            plausibility=plausibility,
-            sensitivity=sensitivity,
-        )
+        as_numbers = {
+            "model": model or [],
+            "num_devices": num_devices or 0,
+            "seq_len": None if seq_len is None else numbers("--seq-len", seq_len, int),
+            "weights": () if weights is None else numbers("--weights", weights, float),
+            "microbatch_size": numbers("--microbatch-size", microbatch_size, int),
+            "tp": numbers("--tp", tp, int),
+            "recompute": c.words_of(recompute),
+            "zero_stage": numbers("--zero-stage", zero_stage, int),
+            "cp": numbers("--cp", cp, int),
+            "virtual_stages": numbers("--virtual-stages", virtual_stages, int),
+            "shapes": shapes_asked(shapes, fleet, model or []),
+            "fleet": fleet_of(fleet),
+            "against": against or None,
+            "pareto": c.words_of(pareto),
+        }
+        found = api.design(**options | as_numbers, progress=progress)
     write_files(found, html, png)
     write_tools(found, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
@@ -164,13 +130,6 @@ def check_given(given: JsonMap) -> None:
         if value is None or value == []:
             must, near = GIVEN[name]
             raise InputError(name, "not given", must, near)
-
-
-def export_points(study: Path, to: Path) -> None:
-    """Export the study's points as a table, and print their number on stderr."""
-    from sartor.engine.export import export_study
-
-    c.say(f"{to}: {export_study(study, to)} points")
 
 
 def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
@@ -253,11 +212,6 @@ def fleet_of(text: str | None) -> dict[str, float]:
         if name:
             found[name] = numbers("--fleet", weight or "1", float)[0]
     return found
-
-
-def words_of(text: str | None) -> list[str]:
-    """``"none, full"`` -> ``["none", "full"]``."""
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:

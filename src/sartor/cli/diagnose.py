@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from sartor.answers import LogDiagnosis, TraceDiagnosis
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(diagnose)
-
-
 Runs = Annotated[
     list[Path],
     typer.Argument(
@@ -85,44 +80,24 @@ def diagnose(
 
     Example: `sartor diagnose traces/ --model llama-3.1-8b --num-devices 64 --global-batch-size 128`
     """
+    asked = c.asked(locals(), "runs", "records", "html")
+    asked |= {"run": runs, "number": run, "fix": parse_fix(fix) or None}
     from sartor import api
     from sartor.answers import LogDiagnosis
     from sartor.report.log_view import log_body, log_view
     from sartor.report.trace_view import trace_body, trace_view
 
-    found = api.diagnose(
-        runs,
-        model=model,
-        cluster=cluster,
-        gpu=gpu,
-        launch=launch,
-        number=run,
-        num_devices=num_devices,
-        global_batch_size=global_batch_size,
-        seq_len=seq_len,
-        dtype=dtype,
-        framework=framework,
-        fix=parse_fix(fix) or None,
-        set=c.parse_sets(set_),
-        calibration=calibration,
-        best_plan=best_plan,
-    )
+    found = api.diagnose(**asked)
     body = log_body(found) if isinstance(found, LogDiagnosis) else trace_body(found)
     if records is not None:
         _write_records(found, records)
     if html is not None:
-        _write_page(found, html)
+        from sartor.report.page_run import diagnose_page
+
+        c.write_page(html, diagnose_page(found))
     c.answer("diagnose", body, as_json=json, out=out)
     if not json:
         c.show(log_view(found) if isinstance(found, LogDiagnosis) else trace_view(found))
-
-
-def _write_page(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
-    from sartor.files import write_atomic
-    from sartor.report.page_run import diagnose_page
-
-    write_atomic(path, diagnose_page(found).encode())
-    c.say(f"wrote {path}")
 
 
 def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:

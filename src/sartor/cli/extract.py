@@ -15,11 +15,6 @@ from sartor.cli import options as o
 from sartor.errors import InputError
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(extract)
-
-
 def extract(
     model: Annotated[
         str,

@@ -58,17 +58,13 @@ def write_files(
     if chakra is not None and answer.best is not None:
         write_chakra(answer.job, answer.best.plan, answer.search.cluster, chakra)
     if html is not None:
-        from sartor.files import write_atomic
         from sartor.report.page_plan import plan_page
 
-        write_atomic(html, plan_page(answer).encode())
-        c.say(f"wrote {html}")
+        c.write_page(html, plan_page(answer))
     if png is not None:
-        from sartor.report.figures import export_pngs
         from sartor.report.plan_points import plan_points
 
-        for path in export_pngs(plan_points(answer), png):
-            c.say(f"wrote {path}")
+        c.write_figures(png, plan_points(answer))
 
 
 def write_chakra(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, folder: Path) -> None:

@@ -49,12 +49,7 @@ class _SuiteOfModel(TyperGroup):
 
 
 group = typer.Typer(cls=_SuiteOfModel, invoke_without_command=True, no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this group of commands."""
-    group.command(name="parity")(parity)
-    app.add_typer(group, name="measure")
+group.command(name="parity")(parity)
 
 
 @group.callback()

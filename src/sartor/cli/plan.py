@@ -8,21 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli import plan_options as p
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
-
-
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(plan)
 
 
 def plan(
@@ -65,26 +59,11 @@ def plan(
 
     Example: `sartor plan llama-3-8b --cluster dgx-h100 --num-devices 64 --global-batch-size 512 --seq-len 8192`
     """
+    options = dict(locals())
     from sartor import api
 
     if launch is not None:
-        only_of_a_search: dict[str, object] = {
-            "--global-batch-size": global_batch_size,
-            "--dtype": dtype,
-            "--microbatch-size": microbatch_size,
-            "--fix": fix,
-            "--headroom": headroom,
-            "--simple": simple,
-            "--why-not": why_not,
-            "--framework": framework,
-            "--set": set_,
-            "--write": write,
-            "--trainer-version": trainer_version,
-            "--html": html,
-            "--png": png,
-            "--chakra": chakra,
-        }
-        _only_with_a_search(only_of_a_search)
+        _only_with_a_search(options)
         lint_launch(
             launch,
             cluster,
@@ -106,29 +85,15 @@ def plan(
     if global_batch_size is None:
         raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
     with progress_bar() as progress:
-        found = api.plan(
-            model,
-            cluster,
-            num_devices=parse_counts(num_devices),
-            global_batch_size=global_batch_size,
-            seq_len=seq_len,
-            dtype=dtype,
-            framework=framework or trainer_of(write[0] if write else None),
-            optimizer=optimizer,
-            attention=attention,
-            context_parallel=context_parallel,
-            routing_skew=routing_skew,
-            fix=parse_fix(fix, microbatch_size),
-            headroom=headroom,
-            top=top,
-            tokens=parse_count("--tokens", tokens),
-            set=c.parse_sets(set_),
-            calibration=calibration,
-            why_not=parse_fix(why_not, option="--why-not") or None,
-            simple=simple,
-            write=write[0] if write else None,
-            progress=progress,
-        )
+        as_numbers = {
+            "num_devices": parse_counts(num_devices),
+            "framework": framework or trainer_of(write[0] if write else None),
+            "fix": parse_fix(fix, microbatch_size),
+            "tokens": parse_count("--tokens", tokens),
+            "why_not": parse_fix(why_not, option="--why-not") or None,
+            "write": write[0] if write else None,
+        }
+        found = api.plan(**c.asked(options, *NOT_OF_THE_SEARCH) | as_numbers, progress=progress)
     if found.best is not None:
         write_files(
             found,
@@ -141,6 +106,11 @@ def plan(
             chakra=chakra,
         )
     _show(found, json=json, out=out)
+
+
+NOT_OF_THE_SEARCH = ("microbatch_size", "trainer_version", "overwrite", "html", "png", "trace", "chakra", "launch",
+                     "allow", "fail_on")  # fmt: skip
+"""Options that are not arguments of `sartor.plan`."""
 
 
 def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
@@ -167,12 +137,18 @@ def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
         raise c.Exit(3)
 
 
-def _only_with_a_search(given: dict[str, object]) -> None:
-    """Reject options that are not allowed with ``--launch``: those that a launch defines, or only a search uses."""
-    for name, value in given.items():
-        if value:
+ONLY_OF_A_SEARCH = ("global_batch_size", "dtype", "microbatch_size", "fix", "headroom", "simple", "why_not",
+                    "framework", "set_", "write", "trainer_version", "html", "png", "chakra")  # fmt: skip
+"""Options that are not allowed with ``--launch``: those that a launch defines, or only a search uses."""
+
+
+def _only_with_a_search(options: JsonMap) -> None:
+    """Reject the options of `ONLY_OF_A_SEARCH`."""
+    for name in ONLY_OF_A_SEARCH:
+        if value := options[name]:
             said = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            raise InputError(name, said, "cannot be used with --launch", "leave one out")
+            flag = f"--{name.strip('_').replace('_', '-')}"
+            raise InputError(flag, said, "cannot be used with --launch", "leave one out")
 
 
 def parse_fix(

@@ -10,13 +10,6 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(estimate)
-    app.command()(gemm)
-    app.command()(collective)
-
-
 def estimate(
     model: o.Model,
     gpu: o.GpuOfCluster = None,
@@ -55,38 +48,11 @@ def estimate(
 
     Example: `sartor estimate llama-3-8b --num-devices 64 --global-batch-size 512 --tp 2 --pp 4 --virtual-stages 2`
     """
+    asked = c.asked(locals())
     from sartor import api
     from sartor.report import contract
 
-    found = api.estimate(
-        model,
-        gpu,
-        phase=phase,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=context_len,
-        num_devices=num_devices,
-        global_batch_size=global_batch_size,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=ep,
-        zero_stage=zero_stage,
-        virtual_stages=virtual_stages,
-        sequence_parallel=sequence_parallel,
-        recompute=recompute,
-        optimizer=optimizer,
-        cluster=cluster,
-        framework=framework,
-        dtype=dtype,
-        attention=attention,
-        routing_skew=routing_skew,
-        headroom=headroom,
-        set=c.parse_sets(set_),
-        eager=eager,
-        kernels=kernels,
-        calibration=calibration,
-    )
+    found = api.estimate(**asked)
     c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)
     if not json:
         from sartor.report.table_estimate import estimate_view
@@ -118,12 +84,11 @@ def gemm(
 
     Example: `sartor gemm 2304 1600 4096 --gpu a100 --dtype fp16`
     """
+    asked = c.asked(locals())
     from sartor import api
     from sartor.report import contract
 
-    found = api.gemm(
-        m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, kernels=kernels, clock=clock, calibration=calibration
-    )
+    found = api.gemm(**asked)
     c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import gemm_view
@@ -166,20 +131,11 @@ def collective(
 
     Example: `sartor collective all_reduce 64e6 32 --cluster dgx-h100 --stride 8`
     """
+    asked = c.asked(locals())
     from sartor import api
     from sartor.report import contract
 
-    found = api.collective(
-        kind,
-        message_bytes,
-        group_size,
-        cluster=cluster,
-        gpu=gpu,
-        stride=stride,
-        alone=alone,
-        library=library,
-        eager=eager,
-    )
+    found = api.collective(**asked)
     c.answer("collective", contract.collective_body(found), as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import collective_view

@@ -14,11 +14,6 @@ from sartor.errors import InputError
 from sartor.interrupts import asked, patient
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(schedule)
-
-
 def schedule(
     instance: Annotated[
         Path, typer.Argument(metavar="INSTANCE.json", help="A scheduling instance.", show_default=False)

@@ -13,11 +13,6 @@ from sartor.cli import options as o
 from sartor.errors import InputError
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(serve)
-
-
 def serve(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. A non-local address requires a token.")

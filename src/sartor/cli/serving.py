@@ -10,11 +10,6 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(serving)
-
-
 def serving(
     model: o.Model,
     gpu: o.Gpu = "h100",
@@ -67,28 +62,12 @@ def serving(
 
     Example: `sartor serving deepseek-v3 --gpu gb200 --dtype nvfp4 --copies 8 --ep 8 --prefill-workers 2 --prefill-tp 4`
     """
+    asked = c.asked(locals())
     from sartor import api
     from sartor.cli.design import numbers
     from sartor.report.serving import serving_body, serving_view
 
-    found = api.serving(
-        model,
-        gpu,
-        concurrency=numbers("--concurrency", concurrency, int),
-        input_len=input_len,
-        output_len=output_len,
-        tp=tp,
-        copies=copies,
-        ep=ep,
-        dtype=dtype,
-        kernels=kernels,
-        prefill_workers=prefill_workers,
-        prefill_tp=prefill_tp,
-        prefill_copies=prefill_copies,
-        decode_workers=decode_workers,
-        set=c.parse_sets(set_),
-        calibration=calibration,
-    )
+    found = api.serving(**asked | {"concurrency": numbers("--concurrency", concurrency, int)})
     c.answer("serving", serving_body(found), as_json=json, out=out)
     if not json:
         c.show(serving_view(found))

@@ -11,11 +11,6 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(place)
-
-
 def place(
     instance: Annotated[
         Path, typer.Argument(metavar="INSTANCE.json", help="A placement instance.", show_default=False)

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from sartor.engine.study import StudyRecord
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group's commands."""
-    app.command()(study)
-
-
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A study that `sartor design --study` wrote.")],
     export: o.Export = None,
@@ -36,14 +31,20 @@ def study(
     tell_study(file, export=export, json=json, out=out)
 
 
+def export_points(study: Path, to: Path) -> None:
+    """Export the study's points as a table, and print their number on stderr."""
+    from sartor.engine.export import export_study
+
+    c.say(f"{to}: {export_study(study, to)} points")
+
+
 def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None) -> None:
     """Show the study, and export its points if requested."""
-    from sartor.engine.export import export_study
     from sartor.engine.study import read_study
 
     record = read_study(file)
     if export is not None:
-        c.say(f"{export}: {export_study(file, export)} points")
+        export_points(file, export)
     c.answer("study", study_body(record), as_json=json, out=out)
     if not json:
         c.show(_view(record))

@@ -26,11 +26,6 @@ GroupBy = Annotated[
 Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets to list per group.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this group of commands."""
-    app.add_typer(group, name="validate")
-
-
 @group.command()
 def operators(
     data: Data,
@@ -52,7 +47,7 @@ def operators(
 
     found = validate_operators(
         data,
-        group_by=_columns(group_by),
+        group_by=c.words_of(group_by),
         clock=_clock(clock),
         worst=worst,
         calibration=calibration,
@@ -81,7 +76,7 @@ def inference(
     """
     from sartor.validate.inference import inference_body, inference_charts, validate_inference
 
-    found = validate_inference(data, group_by=_columns(group_by), worst=worst)
+    found = validate_inference(data, group_by=c.words_of(group_by), worst=worst)
     _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
 
 
@@ -101,7 +96,7 @@ def serving(
     from sartor.validate.inference import inference_body, inference_charts
     from sartor.validate.serving import validate_serving
 
-    found = validate_serving(data, group_by=_columns(group_by), worst=worst)
+    found = validate_serving(data, group_by=c.words_of(group_by), worst=worst)
     _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
 
 
@@ -125,7 +120,7 @@ def training(
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
-    found = validate_training(data, group_by=_columns(group_by), shots=shots, worst=worst, calibration=calibration)
+    found = validate_training(data, group_by=c.words_of(group_by), shots=shots, worst=worst, calibration=calibration)
     _answer(training_body(found), training_charts(found) if html else [], html, json, out)
 
 
@@ -145,26 +140,22 @@ def finetune(
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
-    found = validate_training(data, table="finetune", group_by=_columns(group_by), worst=worst, calibration=calibration)
+    found = validate_training(
+        data, table="finetune", group_by=c.words_of(group_by), worst=worst, calibration=calibration
+    )
     _answer(training_body(found), training_charts(found) if html else [], html, json, out)
 
 
 def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
     if html:
-        from sartor.files import write_atomic
         from sartor.report.accuracy_page import accuracy_page
 
-        write_atomic(html, accuracy_page(body, charts).encode())
-        c.say(f"wrote {html}")
+        c.write_page(html, accuracy_page(body, charts))
     c.answer("validate", body, as_json=json, out=out)
     if not json:
         from sartor.report.accuracy_view import accuracy_view
 
         c.show(accuracy_view(body))
-
-
-def _columns(words: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in (words or "").split(",") if word.strip())
 
 
 def _clock(word: str) -> Any:
