@@ -25,7 +25,7 @@ from sartor.designs.result import JointResult
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace, space_from
 from sartor.designs.tasks import Result, Task, run_task
-from sartor.engine.run import run_design
+from sartor.engine.whole import Beside, run_whole
 from sartor.model.zoo import load_model
 
 FINE = {
@@ -125,9 +125,9 @@ class Replay:
 def timed(question: DesignQuestion, space: AcceleratorSpace, workers: int) -> tuple[float, JointResult]:
     """Seconds of the whole search on warm workers, and its result."""
     with cluster(workers) as address:
-        run_design(question, space, executor=address, time_limit_s=2.0)
+        run_whole(question, space, Beside(), executor=address, time_limit_s=2.0)
         start = time.perf_counter()
-        answer = run_design(question, space, executor=address)
+        answer = run_whole(question, space, Beside(), executor=address).result
         return time.perf_counter() - start, answer
 
 

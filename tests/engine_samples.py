@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 from design_samples import TWO, question, small_space
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import JointResult
+from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PointTask, Result, Task, run_task
+from sartor.engine.executors import make_executor
 from sartor.engine.run import run_search
 from sartor.engine.store import open_study
 from sartor.engine.submitting import OnDone
@@ -55,6 +58,21 @@ class Scripted:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def run_design(
+    asked: DesignQuestion,
+    space: AcceleratorSpace,
+    *,
+    study: Path | None = None,
+    executor: str = "serial",
+    workers: int | None = None,
+    **how: Any,
+) -> JointResult:
+    """One search with workers of its own, and a study if one is named."""
+    by = make_executor(executor, workers)
+    with closing(by), nullcontext() if study is None else open_study(study, by.name) as store:
+        return run_search(asked, space, by, store, **how)
 
 
 def search(path: Path, by: Any, **changes: Any) -> JointResult:

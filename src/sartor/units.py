@@ -24,6 +24,11 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 MICRO = 1e-6
 
 
+def shaped(values: Array, shape: tuple[int, ...]) -> Any:
+    """Values in a shape; a number for no axes."""
+    return values.reshape(shape) if shape else float(values[0])
+
+
 def plain(value: Any) -> Any:
     """A single number as a float; an array unchanged."""
     return float(value) if np.ndim(value) == 0 else value

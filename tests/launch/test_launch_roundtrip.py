@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.files import launch_files, read_launch, save_files, write_launch
+from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import LaunchFiles, LaunchKind, LaunchReading, canonical, even_stages
 from sartor.launch.torchtitan_source import read_source
 from sartor.launch.yaml_text import read_yaml
@@ -268,7 +268,7 @@ def test_a_model_written_for_megatron_reads_back_with_the_same_parameters(name: 
     shape = load_model(name)
     shape = edit(shape, vocab_size=int(round_up(shape.vocab_size, 128)))
     job, plan = plain(LaunchKind.MEGATRON, shape=shape)
-    write_launch("megatron", job, plan, CLUSTER, tmp_path)
+    save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path)
     reading = read_launch(tmp_path)
     assert reading.shape is not None
     assert reading.shape.fields() == shape.fields()
@@ -316,14 +316,16 @@ def test_a_framework_nobody_knows_is_refused() -> None:
 
 def test_files_that_are_there_are_left_alone_unless_told(tmp_path: Path) -> None:
     job, plan = plain(LaunchKind.MEGATRON)
-    (path,) = write_launch("megatron", job, plan, CLUSTER, tmp_path)
+    (path,) = save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path)
     before = path.read_bytes()
-    assert write_launch("megatron", job, plan, CLUSTER, tmp_path) == (path,), "the same content is no conflict"
+    assert save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path) == (path,), (
+        "the same content is no conflict"
+    )
     path.write_text("mine")
     with pytest.raises(InputError, match="is there with other content"):
-        write_launch("megatron", job, plan, CLUSTER, tmp_path)
+        save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path)
     assert path.read_text() == "mine"
-    write_launch("megatron", job, plan, CLUSTER, tmp_path, overwrite=True)
+    save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path, overwrite=True)
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["launch.sh"], "nothing half written stays behind"
 
@@ -332,7 +334,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     job, plan = plain(LaunchKind.MEGATRON)
     with pytest.raises(InputError, match="must be a folder that can be written"):
-        write_launch("megatron", job, plan, CLUSTER, tmp_path / "file" / "inside")
+        save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path / "file" / "inside")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LaunchKind if kind is not LaunchKind.MEGATRON_BRIDGE])

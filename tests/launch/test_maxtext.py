@@ -13,7 +13,7 @@ from launch.test_own_loaders import judged
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.document import Document
-from sartor.launch.files import launch_files, read_launch, write_launch
+from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.maxtext_model import model_keys, shape_of
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
@@ -29,7 +29,7 @@ from sartor.model.zoo import load_model
 from sartor.plans.search import search_plans
 from sartor.step.orders import device_order
 from sartor.step.question import training_job
-from sartor.step.simulation import PipelineTimes, makespan_s, simulate
+from sartor.step.simulation import PipelineTimes, simulate
 from sartor.step.step import step
 
 CLUSTER = load_cluster("dgx-h100")
@@ -81,7 +81,7 @@ def test_every_field_of_a_model_comes_back(name: str) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_comes_back_at_the_same_price(name: str, tmp_path: Path) -> None:
     job, plan = job_of("llama-3.1-8b"), PLANS[name]
-    write_launch("maxtext", job, plan, CLUSTER, tmp_path)
+    save_files(launch_files("maxtext", job, plan, CLUSTER), tmp_path)
     reading = read_launch(tmp_path)
     assert (reading.unknown, reading.unpriced) == ((), ())
     assert reading.num_devices == plan.num_devices
@@ -94,7 +94,7 @@ def test_experts_take_ranks_of_the_data_axis(tmp_path: Path) -> None:
         job_of("mixtral-8x7b"), offload_modules=frozenset({OffloadModule.CORE_ATTN}), recipe=Recipe.FP8_CURRENT
     )
     plan = plan_of(dims=ParallelDims(tp=2, dp=16, ep=8), num_microbatches=4)
-    write_launch("maxtext", job, plan, CLUSTER, tmp_path)
+    save_files(launch_files("maxtext", job, plan, CLUSTER), tmp_path)
     text = (tmp_path / "launch.sh").read_text()
     assert all(
         word in text for word in ("ici_expert_parallelism=4", "dcn_expert_parallelism=2", "dcn_fsdp_parallelism=2")
@@ -205,7 +205,7 @@ def test_a_circular_pipeline_idles_as_maxtext_says(virtual: int) -> None:
     times = PipelineTimes(forward_s=np.array(ones), dgrad_s=np.array(ones), wgrad_s=np.array(ones))
     events = simulate(PipelineSchedule.GPIPE, times, m)
     busy = 3.0 * m
-    assert 1 - busy / makespan_s(events) == pytest.approx((pp - 1) / (virtual * m + pp - 1))
+    assert 1 - busy / max(event.end_s for event in events) == pytest.approx((pp - 1) / (virtual * m + pp - 1))
     works = [task.work for task in device_order(PipelineSchedule.GPIPE, 1, pp, virtual, m)]
     assert works == sorted(works, reverse=True)
 
@@ -243,9 +243,9 @@ for name in NAMES:
 def test_maxtexts_own_types_take_every_file(tmp_path: Path) -> None:
     fetched(tmp_path / "site", "maxtext==0.2.5", "--ignore-requires-python")
     for name, plan in PLANS.items():
-        write_launch("maxtext", job_of("llama-3.1-8b"), plan, CLUSTER, tmp_path / name)
+        save_files(launch_files("maxtext", job_of("llama-3.1-8b"), plan, CLUSTER), tmp_path / name)
     for model in MODELS:
-        write_launch("maxtext", job_of(model), plan_of(), CLUSTER, tmp_path / model)
+        save_files(launch_files("maxtext", job_of(model), plan_of(), CLUSTER), tmp_path / model)
     names = [*PLANS, *MODELS]
     found = dict(line.split("|", 1) for line in judged(JUDGE, tmp_path, names).splitlines())
     assert list(found) == names

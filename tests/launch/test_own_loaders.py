@@ -12,7 +12,7 @@ import pytest
 
 from launch.package_index import fetched
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.files import write_launch
+from sartor.launch.files import launch_files, save_files
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
@@ -47,7 +47,7 @@ def write_all(kind: str, cases: dict[str, dict[str, Any]], folder: Path) -> None
         job = replace(job, **{k: v for k, v in changes.items() if k in fields})
         plan = TrainingPlan(dims=ParallelDims(dp=8))
         plan = replace(plan, **{k: v for k, v in changes.items() if k not in fields})
-        write_launch(kind, job, plan, CLUSTER, folder / name)
+        save_files(launch_files(kind, job, plan, CLUSTER), folder / name)
 
 
 def judged(code: str, folder: Path, names: list[str]) -> str:

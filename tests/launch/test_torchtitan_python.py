@@ -14,7 +14,7 @@ import pytest
 from launch.package_index import fetched
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.files import launch_files, read_launch, write_launch
+from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.torchtitan_flavors import flavor_of, flavors
 from sartor.launch.torchtitan_source import read_source
 from sartor.model.editing import edit
@@ -49,7 +49,7 @@ def asked(name: str, **changes: Any) -> tuple[TrainingJob, TrainingPlan]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_of_torchtitan_comes_back_with_all_it_computes(name: str, tmp_path: Path) -> None:
     job, plan = asked(name, **CASES[name])
-    write_launch("torchtitan", job, plan, CLUSTER, tmp_path)
+    save_files(launch_files("torchtitan", job, plan, CLUSTER), tmp_path)
     again = read_launch(tmp_path)
     assert again.unknown == ()
     assert again.shape is not None
@@ -197,7 +197,7 @@ def test_torchtitans_own_parser_accepts_every_file(tmp_path: Path) -> None:
     fetched(site, "torchtitan==0.3.0")
     fetched(site, "tyro", needs=True)
     for name, changes in CASES.items():
-        write_launch("torchtitan", *asked(name, **changes), CLUSTER, tmp_path / name)
+        save_files(launch_files("torchtitan", *asked(name, **changes), CLUSTER), tmp_path / name)
     values = {"here": str(Path(__file__).parent), "site": str(site), "folder": str(tmp_path), "names": list(CASES)}
     done = subprocess.run([sys.executable, "-c", JUDGE.format(**values)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

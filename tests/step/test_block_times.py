@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.correction.network import without_residuals
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.price import price
 from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
@@ -27,7 +28,7 @@ from sartor.model.training import ContextParallel, Recipe, Trainer, TrainingJob,
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm
-from sartor.step.block_times import block_times, row_times
+from sartor.step.block_times import row_times
 from sartor.step.distinct import block_rows
 from sartor.step.recipes import kernels_of, padded_vocab, supports, workload_of
 from sartor.step.results import BlockTimes
@@ -48,6 +49,20 @@ def job_of(shape: TransformerShape | str, seq_len: int = 512, **options: Any) ->
 
 def plan_of(tp: Any = 1, cp: Any = 1, ep: Any = 1, mbs: Any = 1, sp: Any = True) -> TrainingPlan:
     return TrainingPlan(dims=ParallelDims(tp=tp, cp=cp, ep=ep, sequence_parallel=sp), microbatch_size=mbs)
+
+
+def block_times(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+) -> tuple[BlockTimes, ...]:
+    """Times of every block for each of the plans: those of the distinct rows, mapped back."""
+    every, rows = row_times(job, plan, cluster, calibration)
+    single = rows.index.ndim == 0
+
+    def spread(times: BlockTimes) -> BlockTimes:
+        values = {name: getattr(times, name)[rows.index] for name in FIELDS}
+        return BlockTimes(name=times.name, **{k: float(v) if single else v for k, v in values.items()})
+
+    return tuple(spread(times) for times in every)
 
 
 def hybrid() -> TransformerShape:

@@ -11,7 +11,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.files import launch_files, read_launch, write_launch
+from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import OffloadModule, Recompute, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
@@ -97,7 +97,7 @@ def test_nothing_is_moved_of_what_is_computed_again() -> None:
     ],
 )
 def test_what_is_offloaded_is_written_and_read_back(kind: str, job: TrainingJob, tmp_path: Path) -> None:
-    write_launch(kind, job, PLAN, CLUSTER, tmp_path)
+    save_files(launch_files(kind, job, PLAN, CLUSTER), tmp_path)
     parts = read_launch(tmp_path).parts
     assert (parts.offload_modules, parts.offload_layers) == (job.offload_modules, job.offload_layers)
     assert not read_launch(tmp_path).unpriced

@@ -15,7 +15,7 @@ import pytest
 
 from design_samples import question, small_space
 from effort import LONG
-from sartor.engine.run import run_design
+from engine_samples import run_design
 from traces.kineto_made import Made, strength_for, write
 
 CHROMIUM = next(

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from design_samples import question, small_space
+from engine_samples import run_design
 from sartor.designs.question import DesignQuestion
-from sartor.engine.run import run_design
 from sartor.engine.schema import KEYS, connect
 from sartor.engine.study import read_study
 from sartor.errors import InputError
@@ -224,7 +224,7 @@ def test_a_study_can_be_watched_while_it_is_written(start: Callable[..., Any], t
     code = (
         "import sys, time; sys.path.insert(0, 'tests')\n"
         "from design_samples import question, small_space\n"
-        "from sartor.engine.run import run_design\n"
+        "from engine_samples import run_design\n"
         f"run_design(question(), small_space(), study={str(path)!r}, on_progress=lambda p: time.sleep(0.4))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]) as searching:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart
-from sartor.bench.record import Row
 from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
@@ -141,8 +140,3 @@ def pair_body(pair: Pair) -> JsonDict:
         "measured_s": pair.measured_s,
         "ratio": pair.ratio,
     }
-
-
-def rows_of(result_rows: Sequence[Row]) -> list[JsonMap]:
-    """Rows just measured, in the form in which they are read back from a file."""
-    return [{name: str(value) for name, value in row.items()} for row in result_rows]

@@ -18,6 +18,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import PLACE, Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
+from sartor.units import shaped
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -110,11 +111,7 @@ def _parted(cost: Cost, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, Cost]:
     time_s, sigma = (np.broadcast_to(each, (stops[-1],)) for each in (cost.time_s, cost.log_sigma))
     found, start = {}, 0
     for (key, shape), stop in zip(shapes.items(), stops, strict=True):
-        own = (_shaped(each[start:stop], shape) for each in (time_s, sigma))
+        own = (shaped(each[start:stop], shape) for each in (time_s, sigma))
         found[key] = Cost(**dict(zip(("time_s", "log_sigma"), own, strict=True)), source=cost.source)
         start = stop
     return found
-
-
-def _shaped(values: Any, shape: tuple[int, ...]) -> Any:
-    return values.reshape(shape) if shape else float(values[0])

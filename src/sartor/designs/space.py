@@ -61,15 +61,6 @@ class AcceleratorSpace:
         return sum(int(np.prod(group.shape, dtype=np.int64)) for group in self.groups)
 
 
-def load_space(name_or_table: str | Mapping[str, Any]) -> AcceleratorSpace:
-    """The space with a name (``published``) or from a table of axes. Raises ``InputError``."""
-    if not isinstance(name_or_table, str):
-        return space_from(name_or_table)
-    if name_or_table.lower() == PUBLISHED:
-        return published_space()
-    raise InputError("space", name_or_table, "must be a known space or a TOML file", PUBLISHED)
-
-
 def published_space() -> AcceleratorSpace:
     """The published search: 75,712 points of which 29,360 are kept, with 32, 64 or 80 GB of memory.
 

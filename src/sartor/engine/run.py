@@ -1,58 +1,21 @@
-"""`run_design`: the joint search with an executor and a study file that stores its results."""
+"""`run_search`: the joint search with workers and a study file that stores its results."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import JointResult, Progress
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import Result, Task
-from sartor.engine.executors import Workers, make_executor
-from sartor.engine.store import SearchStore, ShapesStore, Store, StudyFullError, open_study
+from sartor.engine.executors import Workers
+from sartor.engine.store import SearchStore, ShapesStore, Store
 from sartor.engine.study import MAIN
-
-
-def run_design(
-    question: DesignQuestion,
-    space: AcceleratorSpace,
-    *,
-    time_limit_s: float = float("inf"),
-    tolerance: float = 0.0,
-    study: str | Path | None = None,
-    scope: str | None = MAIN,
-    executor: str = "serial",
-    workers: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> JointResult:
-    """`designs.search.search_design` with an executor, continuing from the results stored in a study.
-
-    ``executor`` is ``serial``, ``local`` (up to ``workers`` processes; call it under ``if __name__ == "__main__"``) or
-    a Dask scheduler's address; the answer is the same. With ``study``, every result is stored in that file at once, and
-    stored results are not computed again, so a session continues the last one however it ended. A study may have
-    further searches besides the main one, under another ``scope`` or (None) one named by its question. ``seconds``
-    counts all sessions. Raises ``InputError`` for a study of another question, damaged or in use, a full disk, or a
-    scheduler that does not answer.
-    """
-    with closing(make_executor(executor, workers)) as by:
-        opened = nullcontext() if study is None else open_study(study, by.name)
-        with opened as store:
-            return run_search(
-                question,
-                space,
-                by,
-                store,
-                scope=scope,
-                time_limit_s=time_limit_s,
-                tolerance=tolerance,
-                on_progress=on_progress,
-            )
 
 
 def run_search(
@@ -67,7 +30,12 @@ def run_search(
     on_progress: Callable[[Progress], None] | None = None,
     floor: float = 0.0,
 ) -> JointResult:
-    """One search of a study that may have several, with workers already made. ``floor`` is as in `search_design`."""
+    """`designs.search.search_design` with workers already made, continuing from the results stored in a study.
+
+    With ``store``, every result is stored at once, and stored results are not computed again, so a session continues
+    the last one however it ended; ``seconds`` counts all sessions. A study may have further searches besides the main
+    one, under another ``scope`` or (None) one named by its question. ``floor`` is as in `search_design`.
+    """
     deadline = time.perf_counter() + time_limit_s
     kept = None if store is None else store.scoped(question, space, tolerance, scope)
     already_s = 0.0 if kept is None else kept.spent_s()
@@ -125,6 +93,3 @@ class Remembering:
 
 def _forget(task: Task, result: Result) -> None:
     """Store nothing, without a study."""
-
-
-__all__ = ["StudyFullError", "run_design", "run_search"]

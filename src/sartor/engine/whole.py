@@ -68,10 +68,12 @@ def run_whole(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Whole:
-    """`engine.run.run_design`, then the requests in ``beside``; a study stores everything, so nothing is done twice.
+    """The search (`run_search`), then the requests in ``beside``; a study stores everything, so nothing is done twice.
 
-    Each search ends after ``time_limit_s``. Ctrl-C ends the current part and skips the rest; the result then says so.
-    Raises ``InputError`` as `run_design` does.
+    ``executor`` is ``serial``, ``local`` (up to ``workers`` processes; call it under ``if __name__ == "__main__"``) or
+    a Dask scheduler's address; the answer is the same. Each search ends after ``time_limit_s``. Ctrl-C ends the current
+    part and skips the rest; the result then says so. Raises ``InputError`` for a study of another question, damaged or
+    in use, a full disk, or a scheduler that does not answer.
     """
     with closing(make_executor(executor, workers)) as by:
         opened = nullcontext() if study is None else open_study(study, by.name)

@@ -70,22 +70,6 @@ def launch_files(
     return WRITERS[kind](job, plan, cluster.devices_per_node, version)
 
 
-def write_launch(
-    kind: LaunchKind | str,
-    job: TrainingJob,
-    plan: TrainingPlan,
-    cluster: Cluster,
-    directory: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-) -> tuple[Path, ...]:
-    """Write a plan's launch files into a folder, all or none, and return their paths.
-
-    An existing file with other content is not replaced unless ``overwrite``. Raises `InputError`.
-    """
-    return save_files(launch_files(kind, job, plan, cluster), directory, overwrite=overwrite)
-
-
 def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, ...]:
     """Save launch files in a folder: all are written to temporary files before the first is renamed."""
     folder = Path(directory)
@@ -300,5 +284,4 @@ __all__ = [
     "launch_kind",
     "read_launch",
     "save_files",
-    "write_launch",
 ]

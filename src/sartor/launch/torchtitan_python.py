@@ -18,7 +18,6 @@ CONVERTERS: dict[Recipe, tuple[str, JsonDict]] = {
     Recipe.NVFP4: ("NVFP4LinearConverter", {"fqns": ["layers"]}),
 }
 """NVFP4 only in the layers, because the output head's width is not a multiple of 128."""
-KINDS = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
 CLASSES = {"RMSNorm": "torchtitan.models.common", "RoPE": "torchtitan.models.common"}
 """Modules of the classes whose configurations are set in addition to a flavor."""
 

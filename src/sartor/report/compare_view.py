@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.json_types import JsonDict
+from sartor.report.contract import plain
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import printable, signed_share
 from sartor.units import format_bytes, format_seconds, format_share
@@ -51,16 +51,12 @@ def compare_body(answer: RunComparison) -> JsonDict:
 
 def _ratio(each: RunChange, threshold: float) -> JsonDict:
     return {
-        "ratio": _number(each.ratio),
-        "low": _number(each.low),
-        "high": _number(each.high),
+        "ratio": plain(each.ratio),
+        "low": plain(each.low),
+        "high": plain(each.high),
         "significant": each.significant,
         "beyond_threshold": each.beyond(threshold),
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def compare_view(answer: RunComparison) -> RenderableType:

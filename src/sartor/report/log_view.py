@@ -49,16 +49,16 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         },
         "measured": {
             "step_s": run.step_s,
-            "usual_s": _number(run.usual_s),
+            "usual_s": plain(run.usual_s),
             "stall_s": run.stall_s,
             "mfu": answer.mfu,
-            "tokens_per_s": _number(run.tokens_per_s),
+            "tokens_per_s": plain(run.tokens_per_s),
             "spread": run.spread,
             "num_steps": run.num_steps,
             "warm_up": run.warm_up,
-            "flops_per_s": _number(run.flops_per_s),
-            "allocated_bytes": _number(run.allocated_bytes),
-            "reserved_bytes": _number(run.reserved_bytes),
+            "flops_per_s": plain(run.flops_per_s),
+            "allocated_bytes": plain(run.allocated_bytes),
+            "reserved_bytes": plain(run.reserved_bytes),
         },
         "predicted": {
             "step_s": predicted.step_s,
@@ -90,10 +90,6 @@ def _nearer_step(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> Explana
     run, predicted = answer.measured.moving_s, answer.predicted.step_s
     first = next(iter(best), None)
     return first if first is not None and abs(run - first.priced.step_s) < abs(run - predicted) else None
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[JsonDict]:

@@ -66,7 +66,7 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
             "num_steps": answer.num_steps,
             "span_s": answer.span_s,
         },
-        "measured": {"step_s": answer.step_s, "mfu": _number(answer.mfu), "tokens_per_s": None},
+        "measured": {"step_s": answer.step_s, "mfu": plain(answer.mfu), "tokens_per_s": None},
         "predicted": None
         if predicted is None
         else {
@@ -91,7 +91,7 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
             for each in answer.priced
         ],
         "priced_share": answer.priced_share,
-        "median_ratio": _number(answer.median_ratio),
+        "median_ratio": plain(answer.median_ratio),
         "warnings": list(answer.warnings),
         "assumptions": list(answer.assumptions),
     }
@@ -102,10 +102,6 @@ def _predicted_of(each: PricedKernels) -> JsonDict:
     time_s = each.predicted_s / each.count
     low_s, high_s = interval_80(time_s, each.log_sigma)
     return {"time_s": time_s, "low_s": float(low_s), "high_s": float(high_s), "source": each.source.value}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _part(answer: TraceDiagnosis, part: TracePart) -> JsonDict:

@@ -43,16 +43,6 @@ def best_greedy(block: OpBlock) -> Timetable:
     return ahead if ahead.makespan(block) <= behind.makespan(_reversed(block)) else _mirrored(block, behind)
 
 
-def by_lists(block: OpBlock) -> Iterator[Timetable]:
-    """Schedules with every operator on one core, forward and backward by each priority."""
-    turned, single = _reversed(block), (False,) * block.size
-    for each in (block, turned):
-        direct = [tuple(bits(mask)) for mask in each.covers]
-        for rank in _ranks(each):
-            found = list_schedule(each, direct, single, rank, drain=False)
-            yield found if each is block else _mirrored(block, found)
-
-
 def _in_turn(block: OpBlock) -> Timetable:
     """Operators one after another."""
     return Timetable(starts=(0, *accumulate(block.serial))[:-1], split=block.may_split)

@@ -45,23 +45,16 @@ from sartor.step.results import BlockTimes
 from sartor.units import FloatArray, Floats, Ints
 
 
-def block_times(
+def row_times(
     job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
-) -> tuple[BlockTimes, ...]:
-    """Times of the `blocks` of ``job.shape``, each field in the shape that the plan's tp, cp, ep, microbatch size and
-    sequence parallelism broadcast to (a number for a single plan). A LAYER block's times are those of one layer.
+) -> tuple[tuple[BlockTimes, ...], BlockRows]:
+    """Times of the `blocks` of ``job.shape`` for the distinct rows of a plan's tp, cp, ep, microbatch size and sequence
+    parallelism (arrays of one axis), and the rows, with an index into them. A LAYER block's times are those of one
+    layer.
 
     Raises ``InputError`` if the device has no units for the recipe, or a single plan does not divide the model. In
     arrays, entries that do not divide are priced as if padded: mask them with `sartor.model.lower.feasible`.
     """
-    times, rows = row_times(job, plan, cluster, calibration)
-    return tuple(spread(each, rows) for each in times)
-
-
-def row_times(
-    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
-) -> tuple[tuple[BlockTimes, ...], BlockRows]:
-    """`block_times` of the distinct rows only (arrays of one axis), and the rows, with an index into them."""
     check_recipe(job.recipe, cluster.gpu)
     check(replace(job.shape, vocab_size=0), plan.dims)  # vocabularies are padded: they always divide
     rows = block_rows(plan)
@@ -77,13 +70,6 @@ def row_times(
             for name, value in _times(priced, dims, job).items():
                 column[name][where] = value
     return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True)), rows
-
-
-def spread(times: BlockTimes, rows: BlockRows) -> BlockTimes:
-    """Times of distinct rows mapped back to the plans."""
-    values: dict[str, Floats] = {name: getattr(times, name)[rows.index] for name in _FIELDS}
-    single = rows.index.ndim == 0
-    return BlockTimes(name=times.name, **{k: float(v) if single else v for k, v in values.items()})
 
 
 _FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")

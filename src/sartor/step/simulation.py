@@ -114,7 +114,3 @@ def _transfer(schedule: PipelineSchedule, task: Task, device: int, end: float, t
             start_s=end,
             end_s=end + times.transfer_s,
         )
-
-
-def makespan_s(events: list[Event]) -> float:
-    return max((e.end_s for e in events), default=0.0)

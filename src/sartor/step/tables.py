@@ -209,7 +209,7 @@ def _twice(offload_s: FloatArray | None, rows: int) -> FloatArray | None:
 
 
 def _plan(columns: dict[str, IntArray]) -> TrainingPlan:
-    """The columns as plans with the fields that `block_times` and `data_traffic` read."""
+    """The columns as plans with the fields that `row_times` and `data_traffic` read."""
     dims = ParallelDims(
         **{name: columns[name] for name in ("tp", "pp", "dp", "cp", "ep") if name in columns},
         sequence_parallel=columns.get("sequence", np.ones(1, np.int64)).astype(bool),  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, attention_pairs
-from sartor.units import Array, Floats, Ints
+from sartor.units import Array, Ints, shaped
 
 PARTS = ("context", "encoder", "generation")
 
@@ -84,7 +84,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         factor[where] = times[where] / formula_s
     if factor is None:
         return cost
-    time_s, log_sigma, residual_factor = (_shaped(each, shape) for each in (times, sigmas, factor))
+    time_s, log_sigma, residual_factor = (shaped(each, shape) for each in (times, sigmas, factor))
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
 
 
@@ -166,10 +166,6 @@ def frameworks_of(calibration: Calibration) -> tuple[str, ...]:
 def _frameworks() -> tuple[str, ...]:
     known = [key.split(".") for key in residual_records()]
     return tuple(dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS))
-
-
-def _shaped(values: Array, shape: tuple[int, ...]) -> Floats:
-    return values.reshape(shape) if shape else float(values[0])
 
 
 def launch_of(part: str, c: AttentionCoefficients) -> float:

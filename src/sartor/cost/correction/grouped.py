@@ -18,7 +18,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import GroupedGemm
-from sartor.units import Array, Floats, Ints
+from sartor.units import Array, Floats, Ints, shaped
 
 PART = "grouped"
 
@@ -52,12 +52,8 @@ def correct_grouped(op: GroupedGemm, cost: Cost, gpu: Gpu, calibration: Calibrat
         sigma,
         formula_s < SHORT * c.launch_s,
     )
-    time_s, log_sigma, factor = (_shaped(each, shape) for each in (moved.time_s, moved.log_sigma, moved.factor))
+    time_s, log_sigma, factor = (shaped(each, shape) for each in (moved.time_s, moved.log_sigma, moved.factor))
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": factor})
-
-
-def _shaped(values: Array, shape: tuple[int, ...]) -> Floats:
-    return values.reshape(shape) if shape else float(values[0])
 
 
 def grouped_columns(op: GroupedGemm, shape: tuple[int, ...]) -> dict[str, Array]:

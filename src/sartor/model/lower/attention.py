@@ -12,7 +12,7 @@ from sartor.model.lower.context import exchange, share
 from sartor.model.lower.linear import linear_group, linears, product, region
 from sartor.model.lower.piece import Flow, Fork, Piece, beside, chain, repeat
 from sartor.model.lower.pointwise import activation, norm, rotary, softmax
-from sartor.model.lower.setting import Setting
+from sartor.model.lower.setting import Setting, is_zero
 from sartor.operators import Attention, DType, Gemm, Layout, Pass, Role
 from sartor.units import Ints, ceil_div
 
@@ -35,7 +35,7 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
     pieces = []
     if any("norm" in vector.name for vector in mixer.vectors):
         pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
-    if not _is_zero(mixer.rotary_dim):
+    if not is_zero(mixer.rotary_dim):
         pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * mixer.rotary_dim, f"{prefix}rotary"))
     pieces.append(_scores(setting, mixer, prefix))
     if mixer.gated:  # read the output and its gate, write their product
@@ -93,7 +93,7 @@ def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     if not mixer.cross:
         return beside(*linears(setting, named, mixer.num_kv_heads))
     queries = [pair for pair in named if pair[1].name not in ("k", "v")]
-    nothing = setting.decoding or _is_zero(setting.encoder_len)
+    nothing = setting.decoding or is_zero(setting.encoder_len)
     encoded = [] if nothing else [pair for pair in named if pair[1].name in ("k", "v")]
     rows = setting.batch * setting.encoder_len
     return beside(
@@ -105,7 +105,7 @@ def _scores(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
     name = f"{prefix}attention"
     heads, kv_heads = local_heads(setting, mixer)
     if mixer.cross:
-        if _is_zero(setting.encoder_len):
+        if is_zero(setting.encoder_len):
             return Piece()
         core = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.encoder_len, causal=False)
         return _shared(setting, core, prefix)
@@ -226,7 +226,7 @@ def _starts_ragged(setting: Setting, core: Attention) -> bool:
 
 
 def _latent_norms(mixer: LatentAttentionMixer) -> Iterator[tuple[str, Ints]]:
-    if not _is_zero(mixer.q_lora_rank):
+    if not is_zero(mixer.q_lora_rank):
         yield "q_norm", mixer.q_lora_rank
     yield "kv_norm", mixer.kv_lora_rank
 
@@ -255,7 +255,3 @@ def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
 
 def _per_head(piece: Piece, heads: Ints) -> Piece:
     return piece.mapped(lambda op: replace(op, batch=heads) if isinstance(op, Gemm) else op)
-
-
-def _is_zero(size: Ints) -> bool:
-    return isinstance(size, int) and size == 0

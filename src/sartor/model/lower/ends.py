@@ -5,7 +5,7 @@ from __future__ import annotations
 from sartor.model.lower.linear import linear_group, product, region
 from sartor.model.lower.piece import Piece, chain, repeat
 from sartor.model.lower.pointwise import norm, streamed
-from sartor.model.lower.setting import Setting
+from sartor.model.lower.setting import Setting, is_zero
 from sartor.model.shape import Stack, TransformerShape
 from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Pass, Role
 from sartor.units import Ints, ceil_div
@@ -15,7 +15,7 @@ def embedding(setting: Setting, shape: TransformerShape) -> Piece:
     """Lookup in the vocabulary-parallel token table: one row read and written per token, and one more read for learned
     positions. Backward reads the gradient and adds it to fp32 rows. Partial rows are summed over tensor ranks."""
     e, width = setting.element, _table_width(setting, shape)
-    positions = 0 if _is_zero(shape.learned_positions) else 1
+    positions = 0 if is_zero(shape.learned_positions) else 1
     moved = (2 + positions) * e
     gather = streamed(
         setting, "embedding", MemoryBoundKind.EMBEDDING, setting.tokens, width, moved, e + 8.0 * (1 + positions)
@@ -117,7 +117,3 @@ def cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_
 
 def _table_width(setting: Setting, shape: TransformerShape) -> Ints:
     return setting.hidden_size if shape.embedding_size is None else shape.embedding_size
-
-
-def _is_zero(size: Ints) -> bool:
-    return isinstance(size, int) and size == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
@@ -178,7 +178,7 @@ def _placed(piece: Piece, prefix: str = "", count: Ints = 1, block: int = 0, par
     return piece.mapped(placed)
 
 
-def unique(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+def unique(operators: Iterable[Operator]) -> tuple[Operator, ...]:
     """Makes names unique: the second operator of a name gets ``#2``."""
     seen: dict[str, int] = {}
     out = []

@@ -97,3 +97,8 @@ class Setting:
     def element(self) -> float:
         """Bytes of one activation."""
         return self.wide.bytes
+
+
+def is_zero(size: Ints) -> bool:
+    """Whether a size is surely 0, so that its operators can be left out."""
+    return isinstance(size, int) and size == 0

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sartor.model.lower.graph import unique
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
 from sartor.read.torch_trace.kept import kept_tensors, recomputed_tensors
@@ -237,7 +238,7 @@ def _assemble(
         operators.append(replace(entry.operator, name=prefix + entry.operator.name, count=count, part=part))
         calls.append(replace(entry.call, layer=number))
     graph = OperatorGraph(
-        operators=_unique(operators), edges=tuple(_edges(rows, entries, kinds, records)), tokens=tokens
+        operators=unique(operators), edges=tuple(_edges(rows, entries, kinds, records)), tokens=tokens
     )
     return Folded(graph=graph, calls=tuple(calls), layers=tuple(kinds))
 
@@ -304,15 +305,6 @@ def _edges(
                 if before is not None and before < here and (before, here) not in seen:
                     seen.add((before, here))
                     yield before, here
-
-
-def _unique(operators: list[Operator]) -> tuple[Operator, ...]:
-    seen: dict[str, int] = {}
-    out = []
-    for op in operators:
-        seen[op.name] = seen.get(op.name, 0) + 1
-        out.append(op if seen[op.name] == 1 else replace(op, name=f"{op.name}#{seen[op.name]}"))
-    return tuple(out)
 
 
 def expert_share(graph: OperatorGraph, tokens: int) -> dict[int, float]:

@@ -16,6 +16,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.defaults import SEQ_LEN
 from sartor.model.traced import TracedModel
+from sartor.read.torch_trace.own_module import said
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import hugging_face_attention
 from sartor.read.torch_trace.trace import Subject, trace
@@ -114,7 +115,7 @@ def _config(fields: JsonMap, source: str) -> Any:
     try:
         return AutoConfig.for_model(model_type, **kept)
     except Exception as error:
-        raise InputError(source, str(model_type), f"transformers refuses this config: {_said(error)}") from error
+        raise InputError(source, str(model_type), f"transformers refuses this config: {said(error)}") from error
 
 
 def _numbers(value: object) -> Any:
@@ -145,7 +146,7 @@ def _build(
         model.tie_weights()
         own = f"{name} has its own attention code: traced as separate GEMMs"
         return model, ((own,) if attention == "eager" else ())
-    raise InputError(source, name, f"transformers cannot build it: {_said(refused)}") from refused
+    raise InputError(source, name, f"transformers cannot build it: {said(refused)}") from refused
 
 
 def _auto_class(model_type: str) -> str:
@@ -221,7 +222,3 @@ def _features(model: Module, config: object, batch: int) -> Tensor:
     bins = getattr(config, "num_mel_bins", 80)
     frames = 2 * getattr(config, "max_source_positions", 1500)
     return torch.zeros(batch, bins, frames, dtype=model.dtype, device="meta")
-
-
-def _said(error: Exception | None) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

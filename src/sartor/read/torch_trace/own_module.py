@@ -111,7 +111,7 @@ def _import(where: str, source: str) -> ModuleType:
         must = f"cannot be imported: no module named {missing}; run where it can be, or set PYTHONPATH"
         raise InputError(source, where, must) from error
     except Exception as error:
-        raise InputError(source, where, f"fails while being imported: {_said(error)}") from error
+        raise InputError(source, where, f"fails while being imported: {said(error)}") from error
 
 
 def _import_file(path: Path, source: str) -> ModuleType:
@@ -146,11 +146,11 @@ def _call(factory: Callable[..., object], source: str) -> Any:
             return factory()
     except Exception as error:
         if "meta" not in str(error):
-            raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
+            raise InputError(source, name, f"fails: {said(error)}{line_of(error)}") from error
     try:
         return factory()  # it reads tensor values while being built: build on the host, then drop the memory
     except Exception as error:
-        raise InputError(source, name, f"fails: {_said(error)}{line_of(error)}") from error
+        raise InputError(source, name, f"fails: {said(error)}{line_of(error)}") from error
 
 
 def _parameters(factory: Callable[..., object]) -> JsonMap:
@@ -237,5 +237,6 @@ def _sizes(values: Sequence[Any], batch_axis: int) -> tuple[int, int]:
     return int(first.shape[batch_axis]), int(first.shape[1 - batch_axis])
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception | None) -> str:
+    """An error of other code as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
