@@ -21,7 +21,7 @@ from sartor.model.counts import count_params
 from sartor.model.training import Recompute
 from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
-from sartor.report.frame import FILE, Chart, Frame, altair, finish, hover, names_axis, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, table
 from sartor.report.table_estimate import plain_table, section_title
@@ -224,7 +224,8 @@ def regret_points(found: ShapeDesign) -> RegretMatrix:
 
 def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Chart:
     """Cells by shape and chip; darker cells lose more throughput."""
-    alt, theme = altair(), frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     rows = [
         {"shape": f"shape {i + 1}", "what": shape, "chip": chip,
          "regret": float(loss) if np.isfinite(loss) else None, "rate": float(reached),
@@ -233,14 +234,14 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Chart:
         for chip, loss, reached in zip(points.chips, losses, rates, strict=True)
     ]  # fmt: skip
     x = alt.X("shape:N", title=None, axis=alt.Axis(labelAngle=0))
-    y = alt.Y("chip:N", sort=list(points.chips), title=None, axis=names_axis(alt))
+    y = sheet.names("chip", points.chips)
     shade = alt.Opacity("regret:Q", scale=alt.Scale(domain=[0, 1], range=[0.04, 0.9]), legend=None)
-    tips = hover(alt, ("what:N", "shape"), "chip:N", ("regret:Q", "lost", ".2%"), ("rate:Q", "sequences/s", ",.5~g"))
-    cells = rows_chart(alt, rows).mark_rect(stroke=theme.surface, strokeWidth=2, color=theme.vermillion).encode(
+    tips = sheet.hover(("what:N", "shape"), "chip:N", ("regret:Q", "lost", ".2%"), ("rate:Q", "sequences/s", ",.5~g"))
+    cells = sheet.rows(rows).mark_rect(stroke=theme.surface, strokeWidth=2, color=theme.vermillion).encode(
         x=x, y=y, opacity=shade, tooltip=tips
     )  # fmt: skip
-    words = rows_chart(alt, rows).mark_text(fontSize=11, color=theme.ink).encode(x=x, y=y, text="words:N")
-    return finish(alt, cells + words, points.title, frame, height=max(34 * len(points.chips), 80))
+    words = sheet.rows(rows).mark_text(fontSize=11, color=theme.ink).encode(x=x, y=y, text="words:N")
+    return sheet.finish(cells + words, points.title, height=max(34 * len(points.chips), 80))
 
 
 def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:

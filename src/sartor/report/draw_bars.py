@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.report.frame import (
-    FILE,
-    Chart,
-    Frame,
-    altair,
-    bar_height,
-    colour,
-    finish,
-    hover,
-    interval,
-    names_axis,
-    rows_chart,
-    rows_height,
-    time_unit,
-    unique,
-)
+from sartor.report.frame import FILE, Chart, Frame, Sheet, rows_height, time_unit, unique
 from sartor.report.points import CATEGORIES, Gains, OperatorTimes, Published
 
 
 def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Chart:
     """Stacked bars, longest operator first; the line at the end is the 80% interval of the total."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(np.max(points.high_s, initial=0.0)))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(np.max(points.high_s, initial=0.0)))
+    alt, theme = sheet.alt, sheet.theme
     shares = points.time_s.sum(axis=1) / points.step_s if points.step_s else np.zeros(len(points.names))
     labels = unique(f"{name}  {100 * share:.1f}%" for name, share in zip(points.names, shares, strict=True))
     used = [c for c, total in zip(CATEGORIES, points.time_s.sum(axis=0), strict=True) if total > 0]
@@ -55,38 +40,28 @@ def draw_operator_times(points: OperatorTimes, frame: Frame = FILE) -> Chart:
             labels, points.time_s.sum(axis=1).tolist(), points.low_s.tolist(), points.high_s.tolist(), strict=True
         )
     ]
-    y = alt.Y("operator:N", sort=labels, title=None, axis=names_axis(alt))
+    y = sheet.names("operator", labels)
     x = alt.X("time:Q", title=f"time per microbatch [{unit}]", axis=alt.Axis(tickCount=7))
-    bar = (
-        rows_chart(alt, bars)
-        .mark_bar(height=bar_height(len(labels)))
-        .encode(
-            y=y,
-            x=x,
-            color=colour(alt, "part", used, [colours[c] for c in used]),
-            order=alt.Order("order:Q"),
-            tooltip=hover(
-                alt, "operator:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share", ".1%")
-            ),
-        )
+    bar = sheet.bars(bars, "operator", labels).encode(
+        x=x,
+        color=sheet.colour("part", used, [colours[c] for c in used]),
+        order=alt.Order("order:Q"),
+        tooltip=sheet.hover("operator:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share", ".1%")),
     )
-    tips = hover(
-        alt,
+    tips = sheet.hover(
         "operator:N",
         ("time:Q", f"time [{unit}]", ".3g"),
         ("low:Q", f"80% low [{unit}]", ".3g"),
         ("high:Q", f"80% high [{unit}]", ".3g"),
         ("share:Q", "share", ".1%"),
     )
-    return finish(
-        alt, bar + interval(alt, totals, y, theme, tips), points.title, frame, height=rows_height(len(labels))
-    )
+    return sheet.finish(bar + sheet.interval(totals, y, tips), points.title, height=rows_height(len(labels)))
 
 
 def draw_gains(points: Gains, frame: Frame = FILE) -> Chart:
     """One bar per finding: predicted share of the step that its fix saves."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     colours = {"error": theme.vermillion, "warn": theme.orange, "info": theme.sky}
     labels = unique(points.rules)
     rows = [
@@ -96,31 +71,20 @@ def draw_gains(points: Gains, frame: Frame = FILE) -> Chart:
         )
     ]
     used = [grade for grade in colours if grade in points.grades]
-    bars = (
-        rows_chart(alt, rows)
-        .mark_bar(height=bar_height(len(labels)))
-        .encode(
-            y=alt.Y("finding:N", sort=labels, title=None, axis=names_axis(alt)),
-            x=alt.X("share:Q", title="share of the step that the fix saves", axis=alt.Axis(format=".1~%", tickCount=5)),
-            color=colour(alt, "grade", used, [colours[grade] for grade in used]),
-            tooltip=hover(
-                alt,
-                "finding:N",
-                "grade:N",
-                ("share:Q", "of the step", ".2%"),
-                "message:N",
-            ),
-        )
+    bars = sheet.bars(rows, "finding", labels).encode(
+        x=alt.X("share:Q", title="share of the step that the fix saves", axis=alt.Axis(format=".1~%", tickCount=5)),
+        color=sheet.colour("grade", used, [colours[grade] for grade in used]),
+        tooltip=sheet.hover("finding:N", "grade:N", ("share:Q", "of the step", ".2%"), "message:N"),
     )
-    return finish(alt, bars, points.title, frame, height=rows_height(len(labels)))
+    return sheet.finish(bars, points.title, height=rows_height(len(labels)))
 
 
 def draw_published(points: Published, frame: Frame = FILE) -> Chart:
     """Predicted values (discs, with 80% interval) and published ones (diamonds), one line per case."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     labels = unique(points.cases)
-    y = alt.Y("case:N", sort=labels, title=None, axis=names_axis(alt))
+    y = sheet.names("case", labels)
     ours = [
         {"case": case, "value": p, "low": lo, "high": hi, "what": "predicted"}
         for case, p, lo, hi in zip(
@@ -135,21 +99,21 @@ def draw_published(points: Published, frame: Frame = FILE) -> Chart:
     words = ["predicted", "published"] if theirs else ["predicted"]
     x = alt.X("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=12), axis=alt.Axis(tickCount=6))
     dots = (
-        rows_chart(alt, [*ours, *theirs])
+        sheet.rows([*ours, *theirs])
         .mark_point(filled=True, size=85, opacity=1, stroke=theme.surface, strokeWidth=0.8)
         .encode(
             y=y,
             x=x,
-            color=colour(alt, "what", words, [theme.blue, theme.vermillion][: len(words)]),
+            color=sheet.colour("what", words, [theme.blue, theme.vermillion][: len(words)]),
             shape=alt.Shape(
                 "what:N", scale=alt.Scale(domain=words, range=["circle", "diamond"][: len(words)]), legend=None
             ),
-            tooltip=hover(alt, "case:N", "what:N", ("value:Q", None, ".4g")),
+            tooltip=sheet.hover("case:N", "what:N", ("value:Q", None, ".4g")),
         )
     )
     rules = (
-        rows_chart(alt, ours)
+        sheet.rows(ours)
         .mark_rule(color=theme.blue, strokeWidth=2, opacity=0.55)
         .encode(y=y, x=alt.X("low:Q", title=points.unit), x2="high:Q")
     )
-    return finish(alt, rules + dots, points.title, frame, height=rows_height(len(labels)))
+    return sheet.finish(rules + dots, points.title, height=rows_height(len(labels)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
+from types import ModuleType
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.search_points import DesignCloud
 
 HEIGHT = 320
@@ -23,7 +24,8 @@ Box = tuple[float, float, float, float]
 def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Chart:
     """The objective against the front's first axis (area by default), by kind of point; a second axis of the front sets
     the size of its discs."""
-    alt, theme = altair(), frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     rows = list(_rows(points))
     x = alt.X("across:Q", title=points.axes[0], scale=alt.Scale(zero=False, padding=20), axis=alt.Axis(tickCount=8))
     y = alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~s"))
@@ -42,16 +44,16 @@ def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Chart:
     }
     paint = {"best": theme.vermillion, "front": theme.blue, "evaluated": theme.sky, "baseline": theme.orange}
     used = [kind for kind in KINDS if kind in points.kind]
-    legend = colour(alt, "what", [KINDS[kind] for kind in used], [paint[kind] for kind in used])
+    legend = sheet.colour("what", [KINDS[kind] for kind in used], [paint[kind] for kind in used])
 
     def marked(kind: str) -> Chart:
-        chart = rows_chart(alt, [row for row in rows if row["kind"] == kind])
+        chart = sheet.rows([row for row in rows if row["kind"] == kind])
         chart = chart.mark_point(filled=True, **looks[kind]).encode(x=x, y=y, tooltip=tips, color=legend)
         return chart.encode(size=_sizes(alt, points)) if kind == "front" and len(points.axes) > 1 else chart
 
-    names = [_names(alt, labels, align, theme.muted, x, y) for align, labels in _placed(rows).items() if labels]
+    names = [_names(sheet, labels, align, x, y) for align, labels in _placed(rows).items() if labels]
     chart = alt.layer(*(marked(kind) for kind in looks if kind in used), *names)
-    return finish(alt, chart, points.title, frame, height=HEIGHT)
+    return sheet.finish(chart, points.title, height=HEIGHT)
 
 
 def _rows(points: DesignCloud) -> Iterator[Row]:
@@ -69,16 +71,19 @@ def _axes(points: DesignCloud) -> list[tuple[str, str]]:
     ]
 
 
-def _sizes(alt: Altair, points: DesignCloud) -> Chart:
+def _sizes(alt: ModuleType, points: DesignCloud) -> Chart:
     """Disc sizes for a front's second axis (page colours are CSS names, which cannot be interpolated)."""
     title = f"size in the front: {points.axes[1]}"
     shown = alt.Legend(orient="top", title=title, titleFontWeight="normal", titleLimit=400, tickCount=3)
     return alt.Size("shade:Q", scale=alt.Scale(zero=False, range=[30, 260]), legend=shown)
 
 
-def _names(alt: Altair, rows: list[Row], align: str, ink: str, x: Chart, y: Chart) -> Chart:
+def _names(sheet: Sheet, rows: list[Row], align: str, x: Chart, y: Chart) -> Chart:
+    alt = sheet.alt
     room = alt.condition("width > 480", alt.value(1), alt.value(0))
-    text = rows_chart(alt, rows).mark_text(align=align, dx=-9 if align == "right" else 9, fontSize=11, color=ink)
+    text = sheet.rows(rows).mark_text(
+        align=align, dx=-9 if align == "right" else 9, fontSize=11, color=sheet.theme.muted
+    )
     return text.encode(x=x, y=y, text="words:N", opacity=room)
 
 

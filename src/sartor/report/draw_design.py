@@ -6,8 +6,7 @@ from sartor.json_types import JsonDict
 from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.die_points import FloorPlan
-from sartor.report.frame import FILE, Chart, Frame, altair, colour, finish, hover, names_axis, rows_chart, time_unit
-from sartor.report.palette import painted
+from sartor.report.frame import FILE, Chart, Frame, Sheet, time_unit
 from sartor.report.search_points import Convergence
 
 SIDE = 260
@@ -18,7 +17,8 @@ WIDEST = 2.7
 
 def draw_convergence(points: Convergence, frame: Frame = FILE) -> Chart:
     """The upper bound, falling, and the best point so far, rising, over time."""
-    alt, theme = altair(), frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     words = ["no point can exceed", "best so far"]
     rows = [
         {"seconds": s, "value": v, "what": word, "evaluated": n}
@@ -26,14 +26,13 @@ def draw_convergence(points: Convergence, frame: Frame = FILE) -> Chart:
         for s, v, n in zip(points.seconds.tolist(), values, points.evaluated.tolist(), strict=True)
         if v > 0
     ]
-    base = rows_chart(alt, rows).encode(
+    base = sheet.rows(rows).encode(
         x=alt.X(
             "seconds:Q", title="time since the search began [s]", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=8)
         ),
         y=alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s")),
-        color=colour(alt, "what", words, [theme.vermillion, theme.blue]),
-        tooltip=hover(
-            alt,
+        color=sheet.colour("what", words, [theme.vermillion, theme.blue]),
+        tooltip=sheet.hover(
             "what:N",
             ("value:Q", points.unit, ",.5~g"),
             ("seconds:Q", "after [s]", ".3g"),
@@ -41,12 +40,13 @@ def draw_convergence(points: Convergence, frame: Frame = FILE) -> Chart:
         ),
     )
     chart = base.mark_line(interpolate="step-after", strokeWidth=1.8) + base.mark_point(size=14, filled=True)
-    return finish(alt, chart, points.title, frame, height=240)
+    return sheet.finish(chart, points.title, height=240)
 
 
 def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
     """Rectangles of each part's area; dies stand side by side at one scale."""
-    alt, theme = altair(), frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     rows = [
         {"die": d, "part": p, "area": a, "share": s, "left": x, "top": y, "right": x2, "bottom": y2,
          "x": (x + x2) / 2, "y": (y + y2) / 2, "words": f"{a:,.0f}", "room": min(x2 - x, y2 - y)}
@@ -62,27 +62,28 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
         "left:Q", title="mm", scale=alt.Scale(domain=[0, wide], nice=False), axis=alt.Axis(tickCount=8, grid=False)
     )
     y = alt.Y("top:Q", title=None, scale=alt.Scale(domain=[tall, -tall / 9], nice=False), axis=None)
-    base = rows_chart(alt, rows)
+    base = sheet.rows(rows)
     boxes = base.mark_rect(stroke=theme.surface, strokeWidth=1.5).encode(
         x=x,
         x2="right:Q",
         y=y,
         y2="bottom:Q",
-        color=colour(alt, "part", used, painted(theme, used)),
-        tooltip=hover(alt, "die:N", "part:N", ("area:Q", "mm2", ",.3~g"), ("share:Q", "of the die", ".1%")),
+        color=sheet.colour("part", used),
+        tooltip=sheet.hover("die:N", "part:N", ("area:Q", "mm2", ",.3~g"), ("share:Q", "of the die", ".1%")),
     )
-    roomy = rows_chart(alt, [row for row in rows if float(str(row["room"])) > wide / 22])
+    roomy = sheet.rows([row for row in rows if float(str(row["room"])) > wide / 22])
     sizes = roomy.mark_text(fontSize=11, color=theme.surface, fontWeight="bold").encode(
         x=alt.X("x:Q", title="mm"), y="y:Q", text="words:N"
     )
-    heads = rows_chart(alt, [{"name": name, "x": at, "y": -tall / 22} for name, at, _ in points.names])
+    heads = sheet.rows([{"name": name, "x": at, "y": -tall / 22} for name, at, _ in points.names])
     names = heads.mark_text(align="left", fontSize=11, color=theme.ink).encode(x="x:Q", y="y:Q", text="name:N")
-    return finish(alt, alt.layer(boxes, sizes, names), points.title, frame, height=SIDE)
+    return sheet.finish(alt.layer(boxes, sizes, names), points.title, height=SIDE)
 
 
 def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
     """Operators on cores over time, coloured by how they were split."""
-    alt, theme = altair(), frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     end = float(points.end_s.max()) if len(points.end_s) else 1.0
     unit, scale = time_unit(end)
     modes = [mode for mode in ("all cores, alone", "one core", "shared") if mode != "shared" or mode in points.mode]
@@ -93,18 +94,17 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
             points.line, points.operator, points.mode, points.start_s.tolist(), points.end_s.tolist(), strict=True
         )
     ]  # fmt: skip
-    y = alt.Y("line:N", sort=list(points.lines), title=None, axis=names_axis(alt))
+    y = sheet.names("line", points.lines)
     x = alt.X("start:Q", title=f"time [{unit}]", scale=alt.Scale(domain=[0, end * scale], nice=False))
     bars = (
-        rows_chart(alt, rows)
+        sheet.rows(rows)
         .mark_bar(stroke=theme.surface, strokeWidth=0.8, height=18)
         .encode(
             x=x,
             x2="end:Q",
             y=y,
-            color=colour(alt, "mode", modes, painted(theme, modes)),
-            tooltip=hover(
-                alt,
+            color=sheet.colour("mode", modes),
+            tooltip=sheet.hover(
                 "operator:N",
                 ("line:N", "cores"),
                 "mode:N",
@@ -115,8 +115,6 @@ def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
     )
     wide = [row for row in rows if row["took"] * 11 > end * scale]
     names = (
-        rows_chart(alt, wide)
-        .mark_text(fontSize=9, color="#1b1f24", limit=80)
-        .encode(x="middle:Q", y=y, text="operator:N")
+        sheet.rows(wide).mark_text(fontSize=9, color="#1b1f24", limit=80).encode(x="middle:Q", y=y, text="operator:N")
     )
-    return finish(alt, bars + names, points.title, frame, height=max(26 * len(points.lines), 60))
+    return sheet.finish(bars + names, points.title, height=max(26 * len(points.lines), 60))

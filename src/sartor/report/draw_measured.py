@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.report.frame import FILE, Chart, Frame, altair, finish, hover, legend, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.words import printable
 
 
 def draw_scatter(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Chart:
     """Predicted over measured time, log-log; the line is where both agree. Rows: gpu, measured_s, predicted_s."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     scale_s, unit = (1.0, "s") if max((r["measured_s"] for r in rows), default=0.0) > 1 else (1e6, "us")
     points = [
         {"gpu": r["gpu"], "measured": r["measured_s"] * scale_s, "predicted": r["predicted_s"] * scale_s} for r in rows
@@ -23,16 +23,16 @@ def draw_scatter(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Ch
     axis = alt.Axis(format="~s", tickCount=6)
     x = alt.X("measured:Q", scale=scale, title=f"measured [{unit}]", axis=axis)
     y = alt.Y("predicted:Q", scale=scale, title=f"predicted [{unit}]", axis=axis)
-    agree = rows_chart(alt, [{"measured": v, "predicted": v} for v in domain]).mark_line(color=theme.muted)
+    agree = sheet.rows([{"measured": v, "predicted": v} for v in domain]).mark_line(color=theme.muted)
     names = sorted({point["gpu"] for point in points})
     colours = [theme.series[i % len(theme.series)] for i in range(len(names))]
-    tips = hover(
-        alt, "gpu:N", ("measured:Q", f"measured [{unit}]", ",.4g"), ("predicted:Q", f"predicted [{unit}]", ",.4g")
+    tips = sheet.hover(
+        "gpu:N", ("measured:Q", f"measured [{unit}]", ",.4g"), ("predicted:Q", f"predicted [{unit}]", ",.4g")
     )
-    colour = alt.Color("gpu:N", scale=alt.Scale(domain=names, range=colours), legend=legend(alt, 4))
-    dots = rows_chart(alt, points).mark_point(filled=True, size=9, opacity=0.45)
+    colour = alt.Color("gpu:N", scale=alt.Scale(domain=names, range=colours), legend=sheet.legend(4))
+    dots = sheet.rows(points).mark_point(filled=True, size=9, opacity=0.45)
     chart = alt.layer(agree.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tips))
-    return finish(alt, chart, title, frame, height=420)
+    return sheet.finish(chart, title, height=420)
 
 
 def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Chart:
@@ -40,8 +40,8 @@ def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE)
 
     Rows: axis, size, targets, median_error, p90_error, bias.
     """
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     axes = list(dict.fromkeys(row["axis"] for row in rows))
     data = [
         {**row, "error": row[key], "which": word}
@@ -49,8 +49,7 @@ def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE)
         for key, word in (("median_error", "median"), ("p90_error", "90th percentile"))
     ]
     colours = [theme.series[i % len(theme.series)] for i in range(len(axes))]
-    tips = hover(
-        alt,
+    tips = sheet.hover(
         ("axis:N", "size"),
         ("size:Q", "from", ",d"),
         ("targets:Q", "shapes", ",d"),
@@ -59,7 +58,7 @@ def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE)
         ("bias:Q", "bias", "+.1%"),
     )
     chart = (
-        rows_chart(alt, data)
+        sheet.rows(data)
         .mark_line(point=alt.OverlayMarkDef(size=22))
         .encode(
             x=alt.X(
@@ -69,7 +68,7 @@ def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE)
                 axis=alt.Axis(format=",d", tickCount=8),
             ),
             y=alt.Y("error:Q", title="|predicted / measured - 1|", axis=alt.Axis(format=".0%")),
-            color=alt.Color("axis:N", scale=alt.Scale(domain=axes, range=colours), legend=legend(alt, len(axes))),
+            color=alt.Color("axis:N", scale=alt.Scale(domain=axes, range=colours), legend=sheet.legend(len(axes))),
             strokeDash=alt.StrokeDash(
                 "which:N",
                 scale=alt.Scale(domain=["median", "90th percentile"], range=[[1, 0], [4, 3]]),
@@ -86,7 +85,7 @@ def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE)
             tooltip=tips,
         )
     )
-    return finish(alt, chart, title, frame, height=300)
+    return sheet.finish(chart, title, height=300)
 
 
 WORDS = ("measured", "predicted")
@@ -95,8 +94,8 @@ WORDS = ("measured", "predicted")
 def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
     """Speedups of a study's arms; ``body`` is the ``study`` object of the JSON. Arms on a size axis are joined by
     lines, named arms are points; groups are stacked vertically."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     rows = study_rows(body)
     named = body["axis"] in ("model", "parameters")
     field = "arm:N" if named else "x:Q"
@@ -106,7 +105,7 @@ def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
         if named
         else alt.X(field, title=body["axis"], scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format=",d"))
     )
-    tips = hover(alt, "arm:N", "which:N", ("speedup:Q", None, ".3f"), ("seconds:Q", "time [s]", ".4g"))
+    tips = sheet.hover("arm:N", "which:N", ("speedup:Q", None, ".3f"), ("seconds:Q", "time [s]", ".4g"))
     colour = alt.Color(
         "which:N",
         scale=alt.Scale(domain=list(WORDS), range=[theme.series[0], theme.series[1]]),
@@ -114,14 +113,14 @@ def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
     )
     y = alt.Y("speedup:Q", title="speedup", scale=alt.Scale(zero=False), axis=alt.Axis(format=".2f", tickCount=5))
     groups = list(dict.fromkeys(row["group"] for row in rows))
-    base = rows_chart(alt, rows)
+    base = sheet.rows(rows)
     marks = base.mark_point(size=60, filled=True) if named else base.mark_line(point=alt.OverlayMarkDef(size=34))
     chart = marks.encode(x=x, y=y, color=colour, tooltip=tips)
     if len(groups) > 1:
         header = alt.Header(title=None, labelOrient="top", labelAnchor="start", labelColor=theme.ink)
         chart = chart.encode(row=alt.Row("group:N", sort=groups, header=header)).resolve_scale(y="independent")
     title = f"{printable(body['question'])} ({printable(device)})"
-    return finish(alt, chart, title, frame, height=300 if len(groups) == 1 else 130)
+    return sheet.finish(chart, title, height=300 if len(groups) == 1 else 130)
 
 
 def study_rows(body: JsonMap) -> list[JsonDict]:

@@ -4,24 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.report.frame import (
-    FILE,
-    Altair,
-    Chart,
-    Frame,
-    altair,
-    bar_height,
-    colour,
-    finish,
-    hover,
-    interval,
-    names_axis,
-    rows_chart,
-    rows_height,
-    time_unit,
-    unique,
-)
-from sartor.report.palette import Theme, painted
+from sartor.report.frame import FILE, Chart, Frame, Sheet, rows_height, time_unit, unique
 from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
 from sartor.report.plan_trace import KINDS
 from sartor.units import GIB
@@ -32,8 +15,8 @@ LABELLED = 260
 
 def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Chart:
     """Stacked bars, the best plan first; the line is the 80% interval of the step."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(points.high_s.max()))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.high_s.max()))
+    alt = sheet.alt
     labels = unique(points.plans)
     bars = [
         {"plan": label, "part": part, "order": j, "time": float(t) * scale, "share": float(t / row.sum())}
@@ -45,24 +28,19 @@ def draw_step_bars(points: StepBars, frame: Frame = FILE) -> Chart:
         {"plan": label, "time": float(row.sum()) * scale, "low": float(lo) * scale, "high": float(hi) * scale}
         for label, row, lo, hi in zip(labels, points.time_s, points.low_s, points.high_s, strict=True)
     ]
-    y = alt.Y("plan:N", sort=labels, title=None, axis=names_axis(alt))
-    tips = hover(alt, "plan:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"))
-    bar = (
-        rows_chart(alt, bars)
-        .mark_bar(height=bar_height(len(labels)))
-        .encode(
-            y=y,
-            x=alt.X("time:Q", title=f"step time [{unit}]", axis=alt.Axis(tickCount=7)),
-            color=colour(alt, "part", list(points.parts), painted(theme, points.parts)),
-            order=alt.Order("order:Q"),
-            tooltip=tips,
-        )
+    y = sheet.names("plan", labels)
+    tips = sheet.hover("plan:N", "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"))
+    bar = sheet.bars(bars, "plan", labels).encode(
+        x=alt.X("time:Q", title=f"step time [{unit}]", axis=alt.Axis(tickCount=7)),
+        color=sheet.colour("part", list(points.parts)),
+        order=alt.Order("order:Q"),
+        tooltip=tips,
     )
     whole = [
         alt.Tooltip("plan:N"),
         *(alt.Tooltip(f"{n}:Q", title=f"{w} [{unit}]", format=".3g") for n, w in WHOLE),
     ]
-    return finish(alt, bar + interval(alt, sums, y, theme, whole), points.title, frame, height=rows_height(len(labels)))
+    return sheet.finish(bar + sheet.interval(sums, y, whole), points.title, height=rows_height(len(labels)))
 
 
 WHOLE = (("time", "step"), ("low", "80% low"), ("high", "80% high"))
@@ -70,43 +48,35 @@ WHOLE = (("time", "step"), ("low", "80% low"), ("high", "80% high"))
 
 def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Chart:
     """Stacked bars, one per stage (or run of equal stages), and the limit of a device."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt = sheet.alt
     rows = [
         {"stage": stage, "part": part, "order": j, "size": float(size) / GIB}
         for stage, sizes in zip(points.stages, points.bytes, strict=True)
         for j, (part, size) in enumerate(zip(points.parts, sizes, strict=True))
         if size > 0
     ]
-    bar = (
-        rows_chart(alt, rows)
-        .mark_bar(height=bar_height(len(points.stages)))
-        .encode(
-            y=alt.Y("stage:N", sort=list(points.stages), title=None, axis=names_axis(alt)),
-            x=alt.X("size:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
-            color=colour(alt, "part", list(points.parts), painted(theme, points.parts)),
-            order=alt.Order("order:Q"),
-            tooltip=hover(alt, "stage:N", "part:N", ("size:Q", "size [GiB]", ".3g")),
-        )
+    bar = sheet.bars(rows, "stage", points.stages).encode(
+        x=alt.X("size:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
+        color=sheet.colour("part", list(points.parts)),
+        order=alt.Order("order:Q"),
+        tooltip=sheet.hover("stage:N", "part:N", ("size:Q", "size [GiB]", ".3g")),
     )
-    return finish(
-        alt, bar + _limit(alt, points.limit_bytes, theme), points.title, frame, height=rows_height(len(points.stages))
-    )
+    return sheet.finish(bar + _limit(sheet, points.limit_bytes), points.title, height=rows_height(len(points.stages)))
 
 
-def _limit(alt: Altair, limit_bytes: float, theme: Theme, *, across: str = "x") -> Chart:
+def _limit(sheet: Sheet, limit_bytes: float, *, across: str = "x") -> Chart:
     """A dashed line at the limit of a device."""
     rows = [{"limit": limit_bytes / GIB, "what": "usable memory of a device"}]
-    at = alt.X("limit:Q") if across == "x" else alt.Y("limit:Q")
-    tips = hover(alt, ("what:N", " "), ("limit:Q", "[GiB]", ".4g"))
-    rule = rows_chart(alt, rows).mark_rule(color=theme.vermillion, strokeDash=[5, 4], strokeWidth=1.5)
-    return rule.encode(**{across: at}, tooltip=tips)
+    tips = sheet.hover(("what:N", " "), ("limit:Q", "[GiB]", ".4g"))
+    rule = sheet.rows(rows).mark_rule(color=sheet.theme.vermillion, strokeDash=[5, 4], strokeWidth=1.5)
+    return rule.encode(**{across: "limit:Q"}, tooltip=tips)
 
 
 def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Chart:
     """A waterfall: each part starts at the sum of those before it."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     ends = np.cumsum(points.bytes) / GIB
     labels = unique(points.parts)
     rows = [
@@ -121,35 +91,31 @@ def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Chart:
         "reserved": theme.orange,
         "device": theme.grey,
     }
-    base = rows_chart(alt, rows)
-    y = alt.Y("part:N", sort=labels, title=None, axis=names_axis(alt))
-    bar = base.mark_bar(height=bar_height(len(labels))).encode(
-        y=y,
+    y = sheet.names("part", labels)
+    bar = sheet.bars(rows, "part", labels).encode(
         x=alt.X("from:Q", title="memory of a device [GiB]", axis=alt.Axis(tickCount=7)),
         x2="to:Q",
-        color=colour(alt, "level", used, [paint[level] for level in used]),
-        tooltip=hover(alt, "part:N", ("size:Q", "size [GiB]", ".3g"), ("to:Q", "sum so far [GiB]", ".4g"), "what:N"),
+        color=sheet.colour("level", used, [paint[level] for level in used]),
+        tooltip=sheet.hover("part:N", ("size:Q", "size [GiB]", ".3g"), ("to:Q", "sum so far [GiB]", ".4g"), "what:N"),
     )
     crowded = 0.85 * points.limit_bytes / GIB
     words = [
-        rows_chart(alt, [row for row in rows if (float(str(row["to"])) > crowded) is late])
+        sheet.rows([row for row in rows if (float(str(row["to"])) > crowded) is late])
         .mark_text(align="right" if late else "left", dx=-5 if late else 5, color=theme.muted, fontSize=11)
         .encode(y=y, x="from:Q" if late else "to:Q", text=alt.Text("size:Q", format=".3~g"))
         for late in (False, True)
     ]
-    return finish(
-        alt,
-        alt.layer(bar, *words, _limit(alt, points.limit_bytes, theme)),
+    return sheet.finish(
+        alt.layer(bar, *words, _limit(sheet, points.limit_bytes)),
         points.title,
-        frame,
         height=rows_height(len(labels)),
     )
 
 
 def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
     """Step time against memory, with Pareto front, best plan and memory limit."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(points.step_s.max()))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.step_s.max()))
+    alt, theme = sheet.alt, sheet.theme
     words = [f"tp {n}" for n in sorted(set(points.tp.tolist()))]
     rows = [
         {"plan": label, "time": t * scale, "memory": b / GIB, "tp": f"tp {tp}", "front": bool(f)}
@@ -171,16 +137,16 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
         axis=alt.Axis(tickCount=6),
     )
     y = alt.Y("memory:Q", title="fullest device [GiB]", scale=alt.Scale(zero=True))
-    tips = hover(alt, "plan:N", ("time:Q", f"step [{unit}]", ".4g"), ("memory:Q", "memory [GiB]", ".3g"))
+    tips = sheet.hover("plan:N", ("time:Q", f"step [{unit}]", ".4g"), ("memory:Q", "memory [GiB]", ".3g"))
     front = sorted((row for row in rows if row["front"]), key=lambda row: float(str(row["time"])))
-    cloud = rows_chart(alt, [row for row in rows if not row["front"]])
+    cloud = sheet.rows([row for row in rows if not row["front"]])
     dots = cloud.mark_point(filled=True, size=42, opacity=0.75).encode(
-        x=x, y=y, tooltip=tips, color=colour(alt, "tp", words, painted(theme, words))
+        x=x, y=y, tooltip=tips, color=sheet.colour("tp", words)
     )
-    edge = rows_chart(alt, front)
+    edge = sheet.rows(front)
     line = edge.mark_line(color=theme.ink, strokeWidth=1.2, interpolate="step-after", opacity=0.7).encode(x=x, y=y)
     marks = edge.mark_point(color=theme.ink, size=22, opacity=0.9).encode(x=x, y=y, tooltip=tips)
-    star = rows_chart(alt, [rows[points.best] | {"text": "best"}])
+    star = sheet.rows([rows[points.best] | {"text": "best"}])
     best = star.mark_point(color=theme.vermillion, filled=True, size=130, shape="diamond", opacity=1)
     label = star.mark_text(align="right", dx=-9, dy=4, color=theme.vermillion, fontWeight="bold", fontSize=12)
     layers = [
@@ -189,15 +155,15 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
         dots,
         best.encode(x=x, y=y, tooltip=tips),
         label.encode(x=x, y=y, text="text:N"),
-        _limit(alt, points.limit_bytes, theme, across="y"),
+        _limit(sheet, points.limit_bytes, across="y"),
     ]
-    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
+    return sheet.finish(alt.layer(*layers), points.title, height=320)
 
 
 def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Chart:
     """Stages as rows, tasks as boxes with their microbatch."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(points.end_s.max()))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.end_s.max()))
+    alt, theme = sheet.alt, sheet.theme
     stages = [f"stage {k}" for k in range(points.num_stages)]
     rows = [
         {"stage": stages[s], "what": k, "micro": m, "chunk": c, "start": a * scale, "end": b * scale,
@@ -209,15 +175,14 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Chart:
     ]  # fmt: skip
     used = [kind for kind in KINDS.values() if kind in points.kind]
     height = max(min(26, 420 // points.num_stages), 9)
-    y = alt.Y("stage:N", sort=stages, title=None, axis=names_axis(alt))
-    base = rows_chart(alt, rows)
+    y = sheet.names("stage", stages)
+    base = sheet.rows(rows)
     boxes = base.mark_bar(height=height - 3, stroke=theme.surface, strokeWidth=0.4).encode(
         y=y,
         x=alt.X("start:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
         x2="end:Q",
-        color=colour(alt, "what", used, painted(theme, used)),
-        tooltip=hover(
-            alt,
+        color=sheet.colour("what", used),
+        tooltip=sheet.hover(
             "stage:N",
             "what:N",
             ("micro:Q", "microbatch"),
@@ -229,16 +194,16 @@ def draw_pipeline(points: PipelineBars, frame: Frame = FILE) -> Chart:
     chart: Chart = boxes
     if len(rows) <= LABELLED:
         work = [row for row in rows if row["what"] in ("forward", "backward", "weight gradient")]
-        chart = boxes + rows_chart(alt, work).mark_text(fontSize=9, color=theme.surface).encode(
+        chart = boxes + sheet.rows(work).mark_text(fontSize=9, color=theme.surface).encode(
             y=y, x="middle:Q", text="micro:Q"
         )
-    return finish(alt, chart, points.title, frame, height=max(height * points.num_stages, 60))
+    return sheet.finish(chart, points.title, height=max(height * points.num_stages, 60))
 
 
 def draw_memory_tracks(points: MemoryTracks, frame: Frame = FILE) -> Chart:
     """Memory over the step, and the limit of a device."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(max(float(t[-1]) for t in points.times_s))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(max(float(t[-1]) for t in points.times_s))
+    alt, theme = sheet.alt, sheet.theme
     words = [f"stage {s}" for s in points.stages]
     rows = [
         {"stage": word, "time": float(t) * scale, "memory": float(b) / GIB}
@@ -246,13 +211,13 @@ def draw_memory_tracks(points: MemoryTracks, frame: Frame = FILE) -> Chart:
         for t, b in zip(times, held, strict=True)
     ]
     line = (
-        rows_chart(alt, rows)
+        sheet.rows(rows)
         .mark_line(interpolate="step-after", strokeWidth=1.4)
         .encode(
             x=alt.X("time:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
             y=alt.Y("memory:Q", title="states and activations [GiB]", scale=alt.Scale(zero=True)),
-            color=colour(alt, "stage", words, list(theme.series[: len(words)])),
-            tooltip=hover(alt, "stage:N", ("time:Q", f"at [{unit}]", ".4g"), ("memory:Q", "holds [GiB]", ".3g")),
+            color=sheet.colour("stage", words, list(theme.series[: len(words)])),
+            tooltip=sheet.hover("stage:N", ("time:Q", f"at [{unit}]", ".4g"), ("memory:Q", "holds [GiB]", ".3g")),
         )
     )
-    return finish(alt, line + _limit(alt, points.limit_bytes, theme, across="y"), points.title, frame, height=190)
+    return sheet.finish(line + _limit(sheet, points.limit_bytes, across="y"), points.title, height=190)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, hover, log_axis, rows_chart
-from sartor.report.palette import Theme
+from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.points import Roofline
 from sartor.units import TERA
 
@@ -19,18 +19,18 @@ TOP = 6
 
 def draw_roofline(points: Roofline, frame: Frame = FILE) -> Chart:
     """Log-log: bandwidth slope and compute ceiling, the ridge, GEMMs now (discs) and after (open diamonds)."""
-    alt = altair()
-    plot = _Plot.of(alt, points, frame)
+    sheet = Sheet.of(frame)
+    alt = sheet.alt
+    plot = _Plot.of(sheet, points)
     layers = [_roof(plot), _ridge(plot), *_notes(plot), *_products(plot)]
-    return finish(alt, alt.layer(*layers), points.title, frame, height=340)
+    return sheet.finish(alt.layer(*layers), points.title, height=340)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plot:
     """Shared by all layers: the device in TFLOP/s and TB/s, the two axes and their ranges."""
 
-    alt: Altair
-    theme: Theme
+    sheet: Sheet
     points: Roofline
     peak: float
     bandwidth: float
@@ -40,7 +40,7 @@ class _Plot:
     y: Chart
 
     @classmethod
-    def of(cls, alt: Altair, points: Roofline, frame: Frame) -> _Plot:
+    def of(cls, sheet: Sheet, points: Roofline) -> _Plot:
         peak, bandwidth = points.peak_flops_per_s / TERA, points.hbm_bytes_per_s / TERA
         ridge, rate = points.ridge_flops_per_byte, points.achieved_flops_per_s / TERA
         x_low, x_high = _decade_span([*points.intensity_flops_per_byte.tolist(), ridge], low=0.6, high=2.0)
@@ -49,19 +49,25 @@ class _Plot:
         y_low = min(y_low, x_low * bandwidth)
         x_title = "arithmetic intensity [FLOP per byte of HBM traffic]"
         return cls(
-            alt=alt,
-            theme=frame.theme,
+            sheet=sheet,
             points=points,
             peak=peak,
             bandwidth=bandwidth,
             x_span=(x_low, x_high),
             y_low=y_low,
-            x=_log(alt, alt.X, "intensity:Q", x_title, (x_low, x_high), log_axis(alt, x_low, x_high)),
-            y=_log(alt, alt.Y, "rate:Q", "achieved [TFLOP/s]", (y_low, y_high), log_axis(alt, y_low, y_high, "~g")),
+            x=_log(sheet.alt, sheet.alt.X, "intensity:Q", x_title, (x_low, x_high), sheet.log_axis(x_low, x_high)),
+            y=_log(
+                sheet.alt,
+                sheet.alt.Y,
+                "rate:Q",
+                "achieved [TFLOP/s]",
+                (y_low, y_high),
+                sheet.log_axis(y_low, y_high, "~g"),
+            ),
         )
 
 
-def _log(alt: Altair, channel: Chart, field: str, title: str, domain: tuple[float, float], axis: Chart) -> Chart:
+def _log(alt: ModuleType, channel: Chart, field: str, title: str, domain: tuple[float, float], axis: Chart) -> Chart:
     return channel(field, scale=alt.Scale(type="log", domain=list(domain), nice=False), title=title, axis=axis)
 
 
@@ -69,12 +75,12 @@ def _roof(plot: _Plot) -> Chart:
     low, high = plot.x_span
     corners = [(low, low * plot.bandwidth), (plot.points.ridge_flops_per_byte, plot.peak), (high, plot.peak)]
     rows = [{"intensity": intensity, "rate": rate} for intensity, rate in corners]
-    return rows_chart(plot.alt, rows).mark_line(color=plot.theme.muted, strokeWidth=2).encode(x=plot.x, y=plot.y)
+    return plot.sheet.rows(rows).mark_line(color=plot.sheet.theme.muted, strokeWidth=2).encode(x=plot.x, y=plot.y)
 
 
 def _ridge(plot: _Plot) -> Chart:
     row = {"intensity": plot.points.ridge_flops_per_byte, "rate": plot.y_low, "top": plot.peak}
-    rule = rows_chart(plot.alt, [row]).mark_rule(color=plot.theme.muted, strokeDash=[3, 4])
+    rule = plot.sheet.rows([row]).mark_rule(color=plot.sheet.theme.muted, strokeDash=[3, 4])
     return rule.encode(x=plot.x, y=plot.y, y2="top:Q")
 
 
@@ -83,30 +89,29 @@ def _notes(plot: _Plot) -> Iterator[Chart]:
     ridge, peak, bandwidth = plot.points.ridge_flops_per_byte, plot.peak, plot.bandwidth
     middle = float(np.sqrt(plot.x_span[0] * ridge))
     side, aside = ("left", 6) if ridge < float(np.sqrt(plot.x_span[0] * plot.x_span[1])) else ("right", -6)
-    roomy = plot.alt.ExprRef(expr="width < 330 ? 0 : 1")
+    roomy = plot.sheet.alt.ExprRef(expr="width < 330 ? 0 : 1")
     words = f"peak {peak:,.0f} TFLOP/s ({plot.points.dtype}, dense)"
     for x, y, text, align, dx, dy, opacity in (
         (plot.x_span[1], peak, words, "right", -4, -9, 1.0),
         (ridge, plot.y_low, f"ridge {ridge:,.0f} FLOP/B", side, aside, -9, 1.0),
         (middle, middle * bandwidth, f"HBM {bandwidth:.2f} TB/s", "left", 10, 4, roomy),
     ):
-        mark = rows_chart(plot.alt, [{"intensity": x, "rate": y, "text": text}]).mark_text(
-            align=align, dx=dx, dy=dy, color=plot.theme.muted, fontSize=11, opacity=opacity
+        mark = plot.sheet.rows([{"intensity": x, "rate": y, "text": text}]).mark_text(
+            align=align, dx=dx, dy=dy, color=plot.sheet.theme.muted, fontSize=11, opacity=opacity
         )
         yield mark.encode(x=plot.x, y=plot.y, text="text:N")
 
 
 def _products(plot: _Plot) -> list[Chart]:
     """One disc per GEMM; open diamonds for those of the proposed shape."""
-    alt, rows, groups = plot.alt, _rows(plot), _top_names(plot.points, TOP)
+    sheet, rows, groups = plot.sheet, _rows(plot), _top_names(plot.points, TOP)
     domain = [*groups, "other"] if any(row["group"] == "other" for row in rows) else groups
-    palette = [*plot.theme.series[:TOP][: len(groups)], plot.theme.grey]
+    palette = [*sheet.theme.series[:TOP][: len(groups)], sheet.theme.grey]
     encoding = {
         "x": plot.x,
         "y": plot.y,
-        "color": colour(alt, "group", domain, palette[: len(domain)]),
-        "tooltip": hover(
-            alt,
+        "color": sheet.colour("group", domain, palette[: len(domain)]),
+        "tooltip": sheet.hover(
             "operator:N",
             "pass:N",
             ("when:N", "shape"),
@@ -117,9 +122,9 @@ def _products(plot: _Plot) -> list[Chart]:
         ),
     }
     now, after = ([row for row in rows if row["when"] == when] for when in ("now", "after"))
-    layers = [rows_chart(alt, now).mark_point(filled=True, size=75, opacity=0.85).encode(**encoding)]
+    layers = [sheet.rows(now).mark_point(filled=True, size=75, opacity=0.85).encode(**encoding)]
     if after:
-        open_ = rows_chart(alt, after).mark_point(shape="diamond", filled=False, size=190, strokeWidth=1.8)
+        open_ = sheet.rows(after).mark_point(shape="diamond", filled=False, size=190, strokeWidth=1.8)
         layers.append(open_.encode(**encoding))
     return layers
 

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.report.frame import (
-    FILE,
-    Chart,
-    Frame,
-    altair,
-    bar_height,
-    colour,
-    finish,
-    hover,
-    interval,
-    names_axis,
-    rows_chart,
-    rows_height,
-    time_unit,
-    unique,
-)
-from sartor.report.palette import painted
+from sartor.report.frame import FILE, Chart, Frame, Sheet, rows_height, time_unit, unique
 from sartor.report.run_points import IDEAL, RunFall, RunTimeline, SlowOperators
 
 
 def draw_run_fall(points: RunFall, frame: Frame = FILE) -> Chart:
     """A waterfall: each part starts where the previous ends; a run faster than predicted steps back."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(points.seconds.sum()))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.seconds.sum()))
+    alt, theme = sheet.alt, sheet.theme
     ends = np.cumsum(points.seconds) * scale
     labels = unique(points.parts)
     known = labels[0] == IDEAL
@@ -38,20 +22,14 @@ def draw_run_fall(points: RunFall, frame: Frame = FILE) -> Chart:
     ]  # fmt: skip
     paint = {IDEAL: theme.blue, "taken": theme.blue, "lost": theme.vermillion, "gained": theme.green}
     used = [level for level in paint if any(row["level"] == level for row in rows)]
-    tips = hover(alt, "part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"), "what:N")
-    y = alt.Y("part:N", sort=labels, title=None, axis=names_axis(alt))
-    bar = (
-        rows_chart(alt, rows)
-        .mark_bar(height=bar_height(len(labels)))
-        .encode(
-            y=y,
-            x=alt.X("from:Q", title=f"step [{unit}]", axis=alt.Axis(tickCount=7)),
-            x2="to:Q",
-            color=colour(alt, "level", used, [paint[level] for level in used]),
-            tooltip=tips,
-        )
+    tips = sheet.hover("part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"), "what:N")
+    bar = sheet.bars(rows, "part", labels).encode(
+        x=alt.X("from:Q", title=f"step [{unit}]", axis=alt.Axis(tickCount=7)),
+        x2="to:Q",
+        color=sheet.colour("level", used, [paint[level] for level in used]),
+        tooltip=tips,
     )
-    return finish(alt, bar, points.title, frame, height=rows_height(len(labels)))
+    return sheet.finish(bar, points.title, height=rows_height(len(labels)))
 
 
 def _level(label: str, seconds: float, known: bool) -> str:
@@ -63,8 +41,8 @@ def _level(label: str, seconds: float, known: bool) -> str:
 
 def draw_slow_operators(points: SlowOperators, frame: Frame = FILE) -> Chart:
     """Measured time as a bar, the prediction as a tick with its 80% interval."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(points.measured_s.max()))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.measured_s.max()))
+    alt, theme = sheet.alt, sheet.theme
     labels = unique(points.names)
     columns = zip(labels, points.measured_s, points.predicted_s, points.low_s, points.high_s, strict=True)
     rows = [
@@ -72,29 +50,27 @@ def draw_slow_operators(points: SlowOperators, frame: Frame = FILE) -> Chart:
          "low": float(low) * scale, "high": float(high) * scale, "ratio": float(took / told)}
         for label, took, told, low, high in columns
     ]  # fmt: skip
-    y = alt.Y("operator:N", sort=labels, title=None, axis=names_axis(alt))
-    tips = hover(
-        alt,
+    y = sheet.names("operator", labels)
+    tips = sheet.hover(
         "operator:N",
         ("measured:Q", f"measured [{unit}]", ".3g"),
         ("predicted:Q", f"predicted [{unit}]", ".3g"),
         ("ratio:Q", "measured / predicted", ".2f"),
     )
-    base = rows_chart(alt, rows)
-    bar = base.mark_bar(height=bar_height(len(labels)), color=theme.blue).encode(
-        y=y,
+    base = sheet.rows(rows)
+    bar = sheet.bars(rows, "operator", labels, theme.blue).encode(
         x=alt.X("measured:Q", title=f"one call [{unit}]: bar measured, tick predicted (80%)"),
         tooltip=tips,
     )
     tick = base.mark_tick(color=theme.vermillion, thickness=3, height=14).encode(y=y, x="predicted:Q", tooltip=tips)
-    chart = alt.layer(bar, interval(alt, rows, y, theme, tips), tick)
-    return finish(alt, chart, points.title, frame, height=rows_height(len(labels)))
+    chart = alt.layer(bar, sheet.interval(rows, y, tips), tick)
+    return sheet.finish(chart, points.title, height=rows_height(len(labels)))
 
 
 def draw_run_timeline(points: RunTimeline, frame: Frame = FILE) -> Chart:
     """One row per lane, one box per activity."""
-    alt = altair()
-    theme, unit, scale = frame.theme, *time_unit(float(points.end_s.max()))
+    sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.end_s.max()))
+    alt = sheet.alt
     rows = [
         {"lane": lane, "what": kind, "start": a * scale, "end": b * scale, "took": (b - a) * scale}
         for lane, kind, a, b in zip(
@@ -103,16 +79,16 @@ def draw_run_timeline(points: RunTimeline, frame: Frame = FILE) -> Chart:
     ]
     kinds = list(dict.fromkeys(points.kind))
     boxes = (
-        rows_chart(alt, rows)
+        sheet.rows(rows)
         .mark_bar(height=30)
         .encode(
-            y=alt.Y("lane:N", sort=list(points.lanes), title=None, axis=names_axis(alt)),
+            y=sheet.names("lane", points.lanes),
             x=alt.X("start:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
             x2="end:Q",
-            color=colour(alt, "what", kinds, painted(theme, kinds)),
-            tooltip=hover(
-                alt, "lane:N", "what:N", ("start:Q", f"starts [{unit}]", ".4g"), ("took:Q", f"takes [{unit}]", ".3g")
+            color=sheet.colour("what", kinds),
+            tooltip=sheet.hover(
+                "lane:N", "what:N", ("start:Q", f"starts [{unit}]", ".4g"), ("took:Q", f"takes [{unit}]", ".3g")
             ),
         )
     )
-    return finish(alt, boxes, points.title, frame, height=44 * len(points.lanes))
+    return sheet.finish(boxes, points.title, height=44 * len(points.lanes))

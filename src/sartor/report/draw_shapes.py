@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Altair, Chart, Frame, altair, colour, finish, hover, rows_chart
+from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.palette import Theme
 from sartor.report.points import Pareto, Sawtooth
 
 
 def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
     """FLOP rate against one field, with the model's value before and after the change marked on the curve."""
-    alt = altair()
-    theme = frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     rows = [
         {"value": v, "rate": r, "time": t * 1e3}
         for v, r, t in zip(
@@ -34,10 +36,10 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
         scale=alt.Scale(domain=[max(low - pad, 0.0), high + 3.5 * pad], nice=False, zero=False),
         axis=alt.Axis(tickCount=5),
     )
-    tips = hover(
-        alt, ("value:Q", points.field, ",d"), ("rate:Q", "achieved [TFLOP/s]", ".4g"), ("time:Q", "time [ms]", ",.4g")
+    tips = sheet.hover(
+        ("value:Q", points.field, ",d"), ("rate:Q", "achieved [TFLOP/s]", ".4g"), ("time:Q", "time [ms]", ",.4g")
     )
-    base = rows_chart(alt, rows)
+    base = sheet.rows(rows)
     dense = len(rows) > 120
     line = base.mark_line(color=theme.blue, strokeWidth=0.7 if dense else 1.3, opacity=0.35 if dense else 0.75)
     line = line.encode(x=x, y=y)
@@ -50,7 +52,7 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
         at = int(np.argmin(np.abs(points.values - value)))
         row = rows[at] | {"text": f"{word}: {rows[at]['value']:,.0f}"}
         side = _label_side((value - low_value) / span, place, len(wanted))
-        spot = rows_chart(alt, [row])
+        spot = sheet.rows([row])
         layers.append(spot.mark_rule(color=paint, strokeDash=[3, 3], opacity=0.7).encode(x=x))
         layers.append(spot.mark_point(color=paint, filled=True, size=110, opacity=1).encode(x=x, y=y, tooltip=tips))
         layers.append(
@@ -58,7 +60,7 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
                 x=x, y=alt.value(9), text="text:N"
             )
         )
-    return finish(alt, alt.layer(*layers), points.title, frame, height=260)
+    return sheet.finish(alt.layer(*layers), points.title, height=260)
 
 
 def _label_side(position: float, place: int, of: int) -> JsonDict:
@@ -73,11 +75,11 @@ def _label_side(position: float, place: int, of: int) -> JsonDict:
 
 def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
     """Gain at equal work against change in parameters; colour counts the fields changed."""
-    alt = altair()
+    sheet = Sheet.of(frame)
+    alt = sheet.alt
     rows = _candidate_rows(points)
-    x, y = _candidate_axes(alt, points)
-    tips = hover(
-        alt,
+    x, y = _candidate_axes(sheet.alt, points)
+    tips = sheet.hover(
         "change:N",
         ("gain:Q", None, ".3f"),
         ("low:Q", "80% low", ".3f"),
@@ -86,12 +88,12 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
         ("fields:N", "changed"),
     )
     middle = sum(_params_span(points)) / 2
-    rule, *mark = _today(alt, frame.theme, middle, x, y)
-    dots = _dots(alt, frame.theme, points, rows).encode(x=x, y=y, tooltip=tips)
+    rule, *mark = _today(sheet, middle, x, y)
+    dots = _dots(sheet, points, rows).encode(x=x, y=y, tooltip=tips)
     layers = [rule, dots, *mark]
     for index, word, dy in _named(points):
-        layers += _named_layers(alt, frame.theme, rows[index] | {"text": word}, dy, middle, x, y, tips)
-    return finish(alt, alt.layer(*layers), points.title, frame, height=320)
+        layers += _named_layers(sheet, rows[index] | {"text": word}, dy, middle, x, y, tips)
+    return sheet.finish(alt.layer(*layers), points.title, height=320)
 
 
 def _candidate_rows(points: Pareto) -> list[JsonDict]:
@@ -117,7 +119,7 @@ def _params_span(points: Pareto) -> tuple[float, float]:
     return float(np.min(changes)), float(np.max(changes))
 
 
-def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
+def _candidate_axes(alt: ModuleType, points: Pareto) -> tuple[Chart, Chart]:
     """Axes wide enough for every candidate, the current shape and the intervals of named candidates."""
     least, most = _params_span(points)
     margin = max(0.08 * (most - least), 0.001)
@@ -140,9 +142,10 @@ def _candidate_axes(alt: Altair, points: Pareto) -> tuple[Chart, Chart]:
     return x, y
 
 
-def _today(alt: Altair, theme: Theme, middle: float, x: Chart, y: Chart) -> list[Chart]:
+def _today(sheet: Sheet, middle: float, x: Chart, y: Chart) -> list[Chart]:
     """A rule at a gain of 1, and a labelled cross for the current shape."""
-    today = rows_chart(alt, [{"params": 0.0, "gain": 1.0, "text": "today"}])
+    theme = sheet.theme
+    today = sheet.rows([{"params": 0.0, "gain": 1.0, "text": "today"}])
     side = {"align": "left", "dx": 9} if middle >= 0 else {"align": "right", "dx": -9}
     text = today.mark_text(**side, dy=10, color=theme.muted, fontSize=11)
     return [
@@ -152,25 +155,26 @@ def _today(alt: Altair, theme: Theme, middle: float, x: Chart, y: Chart) -> list
     ]
 
 
-def _dots(alt: Altair, theme: Theme, points: Pareto, rows: list[JsonDict]) -> Chart:
+def _dots(sheet: Sheet, points: Pareto, rows: list[JsonDict]) -> Chart:
     """Every candidate; those with most fields changed are drawn behind the others."""
+    alt, theme = sheet.alt, sheet.theme
     largest_edits_first = sorted(range(len(rows)), key=lambda i: -int(points.num_changed[i]))
     domain = sorted({row["fields"] for row in rows}, key=lambda word: int(word.split()[0]))
     return (
-        rows_chart(alt, [rows[i] for i in largest_edits_first])
+        sheet.rows([rows[i] for i in largest_edits_first])
         .mark_point(filled=True, size=80, stroke=theme.surface, strokeWidth=0.8)
         .encode(
-            color=colour(alt, "fields", domain, _by_count(theme, len(domain))),
+            color=sheet.colour("fields", domain, _by_count(theme, len(domain))),
             opacity=alt.condition("datum.front", alt.value(0.95), alt.value(0.35)),
         )
     )
 
 
 def _named_layers(
-    alt: Altair, theme: Theme, row: JsonDict, dy: int, middle: float, x: Chart, y: Chart, tips: list[Chart]
+    sheet: Sheet, row: JsonDict, dy: int, middle: float, x: Chart, y: Chart, tips: list[Chart]
 ) -> list[Chart]:
     """One candidate's label, interval and ring."""
-    spot = rows_chart(alt, [row])
+    alt, theme, spot = sheet.alt, sheet.theme, sheet.rows([row])
     side = {"align": "left", "dx": 11} if row["params"] <= middle else {"align": "right", "dx": -11}
     text = spot.mark_text(color=theme.ink, fontWeight="bold", fontSize=12, dy=dy, **side)
     rule = spot.mark_rule(color=theme.ink, opacity=0.45)

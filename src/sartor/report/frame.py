@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from sartor.errors import MissingExtraError
-from sartor.json_types import JsonDict
-from sartor.report.palette import CSS, DARK, LIGHT, Theme
+from sartor.json_types import JsonMap
+from sartor.report.palette import CSS, DARK, LIGHT, Theme, painted
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 
@@ -70,53 +70,116 @@ def vl_convert() -> ModuleType:
     return vl_convert
 
 
-def rows_chart(alt: Altair, rows: list[JsonDict]) -> Chart:
-    return alt.Chart(alt.Data(values=rows))
-
-
-def hover(alt: Altair, *fields: str | tuple[Any, ...]) -> list[Chart]:
-    """Tooltips from fields: ``"plan:N"``, ``("time:Q", title)`` or ``("time:Q", title or None, format)``."""
-    made = []
-    for each in fields:
-        field, title, form = (*((each,) if isinstance(each, str) else each), None, None)[:3]
-        given = {"title": title, "format": form}
-        made.append(alt.Tooltip(field, **{name: value for name, value in given.items() if value is not None}))
-    return made
-
-
-def interval(alt: Altair, rows: list[JsonDict], y: Chart, theme: Theme, tips: list[Chart]) -> Chart:
-    """A thin rule from low to high with end ticks."""
-    base = rows_chart(alt, rows).encode(y=y, tooltip=tips)
-    rule = base.mark_rule(color=theme.ink, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
-    ends = [base.mark_tick(color=theme.ink, thickness=1.2, height=7).encode(x=f"{end}:Q") for end in ("low", "high")]
-    return alt.layer(rule, *ends)
-
-
-def colour(alt: Altair, field: str, domain: list[str], colours: list[str]) -> Chart:
-    lines = int(np.ceil(sum(LETTER * len(name) + SYMBOL for name in domain) / ROW))
-    shown = legend(alt, int(np.ceil(len(domain) / lines))) if len(domain) > 1 else None
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain, range=colours), legend=shown)
-
-
 LETTER, SYMBOL, ROW = 5.6, 24.0, 720.0
 """Legend widths in 11-point Helvetica [px]: mean letter, symbol with its gaps, and the room that a plot has."""
 
 
-def legend(alt: Altair, entries: int) -> Chart:
-    """A legend above the plot, in as many columns as fit."""
-    narrow = alt.ExprRef(expr=f"width < 330 ? 2 : width < 520 ? 3 : {entries}")
-    return alt.Legend(orient="top", title=None, columns=narrow, symbolOpacity=1, direction="horizontal")
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A figure being drawn: altair, and the frame it goes into. Make it with ``Sheet.of``."""
 
+    alt: Altair
+    frame: Frame
 
-def names_axis(alt: Altair) -> Chart:
-    return alt.Axis(labelLimit=alt.ExprRef(expr="width < 330 ? 150 : 240"), ticks=False, domain=False, labelPadding=8)
+    @classmethod
+    def of(cls, frame: Frame) -> Sheet:
+        return cls(altair(), frame)
 
+    @property
+    def theme(self) -> Theme:
+        return self.frame.theme
 
-def log_axis(alt: Altair, low: float, high: float, form: str = "~s") -> Chart:
-    """Ticks at 1, 2 and 5 of every decade."""
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    return alt.Axis(format=form, values=[float(f"{t:.6g}") for t in ticks if low <= t <= high], labelFlush=False)
+    def rows(self, rows: Sequence[JsonMap]) -> Chart:
+        return self.alt.Chart(self.alt.Data(values=rows))
+
+    def bars(self, rows: Sequence[JsonMap], field: str, labels: Sequence[str], colour: str | None = None) -> Chart:
+        """A bar per label, from top to bottom."""
+        look = {} if colour is None else {"color": colour}
+        bar = self.rows(rows).mark_bar(height=15 if len(labels) > 6 else 18, **look)
+        return bar.encode(y=self.names(field, labels))
+
+    def names(self, field: str, labels: Sequence[str]) -> Chart:
+        """A vertical axis of names."""
+        alt = self.alt
+        limit = alt.ExprRef(expr="width < 330 ? 150 : 240")
+        axis = alt.Axis(labelLimit=limit, ticks=False, domain=False, labelPadding=8)
+        return alt.Y(f"{field}:N", sort=list(labels), title=None, axis=axis)
+
+    def log_axis(self, low: float, high: float, form: str = "~s") -> Chart:
+        """Ticks at 1, 2 and 5 of every decade."""
+        decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+        values = [float(f"{t:.6g}") for t in ticks if low <= t <= high]
+        return self.alt.Axis(format=form, values=values, labelFlush=False)
+
+    def hover(self, *fields: str | tuple[Any, ...]) -> list[Chart]:
+        """Tooltips from fields: ``"plan:N"``, ``("time:Q", title)`` or ``("time:Q", title or None, format)``."""
+        made = []
+        for each in fields:
+            field, title, form = (*((each,) if isinstance(each, str) else each), None, None)[:3]
+            given = {"title": title, "format": form}
+            made.append(self.alt.Tooltip(field, **{name: value for name, value in given.items() if value is not None}))
+        return made
+
+    def interval(self, rows: Sequence[JsonMap], y: Chart, tips: list[Chart]) -> Chart:
+        """A thin rule from low to high with end ticks."""
+        base, ink = self.rows(rows).encode(y=y, tooltip=tips), self.theme.ink
+        rule = base.mark_rule(color=ink, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
+        ends = [base.mark_tick(color=ink, thickness=1.2, height=7).encode(x=f"{end}:Q") for end in ("low", "high")]
+        return self.alt.layer(rule, *ends)
+
+    def colour(self, field: str, domain: Sequence[str], colours: Sequence[str] | None = None) -> Chart:
+        """Colours by word (those of the palette), with a legend if there are several."""
+        alt, lines = self.alt, int(np.ceil(sum(LETTER * len(name) + SYMBOL for name in domain) / ROW))
+        shown = self.legend(int(np.ceil(len(domain) / lines))) if len(domain) > 1 else None
+        paint = painted(self.theme, domain) if colours is None else colours
+        return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(domain), range=list(paint)), legend=shown)
+
+    def legend(self, entries: int) -> Chart:
+        """A legend above the plot, in as many columns as fit."""
+        narrow = self.alt.ExprRef(expr=f"width < 330 ? 2 : width < 520 ? 3 : {entries}")
+        return self.alt.Legend(orient="top", title=None, columns=narrow, symbolOpacity=1, direction="horizontal")
+
+    def finish(self, chart: Chart, title: str, *, height: int) -> Chart:
+        """Set size, title and style, the same for every figure."""
+        alt, frame, theme = self.alt, self.frame, self.theme
+        chart = chart.properties(width=frame.width, height=height)
+        if frame.titled:
+            chart = chart.properties(title=alt.TitleParams(text=textwrap.wrap(title, TITLE_WIDTH) or [""]))
+        if frame.width == "container":
+            chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+        text = {"labelColor": theme.muted, "titleColor": theme.muted, "labelFont": FONT, "titleFont": FONT}
+        axis = text | {
+            "gridColor": theme.grid,
+            "domainColor": theme.line,
+            "tickColor": theme.line,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": "normal",
+            "labelOverlap": True,
+        }
+        return chart.configure(
+            background=theme.surface if frame.titled else "transparent",
+            padding=12 if frame.titled else 2,
+            font=FONT,
+            view=alt.ViewConfig(stroke=None),
+            axis=alt.AxisConfig(**axis),
+            axisY=alt.AxisConfig(labelColor=theme.ink),
+            legend=alt.LegendConfig(
+                labelColor=theme.ink, labelFont=FONT, labelFontSize=11, labelLimit=150, symbolSize=80
+            ),
+            title=alt.TitleConfig(
+                color=theme.ink,
+                font=FONT,
+                fontSize=14,
+                fontWeight=600,
+                anchor="start",
+                frame="bounds",
+                offset=14,
+                lineHeight=19,
+            ),
+            text=alt.MarkConfig(font=FONT),
+        )
 
 
 def unique(names: Iterable[str]) -> list[str]:
@@ -129,10 +192,6 @@ def unique(names: Iterable[str]) -> list[str]:
     return out
 
 
-def bar_height(rows: int) -> int:
-    return 15 if rows > 6 else 18
-
-
 def rows_height(rows: int) -> int:
     return max(24 * rows, 60)
 
@@ -142,43 +201,3 @@ def time_unit(largest_s: float) -> tuple[str, float]:
         if largest_s * scale >= 1:
             return unit, scale
     return "us", 1e6
-
-
-def finish(alt: Altair, chart: Chart, title: str, frame: Frame, *, height: int) -> Chart:
-    """Set size, title and style, the same for every figure."""
-    theme = frame.theme
-    chart = chart.properties(width=frame.width, height=height)
-    if frame.titled:
-        chart = chart.properties(title=alt.TitleParams(text=textwrap.wrap(title, TITLE_WIDTH) or [""]))
-    if frame.width == "container":
-        chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    text = {"labelColor": theme.muted, "titleColor": theme.muted, "labelFont": FONT, "titleFont": FONT}
-    axis = text | {
-        "gridColor": theme.grid,
-        "domainColor": theme.line,
-        "tickColor": theme.line,
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "labelOverlap": True,
-    }
-    return chart.configure(
-        background=theme.surface if frame.titled else "transparent",
-        padding=12 if frame.titled else 2,
-        font=FONT,
-        view=alt.ViewConfig(stroke=None),
-        axis=alt.AxisConfig(**axis),
-        axisY=alt.AxisConfig(labelColor=theme.ink),
-        legend=alt.LegendConfig(labelColor=theme.ink, labelFont=FONT, labelFontSize=11, labelLimit=150, symbolSize=80),
-        title=alt.TitleConfig(
-            color=theme.ink,
-            font=FONT,
-            fontSize=14,
-            fontWeight=600,
-            anchor="start",
-            frame="bounds",
-            offset=14,
-            lineHeight=19,
-        ),
-        text=alt.MarkConfig(font=FONT),
-    )

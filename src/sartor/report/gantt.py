@@ -11,19 +11,7 @@ from rich.text import Text
 from sartor.errors import InputError
 from sartor.files import write_atomic
 from sartor.json_types import JsonDict
-from sartor.report.frame import (
-    FILE,
-    Chart,
-    Frame,
-    altair,
-    colour,
-    finish,
-    names_axis,
-    rows_chart,
-    to_png,
-    to_svg,
-    vl_convert,
-)
+from sartor.report.frame import FILE, Chart, Frame, Sheet, to_png, to_svg, vl_convert
 from sartor.report.words import printable
 from sartor.schedules.problem import OperatorId
 from sartor.schedules.result import Mode, ScheduleResult
@@ -114,7 +102,8 @@ def _cells(bar: Bar, room: int) -> str:
 
 def draw_gantt(points: Gantt, frame: Frame = FILE) -> Chart:
     """Bars by core, coloured by mode (altair, extra ``report``)."""
-    alt, theme = altair(), frame.theme
+    sheet = Sheet.of(frame)
+    alt, theme = sheet.alt, sheet.theme
     rows: list[JsonDict] = [
         {
             "operator": bar.name,
@@ -129,21 +118,19 @@ def draw_gantt(points: Gantt, frame: Frame = FILE) -> Chart:
     x = alt.X(
         "start:Q", title="time [unit of the instance]", scale=alt.Scale(domain=[0, max(points.makespan, 1)], nice=False)
     )
-    y = alt.Y("core:N", sort=list(points.cores), title=None, axis=names_axis(alt))
+    y = sheet.names("core", points.cores)
     tips = [alt.Tooltip(field) for field in ("operator:N", "mode:N", "start:Q", "end:Q")]
-    modes = colour(alt, "mode", list(WORDS.values()), [theme.sky, theme.orange])
+    modes = sheet.colour("mode", list(WORDS.values()), [theme.sky, theme.orange])
     bars = (
-        rows_chart(alt, rows)
+        sheet.rows(rows)
         .mark_bar(stroke=theme.surface, strokeWidth=1, height=15)
         .encode(x=x, x2="end:Q", y=y, tooltip=tips, color=modes)
     )
     wide = [row for row in rows if (row["end"] - row["start"]) * 24 > points.makespan]
     names = (
-        rows_chart(alt, wide)
-        .mark_text(fontSize=9, color="#1b1f24", limit=60)
-        .encode(x="middle:Q", y=y, text="operator:N")
+        sheet.rows(wide).mark_text(fontSize=9, color="#1b1f24", limit=60).encode(x="middle:Q", y=y, text="operator:N")
     )
-    return finish(alt, bars + names, points.title, frame, height=max(22 * len(points.cores), 60))
+    return sheet.finish(bars + names, points.title, height=max(22 * len(points.cores), 60))
 
 
 def write_gantt(result: ScheduleResult, path: Path) -> Path:
