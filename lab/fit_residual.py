@@ -524,9 +524,6 @@ def epochs_of(rows: int) -> int:
 SETS = 12
 """Sets of interpolated rows; an epoch sees one of them."""
 
-LEAST_BETWEEN = 17
-"""Smallest m to interpolate from: below it, tables have every m."""
-
 
 def between(rows: Rows, where: Any) -> Gaps:
     """GEMMs with m between the measured values: sizes, ln(measured / formula) interpolated between the two nearest
@@ -540,7 +537,7 @@ def between(rows: Rows, where: Any) -> Gaps:
     same = ["n", "k", "library"]
     sizes = sizes.sort_values([*same, "m"])
     m, goal, often = (sizes[name].to_numpy(dtype=np.float64) for name in ("m", "goal", "drawn"))
-    i = np.flatnonzero((np.diff(sizes[same], axis=0) == 0).all(axis=1) & (np.diff(m) > 1) & (m[:-1] >= LEAST_BETWEEN))
+    i = np.flatnonzero((np.diff(sizes[same], axis=0) == 0).all(axis=1) & (np.diff(m) > 1))
     alike = {name: sizes[name].to_numpy(dtype=np.float64)[i] for name in same}
     random, found = np.random.default_rng(0), []
     for _ in range(SETS):
