@@ -352,6 +352,50 @@ def test_pools_of_one_kind_are_one_cluster() -> None:
     assert step(job_of(), plans, same).compute_s == pytest.approx(one.compute_s)
 
 
+def networked(gpu: str, rate: float, devices: int = 16) -> Cluster:
+    """A pool whose network carries ``rate`` of a dgx-h100's."""
+    pool = load_cluster({"h100_sxm": "dgx-h100", "a100_sxm": "dgx-a100"}[gpu])
+    outer = CLUSTER.tiers[-1]
+    tiers = (*pool.tiers[:-1], replace(outer, bytes_per_s=rate * outer.bytes_per_s))
+    return replace(pool, name=f"{gpu} {rate}", num_devices=devices, tiers=tiers)
+
+
+STRADDLING = plan_of(
+    tp=np.array([1, 2, 8, 2]),
+    cp=np.array([1, 1, 1, 8]),
+    dp=np.array([32, 16, 4, 2]),
+    num_microbatches=np.array([4, 8, 16, 32]),
+    zero_stage=np.array([1, 2, 2, 3]),
+)
+
+
+@pytest.mark.parametrize("names", [("h100_sxm", "h100_sxm"), ("h100_sxm", "a100_sxm"), ("a100_sxm", "h100_sxm")])
+def test_a_stage_over_two_pools_waits_for_the_slowest_links_and_devices_of_both(names: tuple[str, str]) -> None:
+    def time_s(*rates: float) -> Any:
+        first, second = (networked(gpu, rate) for gpu, rate in zip(names, rates, strict=True))
+        return step(job_of(), STRADDLING, replace(first, others=(second,))).step_s
+
+    one_slow, other_slow, both_slow, none_slow = time_s(1, 0.02), time_s(0.02, 1), time_s(0.02, 0.02), time_s(1, 1)
+    assert np.all(one_slow >= none_slow * (1 - 1e-12))
+    if names[0] == names[1]:
+        assert one_slow == pytest.approx(other_slow, rel=1e-12)
+        alike = step(job_of(), STRADDLING, networked(names[0], 0.02, 32)).step_s
+        assert both_slow == pytest.approx(alike, rel=1e-12)
+    assert one_slow == pytest.approx(both_slow, rel=1e-6)
+    assert other_slow == pytest.approx(both_slow, rel=1e-6)
+
+
+def test_a_stage_over_nodes_of_four_and_eight_leaves_the_nodes_of_four() -> None:
+    small, large = networked("h100_sxm", 1), networked("h100_sxm", 1)
+    near, far = small.tiers
+    small = replace(small, name="small", devices_per_node=4, tiers=(replace(near, span=4), far))
+    plan = plan_of(tp=8, dp=4, num_microbatches=16)
+    mixed_s, small_s = (
+        step(job_of(), plan, pool).step_s for pool in (replace(large, others=(small,)), replace(small, num_devices=32))
+    )
+    assert mixed_s == pytest.approx(small_s, rel=1e-12)
+
+
 def test_mixed_pools_must_have_the_devices() -> None:
     with pytest.raises(InputError, match=r"num_devices=16: 4 stages of 8 need 32 devices"):
         step(job_of(), plan_of(tp=8, pp=4, num_microbatches=64), mixed(8, 8))

@@ -1,13 +1,14 @@
 """Pipelines over pools of different devices: stages fill the pools in order, and each runs at the speed of its pool.
 
-The tensor, context and data ranks of a stage are adjacent, so a stage is in one pool; one that straddles two pools runs
-at the speed of the slower.
+The tensor, context and data ranks of a stage are adjacent, so a stage is in one pool if it fits. One that straddles
+pools waits for the slowest device and the slowest links of them all, whichever pool they are in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.errors import InputError
-from sartor.hardware.cluster import Cluster
-from sartor.model.training import TrainingJob
+from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.operators import DType
 from sartor.step.stage_exchange import PER_STAGE, StageExchange, stage_exchange
 from sartor.step.stage_seconds import StageSeconds
@@ -34,6 +34,38 @@ def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
         if not pool.num_devices:
             raise InputError("num_devices", 0, f"pool {pool.name} of a mixed cluster must say how many devices it has")
     return tuple(replace(pool, others=()) for pool in cluster.pools)
+
+
+def stretches_of(cluster: Cluster, dtype: DType) -> tuple[Cluster, ...]:
+    """The pools, then for every first and last of several adjacent ones what a stage over all of them runs on."""
+    pools = pools_of(cluster)
+    return (*pools, *(_slowest(pools[a : b + 1], dtype) for a, b in combinations(range(len(pools)), 2)))
+
+
+def _slowest(pools: Sequence[Cluster], dtype: DType) -> Cluster:
+    """The slowest device of all pools, on the slowest links that join as many neighbours in any of them.
+
+    It has no number of devices, by which it is told from a pool."""
+    base = min(pools, key=lambda p: (peak_flops_per_s(p.gpu, dtype), p.gpu.hbm_bytes_per_s, p.name))
+    node = min(pool.devices_per_node for pool in pools)
+    tiers = list[LinkTier]()
+    for span in sorted({tier.span for pool in pools for tier in pool.tiers}, key=lambda span: span or np.inf):
+        inner = tiers[-1].span if tiers else 1
+        if not span or (span % inner == 0 and max(span, node) % min(span, node) == 0):
+            slowest = min((_joining(pool, span) for pool in pools), key=_rate)
+            latency_s = max(_joining(pool, span).latency_s for pool in pools)
+            tiers.append(replace(slowest, name=slowest.name if not span else f"{span}", span=span, latency_s=latency_s))
+    tiers[0] = replace(tiers[0], rails=False)
+    return replace(base, devices_per_node=node, tiers=tuple(tiers), num_devices=0)
+
+
+def _joining(pool: Cluster, span: int) -> LinkTier:
+    """The innermost links of a pool that join ``span`` devices; 0: all."""
+    return next((tier for tier in pool.tiers if span and tier.span >= span), pool.tiers[-1])
+
+
+def _rate(tier: LinkTier) -> tuple[float, float, str]:
+    return tier.bytes_per_s / tier.oversubscription, -tier.latency_s, tier.kind
 
 
 def known_of(pool: Cluster, calibration: Calibration | None) -> Calibration | None:
@@ -56,19 +88,21 @@ def mean_peak_flops_per_s(pools: Sequence[Cluster], dtype: DType, num_devices: i
     return sum(peak_flops_per_s(p.gpu, dtype) * n for p, n in zip(pools, counts, strict=True)) / sum(counts)
 
 
-def pools_of_stages(pools: Sequence[Cluster], job: TrainingJob, pp: int, devices_per_stage: int) -> IntArray:
-    """Index of the pool of each of ``pp`` stages. Raises ``InputError`` if the pools have too few devices."""
+def pools_of_stages(pools: Sequence[Cluster], pp: int, devices_per_stage: int) -> IntArray:
+    """Index into `stretches_of` of each of ``pp`` stages. Raises ``InputError`` if the pools have too few devices."""
     if len(pools) == 1:
         return np.zeros(pp, dtype=np.int64)
-    ends = np.cumsum([pool.num_devices for pool in pools])
+    ends = np.cumsum([pool.num_devices for pool in pools if pool.num_devices])
     if pp * devices_per_stage > ends[-1]:
         must = f"{pp} stages of {devices_per_stage} need {pp * devices_per_stage} devices"
         raise InputError("num_devices", int(ends[-1]), must, str(pp * devices_per_stage))
     first = np.arange(pp) * devices_per_stage
     starts, stops = (np.searchsorted(ends, x, side="right") for x in (first, first + devices_per_stage - 1))
-    pace = [peak_flops_per_s(pool.gpu, job.recipe.dtype) for pool in pools]
-    slowest = [min(range(a, b + 1), key=pace.__getitem__) for a, b in zip(starts, stops, strict=True)]
-    return np.array(slowest, dtype=np.int64)
+    index = np.zeros((ends.size, ends.size), dtype=np.int64)
+    index[np.diag_indices(ends.size)] = np.arange(ends.size)
+    index[np.triu_indices(ends.size, 1)] = np.arange(ends.size, len(pools))
+    where: IntArray = index[starts, stops]
+    return where
 
 
 def stage_seconds(tables: Sequence[PlanTables], rows: StageRows, work: dict[str, IntArray]) -> StageSeconds:
@@ -79,12 +113,13 @@ def stage_seconds(tables: Sequence[PlanTables], rows: StageRows, work: dict[str,
 
 
 def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArray) -> StageExchange:
-    """Gradient and parameter exchange of distinct stages, each within its own pool."""
+    """Gradient and parameter exchange of distinct stages, each within its own pool or stretch of them."""
     found = [stage_exchange(t, rows, structure) for t in tables]
     if len(found) == 1:
         return found[0]
     own = {name: _own([getattr(each, name) for each in found], rows) for name in PER_STAGE}
-    slowest = {name: np.maximum.reduce([getattr(each, name) for each in found]) for name in ("norm_s", "tied_s")}
+    pools = [each for each, table in zip(found, tables, strict=True) if table.cluster.num_devices]
+    slowest = {name: np.maximum.reduce([getattr(each, name) for each in pools]) for name in ("norm_s", "tied_s")}
     return StageExchange(**own, **slowest)
 
 

@@ -61,7 +61,7 @@ def block_loads(
     pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]
     sizes = columns["tp"] * columns["cp"] * columns["dp"]
     return tuple(
-        StageLoads(pools=each, pool_of=pools_of_stages(pools, job, pp, size))
+        StageLoads(pools=each, pool_of=pools_of_stages(pools, pp, size))
         for pp, size, each in zip(columns["pp"].tolist(), sizes.tolist(), zip(*loads, strict=True), strict=True)
     )
 

@@ -24,7 +24,7 @@ from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.lockstep import lockstep_parts
-from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of, pools_of_stages, stage_seconds
+from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of_stages, stage_seconds, stretches_of
 from sartor.step.orders import check_schedule
 from sartor.step.pipeline import PipelineWork, pipeline_time
 from sartor.step.recipes import as_trained
@@ -115,8 +115,8 @@ def tables_of(
     coefficients: TrainingCoefficients | None = None,
     blocks_known: KnownBlocks | None = None,
 ) -> list[PlanTables]:
-    """One table per pool of the cluster."""
-    pools = pools_of(cluster)
+    """One table per pool of the cluster and, of a mixed one, per stretch of pools that a stage may straddle."""
+    pools = stretches_of(cluster, job.recipe.dtype)
     known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
     return [plan_tables(job, columns, *each, coefficients, blocks_known) for each in zip(pools, known, strict=True)]
 
@@ -172,7 +172,7 @@ def _plans(
     worked, exchanged = list[Worked](), list[StageExchange]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)).tolist() for rows in (work, exchanges)]
     for i, (pp, virtual, per_stage, split, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
-        in_pool = pools_of_stages(pools, job, pp, per_stage)
+        in_pool = pools_of_stages(pools, pp, per_stage)
         stages = _stages(job, pp, virtual, splits[split], in_pool, len(pools), v_shaped=bool(v_shaped))
         exchanged.append(exchange_of(tables, stages.rows, exchanges[1][starts[1][i] : starts[1][i + 1]]))
         for first in range(starts[0][i], starts[0][i + 1], CHUNK):

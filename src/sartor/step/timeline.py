@@ -18,7 +18,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.footprint import every_stage, flatten, usable_bytes
-from sartor.step.mixed import exchange_of, pools_of, pools_of_stages, stage_seconds
+from sartor.step.mixed import exchange_of, pools_of_stages, stage_seconds
 from sartor.step.orders import Work
 from sartor.step.simulation import Event, PipelineTimes, simulate
 from sartor.step.stage_bytes import stage_bytes
@@ -84,9 +84,10 @@ def timeline(
         must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
     counts = plan_counts(job.shape, plan)
-    pools, tables = pools_of(cluster), tables_of(job, columns, cluster, calibration, coefficients)
+    tables = tables_of(job, columns, cluster, calibration, coefficients)
+    pools = [table.cluster for table in tables]
     size = int(np.prod([columns[name][0] for name in ("tp", "cp", "dp")]))
-    where = pools_of_stages(pools, job, pp, size)
+    where = pools_of_stages(pools, pp, size)
     stages = _stages(tables, columns, counts.sum(axis=1), virtual, where)
     times = _pipeline_times(tables, columns, counts, where)
     schedule = PipelineSchedule(int(columns["schedule"][0]))
