@@ -134,6 +134,27 @@ def test_a_field_beside_the_one_it_misspells_is_refused_and_a_comment_is_not(nam
         parse_placement(instance() | {name: 4})
 
 
+@pytest.mark.parametrize(
+    ("rows", "name", "near"),
+    [
+        ("nodes", "expertParameterSiz", "expertParameterSize"),
+        ("nodes", "parametersize", "parameterSize"),
+        ("edges", "communicationCosts", "communicationCost"),
+    ],
+)
+def test_a_misspelt_field_of_a_layer_or_an_edge_is_refused_and_a_comment_is_not(
+    rows: str, name: str, near: str
+) -> None:
+    raw = instance()
+    raw[rows]["2"][0]["comment"] = "measured"
+    parse_placement(raw)
+    raw[rows]["2"][0][name] = 4
+    with pytest.raises(InputError) as caught:
+        parse_placement(raw)
+    assert str(caught.value).startswith(f'{rows}["2"][0]={name}: is not a known field')
+    assert str(caught.value).endswith(f"nearest: {near}")
+
+
 @pytest.mark.parametrize("lacking", ["nodes", "edges"])
 def test_a_width_must_have_layers_and_edges(lacking: str) -> None:
     raw = instance()
@@ -171,11 +192,21 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_placement(tmp_path / "none.json")
 
 
+TIER = {"devices": 8, "bandwidth": 1e9}
+TYPE = {"name": "a", "maxDevices": 8, "maxMemoryPerDevice": 1e9}
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
         ({"zerostages": [1]}, "zerostages: must be a known term; nearest: zeroStages"),
         ({"tiers": [{"devices": 8}]}, "terms.tiers[0].bandwidth=missing"),
+        ({"tiers": [TIER | {"latncy": 1}]}, "terms.tiers[0]=latncy: must be a known field; nearest: latency"),
+        ({"tiers": [TIER | {"note": ""}]}, "terms.tiers[0]=note: must be a known field"),
+        (
+            {"deviceTypes": [TYPE | {"slowdwn": 2}]},
+            "terms.deviceTypes[0]=slowdwn: must be a known field; nearest: slow",
+        ),
         ({"virtualStages": ["2"]}, "must be an integer"),
         ({"deviceTypes": [{"name": "a", "maxDevices": 0, "maxMemoryPerDevice": 1}]}, "maxDevices of a=0"),
         ({"resyncEveryStage": 1}, "must be true or false"),

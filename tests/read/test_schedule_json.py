@@ -62,6 +62,7 @@ def test_every_reference_instance_is_read(shared_dir: Path) -> None:
         ({"ops": [{"id": 0, "type": "TC", "latency": 1, "intra_latencey": 1}]}, "nearest: intra_latencey"),
         ({"ops": [{"id": 0, "type": "TC", "latency": 1, "intra_latency": 1, "latncy": 1}]}, "nearest: latency"),
         ({"num_tcs": 1}, "instance=num_tcs: is not a known field"),
+        ({"sharde": {"hbm": 9}}, "instance=sharde: is not a known field; remove it or spell it; nearest: shared"),
         ({"ops": [{"id": 0, "type": None, "latency": 1, "intra_latency": 1}]}, "must be one of TC, VC"),
         ({"ops": [{"id": [0], "type": "TC", "latency": 1, "intra_latency": 1}]}, "must be a whole number or a text"),
         ({"edges": [[0]]}, "must be pairs"),

@@ -1,7 +1,7 @@
 """Placement instances in the JSON of the public program (msr-fiddle/phaze, Solver/device_placement).
 
-Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Unknown fields are
-ignored, so files may have comments, unless they look like a known one misspelt.
+Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Unknown fields of an
+instance are ignored, so files may have comments, unless they look like a known one misspelt; those of terms are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ FIELDS = (
     "nodes", "edges", "maxMemoryPerDevice", "maxDevices", "bandwidth", "mbsInBatch", "activationRecomputation",
     "optimizerAlgorithm",
 )  # fmt: skip
-ALIKE = 0.85
+LAYER_FIELDS = (
+    "id", "parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw", "isTensorParallelized",
+)  # fmt: skip
+EDGE_FIELDS = ("sourceId", "destId", "communicationCost")
+TERMS = ("resyncEveryStage", "tiers", "deviceTypes", "virtualStages", "zeroStages", "resyncFactor")
+TIER_FIELDS = ("devices", "bandwidth", "latency")
+TYPE_FIELDS = ("name", "maxDevices", "maxMemoryPerDevice", "slowdown")
+ALIKE = 0.8
 """Similarity from which an unknown field is taken for a known one misspelt."""
 
 
@@ -59,6 +66,13 @@ def refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[st
             raise InputError(where, printable(name), "is not a known field; remove it or spell it", near[0])
 
 
+def refuse_unknown(raw: JsonMap, known: Sequence[str], where: str, must: str = "must be a known field") -> None:
+    """Raises `InputError` for any field that is not known, with the nearest."""
+    for name in sorted(set(map(str, raw)) - set(known)):
+        near = difflib.get_close_matches(name, known, n=1) or known
+        raise InputError(where, printable(name), must, ", ".join(near))
+
+
 def parse_placement(raw: JsonDict) -> PlacementProblem:
     """The problem in an already parsed JSON object."""
     refuse_misspelt(raw, FIELDS, FIXED, "instance")
@@ -82,10 +96,7 @@ def parse_placement(raw: JsonDict) -> PlacementProblem:
 
 def parse_terms(raw: JsonDict) -> PlacementTerms:
     """Additional cost terms from a JSON object (docs/concepts/placement.md); missing ones are off."""
-    unknown = sorted(set(raw) - set(TERMS))
-    if unknown:
-        near = ", ".join(difflib.get_close_matches(unknown[0], TERMS, n=1)) or ", ".join(TERMS)
-        raise InputError("terms", unknown[0], "must be a known term", near)
+    refuse_unknown(raw, TERMS, "terms", "must be a known term")
     off = PlacementTerms()
     return PlacementTerms(
         resync_every_stage="resyncEveryStage" in raw and _of(raw, "resyncEveryStage", bool, "true or false", "terms"),
@@ -95,9 +106,6 @@ def parse_terms(raw: JsonDict) -> PlacementTerms:
         zero_stages=_integers(raw, "zeroStages") or off.zero_stages,
         resync_factor=_number(raw, "resyncFactor", "terms") if "resyncFactor" in raw else off.resync_factor,
     )
-
-
-TERMS = ("resyncEveryStage", "tiers", "deviceTypes", "virtualStages", "zeroStages", "resyncFactor")
 
 
 def _rows(raw: JsonDict, name: str) -> list[Any]:
@@ -111,6 +119,7 @@ def _integers(raw: JsonDict, name: str) -> tuple[int, ...]:
 
 def _tier(row: object, where: str) -> Tier:
     row = _object(row, where)
+    refuse_unknown(row, TIER_FIELDS, where)
     return Tier(
         size=_integer(row, "devices", where),
         bytes_per_s=_number(row, "bandwidth", where),
@@ -120,6 +129,7 @@ def _tier(row: object, where: str) -> Tier:
 
 def _type(row: object, where: str) -> DeviceType:
     row = _object(row, where)
+    refuse_unknown(row, TYPE_FIELDS, where)
     return DeviceType(
         name=str(_of(row, "name", str, "a name", where)),
         num_devices=_integer(row, "maxDevices", where),
@@ -150,6 +160,7 @@ def _width(key: str, layers: Any, edges: Any) -> Width:
 
 def _layer(row: object, where: str) -> PlacedLayer:
     row = _object(row, where)
+    refuse_misspelt(row, LAYER_FIELDS, ("expertParameterSize",), where)
     return PlacedLayer(
         id=_integer(row, "id", where),
         param_bytes=_number(row, "parameterSize", where),
@@ -163,6 +174,7 @@ def _layer(row: object, where: str) -> PlacedLayer:
 
 def _edge(row: object, where: str) -> Edge:
     row = _object(row, where)
+    refuse_misspelt(row, EDGE_FIELDS, (), where)
     return Edge(
         source=_integer(row, "sourceId", where),
         dest=_integer(row, "destId", where),
