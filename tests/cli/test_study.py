@@ -140,3 +140,27 @@ def test_ctrl_c_exits_with_130_and_the_study_is_kept(words: list[str], tmp_path:
     if process.returncode == 130 and out:
         body = json.loads(out)
         assert body["status"] in (("feasible", "optimal") if body["best"] else ("unknown",))
+
+
+@pytest.mark.parametrize(
+    ("objective", "tokens", "said"),
+    [
+        ("decode", ("--context-len", "256"), "GPT-2 small (decode, 256 tokens of context) on 8 devices"),
+        ("prefill", ("--seq-len", "384"), "GPT-2 small (prefill, prompts of 384 tokens) on 8 devices"),
+    ],
+)
+def test_what_is_served_is_said_with_the_tokens_it_is_priced_with_and_no_batch(
+    objective: str, tokens: tuple[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "space.toml").write_text(SPACE)
+    study = str(tmp_path / "study.db")
+    words = ["design", "--model", "gpt2", "--objective", objective, *tokens, "--num-devices", "8", "--tp", "1"]
+    words += ["--no-baselines", "--space", str(tmp_path / "space.toml"), "--study", study]
+    assert run(words) == 0
+    assert f"{said}: design space" in " ".join(capsys.readouterr().out.split())
+    assert ask(words, capsys)[1]["question"]["global_batch_size"] is None
+    assert run(["study", study]) == 0
+    assert f"{said}, space" in " ".join(capsys.readouterr().out.split())
+    question = ask(["study", study], capsys)[1]["question"]
+    assert question["global_batch_size"] is None
+    assert question["models"][0]["phase"] == objective

@@ -69,13 +69,17 @@ def _view(record: StudyRecord) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from sartor.model.workload import Phase
+    from sartor.report.design_words import job_text
     from sartor.report.words import count_text
 
     best, seconds = record.incumbent, sum(session.seconds for session in record.sessions)
     table = Table(show_header=False, box=None, pad_edge=False)
-    models = ", ".join(model["name"] for model in record.question["models"])
-    devices = count_text(record.question["num_devices"], "device")
-    asked = f"{models} on {devices}, batch {record.question['global_batch_size']:,}"
+    jobs = [(m["name"], Phase(m["phase"]), m["seq_len"], m["context_len"]) for m in record.question["models"]]
+    models = ", ".join(job_text(*job) for job in jobs)
+    asked = f"{models} on {count_text(record.question['num_devices'], 'device')}"
+    if any(phase is Phase.TRAIN for _, phase, *_ in jobs):
+        asked += f", global batch {record.question['global_batch_size']:,}"
     done = f"{count_text(len(record.points), 'point')} in {count_text(len(record.sessions), 'session')}"
     rows = [
         ("question", f"{asked}, space {record.question['space']['name']}"),

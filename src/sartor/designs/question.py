@@ -244,6 +244,11 @@ class DesignQuestion:
         return OPTIMIZER_COPIES[self.optimizer] if given is None else given
 
     @property
+    def batch(self) -> int | None:
+        """The sequences of a training step; None where no model is trained."""
+        return None if all(model.served for model in self.models) else self.global_batch_size
+
+    @property
     def whole_microbatches(self) -> tuple[int, ...]:
         """The sizes of a microbatch that divide the batch."""
         return tuple(size for size in self.microbatch_sizes if self.global_batch_size % size == 0)

@@ -1,7 +1,7 @@
 """Placement instances in the JSON of the public program (msr-fiddle/phaze, Solver/device_placement).
 
 Types are checked here, values and graphs by :class:`~sartor.placement.problem.PlacementProblem`. Unknown fields of an
-instance are ignored, so files may have comments, unless they look like a known one misspelt; those of terms are refused.
+instance are ignored, so files may have comments, unless they look like a known one misspelt; terms refuse them all.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def question_body(answer: DesignAnswer) -> JsonDict:
             for model, reading, weight in zip(asked.models, answer.readings, asked.weights, strict=True)
         ],
         "num_devices": asked.num_devices,
-        "global_batch_size": asked.global_batch_size,
+        "global_batch_size": asked.batch,
         "space": answer.space.name,
         "objective": asked.objective.value,
         "mean": asked.mean.value,

@@ -56,10 +56,19 @@ UNITS = {
 def heading_text(answer: DesignAnswer) -> str:
     """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
     asked = answer.question
-    names = ", ".join(f"{printable(model.name)} (sequence length {model.seq_len:,})" for model in asked.models)
-    served = all(model.served for model in asked.models)
-    batch = "" if served else f"global batch {asked.global_batch_size:,}, "
+    names = ", ".join(job_text(model.name, model.phase, model.seq_len, model.context_len) for model in asked.models)
+    batch = "" if asked.batch is None else f"global batch {asked.batch:,}, "
     return f"{names} on {count_text(asked.num_devices, 'device')}: {batch}design space {printable(answer.space.name)}"
+
+
+def job_text(name: str, phase: Phase, seq_len: int, context_len: int) -> str:
+    """``GPT-3 175B (sequence length 2,048)``; served, the phase and the tokens that its passes are priced with."""
+    lengths = {
+        Phase.TRAIN: f"sequence length {seq_len:,}",
+        Phase.PREFILL: f"prefill, prompts of {count_text(seq_len, 'token')}",
+        Phase.DECODE: f"decode, {count_text(context_len, 'token')} of context",
+    }
+    return f"{printable(name.removesuffix(f', {phase.value}'))} ({lengths[phase]})"
 
 
 def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:

@@ -12,6 +12,7 @@ from sartor.designs.point import ModelOutcome
 from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
+from sartor.model.workload import Phase
 from sartor.pareto import is_pareto
 from sartor.report.contract import plain
 
@@ -97,11 +98,14 @@ def _gap(bound: float | None, best: StudyPoint | None) -> float | None:
 
 def _question(asked: JsonMap) -> JsonDict:
     """The question in short."""
-    models = [{"name": str(m.get("name")), "seq_len": m.get("seq_len")} for m in asked.get("models", ())]
-    names = ("num_devices", "global_batch_size", "objective", "mean", "budgets", "tolerance")
+    keys = ("phase", "seq_len", "context_len")
+    models = [{"name": str(m.get("name")), **{key: m.get(key) for key in keys}} for m in asked.get("models", ())]
+    trains = any(model["phase"] in (None, Phase.TRAIN.value) for model in models)
+    names = ("num_devices", "objective", "mean", "budgets", "tolerance")
     space = asked.get("space") or {}
     return {
         "models": models,
+        "global_batch_size": asked.get("global_batch_size") if trains else None,
         "space": space.get("name"),
         "num_points": space.get("num_points"),
         **{name: plain(asked.get(name)) for name in names},

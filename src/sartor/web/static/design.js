@@ -12,6 +12,9 @@ import { worker } from "./work.js";
 const EVERY_MS = 2000;
 const AREA = { arrays_mm2: "multiply arrays", lanes_mm2: "vector lanes", private_buffers_mm2: "private buffers", global_buffer_mm2: "global buffer", memory_phys_mm2: "memory interfaces", links_mm2: "links", network_mm2: "on-chip network", control_mm2: "control", uncore_mm2: "host, clock, white space" };
 const POWER = { static_w: "idle", arrays_w: "multiply arrays", lanes_w: "vector lanes", private_buffers_w: "private buffers", global_buffer_w: "global buffer", memory_w: "memory", links_w: "links" };
+const PHASES = { train: "sequences", prefill: "prompts", decode: "tokens" };
+const unitOf = (q) => (UNITS[q.objective] ?? q.objective).replace("sequences", [...new Set(q.models.map((m) => PHASES[m.phase] ?? "sequences"))].join(" and "));
+const job = (m) => m.phase === "decode" ? `decode, ${whole(m.context_len)} tokens of context` : `${m.phase === "prefill" ? "prefill, " : ""}seq ${whole(m.seq_len)}`;
 const STEP = { microbatches_s: "microbatches", fill_s: "pipeline fill and drain", resync_s: "gradient reduction", optimizer_s: "optimizer step" };
 const UNITS = { throughput: "sequences/s", throughput_per_mm2: "sequences/s per mm²", throughput_per_watt: "sequences/s per W", throughput_per_dollar: "sequences/s per USD", throughput_per_ownership_dollar: "sequences/s per USD of ownership" };
 const ENDINGS = { running: "running", complete: "complete: proved", interrupted: "interrupted", time: "ended by its time limit", disk: "ended by a full disk", empty: "nothing yet" };
@@ -134,8 +137,8 @@ export function designView({ banner, status }) {
   }
 
   function draw(found) {
-    const q = found.question, unit = UNITS[q.objective] ?? q.objective;
-    put(says, `${q.models.map((m) => `${m.name} (seq ${whole(m.seq_len)})`).join(", ")} on ${whole(q.num_devices)} devices, ${whole(q.global_batch_size)} sequences a step, space ${q.space}: `,
+    const q = found.question, unit = unitOf(q), batch = q.global_batch_size ? `, ${whole(q.global_batch_size)} sequences a step` : "";
+    put(says, `${q.models.map((m) => `${m.name} (${job(m)})`).join(", ")} on ${whole(q.num_devices)} devices${batch}, space ${q.space}: `,
       h("b", {}, ENDINGS[found.status] ?? found.status), `; ${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated, ${whole(found.pruned)} ruled out by their bound`,
       found.waiting ? `, ${whole(found.waiting)} waiting` : "", found.left_s ? `, about ${seconds(found.left_s)} left` : "");
     const key = JSON.stringify([found.evaluated, found.status, found.upper_bound]);
