@@ -18,6 +18,7 @@ from sartor.launch.shell import read_shell
 from sartor.launch.shell_words import HOLE
 from sartor.launch.yaml_text import read_yaml, write_yaml
 from sartor.model.training import ContextParallel, PipelineSchedule, Recipe, Recompute
+from sartor.operators import DType
 
 GPT = """#!/bin/bash
 # Runs a "345M" model, written the way examples are.
@@ -315,6 +316,48 @@ def test_deepspeeds_auto_is_what_the_program_says(tmp_path: Path) -> None:
     assert (reading.plan.dims.dp, reading.plan.microbatch_size, reading.plan.zero_stage) == (8, 2, 3)
     assert (reading.parts.seq_len, reading.parts.recipe) == (2048, Recipe.FP16)
     assert reading.unknown == ("my_field",)
+
+
+@pytest.mark.parametrize(
+    ("zero", "overlaps"),
+    [
+        ('"stage": 3', True),
+        ('"stage": 3, "overlap_comm": "auto"', True),
+        ('"stage": 3, "overlap_comm": false', False),
+        ('"stage": 2', False),
+        ('"stage": 2, "overlap_comm": true', True),
+    ],
+)
+def test_deepspeed_overlaps_by_default_at_stage_3_alone(tmp_path: Path, zero: str, overlaps: bool) -> None:
+    text = f'{{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {{{zero}}}}}'
+    assert read_text(tmp_path, text, "ds.json", num_devices=8).parts.trainer.dp_overlap is overlaps
+
+
+@pytest.mark.parametrize(
+    ("fields", "reduced"),
+    [
+        ('"bf16": {"enabled": true}', DType.BF16),
+        ('"fp16": {"enabled": true}', DType.FP16),
+        ('"fp16": {"enabled": false}', DType.FP32),
+        ('"bf16": {"enabled": true}, "communication_data_type": "fp32"', DType.FP32),
+    ],
+)
+def test_deepspeed_reduces_gradients_in_the_type_that_it_trains_in(tmp_path: Path, fields: str, reduced: DType) -> None:
+    text = f'{{"train_micro_batch_size_per_gpu": 2, {fields}}}'
+    assert read_text(tmp_path, text, "ds.json", num_devices=8).parts.trainer.grad_dtype is reduced
+
+
+def test_deepspeeds_own_fields_without_a_price_are_not_unknown(tmp_path: Path) -> None:
+    text = (
+        '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},'
+        '"zero_hpz_partition_size": 8, "zero_quantized_weights": true, "zero_quantized_gradients": false}, "my": 1}'
+    )
+    reading = read_text(tmp_path, text, "ds.json", num_devices=8)
+    assert reading.unknown == ("my",)
+    at = "zero_optimization."
+    wanted = ("offload_param.device=cpu", "zero_hpz_partition_size=8", "zero_quantized_weights=True")
+    assert reading.unpriced == tuple(at + each for each in wanted)
+    assert reading.ignored == ("zero_optimization.zero_quantized_gradients",)
 
 
 def test_a_deepspeed_config_by_itself_needs_a_model_and_says_so(tmp_path: Path) -> None:

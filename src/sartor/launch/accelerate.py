@@ -202,7 +202,7 @@ def read_accelerate(
     )
     check_numbers(plan)
     parts = _parts(fields, flags, int(dims.dp) * micro * steps)
-    unknown, ignored = sorted_out(fields, _SILENT)
+    unknown, _, ignored = sorted_out(fields, _SILENT)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),

@@ -38,11 +38,14 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.step.trainers import DEEPSPEED, as_launched
+from sartor.operators import DType
+from sartor.step.trainers import DEEPSPEED
 
 KIND = LaunchKind.DEEPSPEED
 _refuse = refuser(KIND)
 
+REDUCED = ("fp32", "fp16", "bf16")
+"""Values of ``communication_data_type``."""
 OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}
 
 AUTO = {
@@ -144,11 +147,18 @@ def _config(job: TrainingJob, plan: TrainingPlan) -> JsonDict:
         out["zero_optimization"] |= {"offload_optimizer": {"device": "cpu"}}
     if job.recipe is not Recipe.FP32:
         out[job.recipe.value] = {"enabled": True}
+    if job.trainer.grad_dtype.bytes != _trained_in(job.recipe).bytes:
+        out["communication_data_type"] = job.trainer.grad_dtype.value
     if plan.dims.tp > 1:
         out["tensor_parallel"] = {"autotp_size": plan.dims.tp}
     if plan.recompute is Recompute.FULL:
         out["activation_checkpointing"] = {"partition_activations": False}
     return out
+
+
+def _trained_in(recipe: Recipe) -> DType:
+    """The type that gradients are reduced in unless ``communication_data_type`` says otherwise (runtime/engine.py)."""
+    return {Recipe.BF16: DType.BF16, Recipe.FP16: DType.FP16}.get(recipe, DType.FP32)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -178,6 +188,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
     )
     check_numbers(plan)
     recipe = _read_recipe(fields, flags)
+    reduced = fields.choice("communication_data_type", _trained_in(recipe).value, REDUCED)
     flags.on("--bf16", "--fp16", "--deepspeed", "--deepspeed_config")
     seq = flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size")
     parts = JobParts(
@@ -186,26 +197,35 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
         recipe=recipe,
         optimizer=_read_optimizer(fields),
         trainer=replace(
-            as_launched(DEEPSPEED),
-            dp_overlap=bool(fields.find("zero_optimization.overlap_comm")),
+            DEEPSPEED,
+            grad_dtype=DType(reduced),
+            dp_overlap=fields.flag("zero_optimization.overlap_comm", default=zero == 3),  # overlap_comm_valid
             fused_kernels=flag_true(flags, "--torch_compile"),
         ),
     )
-    unknown, ignored = sorted_out(fields, _SILENT)
+    unknown, unpriced, ignored = sorted_out(fields, _SILENT, _KNOWN)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
         parts=parts,
         unknown=tuple(unknown),
+        unpriced=tuple(unpriced),
         ignored=(*ignored, *flags.left()),
         assumptions=(*fields.assumptions, *flags.assumptions),
     )
 
 
-def sorted_out(fields: Document, silent: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Unread fields as (unknown, without effect on time and memory)."""
-    rest = [printable(path) for path in fields.left()]
-    return [p for p in rest if not p.startswith(silent)], [p for p in rest if p.startswith(silent)]
+def sorted_out(
+    fields: Document, silent: tuple[str, ...], known: tuple[str, ...] = ()
+) -> tuple[list[str], list[str], list[str]]:
+    """Unread fields as (unknown, ``known`` without a price, without effect on time and memory)."""
+    unknown, unpriced, ignored = list[str](), list[str](), list[str]()
+    for path in fields.left():
+        if path.startswith(known) and (value := fields.find(path)) not in OFF:
+            unpriced.append(printable(f"{path}={value}"))
+        else:
+            (ignored if path.startswith((*silent, *known)) else unknown).append(printable(path))
+    return unknown, unpriced, ignored
 
 
 def flag_true(flags: Flags, name: str) -> bool:
@@ -260,12 +280,28 @@ def _read_optimizer(fields: Document) -> Optimizer:
     return Optimizer.ADAM
 
 
+_KNOWN = (
+    "zero_optimization.offload_param.", "zero_optimization.zero_", "zero_optimization.zeropp_loco_param.",
+    "zero_optimization.mics_", "zero_optimization.zenflow.", "zero_optimization.cpu_offload", "data_types.",
+    "zero_optimization.memory_efficient_linear", "zero_optimization.leaf_module.", "zero_optimization.legacy_stage1",
+    "zero_optimization.use_multi_rank_bucket_allreduce", "zero_optimization.offload_optimizer.ratio",
+    "zero_optimization.offload_optimizer.super_offload", "amp.", "torch_autocast.", "aio.", "compile.", "pipeline.",
+    "compression_training.", "data_efficiency.", "curriculum_learning.", "sparse_attention.", "sparse_gradients",
+    "progressive_layer_drop.", "graph_harvesting", "expert_parallel.", "tensor_parallel.", "disable_allgather",
+    "eigenvalue.", "quantize_training.", "hybrid_engine.", "elasticity.", "sequence_parallel_size",
+    "seq_parallel_comm_data_type", "gradient_allreduce_op", "zero_optimization.stage3_use_all_reduce_for_fetch_params",
+    "zero_optimization.stage3_allgather_sequential", "managed_gradient_accumulation",
+)  # fmt: skip
+"""DeepSpeed's own fields that may change time or memory and have no price here: runtime/config.py, constants.py and
+zero/config.py at 1b88ac36, read 2026-11-27."""
+OFF: tuple[object, ...] = (False, None, "none", 0, {})
+"""Values that switch such a field off."""
 _SILENT = (
     "optimizer.params", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "fp16.", "bf16.",
     "zero_optimization.contiguous_gradients", "zero_optimization.reduce_bucket_size", "tensorboard", "wandb",
     "zero_optimization.allgather_bucket_size", "zero_optimization.allgather_partitions", "dump_state", "csv_monitor",
     "zero_optimization.reduce_scatter", "zero_optimization.stage3_", "zero_optimization.sub_group_size", "comms_logger",
     "zero_optimization.round_robin", "zero_allow_untested", "flops_profiler", "memory_breakdown", "prescale_gradients",
-    "zero_optimization.offload_optimizer.", "checkpoint", "data_types", "zero_force_ds_cpu_optimizer",
+    "zero_optimization.offload_optimizer.", "checkpoint", "zero_force_ds_cpu_optimizer",
 )  # fmt: skip
 """Fields without a modelled effect on step time or memory."""
