@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from sartor.rules.rule import Finding
     from sartor.shapes.codesign import CoDesign
     from sartor.shapes.search import ShapeSearch
-    from sartor.step.batching import Load, Steady
+    from sartor.step.batching import Steady
     from sartor.step.inference import Serving
+    from sartor.step.load import Load
     from sartor.step.measured import MeasuredRun
     from sartor.step.parts import PricedKernels, Stretch, TracePart
     from sartor.step.run_change import RunChange

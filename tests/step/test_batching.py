@@ -13,8 +13,11 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
-from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Load, Steady, steady_state
+from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, calibration_of, steady_state
+from sartor.step.decode_steps import decode_steps
+from sartor.step.load import Load
 from sartor.step.pools import disaggregated
+from sartor.step.prompt_passes import prefilling, prompt_passes
 from sartor.step.served import ENGINES, Server, capacity, served_graph, would_fit
 
 LLAMA = Server(shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100_sxm"), dtype=DType.FP8)
@@ -75,7 +78,7 @@ def test_a_benchmark_that_begins_all_at_once_sees_later_first_tokens() -> None:
 def test_a_request_waits_for_half_of_the_steps_between_looks_for_it() -> None:
     load = Load(concurrency=np.array([1, 8, 64]), input_len=1024, output_len=512)
     at_once, late = (steady_state(LLAMA, load, receive_every=n) for n in (1, 31))
-    gap_s = at_once.step_s + (np.asarray(load.concurrency) - 1) / 512 * np.asarray(at_once.prompt.time_s)
+    gap_s = at_once.step_s + (np.asarray(load.concurrency) - 1) / 512 * np.asarray(at_once.each_prompt_s)
     assert np.asarray(late.ttft_s) == pytest.approx(np.asarray(at_once.ttft_s) + 15 * gap_s)
     assert np.all(late.step_s == at_once.step_s)
     assert np.all(np.asarray(late.tpot_s) <= at_once.tpot_s)
@@ -165,6 +168,36 @@ def _queueing_laws(found: Steady, load: Load, servers: int) -> None:
     kept_s = np.maximum(flight / np.asarray(found.running) - 1, 0) * (answer + 30) * np.asarray(found.tpot_s)
     passes_s = flight * np.asarray(found.prompt.time_s)
     assert np.all(found.ttft_s <= (passes_s + kept_s + 30 * np.asarray(found.step_s) + 0.5) * near)
+
+
+LATENT = Server(shape=load_model("deepseek-v3"), gpu=load_gpu("h200_sxm"), dtype=DType.FP8, tp=8)
+DENSE = replace(LLAMA, shape=load_model("llama-3.1-70b"), tp=4)
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [(16, 16), (16, 64), (64, 64), (128, 128), (256, 64)])
+@pytest.mark.parametrize("server", [LLAMA, DENSE, MIXTURE, LATENT])
+def test_short_prompts_that_arrive_in_one_step_share_a_pass(server: Server, prompt: int, answer: int) -> None:
+    """Prompts take at most one more pass per step, no longer than a step that decodes as many rows more. So two servers
+    apart do about twice what one does, and more only as the prompts of many steps read the weights once."""
+    flight = np.array([16, 64, 256])
+    load = Load(concurrency=flight, input_len=prompt, output_len=answer)
+    found = steady_state(server, load)
+    rows = flight * (1 + prompt / answer)
+    middle = np.full(flight.size, load.middle)
+    step_s = decode_steps(server, middle, float(rows.max()), calibration_of(server)).at(rows)
+    assert np.all(found.tpot_s <= 2 * step_s)
+    apart = disaggregated(server, 1, server, 1, load)
+    assert np.all(apart.output_tokens_per_s <= 2.5 * np.asarray(found.output_tokens_per_s))
+
+
+def test_a_prompt_that_nothing_arrives_with_has_a_pass_alone_and_many_share_full_ones() -> None:
+    passes = prompt_passes(DENSE, Load(concurrency=np.ones(6, int), input_len=16, output_len=16), calibration_of(DENSE))
+    shared = passes.shared_s(np.array([0, 1e-9, 1, 16, 512, 4096]))
+    assert shared[:2] == pytest.approx(float(passes.alone.time_s))
+    assert np.all(np.diff(shared) <= 0)
+    assert shared[-2:] == pytest.approx(passes.full_s[-2:])
+    rows = prefilling(DENSE, 16, 16, calibration_of(DENSE)).time_s
+    assert 16 * shared[3] == pytest.approx(rows, rel=0.01)
 
 
 def test_experts_whole_or_split_do_the_same_work() -> None:

@@ -24,7 +24,8 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import too_long
 from sartor.model.reading import ModelReading
-from sartor.step.batching import Load, steady_state
+from sartor.step.batching import steady_state
+from sartor.step.load import Load
 from sartor.step.pools import disaggregated
 from sartor.step.served import ENGINES, Engine, Server, capacity, would_fit
 

@@ -1,8 +1,8 @@
 """A server under load: continuous batching in steady state, from the cost of one decoding step and of one prompt.
 
 The number of sequences in flight is fixed: one that ends makes room for the next. Each step decodes one token of every
-running sequence and takes in prompts as they arrive, so while a request is in flight it meets the prompt of every other
-one once. Formulas, constants and accuracy: docs/concepts/serving.md.
+running sequence and takes in prompts as they arrive, those of one step in one pass; while a request is in flight it
+meets the prompt of every other one once. Formulas, constants and accuracy: docs/concepts/serving.md.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
-from sartor.cost.price import Estimate, price
-from sartor.model.workload import Phase, Workload
+from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.price import Estimate
 from sartor.step.decode_steps import decode_steps, decoding
-from sartor.step.served import Server, capacity, served_graph
+from sartor.step.load import Load
+from sartor.step.prompt_passes import prompt_passes
+from sartor.step.served import Server, capacity
 from sartor.units import Floats, Ints, plain
-
-CHUNK = 8192
-"""Tokens of prompts an engine takes into one step (TensorRT-LLM's and vLLM's default)."""
 
 FIRST_TOKEN_STEPS = 6.1
 FIRST_TOKEN_S = 0.009
@@ -31,33 +29,6 @@ the token), meeting no prompt twice, and ``FIRST_TOKEN_S`` for tokenization and 
 ``hidden_launches``."""
 
 Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The load on a server; arrays describe many loads."""
-
-    concurrency: Ints
-    """Sequences in flight."""
-    input_len: Ints
-    """Tokens of a prompt."""
-    output_len: Ints
-    """Tokens generated per request."""
-
-    @property
-    def middle(self) -> Ints:
-        """Tokens of a sequence halfway through its answer."""
-        return self.input_len + self.output_len // 2
-
-    def columns(self) -> tuple[Array, Array, npt.NDArray[np.int64]]:
-        """``concurrency``, ``output_len`` and ``middle`` of every load, as flat arrays of one length."""
-        found = np.broadcast_arrays(self.concurrency, self.output_len, self.middle)
-        flight, answer, middle = (np.atleast_1d(each).ravel() for each in found)
-        return flight.astype(np.float64), answer.astype(np.float64), middle.astype(np.int64)
-
-    @property
-    def form(self) -> tuple[int, ...]:
-        return np.broadcast_shapes(*(np.shape(n) for n in (self.concurrency, self.input_len, self.output_len)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +44,8 @@ class Steady:
     prompt: Estimate
     """One pass over a prompt."""
     each_prompt_s: Floats
-    """Seconds per prompt of a prompts' server that is never idle: several short ones share a pass. In a server of
-    both kinds, of one alone."""
+    """Seconds per prompt of a pass that several short ones share: those that arrive in one step, or, in a prompts'
+    server, as many as a step takes in."""
     step_s: Floats
     """The decoding step replayed as a graph, with some launches hidden."""
     tpot_s: Floats
@@ -112,14 +83,15 @@ def steady_state(
     asked = flight / server.copies
     running = np.minimum(asked, np.maximum(held, 1))
     step_s = decode_steps(server, middle, float(running.max()), known).at(running)
-    prompts = prompts_of(server, load, known)
-    prompt_s, each_s = (np.broadcast_to(each, flight.shape) for each in (prompts.alone.time_s, prompts.each_s))
-    gaps = FIRST_TOKEN_STEPS + (np.broadcast_to(receive_every, flight.shape) - 1) / 2
+    passes = prompt_passes(server, load, known)
     others = np.maximum(running - 1, 0.0)
-    queued_s = prompt_s * others * prompt_s / (2 * (answer * step_s + prompt_s)) + others / 2 * each_s / waves
+    alone_s, full_s = passes.alone_s, passes.full_s
+    prompt_s = passes.shared_s(others / answer)
+    gaps = FIRST_TOKEN_STEPS + (np.broadcast_to(receive_every, flight.shape) - 1) / 2
+    queued_s = prompt_s * others * prompt_s / (2 * (answer * step_s + prompt_s)) + others / 2 * full_s / waves
     met_s = np.minimum(queued_s + gaps * others / answer * prompt_s, others * prompt_s)
     tpot_s = step_s + (others * prompt_s - met_s) / np.maximum(answer - 1, 1)
-    first_s = prompt_s + met_s + gaps * step_s + FIRST_TOKEN_S
+    first_s = alone_s + met_s + gaps * step_s + FIRST_TOKEN_S
     room_s = (asked / running - 1) * (first_s + (answer - 1) * tpot_s)
     return steady(
         server,
@@ -127,18 +99,13 @@ def steady_state(
         held,
         running * server.copies,
         flight - running * server.copies,
-        decoding(server, middle_of(load), np.ceil(running).astype(np.int64).reshape(load.form), known),
-        prompts.alone,
+        decoding(server, load.middles, np.ceil(running).astype(np.int64).reshape(load.form), known),
+        passes.alone,
         prompt_s,
         step_s,
         tpot_s,
         room_s + first_s,
     )
-
-
-def middle_of(load: Load) -> Ints:
-    """``Load.middle`` in the form of all its loads."""
-    return np.broadcast_to(load.middle, load.form)
 
 
 def calibration_of(server: Server) -> Calibration:
@@ -172,31 +139,3 @@ def steady(
         ttft_log_sigma=server.engine.first_token_log_sigma,
         **{name: plain(each.reshape(load.form)) for name, each in zip(names, found, strict=True)},
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
-    """Passes over prompts."""
-
-    alone: Estimate
-    """A pass over one prompt."""
-    each_s: Floats
-    """Seconds per prompt when a step is filled with prompts."""
-
-
-def prompts_of(server: Server, load: Load, known: Calibration) -> Prompts:
-    together = np.maximum(CHUNK // np.asarray(load.input_len), 1)
-    alone, full = (prefilling(server, load, n, known) for n in (1, together))
-    return Prompts(alone=alone, each_s=np.minimum(alone.time_s, full.time_s / together))
-
-
-def prefilling(server: Server, load: Load, together: Ints, known: Calibration) -> Estimate:
-    """A pass over ``together`` prompts."""
-    workload = Workload(
-        shape=server.shape,
-        phase=Phase.PREFILL,
-        microbatch_size=together,
-        seq_len=load.input_len,
-        dtype=server.dtype,
-    )
-    return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)

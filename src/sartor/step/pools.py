@@ -14,15 +14,14 @@ from sartor.step.batching import (
     FIRST_TOKEN_S,
     FIRST_TOKEN_STEPS,
     Array,
-    Load,
     Steady,
     calibration_of,
-    middle_of,
-    prompts_of,
     steady,
 )
 from sartor.step.decode_steps import DecodeSteps, decode_steps, decoding
 from sartor.step.inference import kv_cache_bytes
+from sartor.step.load import Load
+from sartor.step.prompt_passes import prompt_passes
 from sartor.step.served import Server, capacity
 from sartor.units import Floats, Ints
 
@@ -44,12 +43,12 @@ def disaggregated(
     of another: no prompt delays decoding, and the slower pool limits throughput. Keys and values move over one device's
     links."""
     flight, answer, middle = load.columns()
-    prompts = prompts_of(prefill, load, known or calibration_of(prefill))
+    passes = prompt_passes(prefill, load, known or calibration_of(prefill))
     known = known or calibration_of(decode)
     copies, held = decode.copies * decode_workers, capacity(decode, middle)
     most = np.minimum(flight / copies, np.maximum(held, 1))
     prompt_s, each_s, moved_s = (
-        np.broadcast_to(each, flight.shape) for each in (prompts.alone.time_s, prompts.each_s, _moved_s(decode, load))
+        np.broadcast_to(each, flight.shape) for each in (passes.alone_s, passes.full_s, _moved_s(decode, load))
     )
     pools = Pools(
         flight=flight,
@@ -72,8 +71,8 @@ def disaggregated(
         held,
         running * copies,
         np.maximum(flight - per_s * pools.request_s(running), 0.0),
-        decoding(decode, middle_of(load), each, known),
-        prompts.alone,
+        decoding(decode, load.middles, each, known),
+        passes.alone,
         each_s,
         step_s,
         step_s,

@@ -17,7 +17,8 @@ from sartor.errors import InputError
 from sartor.operators import DType
 from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
-from sartor.step.batching import Load, Steady, steady_state
+from sartor.step.batching import Steady, steady_state
+from sartor.step.load import Load
 from sartor.step.pools import disaggregated
 from sartor.step.served import ENGINES, Server
 from sartor.units import Ints
