@@ -223,14 +223,20 @@ class ServingAnswer:
     load: Load
     steady: Steady
     most_sequences: int
-    """Sequences that fit in the memory of all copies together."""
+    """Sequences halfway through their answers that fit in the memory of all copies together."""
     num_devices: int
     prefill: Server | None = None
     prefill_workers: int = 0
     decode_workers: int = 1
     would_fit: Mapping[str, int] = field(default_factory=dict)
     """If not even one sequence fits: a change with which one does."""
+    prompts_fit: bool = True
+    """Servers of their own for prompts hold the weights and one prompt."""
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.most_sequences > 0 and self.prompts_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

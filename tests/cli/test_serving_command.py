@@ -20,7 +20,7 @@ def test_every_time_has_its_interval_and_loads_come_as_asked(sartor) -> None:
 def test_the_table_says_what_fits_and_what_is_assumed(sartor) -> None:
     text = " ".join(sartor(*WORDS).out.split())
     assert "1024 tokens in, 1024 out" in text
-    assert "sequences of this length fit in memory" in text
+    assert "sequences fit in memory, each halfway through its answer" in text
     assert "no speculative decoding" in text
 
 
@@ -38,6 +38,54 @@ def test_a_model_that_does_not_fit_is_an_answer_with_what_would(sartor) -> None:
     ran = sartor("serving", "llama-3.1-70b", "--gpu", "h100", "--json")
     assert ran.code == 3
     assert (ran.body["fits"], ran.body["loads"], ran.body["would_fit"]) == (False, [], {"tp": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "wider"),
+    [
+        (("--tp", 8, "--prefill-tp", 1), {"prefill_tp": 8}),
+        (("--tp", 2, "--prefill-tp", 8), {"tp": 8}),
+        (("--tp", 2), {"tp": 8, "prefill_tp": 8}),
+    ],
+)
+def test_each_pool_must_hold_the_weights_and_what_would_fit_does(sartor, words: tuple[object, ...], wider) -> None:
+    asked = ("serving", "llama-3.1-405b", "--gpu", "h100", "--dtype", "fp8", "--concurrency", 8, "--prefill-workers", 1)
+    ran = sartor(*asked, *words, "--json")
+    assert (ran.code, ran.body["fits"], ran.body["would_fit"]) == (3, False, wider)
+    text = sartor(*asked, *words).out
+    assert ("servers for prompts" in text) == ("prefill_tp" in wider)
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    given |= {f"--{name.replace('_', '-')}": n for name, n in wider.items()}
+    assert sartor(*asked, *(word for pair in given.items() for word in pair)).code == 0
+
+
+def test_one_whole_answer_must_fit_not_half(sartor) -> None:
+    """Weights of 16.1 GB on an L4: half of an answer of 100,000 tokens fits beside them, a whole one does not."""
+    words = ("serving", "llama-3.1-8b", "--gpu", "l4", "--input-len", 2000, "--concurrency", 1, "--output-len")
+    ran = sartor(*words, 100_000, "--json")
+    assert (ran.code, ran.body["would_fit"]) == (3, {"tp": 2})
+    assert sartor(*words, 30_000).code == 0
+
+
+def test_an_answer_of_one_token_has_no_time_between_tokens(sartor) -> None:
+    row = next(line for line in sartor(*WORDS, "--output-len", 1).out.splitlines() if line.startswith("64 "))
+    assert "  -  " in row
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("llama-3.1-8b", "--prefill-copies", 2), "--prefill-copies=2: shares out experts"),
+        (
+            ("mixtral-8x7b", "--tp", 8, "--ep", 8, "--prefill-tp", 1, "--prefill-copies", 3),
+            "--prefill-copies=3: prefill_tp x prefill_copies must divide the 8 experts; nearest: 1, 2",
+        ),
+    ],
+)
+def test_copies_for_prompts_are_refused_by_their_own_name(sartor, words: tuple[object, ...], named: str) -> None:
+    ran = sartor("serving", *words, "--prefill-workers", 1)
+    assert ran.code == 2
+    assert named in ran.err
 
 
 @pytest.mark.parametrize(

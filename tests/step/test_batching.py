@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.hardware.catalog import load_gpu
+from sartor.model.counts import count_params
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
-from sartor.operators import Collective, DType, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
+from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
 from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, calibration_of, steady_state
 from sartor.step.decode_steps import decode_steps
 from sartor.step.load import Load
 from sartor.step.pools import disaggregated
 from sartor.step.prompt_passes import prefilling, prompt_passes
-from sartor.step.served import ENGINES, Server, capacity, served_graph, would_fit
+from sartor.step.served import ATTENTION, ENGINES, Server, capacity, served_graph, server_weight_bytes, would_fit
 
 LLAMA = Server(shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100_sxm"), dtype=DType.FP8)
 MIXTURE = Server(shape=load_model("qwen3-30b-a3b"), gpu=load_gpu("h100_sxm"), dtype=DType.BF16, tp=4)
@@ -198,6 +199,23 @@ def test_a_prompt_that_nothing_arrives_with_has_a_pass_alone_and_many_share_full
     assert shared[-2:] == pytest.approx(passes.full_s[-2:])
     rows = prefilling(DENSE, 16, 16, calibration_of(DENSE)).time_s
     assert 16 * shared[3] == pytest.approx(rows, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [DType.NVFP4, DType.MXFP4, DType.INT4_WO])
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-120b", "llama-3.1-70b"])
+def test_memory_holds_the_weights_that_a_pass_reads(name: str, dtype: DType) -> None:
+    """4-bit mixtures keep attention in 16 bits in the time and in the memory; without tables, which are looked up."""
+    server = Server(shape=load_model(name), gpu=load_gpu("gb200"), dtype=dtype)
+    graph = served_graph(server, Workload(shape=server.shape, phase=Phase.PREFILL, microbatch_size=8192, dtype=dtype))
+    linears = [op for op in graph.operators if isinstance(op, Gemm) and op.part is Part.LAYER]
+    attention = [op for op in linears if op.role in ATTENTION]
+    assert {op.dtype for op in attention} == {dtype if name == "llama-3.1-70b" else DType.BF16}
+    read = sum(float(op.batch * op.n * op.k * op.count) * op.dtype.bytes for op in linears)
+    experts = [op for op in graph.operators if isinstance(op, GroupedGemm)]
+    read += sum(float(op.groups * op.n * op.k * op.count) * op.dtype.bytes for op in experts)
+    counts = count_params(server.shape)
+    tables = 2.0 * float(counts.embedding) + (0 if server.shape.tied_embeddings else 2.0 * float(counts.lm_head))
+    assert server_weight_bytes(server) == pytest.approx(read + tables, rel=0.01)
 
 
 def test_experts_whole_or_split_do_the_same_work() -> None:

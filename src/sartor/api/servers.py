@@ -27,7 +27,7 @@ from sartor.model.reading import ModelReading
 from sartor.step.batching import steady_state
 from sartor.step.load import Load
 from sartor.step.pools import disaggregated
-from sartor.step.served import ENGINES, Engine, Server, capacity, would_fit
+from sartor.step.served import ENGINES, Engine, Server, capacity, holds, would_fit
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
@@ -91,17 +91,21 @@ def serving(
     )
     own = own_calibration(calibration, device)
     known = None if own is None else own.with_kernels(engine.name)
-    middle = int(load.input_len) + int(load.output_len) // 2
-    held = int(capacity(server, middle))
+    held = int(holds(server, load)[0])
+    wider = {} if held else would_fit(server, int(load.input_len) + int(load.output_len))
     workers = size_of("decode_workers", decode_workers, 1)
     if not size_of("prefill_workers", prefill_workers, 0, least=0):
         if workers > 1 or prefill_tp is not None or prefill_copies > 1:
             name = "decode_workers" if workers > 1 else "prefill_tp" if prefill_tp is not None else "prefill_copies"
             raise InputError(name, locals()[name], "is of separate pools, so prefill_workers must be 1 or more", "1")
         steady, prefill, devices = steady_state(server, load, known), None, server.num_devices
+        prompts_fit = True
     else:
         wide = size_of("prefill_copies", prefill_copies, 1)
         prefill = _prefill(server, size_of("prefill_tp", prefill_tp, server.tp), wide)
+        prompts_fit = bool(capacity(prefill, int(load.input_len)))
+        if not prompts_fit:
+            wider |= {f"prefill_{name}": n for name, n in would_fit(prefill, int(load.input_len)).items()}
         steady = disaggregated(prefill, prefill_workers, server, workers, load, known)
         devices = prefill.num_devices * prefill_workers + server.num_devices * workers
     return ServingAnswer(
@@ -114,7 +118,8 @@ def serving(
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
-        would_fit={} if held else would_fit(server, middle),
+        prompts_fit=prompts_fit,
+        would_fit=wider,
         assumptions=(
             *reading.assumptions,
             *reading.notes,
@@ -164,9 +169,14 @@ def _checked_experts(server: Server) -> None:
 def _prefill(server: Server, tp: int, copies: int) -> Server:
     """The prefill server: like the other, with whole experts per device if its copies share them."""
     ep = tp * copies if server.ep > 1 and copies > 1 else 1
-    found = replace(server, tp=tp, copies=copies, ep=ep)
-    _checked_experts(found)
-    return found
+    moe, name = server.shape.moe_ffn, server.shape.name
+    if moe is None and copies > 1:
+        raise InputError("prefill_copies", copies, f"shares out experts, and {name} has none", "1")
+    if moe is not None and int(moe.num_experts) % ep:
+        fits = [n for n in range(1, copies) if int(moe.num_experts) % (tp * n) == 0]
+        must = f"prefill_tp x prefill_copies must divide the {int(moe.num_experts)} experts"
+        raise InputError("prefill_copies", copies, must, ", ".join(map(str, fits)))
+    return replace(server, tp=tp, copies=copies, ep=ep)
 
 
 def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:
@@ -183,6 +193,7 @@ def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
     return (
         *((f"kernels={USUAL} (default)",) if kernels is None else ()),
         *((far,) if server.num_devices > joined else ()),
+        *(("attention's projections in bf16, as in 4-bit mixtures of experts",) if server.wide_attention else ()),
         f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
         "requests start and end at any time; all prompts and answers have the given lengths",
     )

@@ -71,5 +71,5 @@ def serving(
     c.answer("serving", serving_body(found), as_json=json, out=out)
     if not json:
         c.show(serving_view(found))
-    if not found.most_sequences:
+    if not found.fits:
         raise c.Exit(3)

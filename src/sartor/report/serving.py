@@ -37,9 +37,9 @@ def serving_body(answer: ServingAnswer) -> JsonDict:
         "input_len": int(answer.load.input_len),
         "output_len": int(answer.load.output_len),
         "max_sequences": answer.most_sequences,
-        "fits": answer.most_sequences > 0,
+        "fits": answer.fits,
         "would_fit": dict(answer.would_fit),
-        "loads": _loads(answer) if answer.most_sequences else [],
+        "loads": _loads(answer) if answer.fits else [],
     }
 
 
@@ -98,8 +98,7 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     rule = Rule(style="dim", characters="-")
     if not body["fits"]:
         wider = ", ".join(f"{name}={value}" for name, value in body["would_fit"].items())
-        words = "Does not fit: weights leave no room for the keys and values of one sequence."
-        words += f" It would with {wider}." if wider else ""
+        words = _lacking(answer) + (f" It would with {wider}." if wider else "")
         return Group(head, rule, Text(words, style="bold red"))
     table = plain_table("in flight", "first token", "per token", "tokens/s", "per GPU")
     for each in body["loads"]:
@@ -107,11 +106,19 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         table.add_row(
             f"{each['concurrency']:,}{waits}",
             _with_interval(each, "ttft"),
-            _with_interval(each, "tpot"),
+            _with_interval(each, "tpot") if body["output_len"] > 1 else "-",
             f"{each['output_tokens_per_s']:,.0f}",
             f"{each['output_tokens_per_s_per_device']:,.0f}",
         )
     return Group(head, rule, table, Text(), Text(_reason(answer, body)), *notes("Assumed", answer.assumptions))
+
+
+def _lacking(answer: ServingAnswer) -> str:
+    room = "weights leave no room for the keys and values of one"
+    if answer.prompts_fit:
+        return f"Does not fit: {room} sequence."
+    servers = "servers for prompts" if answer.most_sequences else "servers for prompts and those for answers"
+    return f"Does not fit on the {servers}: {room} {'prompt' if answer.most_sequences else 'sequence'}."
 
 
 def _devices(answer: ServingAnswer) -> str:
@@ -143,4 +150,5 @@ def _reason(answer: ServingAnswer, body: JsonDict) -> str:
     words = f"At {last['concurrency']:,} in flight a step takes {format_seconds(last['step_s'])}"
     if answer.prefill is None and math.isfinite(between) and between > 0:
         words += f"; prompts of other requests between two tokens are {between:.0%} of the time per token"
-    return f"{words}. At most {count_text(body['max_sequences'], 'sequence')} of this length fit in memory."
+    most = count_text(body["max_sequences"], "sequence")
+    return f"{words}. At most {most} fit in memory, each halfway through its answer."

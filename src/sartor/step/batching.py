@@ -18,7 +18,7 @@ from sartor.cost.price import Estimate
 from sartor.step.decode_steps import decode_steps, decoding
 from sartor.step.load import Load
 from sartor.step.prompt_passes import prompt_passes
-from sartor.step.served import Server, capacity
+from sartor.step.served import Server, holds
 from sartor.units import Floats, Ints, plain
 
 FIRST_TOKEN_STEPS = 6.1
@@ -70,7 +70,7 @@ def steady_state(
     waves: float = math.inf,
     receive_every: Ints = 1,
 ) -> Steady:
-    """Latency and throughput under ``load``; arrays give arrays. Times are infinite if not one sequence fits.
+    """Latency and throughput under ``load``; arrays give arrays. Times are infinite if not one whole sequence fits.
 
     ``waves``: a benchmark of that many requests per sequence in flight starts by sending one request for each at once,
     so in one of ``waves`` cases the mean first token waits for half of those prompts. ``receive_every``: decoding steps
@@ -79,7 +79,7 @@ def steady_state(
     """
     known = known or calibration_of(server)
     flight, answer, middle = load.columns()
-    held = capacity(server, middle)
+    held = holds(server, load)
     asked = flight / server.copies
     running = np.minimum(asked, np.maximum(held, 1))
     step_s = decode_steps(server, middle, float(running.max()), known).at(running)

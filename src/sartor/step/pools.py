@@ -22,7 +22,7 @@ from sartor.step.decode_steps import DecodeSteps, decode_steps, decoding
 from sartor.step.inference import kv_cache_bytes
 from sartor.step.load import Load
 from sartor.step.prompt_passes import prompt_passes
-from sartor.step.served import Server, capacity
+from sartor.step.served import Server, capacity, holds
 from sartor.units import Floats, Ints
 
 HALVINGS = 40
@@ -41,11 +41,12 @@ def disaggregated(
 ) -> Steady:
     """`steady_state` with prompts on ``prefill_workers`` copies of one server and decoding on ``decode_workers`` copies
     of another: no prompt delays decoding, and the slower pool limits throughput. Keys and values move over one device's
-    links."""
+    links. Times are infinite if a pool has no memory for one sequence."""
     flight, answer, middle = load.columns()
     passes = prompt_passes(prefill, load, known or calibration_of(prefill))
     known = known or calibration_of(decode)
-    copies, held = decode.copies * decode_workers, capacity(decode, middle)
+    copies = decode.copies * decode_workers
+    held = np.where(capacity(prefill, load.flat(load.input_len)) >= 1, holds(decode, load), 0)
     most = np.minimum(flight / copies, np.maximum(held, 1))
     prompt_s, each_s, moved_s = (
         np.broadcast_to(each, flight.shape) for each in (passes.alone_s, passes.full_s, _moved_s(decode, load))

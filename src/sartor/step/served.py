@@ -30,7 +30,8 @@ from sartor.operators import (
     Role,
 )
 from sartor.step.inference import WIDTHS, kv_cache_bytes, weight_bytes
-from sartor.units import Ints, ceil_div
+from sartor.step.load import Load
+from sartor.units import IntArray, Ints, ceil_div
 
 MEMORY_SHARE = 0.9
 """Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
@@ -102,9 +103,9 @@ class Server:
 
     @property
     def wide_attention(self) -> bool:
-        """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss; NVIDIA's
-        NVFP4 checkpoints of DeepSeek-R1)."""
-        return self.dtype is DType.NVFP4 and self.shape.moe_ffn is not None
+        """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
+        NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
+        return self.dtype.bytes < 1 and self.shape.moe_ffn is not None
 
     @property
     def cache(self) -> DType:
@@ -184,14 +185,34 @@ def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
 
 def capacity(server: Server, tokens: Ints) -> Ints:
     """Sequences of ``tokens`` tokens that one copy holds besides its weights; 0 if the weights leave no room."""
-    dims = ParallelDims(tp=server.tp)
-    weights = weight_bytes(server.shape, dims, server.dtype)
-    experts = 2 * (weights - weight_bytes(server.shape, replace(dims, ep=2), server.dtype))
-    free = max(MEMORY_SHARE * server.gpu.hbm_bytes - weights + experts * (1 - 1 / server.copies), 0.0)
+    free = max(MEMORY_SHARE * server.gpu.hbm_bytes - server_weight_bytes(server), 0.0)
     lengths, where = np.unique(np.asarray(tokens), return_inverse=True)
     each = [kv_cache_bytes(server.shape, int(n), server.tp, server.cache.bytes) for n in lengths]
     held = np.asarray([free // max(one, 1.0) for one in each], dtype=np.int64)[where]
     return held.reshape(np.shape(tokens))
+
+
+def server_weight_bytes(server: Server) -> float:
+    """Weights of one device: its part of the experts of all copies, and what attention keeps in 16 bits."""
+    dims = ParallelDims(tp=server.tp)
+    weights = weight_bytes(server.shape, dims, server.dtype)
+    experts = 2 * (weights - weight_bytes(server.shape, replace(dims, ep=2), server.dtype))
+    wide = (DType.BF16.bytes - server.dtype.bytes) * _attention_weights(server) if server.wide_attention else 0.0
+    return weights + wide - experts * (1 - 1 / server.copies)
+
+
+def _attention_weights(server: Server) -> float:
+    """Elements of one device's linear layers of attention."""
+    graph = served_graph(server, Workload(shape=server.shape, phase=Phase.DECODE))
+    linears = (op for op in graph.operators if isinstance(op, Gemm) and op.role in ATTENTION)
+    return sum(float(op.batch * op.n * op.k * op.count) for op in linears)
+
+
+def holds(server: Server, load: Load) -> IntArray:
+    """Sequences halfway through their answers that one copy holds; 0 if not one fits when its answer ends."""
+    whole = capacity(server, load.flat(load.input_len + load.output_len)) >= 1
+    found: IntArray = np.where(whole, capacity(server, load.flat(load.middle)), 0)
+    return found
 
 
 def would_fit(server: Server, tokens: int) -> dict[str, int]:
