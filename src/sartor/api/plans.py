@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.launch.plan import LaunchFiles, LaunchReading
     from sartor.model.shape import TransformerShape
-    from sartor.model.training import TrainingJob
+    from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
     from sartor.plans.switches import JobChoice
@@ -211,16 +211,27 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
 
     Raises ``InputError`` if the trainer can run no plan of the answer, with the reason for the best one.
     """
+    from sartor.launch.check import checked
     from sartor.launch.files import launch_files
     from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
+    from sartor.step.footprint import footprint
     from sartor.step.question import within_files
+    from sartor.step.step import step
 
     word, best, asked = launch_kind(trainer), answer.best, answer.search
     refuse_on_a_chip(answer.cluster.gpu, "trainer", trainer, STARTS_GPUS)
     if best is None:
         raise InputError("trainer", trainer, "there is no plan to write: none fits")
-    written = partial(launch_files, word, cluster=answer.cluster, version=trainer_version)
+
+    def price(job: TrainingJob, plan: TrainingPlan) -> tuple[float, float]:
+        where, own = asked.cluster, answer.calibration
+        return float(step(job, plan, where, own).step_s), float(footprint(job, plan, where).device_bytes)
+
+    def written(job: TrainingJob, plan: TrainingPlan) -> LaunchFiles:
+        made = launch_files(word, job, plan, answer.cluster, trainer_version)
+        return checked(made, job, plan, price)
+
     try:
         return written(job=answer.job, plan=best.plan), best
     except InputError as error:

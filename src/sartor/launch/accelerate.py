@@ -13,7 +13,7 @@ from dataclasses import replace
 from sartor.bounded import parse_json, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.deepspeed import flag_true, read_deepspeed, sorted_out, trainer_arguments
+from sartor.launch.deepspeed import flag_true, read_attention, read_deepspeed, sorted_out, trainer_arguments
 from sartor.launch.document import Document
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
@@ -313,6 +313,7 @@ def _parts(fields: Document, flags: Flags, batch: int) -> JobParts:
         global_batch_size=batch,
         recipe=recipe,
         optimizer=Optimizer.SGD if flags.word("--optim") == "sgd" else Optimizer.ADAM,
+        attention_kernel=read_attention(flags, fields.assumptions),
         context_parallel=ContextParallel.RING if strategy == "alltoall" else ContextParallel.ALL_GATHER,
         trainer=replace(FSDP, fused_kernels=compiled),
     )

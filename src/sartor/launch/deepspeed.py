@@ -38,6 +38,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
+from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.trainers import DEEPSPEED
 
@@ -97,7 +98,7 @@ def _notes(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
 
 def trainer_arguments(job: TrainingJob, plan: TrainingPlan, *, recomputes: bool) -> list[tuple[str, ...]]:
     """Arguments of Hugging Face's Trainer and TRL that complement the configuration file. Recomputation is always said:
-    it is off by default in the Trainer, on in TRL."""
+    it is off by default in the Trainer, on in TRL. Attention is TRL's alone (ModelConfig, trainer/model_config.py)."""
     out: list[tuple[str, ...]] = [
         ("--per_device_train_batch_size", str(plan.microbatch_size)),
         ("--gradient_accumulation_steps", str(plan.num_microbatches)),
@@ -106,6 +107,8 @@ def trainer_arguments(job: TrainingJob, plan: TrainingPlan, *, recomputes: bool)
     if job.recipe in (Recipe.BF16, Recipe.FP16):
         out.append((f"--{job.recipe.value}", "true"))
     out.append(("--gradient_checkpointing", "true" if recomputes else "false"))
+    if job.attention_kernel is AttentionKernel.UNFUSED:
+        out.append(("--attn_implementation", "eager"))
     if job.trainer.fused_kernels:
         out.append(("--torch_compile", "true"))
     return out
@@ -196,6 +199,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
         global_batch_size=dp * microbatch * count,
         recipe=recipe,
         optimizer=_read_optimizer(fields),
+        attention_kernel=read_attention(flags, fields.assumptions),
         trainer=replace(
             DEEPSPEED,
             grad_dtype=DType(reduced),
@@ -259,6 +263,15 @@ def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[
         must = f"must be micro-batch size x accumulation steps x data ranks = {micro} x {steps} x {dp}"
         raise InputError("train_batch_size", total, must, str(dp * micro * steps))
     return dp, micro, steps
+
+
+def read_attention(flags: Flags, assumptions: list[str]) -> AttentionKernel:
+    """The attention kernel that the program is told to use; dropout is in the model's configuration."""
+    assumptions.append("no dropout (the model's own configuration sets it)")
+    word = flags.word("--attn_implementation")
+    if word is None:
+        assumptions.append("flash attention (the program's --attn_implementation)")
+    return AttentionKernel.UNFUSED if word == "eager" else AttentionKernel.FLASH
 
 
 def _read_recipe(fields: Document, flags: Flags) -> Recipe:

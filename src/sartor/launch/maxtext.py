@@ -214,6 +214,7 @@ def _training(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "opt_type": OPTIMIZERS[job.optimizer],
         "optimizer_memory_host_offload": bool(plan.optimizer_offload),
         "enable_dropout": job.dropout,
+        **({"dropout_rate": 0.1} if job.dropout else {}),
         "attention": "autoselected" if flash else "dot_product",
     }
 
@@ -442,6 +443,7 @@ def _parts(keys: Document, batch: int) -> JobParts:
     narrow = keys.choice("grad_dtype", "float32", ("float32", "bfloat16")) == "bfloat16"
     exchange = next((c for c, name in EXCHANGES.items() if name == kind), ContextParallel.ALL_TO_ALL)
     plain = keys.text("attention", "") == "dot_product"
+    rate = keys.find("dropout_rate")  # base.yml: enable_dropout, at a rate of 0
     return JobParts(
         seq_len=keys.count("max_target_length", 2048),
         global_batch_size=batch,
@@ -449,6 +451,7 @@ def _parts(keys: Document, batch: int) -> JobParts:
         optimizer=next((o for o, name in OPTIMIZERS.items() if name == optimizer), Optimizer.ADAM),
         attention_kernel=AttentionKernel.UNFUSED if plain else AttentionKernel.FLASH,
         context_parallel=exchange,
+        dropout=keys.flag("enable_dropout", True) and isinstance(rate, (int, float)) and rate > 0,
         trainer=replace(MAXTEXT, grad_dtype=DType.BF16 if narrow else DType.FP32),
     )
 

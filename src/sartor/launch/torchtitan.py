@@ -98,7 +98,7 @@ def _python(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
             "enable_sequence_parallel": bool(d.tp == 1 or d.sequence_parallel),
         },
         "compile": {
-            "enable": job.trainer.fused_kernels,
+            **_compiled(job),
             "enable_async_tensor_parallel": bool(job.trainer.tp_overlap and d.tp > 1),
         },
     }
@@ -124,7 +124,7 @@ def _toml_file(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
         "training": _training(job, plan),
         "parallelism": _parallelism(job, plan, layers),
         "activation_checkpoint": _checkpointing(plan, layers),
-        "compile": {"enable": job.trainer.fused_kernels},
+        "compile": _compiled(job),
         **_quantize(job),
     }
     text = f"# {about}\n# Written by sartor plan --write.\n" + toml_text(tables)
@@ -234,6 +234,12 @@ def _training(job: TrainingJob, plan: TrainingPlan) -> Table:
         "mixed_precision_param": "float32" if job.recipe is Recipe.FP32 else "bfloat16",
         "enable_cpu_offload": plan.optimizer_offload,
     }
+
+
+def _compiled(job: TrainingJob) -> Table:
+    """Whether the model is compiled, and with it the loss if that is asked for."""
+    both = {"components": ["model", "loss"]} if job.trainer.fused_loss and job.trainer.fused_kernels else {}
+    return {"enable": job.trainer.fused_kernels, **both}
 
 
 def _parallelism(job: TrainingJob, plan: TrainingPlan, layers: int) -> Table:

@@ -291,6 +291,8 @@ def _parts(config: Document, dims: ParallelDims) -> JobParts:
         config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
     rotate = config.choice("parallelism.context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
     compiled = config.flag("compile.enable") or config.flag("training.compile")
+    components = config.find("compile.components")
+    config.assumptions.append("flash attention and no dropout (the model's code)")
     etp = config.count("parallelism.expert_tensor_parallel_degree", 1)
     return JobParts(
         seq_len=seq,
@@ -303,6 +305,7 @@ def _parts(config: Document, dims: ParallelDims) -> JobParts:
             TORCHTITAN,
             tp_overlap=config.flag("parallelism.enable_async_tensor_parallel"),
             fused_kernels=compiled,
+            fused_loss=compiled and isinstance(components, list) and "loss" in components,
             cuda_graphs=not config.flag("training.disable_cuda_graphs", True),
             splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
         ),

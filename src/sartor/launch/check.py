@@ -1,0 +1,150 @@
+"""What launch files lose of a job: they are read back and priced again, and every lost switch is refused or noted.
+
+A switch that was asked for and changes the price is refused if the files cannot say it; any other difference is a note
+with the price that the files have.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any
+
+from sartor.errors import InputError
+from sartor.launch.files import read_launch, save_files
+from sartor.launch.plan import LaunchFiles, LaunchKind, canonical
+from sartor.model.training import Trainer, TrainingJob, TrainingPlan
+from sartor.step.trainers import TRAINERS, as_launched
+from sartor.units import format_bytes, format_seconds
+
+Price = Callable[[TrainingJob, TrainingPlan], tuple[float, float]]
+"""Seconds of a step, and bytes of the fullest device."""
+SAME = 1e-9
+"""Relative difference below which two prices are equal."""
+SWITCHES = (
+    "tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "grad_fusion",
+    "cuda_graphs", "grad_dtype", "splits_experts", "dispatch_once",
+)  # fmt: skip
+"""Switches of a trainer; its other fields are habits, which no file sets."""
+NOT_SAID = ("shape", "trainer", "routing_skew", "document_len", "trains_weights", "frozen_bits", "global_batch_size")
+"""Fields of a job that are compared apart, belong to the data, or are refused before."""
+WORDS = {"attention_kernel": "attention", "dispatch_once": "deepep", "splits_experts": "split_experts"}
+"""Names of options, where they differ from the field's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A field that the files have at another value."""
+
+    field: str
+    asked: Any
+    found: Any
+    of_trainer: bool = False
+
+    @property
+    def name(self) -> str:
+        return WORDS.get(self.field, self.field)
+
+    @property
+    def word(self) -> str:
+        return f"{self.name}={_word(self.found)}"
+
+    def put(self, job: TrainingJob) -> TrainingJob:
+        """The job with the files' value."""
+        if self.of_trainer:
+            return replace(job, trainer=replace(job.trainer, **{self.field: self.found}))
+        return replace(job, **{self.field: self.found})
+
+
+def checked(made: LaunchFiles, job: TrainingJob, plan: TrainingPlan, price: Price) -> LaunchFiles:
+    """The files, with notes on every difference between what they say and the job and plan that were asked for. Raises
+    `InputError` for a switch that was asked for, changes the price, and is not in them."""
+    again, found = read_back(made, job)
+    lost, asked = tuple(_lost(job, again)), price(job, plan)
+    same = canonical(plan, int(job.shape.num_layers)) == found
+    there = price(again, found)
+    notes = list[str]()
+    for each in lost:
+        matters = _differ(price(each.put(job), plan), asked)
+        if matters and _was_asked(each, job):
+            raise _refusal(made.kind, each)
+        if matters or _was_asked(each, job):
+            notes.append(
+                f"{each.word} in the files, not {_word(each.asked)}{'' if matters else ': no change in price'}"
+            )
+    if _differ(there, asked) or not same:
+        notes.append(_priced(made.kind, job, asked, there))
+    return replace(made, notes=(*notes, *made.notes))
+
+
+def read_back(made: LaunchFiles, job: TrainingJob) -> tuple[TrainingJob, TrainingPlan]:
+    """The job and plan in written files; data's own properties (routing) and sizes that no file has are the job's."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_files(made, folder)
+        reading = read_launch(folder, shape=job.shape)
+    again = reading.job(reading.shape or job.shape, reading.parts.seq_len or job.seq_len)
+    own = {name: getattr(job, name) for name in NOT_SAID[2:]}
+    return replace(again, **own), reading.plan
+
+
+def _lost(job: TrainingJob, again: TrainingJob) -> Iterator[Lost]:
+    for name in (f.name for f in fields(job) if f.name not in NOT_SAID):
+        if (asked := getattr(job, name)) != (found := getattr(again, name)):
+            yield Lost(field=name, asked=asked, found=found)
+    for name in SWITCHES:
+        if (asked := getattr(job.trainer, name)) != (found := getattr(again.trainer, name)):
+            yield Lost(field=name, asked=asked, found=found, of_trainer=True)
+
+
+def _was_asked(lost: Lost, job: TrainingJob) -> bool:
+    """Whether a switch differs from what the job's trainer does by itself."""
+    if not lost.of_trainer:
+        usual = {f.name: f.default for f in fields(TrainingJob)} | {
+            "context_parallel": job.trainer.usual_context_parallel,
+            "recompute_modules": lost.asked,
+        }
+        return bool(lost.asked != usual[lost.field])
+    own = [each for each in TRAINERS.values() if each.name == job.trainer.name]
+    return all(_differs(lost, each) and _differs(lost, as_launched(each)) for each in own) and bool(own)
+
+
+def _differs(lost: Lost, trainer: Trainer) -> bool:
+    releases = [each.changes for each in trainer.releases]
+    known = [getattr(trainer, lost.field), *(c[lost.field] for c in releases if lost.field in c)]
+    return lost.asked not in known
+
+
+def _refusal(kind: LaunchKind, lost: Lost) -> InputError:
+    must = f"{kind.title}'s files cannot say it: the run would have {lost.word}"
+    others = "" if kind is LaunchKind.MEGATRON else ", or --write megatron"
+    return InputError(lost.name, _word(lost.asked), must, f"{lost.word}{others}")
+
+
+def _priced(kind: LaunchKind, job: TrainingJob, asked: tuple[float, float], there: tuple[float, float]) -> str:
+    own = job.trainer.name == _own(kind)
+    times = (
+        f"{format_seconds(there[0])} ({100 * (there[0] / asked[0] - 1):+.2g}%) and {format_bytes(there[1])} per device"
+    )
+    whose = "the plan" if own else f"the plan, priced for {job.trainer.name},"
+    return f"{kind.title}'s files take {times}; {whose} takes {format_seconds(asked[0])} and {format_bytes(asked[1])}"
+
+
+def _own(kind: LaunchKind) -> str:
+    word = kind.value
+    return next(each.name for key, each in TRAINERS.items() if word in (key, *each.aliases))
+
+
+def _differ(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return any(abs(a - b) > SAME * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
+
+
+def _word(value: object) -> str:
+    if isinstance(value, frozenset):
+        return "+".join(sorted(str(each.value) for each in value)) or "none"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
