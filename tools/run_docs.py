@@ -98,7 +98,7 @@ def numbers() -> dict[str, str]:
 
 def digest(points: Any) -> str:
     """Digest of a record's words and of its numbers, rounded to ``DIGITS`` digits."""
-    from sartor.report.contract import plain
+    from sartor.json_types import plain
 
     return hashlib.sha256(json.dumps(_rounded(plain(points)), sort_keys=True).encode()).hexdigest()[:16]
 

@@ -23,7 +23,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.operators import OperatorGraph
 
 HOST_POLICY = Policy(warmup_s=0.01, sample_s=0.002, samples=9, most_s=1.0)
@@ -214,12 +214,7 @@ def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair]
         "file": str(found.path),
         "machine_file": machine,
         "no_machine_file": found.no_machine or None,
-        "stopped": result.stopped.value,
-        "cases": result.cases,
-        "measured": result.measured,
-        "kept": result.kept,
-        "again": result.again,
-        "left": result.left,
+        **picked(result, "stopped", "cases", "measured", "kept", "again", "left"),
         "skipped": [
             {"reason": reason, "count": len(labels), "cases": labels[:10]} for reason, labels in result.skipped.items()
         ],

@@ -16,7 +16,7 @@ import numpy as np
 
 from sartor.bench.cases import StackRun
 from sartor.errors import InputError
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.units import FloatArray
 
 TOLERANCE = 0.02
@@ -177,13 +177,9 @@ def parity_body(found: Parity, tokens: int, device: str) -> JsonDict:
         "seeds": list(found.seeds),
         "shapes": [
             {
-                "name": run.name,
-                "hidden_size": run.hidden_size,
-                "num_layers": run.num_layers,
-                "num_heads": run.num_heads,
-                "head_dim": run.head_dim,
-                "ffn_hidden_size": run.ffn_hidden_size,
-                "num_params": run.num_params,
+                **picked(
+                    run, "name", "hidden_size", "num_layers", "num_heads", "head_dim", "ffn_hidden_size", "num_params"
+                ),
                 "step_s": float(np.median([curve.step_s for curve in curves])),
                 "steps": list(curves[0].steps),
                 "losses": [list(curve.losses) for curve in curves],
@@ -195,9 +191,7 @@ def parity_body(found: Parity, tokens: int, device: str) -> JsonDict:
         "high": high,
         "level": 0.95,
         "differs": low > 0 or high < 0,
-        "speedup": found.speedup,
-        "loss_per_doubling": found.loss_per_doubling,
-        "equal_time_difference": found.equal_time_difference,
+        **picked(found, "speedup", "loss_per_doubling", "equal_time_difference"),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sartor.bounded import MAX_BYTES, printable
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked
 from sartor.model.reading import ModelReading
 from sartor.model.traced import Grows, TracedCall, TracedLayer, TracedModel
 from sartor.model.traced_shape import traced_shape
@@ -53,26 +53,17 @@ def graph_body(model: TracedModel) -> JsonDict:
     graph = model.graph
     return {
         "model": {
-            "name": model.name,
-            "source": model.source,
-            "module_class": model.module_class,
+            **picked(model, "name", "source", "module_class"),
             "model_type": model.model_type or None,
             "num_params": model.num_params,
             "trainable_params": model.num_params - model.frozen_params,
             "num_active_params": model.num_active_params,
             "embedding_params": model.embedding_params,
             "trainable_embedding_params": model.embedding_params - model.frozen_embedding_params,
-            "head_params": model.head_params,
-            "tied_params": model.tied_params,
-            "buffer_bytes": model.buffer_bytes,
-            "hidden_size": model.hidden_size,
-            "vocab_size": model.vocab_size,
+            **picked(model, "head_params", "tied_params", "buffer_bytes", "hidden_size", "vocab_size"),
         },
         "workload": {
-            "phase": model.phase,
-            "dtype": model.dtype.value,
-            "microbatch_size": model.microbatch_size,
-            "seq_len": model.seq_len,
+            **picked(model, "phase", "dtype", "microbatch_size", "seq_len"),
             "tokens": graph.tokens,
         },
         "inputs": [{"name": n, "shape": list(shape), "dtype": dtype} for n, shape, dtype in model.inputs],
@@ -95,18 +86,13 @@ def _totals(graph: OperatorGraph) -> JsonDict:
 
 def _layer_body(layer: TracedLayer) -> JsonDict:
     return {
-        "name": layer.name,
-        "module": layer.module,
-        "count": layer.count,
+        **picked(layer, "name", "module", "count"),
         "positions": list(layer.positions),
         "num_params": layer.num_params,
         "trainable_params": layer.num_params - layer.frozen_params,
-        "buffer_bytes": layer.buffer_bytes,
-        "expert_params": layer.expert_params,
-        "weight_sets": layer.weight_sets,
-        "stash_bytes": layer.stash_bytes,
-        "recomputed_bytes": layer.recomputed_bytes,
-        "output_bytes": layer.output_bytes,
+        **picked(
+            layer, "buffer_bytes", "expert_params", "weight_sets", "stash_bytes", "recomputed_bytes", "output_bytes"
+        ),
     }
 
 
@@ -117,9 +103,7 @@ def _operator_body(op: Operator, call: TracedCall) -> JsonDict:
         "kind": kind,
         "pass": op.pass_.value,
         "part": op.part.value,
-        "layer": call.layer,
-        "module": call.module,
-        "call": call.call,
+        **picked(call, "layer", "module", "call"),
         "count": op.count,
     }
     for field in SIZES.get(kind, ("rows", "cols")):

@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict
-from sartor.report.contract import plain
+from sartor.json_types import JsonDict, picked
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import printable, signed_share
 from sartor.units import format_bytes, format_seconds, format_share
@@ -28,11 +27,7 @@ SHOWN = 15
 def compare_body(answer: RunComparison) -> JsonDict:
     """``compare``: the whole step, then its parts, each with the interval of its ratio."""
     return {
-        "kind": answer.kind,
-        "a": answer.a,
-        "b": answer.b,
-        "threshold": answer.threshold,
-        "changed": answer.changed,
+        **picked(answer, "kind", "a", "b", "threshold", "changed"),
         "worse": [each.name for each in answer.worse],
         "per_token": answer.per_token,
         "total": {"a_s": answer.total.a, "b_s": answer.total.b, **_ratio(answer.total, answer.threshold)},
@@ -51,10 +46,7 @@ def compare_body(answer: RunComparison) -> JsonDict:
 
 def _ratio(each: RunChange, threshold: float) -> JsonDict:
     return {
-        "ratio": plain(each.ratio),
-        "low": plain(each.low),
-        "high": plain(each.high),
-        "significant": each.significant,
+        **picked(each, "ratio", "low", "high", "significant"),
         "beyond_threshold": each.beyond(threshold),
     }
 

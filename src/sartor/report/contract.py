@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from sartor.answers import Advice, CollectiveAnswer, GemmAnswer, Lint, ModelEsti
 from sartor.cost.collective.ring import volume
 from sartor.cost.correction.calibration import ANY
 from sartor.cost.cost import Cost
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked, plain, record
 from sartor.model.workload import Phase
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, kind_name
 from sartor.plans.search import HeldPlan
@@ -41,10 +40,7 @@ def model_body(answer: ModelEstimate) -> JsonDict:
     return {
         "name": reading.shape.name,
         "model_type": reading.shape.model_type or None,
-        "num_params": reading.num_params,
-        "num_active_params": reading.num_active_params,
-        "text_params": reading.text_params,
-        "exact": reading.exact,
+        **picked(reading, "num_params", "num_active_params", "text_params", "exact"),
         "assumptions": list(answer.question.assumptions),
         **{field: plain(value) for field, value in reading.shape.fields().items()},
     }
@@ -54,15 +50,9 @@ def workload_body(answer: ModelEstimate) -> JsonDict:
     workload, dims, held = answer.question.workload, answer.question.dims, answer.question.held
     return {
         "gpu": answer.question.gpu.name,
-        "phase": workload.phase.value,
-        "dtype": workload.dtype.value,
-        "microbatch_size": workload.microbatch_size,
-        "seq_len": workload.seq_len,
-        "context_len": workload.context_len,
+        **picked(workload, "phase", "dtype", "microbatch_size", "seq_len", "context_len"),
         "attention": workload.attention_kernel.value,
-        "tp": dims.tp,
-        "pp": dims.pp,
-        "ep": dims.ep,
+        **picked(dims, "tp", "pp", "ep"),
         "tokens": workload.tokens,
         **(_plan_of(held) if held else {"kernels": _kernels_of(answer), "num_devices": int(dims.num_devices)}),
     }
@@ -104,9 +94,7 @@ def totals_body(answer: ModelEstimate, *, remedies: bool = True) -> JsonDict:
 def fit_body(answer: ModelEstimate, remedies: bool = True) -> JsonDict:
     """Whether the fullest device has enough memory, and changes that would each make it fit."""
     return {
-        "fits": answer.fits,
-        "peak_bytes": plain(answer.peak_bytes),
-        "usable_bytes": plain(answer.usable_bytes),
+        **picked(answer, "fits", "peak_bytes", "usable_bytes"),
         "headroom": plain(1 - answer.peak_bytes / answer.usable_bytes),
         "would_fit": [dict(each) for each in answer.would_fit] if remedies else [],
     }
@@ -188,9 +176,7 @@ def gemm_body(answer: GemmAnswer) -> JsonDict:
         "layout": answer.gemm.layout.value,
         **operator_body(answer.gemm, answer.cost),
         "achieved_flops_per_s": plain(answer.gemm.flops / answer.cost.time_s),
-        "calibration": answer.calibration,
-        "fits": answer.fits,
-        "peak_bytes": plain(answer.peak_bytes),
+        **picked(answer, "calibration", "fits", "peak_bytes"),
         "tiles": [record(tile) for tile in answer.alternatives],
         "assumptions": list(answer.assumptions),
     }
@@ -250,9 +236,7 @@ def advise_body(answer: Advice) -> JsonDict:
         "front": [record(point) for point in found.front],
         "mixes": [record(mix) for mix in found.mixes],
         "single_edits": [record(edit) for edit in found.single_edits],
-        "regret": found.regret,
-        "grid_size": found.grid_size,
-        "evaluated": found.evaluated,
+        **picked(found, "regret", "grid_size", "evaluated"),
         "assumptions": list(found.assumptions),
     }
 
@@ -269,32 +253,3 @@ def candidate_body(candidate: Any) -> JsonDict:
 
 
 INTERVAL = ("time_s", "low_s", "high_s")
-
-
-def picked(noun: object, *names: str) -> JsonDict:
-    """Some attributes as plain values, under their own names."""
-    return {name: plain(getattr(noun, name)) for name in names}
-
-
-def record(noun: object) -> Any:
-    """A frozen dataclass as a dictionary of plain values."""
-    import dataclasses
-
-    if dataclasses.is_dataclass(noun) and not isinstance(noun, type):
-        return {f.name: plain(getattr(noun, f.name)) for f in dataclasses.fields(noun)}
-    return plain(noun)
-
-
-def plain(value: object) -> Any:
-    """NumPy and enum values as plain Python ones; infinities and NaN as null, because JSON lacks them."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    if isinstance(value, Enum):
-        return value.value
-    return record(value) if hasattr(value, "__dataclass_fields__") else value

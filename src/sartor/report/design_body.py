@@ -20,9 +20,8 @@ from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Progress, Ranked
 from sartor.designs.why import Reason
 from sartor.hardware.accelerator_catalog import accelerator_fields
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked, plain, record
 from sartor.model.training import Recompute
-from sartor.report.contract import picked, plain, record
 from sartor.report.design_shapes import best_shapes_body, joint_body, shapes_body
 from sartor.report.design_words import why_texts
 
@@ -37,15 +36,18 @@ def design_body(answer: DesignAnswer) -> JsonDict:
         "interrupted": found.interrupted,
         "question": question_body(answer),
         "best": None if found.best is None else best_body(answer, found.best),
-        "upper_bound": plain(found.upper_bound),
-        "gap": plain(found.gap),
-        "space_size": found.space_size,
-        "num_candidates": found.num_candidates,
-        "evaluated": found.evaluated,
-        "pruned": found.pruned,
-        "num_points": found.num_points,
-        "left_out": found.left_out,
-        "waiting": found.waiting,
+        **picked(
+            found,
+            "upper_bound",
+            "gap",
+            "space_size",
+            "num_candidates",
+            "evaluated",
+            "pruned",
+            "num_points",
+            "left_out",
+            "waiting",
+        ),
         "tightest": found.tightest or None,
         "pareto": [ranked_body(question, each) for each in answer.front],
         "pareto_axes": None if answer.proved_front is None else list(answer.proved_front.axes),
@@ -100,9 +102,7 @@ def _against_model(found: AgainstModel) -> JsonDict:
         how = {name: int(getattr(plan.plan.dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
     return {
         "status": "optimal",
-        "step_s": plain(plan.step_s),
-        "low_s": plain(plan.low_s),
-        "high_s": plain(plan.high_s),
+        **picked(plan, "step_s", "low_s", "high_s"),
         "mfu": mfu,
         "plan": how,
         "ratio": found.ratio,
@@ -117,10 +117,7 @@ def question_body(answer: DesignAnswer) -> JsonDict:
             {
                 "name": model.name,
                 "num_params": plain(reading.num_params),
-                "phase": model.phase.value,
-                "seq_len": model.seq_len,
-                "context_len": model.context_len,
-                "latency_s": model.latency_s,
+                **picked(model, "phase", "seq_len", "context_len", "latency_s"),
                 "weight": weight,
                 "tensor_parallel": list(model.widths),
             }

@@ -16,10 +16,9 @@ from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import BestShape, JointShapes
 from sartor.hardware.accelerator_catalog import accelerator_fields
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked, plain
 from sartor.model.counts import count_params
 from sartor.model.training import Recompute
-from sartor.report.contract import plain
 from sartor.report.design_words import memory_text, rate, short_chip
 from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.grid import GridColumn
@@ -72,9 +71,7 @@ def shapes_body(found: ShapeDesign) -> JsonDict:
         ],
         "sequences_per_s": plain(found.reached),
         "sequences_per_s_by_plan": plain(found.rates),
-        "chip_regret": plain(found.chip_regret),
-        "shape_regret": plain(found.shape_regret),
-        "plan_regret": plain(found.plan_regret),
+        **picked(found, "chip_regret", "shape_regret", "plan_regret"),
         "best": {"variant": index, "sequences_per_s": most},
         "chip_for_family": found.chip_for_family,
         "best_variant_by_chip": plain(found.best_shape),
@@ -103,9 +100,7 @@ def joint_body(found: JointShapes) -> JsonDict:
         "searched": found.searched,
         "params_tolerance": axes[0].tolerance,
         "as_it_is": None if before is None else before.objective,
-        "in_turn": found.in_turn,
-        "gain": found.gain,
-        "gain_over_turns": found.gain_over_turns,
+        **picked(found, "in_turn", "gain", "gain_over_turns"),
     }
 
 

@@ -9,8 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict
-from sartor.report.contract import plain
+from sartor.json_types import JsonDict, plain
 from sartor.report.grid import grid_view
 from sartor.report.plan_body import cluster_body, priced_body
 from sartor.report.plan_grids import parts_grid

@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked, plain
 from sartor.plans.explain import EQUAL, Explanation, nearest
-from sartor.report.contract import plain
 from sartor.report.plan_body import TIME, cluster_body, degrees, priced_body
 from sartor.report.plan_words import PART_WORDS, beside_best, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
@@ -40,30 +39,26 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
     return {
         "status": "inside" if answer.inside else "outside",
         "log": {
-            "path": answer.path,
-            "trainer": answer.trainer,
-            "run": answer.run,
-            "num_runs": answer.num_runs,
+            **picked(answer, "path", "trainer", "run", "num_runs"),
             "units": list(answer.units),
             "said": dict(answer.said),
         },
         "measured": {
-            "step_s": run.step_s,
-            "usual_s": plain(run.usual_s),
-            "stall_s": run.stall_s,
+            **picked(run, "step_s", "usual_s", "stall_s"),
             "mfu": answer.mfu,
-            "tokens_per_s": plain(run.tokens_per_s),
-            "spread": run.spread,
-            "num_steps": run.num_steps,
-            "warm_up": run.warm_up,
-            "flops_per_s": plain(run.flops_per_s),
-            "allocated_bytes": plain(run.allocated_bytes),
-            "reserved_bytes": plain(run.reserved_bytes),
+            **picked(
+                run,
+                "tokens_per_s",
+                "spread",
+                "num_steps",
+                "warm_up",
+                "flops_per_s",
+                "allocated_bytes",
+                "reserved_bytes",
+            ),
         },
         "predicted": {
-            "step_s": predicted.step_s,
-            "low_s": predicted.low_s,
-            "high_s": predicted.high_s,
+            **picked(predicted, "step_s", "low_s", "high_s"),
             "source": answer.source.value,
             "mfu": plain(predicted.step.mfu),
             "tokens_per_s": answer.job.tokens_per_step / predicted.step_s,
@@ -126,9 +121,7 @@ def _explanation_body(each: Explanation) -> JsonDict:
     return {
         "field": each.field,
         "value": each.value,
-        "step_s": each.priced.step_s,
-        "low_s": each.priced.low_s,
-        "high_s": each.priced.high_s,
+        **picked(each.priced, "step_s", "low_s", "high_s"),
         "allocated_bytes": plain(each.priced.footprint.allocated_bytes),
         "reserved_bytes": plain(each.priced.footprint.reserved_bytes),
         "misfit": each.misfit,
@@ -138,13 +131,7 @@ def _explanation_body(each: Explanation) -> JsonDict:
 
 def _convention_body(each: FlopConvention) -> JsonDict:
     return {
-        "attention": each.attention,
-        "recompute": each.recompute,
-        "embedding": each.embedding,
-        "head": each.head,
-        "seq_len": each.seq_len,
-        "flops_per_token": each.flops_per_token,
-        "rel_error": each.rel_error,
+        **picked(each, "attention", "recompute", "embedding", "head", "seq_len", "flops_per_token", "rel_error"),
     }
 
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.placement.plan import Placement, Plan, Stage
 from sartor.report.words import printable
 from sartor.units import format_seconds
@@ -39,15 +39,10 @@ def placement_body(found: Placement) -> JsonDict:
         "expert_parallel": plan.expert_parallel if plan else None,
         "virtual_stages": plan.virtual_stages if plan else None,
         "zero_stage": plan.zero_stage if plan else None,
-        "fixed_strategy_time_per_batch_s": found.fixed_strategy_time_per_batch_s,
-        "solve_s": found.solve_s,
-        "checked": found.checked,
+        **picked(found, "fixed_strategy_time_per_batch_s", "solve_s", "checked"),
         "tightest": tightest
         and {
-            "message": tightest.message,
-            "least_memory_bytes": tightest.least_memory_bytes,
-            "least_devices": tightest.least_devices,
-            "layer": tightest.layer,
+            **picked(tightest, "message", "least_memory_bytes", "least_devices", "layer"),
         },
     }
 

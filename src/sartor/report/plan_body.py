@@ -6,13 +6,12 @@ from itertools import zip_longest
 
 from sartor.answers import PlanAnswer
 from sartor.hardware.cluster import Cluster
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked, plain, record
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan, Tightest
 from sartor.plans.simpler import Simpler
 from sartor.plans.switches import settings
 from sartor.plans.why_not import WhyNot
-from sartor.report.contract import picked, plain, record
 from sartor.step.mixed import devices_of_pools
 from sartor.step.run_cost import RunCost
 
@@ -46,12 +45,7 @@ def plan_body(answer: PlanAnswer) -> JsonDict:
         "best": best,
         "top": [priced_body(each, source) for each in found.top],
         "front": [priced_body(each, source) for each in answer.front],
-        "evaluated": found.evaluated,
-        "evaluated_per_s": plain(found.evaluated_per_s),
-        "space_size": found.space_size,
-        "fitting": found.fitting,
-        "placed": found.placed,
-        "unplaced": found.unplaced,
+        **picked(found, "evaluated", "evaluated_per_s", "space_size", "fitting", "placed", "unplaced"),
         "rejected": dict(found.rejected),
         "fixed": dict(found.fixed),
         "tightest": None if found.tightest is None else tightest_body(found.tightest),
@@ -108,9 +102,7 @@ def _pool_body(pool: Cluster, num_devices: int) -> JsonDict:
 def job_body(answer: PlanAnswer) -> JsonDict:
     job = answer.job
     return {
-        "global_batch_size": job.global_batch_size,
-        "seq_len": job.seq_len,
-        "tokens_per_step": job.tokens_per_step,
+        **picked(job, "global_batch_size", "seq_len", "tokens_per_step"),
         "dtype": job.recipe.value,
         "optimizer": job.optimizer.value,
         "attention": job.attention_kernel.value,

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.report.gantt import SHARED, gantt, gantt_text, label
 from sartor.report.trace import Span, trace_json
 from sartor.schedules.result import Mode, ScheduleResult
@@ -19,25 +19,15 @@ MAX_ROWS = 60
 def schedule_body(result: ScheduleResult) -> JsonDict:
     """``schedule``: the schedule by start, cores by kind as indexes from 0; ``solve_s`` is wall-clock time."""
     return {
-        "status": result.status.value,
-        "makespan": result.makespan,
-        "lower_bound": result.lower_bound,
-        "gap": result.gap,
+        **picked(result, "status", "makespan", "lower_bound", "gap"),
         "operators": [
             {
-                "id": row.id,
-                "start": row.start,
-                "end": row.end,
-                "mode": row.mode.value,
+                **picked(row, "id", "start", "end", "mode"),
                 "cores": {"tc": list(row.tensor_cores), "vc": list(row.vector_cores)},
             }
             for row in result.operators
         ],
-        "checked": result.checked,
-        "solver": result.solver.value,
-        "utilization": result.utilization,
-        "interrupted": result.interrupted,
-        "solve_s": result.solve_s,
+        **picked(result, "checked", "solver", "utilization", "interrupted", "solve_s"),
     }
 
 
@@ -66,9 +56,7 @@ def schedule_trace(result: ScheduleResult, *, us_per_unit: float = 1.0) -> bytes
     ]
     about = {
         "instance": label(result.problem.name),
-        "status": result.status.value,
-        "makespan": result.makespan,
-        "lower_bound": result.lower_bound,
+        **picked(result, "status", "makespan", "lower_bound"),
         "us_per_unit": us_per_unit,
     }
     return trace_json(spans, us_per_unit=us_per_unit, about=about)

@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from sartor.cost.intervals import interval_80
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import count_text, printable
 from sartor.units import format_seconds
@@ -46,10 +46,7 @@ def serving_body(answer: ServingAnswer) -> JsonDict:
 def _server(server: Server) -> JsonDict:
     return {
         "gpu": server.gpu.name,
-        "dtype": server.dtype.value,
-        "tp": server.tp,
-        "copies": server.copies,
-        "ep": server.ep,
+        **picked(server, "dtype", "tp", "copies", "ep"),
     }
 
 

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.cost.intervals import interval_80
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked, plain
 from sartor.operators import Gemm
-from sartor.report.contract import plain
 from sartor.report.plan_body import priced_body
 from sartor.report.plan_words import beside_best, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
@@ -58,21 +57,13 @@ def trace_body(answer: TraceDiagnosis) -> JsonDict:
     predicted = answer.predicted
     return {
         "trace": {
-            "path": answer.path,
-            "gpu": answer.gpu,
-            "rank": answer.rank,
-            "num_ranks": answer.num_ranks,
-            "world_size": answer.world_size,
-            "num_steps": answer.num_steps,
-            "span_s": answer.span_s,
+            **picked(answer, "path", "gpu", "rank", "num_ranks", "world_size", "num_steps", "span_s"),
         },
         "measured": {"step_s": answer.step_s, "mfu": plain(answer.mfu), "tokens_per_s": None},
         "predicted": None
         if predicted is None
         else {
-            "step_s": predicted.step_s,
-            "low_s": predicted.low_s,
-            "high_s": predicted.high_s,
+            **picked(predicted, "step_s", "low_s", "high_s"),
             "source": answer.source.value,
             "mfu": plain(predicted.step.mfu),
         },

@@ -19,7 +19,7 @@ from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
@@ -206,22 +206,12 @@ class Finding:
             {"rule": f.rule, "code": f.code, "grade": f.grade.value, "message": f.message} for f in (self, *self.others)
         ]
         return {
-            "rule": self.rule,
-            "grade": self.grade.value,
-            "message": self.message,
-            "operator": self.operator,
-            "field": self.field,
-            "value": self.value,
-            "gain_s": self.gain_s,
-            "gain_fraction": self.gain_fraction,
+            **picked(self, "rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction"),
             "fix": dict(self.fix),
             "code": self.code,
             "low_s": self.gain_low_s,
             "high_s": self.gain_high_s,
-            "source": self.source.value,
-            "remark": self.remark,
-            "params_change": self.params_change,
-            "device_seconds_spared": self.device_seconds_spared,
+            **picked(self, "source", "remark", "params_change", "device_seconds_spared"),
             "reasons": reasons,
         }
 

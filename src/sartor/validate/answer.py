@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.validate.accuracy import Accuracy, Group
 from sartor.validate.predictions import Predicted
 
@@ -17,9 +17,7 @@ BESIDE = ("measured_spread", "roofline_mape", "roofline_median_error", "heuristi
 def accuracy_body(found: Accuracy) -> JsonDict:
     """The result keys of the contract: ``groups``, ``not_expressed``, and what was left out, assumed and remarked."""
     return {
-        "data": found.data,
-        "num_rows": found.num_rows,
-        "expressed": found.expressed,
+        **picked(found, "data", "num_rows", "expressed"),
         "groups": [group_body(group) for group in found.groups],
         "not_expressed": dict(found.not_expressed),
         "left_out": dict(found.left_out),
@@ -32,9 +30,7 @@ def group_body(group: Group) -> JsonDict:
     """One entry of ``groups``: its keys, then its metrics."""
     return {
         **group.keys,
-        "rows": group.rows,
-        "targets": group.targets,
-        "expressed": group.expressed,
+        **picked(group, "rows", "targets", "expressed"),
         **{name: getattr(group, name) for name in (*FIGURES, *BESIDE)},
         "calibration": group.calibration or None,
         "worst": [dict(case) for case in group.worst],

@@ -18,7 +18,7 @@ import numpy as np
 from sartor.bounded import read_csv
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome
 from sartor.validate.suspicion import suspected, suspicion
 
@@ -140,9 +140,7 @@ def _case(row: InferenceRow) -> JsonDict:
     names = ("mode", "model", "gpu", "weight_dtype", "batch", "isl", "osl", "tp")
     return {
         **{name: row.words[name] for name in names if row.words.get(name)},
-        "batch": row.batch,
-        "measured_s": row.measured_s,
-        "predicted_s": row.predicted_s,
+        **picked(row, "batch", "measured_s", "predicted_s"),
         "low_s": row.predicted_s / spread,
         "high_s": row.predicted_s * spread,
         "ratio": row.ratio,

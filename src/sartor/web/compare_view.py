@@ -7,9 +7,8 @@ from sartor.answers import ModelEstimate
 from sartor.cost.compare import compare
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, plain
 from sartor.report import contract
-from sartor.report.contract import plain
 from sartor.web.asked import devices_of, model_of, question_of
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from sartor import api
 from sartor.answers import PlanAnswer
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap
-from sartor.report.contract import plain, record
+from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.web.asked import cluster_of, model_of
 from sartor.web.uploads import question_key
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from sartor import api
 from sartor.answers import LogDiagnosis, TraceDiagnosis
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap
-from sartor.report.contract import plain
+from sartor.json_types import JsonDict, JsonMap, plain
 from sartor.report.words import printable
 from sartor.traces.read import REPORTS
 from sartor.web.asked import device_of, model_of

@@ -16,11 +16,10 @@ from sartor.answers import ModelEstimate, Question
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.model.edit import LARGEST
 from sartor.model.reading import ModelReading
 from sartor.report import contract
-from sartor.report.contract import plain, record
 from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes

@@ -11,10 +11,9 @@ import numpy as np
 from sartor.designs.point import ModelOutcome
 from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked, plain
 from sartor.model.workload import Phase
 from sartor.pareto import is_pareto
-from sartor.report.contract import plain
 
 LOG_MAGIC = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 MOST_POINTS = 3000
@@ -149,10 +148,7 @@ def _best(study: StudyRecord, best: StudyPoint) -> JsonDict:
     found = {
         "architecture": plain(dict(best.architecture)),
         "label": _label(best.architecture),
-        "area_mm2": best.area_mm2,
-        "power_w": best.power_w,
-        "die_usd": plain(best.die_usd),
-        "objective": best.objective,
+        **picked(best, "area_mm2", "power_w", "die_usd", "objective"),
         "models": [None if o is None else _outcome(o) for o in best.outcomes],
     }
     return {**found, "detail": winner_body(study, best)}
@@ -161,10 +157,7 @@ def _best(study: StudyRecord, best: StudyPoint) -> JsonDict:
 def _outcome(outcome: ModelOutcome) -> JsonDict:
     plan = outcome.plan
     return {
-        "name": outcome.name,
-        "step_s": outcome.step_s,
-        "tokens_per_s": outcome.tokens_per_s,
-        "sequences_per_s": outcome.sequences_per_s,
+        **picked(outcome, "name", "step_s", "tokens_per_s", "sequences_per_s"),
         "recompute": outcome.recompute.name.lower(),
         "tp": plan.tensor_parallel,
         "dp": plan.data_parallel,

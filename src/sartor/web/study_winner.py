@@ -16,8 +16,7 @@ from sartor.engine.study import StudyPoint, StudyRecord
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.hardware.memory import Memory
-from sartor.json_types import JsonDict, JsonMap
-from sartor.report.contract import plain, record
+from sartor.json_types import JsonDict, JsonMap, picked, plain, record
 from sartor.report.design_points import layer_bars, pipeline_bars
 
 Key = tuple[str, int, float]
@@ -74,9 +73,7 @@ def _model(detail: Any) -> JsonDict:
         "low_s": detail.low_s,
         "high_s": detail.high_s,
         "source": "analytic",
-        "mfu": plain(detail.mfu),
-        "peak_bytes": plain(detail.peak_bytes),
-        "num_microbatches": detail.num_microbatches,
+        **picked(detail, "mfu", "peak_bytes", "num_microbatches"),
         "time": plain(record(detail.time)),
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade
 from sartor.step.footprint import footprint, usable_bytes
@@ -118,17 +118,9 @@ class PlanFinding:
     def to_dict(self) -> JsonDict:
         """The keys of ``sartor lint --json``, plus memory and step time with the fix."""
         return {
-            "rule": self.rule,
-            "grade": self.grade.value,
-            "message": self.message,
-            "field": self.field,
-            "value": self.value,
-            "gain_s": self.gain_s,
-            "gain_fraction": self.gain_fraction,
+            **picked(self, "rule", "grade", "message", "field", "value", "gain_s", "gain_fraction"),
             "fix": dict(self.fix),
-            "code": self.code,
-            "saves_bytes": self.saves_bytes,
-            "step_s": self.step_s,
+            **picked(self, "code", "saves_bytes", "step_s"),
         }
 
 
