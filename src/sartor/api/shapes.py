@@ -218,23 +218,8 @@ def lint(
     ``allow`` names rules to leave out. The cost of a finding is a share of the training step that ``estimate`` returns,
     or of one inference pass. Other arguments as in ``ask``. Raises ``InputError``.
     """
-    asked = ask(
-        read(model, set, changed_by="lint"),
-        gpu,
-        phase=phase,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=context_len,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        dtype=dtype,
-        attention=attention,
-        routing_skew=routing_skew,
-        headroom=headroom,
-        calibration=calibration,
-    )
-    return lint_question(asked, allow)
+    words = {name: value for name, value in locals().items() if name not in ("model", "allow", "set")}  # as in `ask`
+    return lint_question(ask(read(model, set, changed_by="lint"), **words), allow)
 
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:

@@ -15,7 +15,7 @@ from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap, picked
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
@@ -133,5 +133,10 @@ def pair_body(pair: Pair) -> JsonDict:
         "table": pair.case.table,
         **words,
         **dict(pair.case.tags),
-        **picked(pair, "predicted_s", "low_s", "high_s", "source", "measured_s", "ratio"),
+        "predicted_s": pair.predicted_s,
+        "low_s": pair.low_s,
+        "high_s": pair.high_s,
+        "source": pair.source,
+        "measured_s": pair.measured_s,
+        "ratio": pair.ratio,
     }

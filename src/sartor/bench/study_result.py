@@ -14,7 +14,7 @@ from sartor.bench.compare import Pair, pairs
 from sartor.bench.studies import Arm, Study
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap, picked
+from sartor.json_types import JsonDict, JsonMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,9 @@ def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> JsonDic
     apart = np.asarray([abs(each.points) for each in results if not each.arm.is_baseline])
     apart = apart[np.isfinite(apart)]
     return {
-        **picked(asked, "name", "question", "axis"),
+        "name": asked.name,
+        "question": asked.question,
+        "axis": asked.axis,
         "size": size,
         "arms": [_arm_body(each) for each in results],
         "not_timed": sum(not np.isfinite(each.measured_s) for each in results),
@@ -105,12 +107,19 @@ def _same_direction(results: Sequence[ArmResult]) -> float | None:
 
 def _arm_body(each: ArmResult) -> JsonDict:
     values = {
-        **picked(each, "predicted_s", "low_s", "high_s", "measured_s", "predicted_speedup", "measured_speedup"),
+        "predicted_s": each.predicted_s,
+        "low_s": each.low_s,
+        "high_s": each.high_s,
+        "measured_s": each.measured_s,
+        "predicted_speedup": each.predicted_speedup,
+        "measured_speedup": each.measured_speedup,
         "points_apart": each.points,
     }
     return {
         "arm": each.arm.name,
-        **picked(each.arm, "group", "x", "is_baseline"),
+        "group": each.arm.group,
+        "x": each.arm.x,
+        "is_baseline": each.arm.is_baseline,
         **{name: value if np.isfinite(value) else None for name, value in values.items()},
         "source": each.source,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -25,9 +25,9 @@ def catalog(
 
     Example: `sartor catalog gpus h100`
     """
-    if what not in _SHELVES:
-        raise InputError("catalog", what, f"must be one of {', '.join(_SHELVES)}")
-    entries = _SHELVES[what](name)
+    if what not in SHELVES:
+        raise InputError("catalog", what, f"must be one of {', '.join(SHELVES)}")
+    entries = entries_of(what, name)
     c.answer("catalog", {"catalog": what, "entries": entries}, as_json=json, out=out)
     if not json:
         from sartor.report.catalog_view import catalog_view
@@ -35,47 +35,24 @@ def catalog(
         c.show(catalog_view(what, entries, whole=name is not None))
 
 
-def _gpus(name: str | None) -> list[JsonDict]:
-    from sartor.hardware.catalog import gpu_entry, gpu_names
-
-    return [gpu_entry(name)] if name else [gpu_entry(each) for each in gpu_names()]
-
-
-def _models(name: str | None) -> list[JsonDict]:
-    from sartor.model.zoo import model_entry, model_names
-
-    return [model_entry(name)] if name else [model_entry(each) for each in model_names()]
-
-
-def _clusters(name: str | None) -> list[JsonDict]:
-    from sartor.hardware.cluster_catalog import cluster_entry, cluster_names
-
-    return [cluster_entry(name)] if name else [cluster_entry(each) for each in cluster_names()]
-
-
-def _rules(name: str | None) -> list[JsonDict]:
-    from sartor.rules.lint import rule_entries
-
-    return rule_entries(name)
-
-
-def _accelerators(name: str | None) -> list[JsonDict]:
-    from sartor.hardware.accelerator_catalog import accelerator_entry, accelerator_names
-
-    return [accelerator_entry(name)] if name else [accelerator_entry(each) for each in accelerator_names()]
-
-
-def _spaces(name: str | None) -> list[JsonDict]:
-    from sartor.read.space_file import space_entry, space_names
-
-    return [space_entry(name)] if name else [space_entry(each) for each in space_names()]
-
-
-_SHELVES: dict[str, Callable[[str | None], list[JsonDict]]] = {
-    "gpus": _gpus,
-    "models": _models,
-    "clusters": _clusters,
-    "rules": _rules,
-    "accelerators": _accelerators,
-    "spaces": _spaces,
+SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
+_FILES = {
+    "gpus": ("sartor.hardware.catalog", "gpu"),
+    "models": ("sartor.model.zoo", "model"),
+    "clusters": ("sartor.hardware.cluster_catalog", "cluster"),
+    "accelerators": ("sartor.hardware.accelerator_catalog", "accelerator"),
+    "spaces": ("sartor.read.space_file", "space"),
 }
+"""The module of each catalogue of files, and the word before ``_names`` and ``_entry`` in its functions."""
+
+
+def entries_of(what: str, name: str | None = None) -> list[JsonDict]:
+    """All entries of a catalogue, or the one with a name."""
+    if what == "rules":
+        from sartor.rules.lint import rule_entries
+
+        return rule_entries(name)
+    module, word = _FILES[what]
+    found = import_module(module)
+    entry = getattr(found, f"{word}_entry")
+    return [entry(each) for each in ([name] if name else getattr(found, f"{word}_names")())]

@@ -50,21 +50,12 @@ def extract(
 
     Example: `sartor extract llama-3.1-70b --out llama.json`, then `sartor estimate llama.json --gpu h100`
     """
+    asked = c.asked(locals(), "input_") | {"inputs": input_ or ()}
     from sartor.read.extract import extract as trace
     from sartor.read.graph_json import graph_body
 
     with _guest(model):
-        found = trace(
-            model,
-            inputs=input_ or (),
-            phase=phase,
-            seq_len=seq_len,
-            microbatch_size=microbatch_size,
-            dtype=dtype,
-            eager=eager,
-            architecture=architecture,
-            batch_axis=batch_axis,
-        )
+        found = trace(**asked)
     c.answer("extract", graph_body(found), as_json=json, out=out)
     if out is not None:
         c.say(f"wrote {out}: {len(found.graph.operators)} operators of {len(found.layers)} kinds of layers")

@@ -154,17 +154,16 @@ def schedule(body: Body) -> Reply:
 
 
 def catalog(body: Body) -> Reply:
-    from sartor.cli.catalog import _SHELVES
+    from sartor.cli.catalog import entries_of
 
-    shelf = _SHELVES[shelf_of(body["what"])]
-    return answered("catalog", {"catalog": body["what"], "entries": shelf(None)})
+    return answered("catalog", {"catalog": body["what"], "entries": entries_of(shelf_of(body["what"]))})
 
 
 def catalog_entry(body: Body) -> Reply:
-    from sartor.cli.catalog import _SHELVES
+    from sartor.cli.catalog import entries_of
 
-    shelf = _SHELVES[shelf_of(body["what"])]
-    return answered("catalog", {"catalog": body["what"], "entries": shelf(plain_name("name", body["entry"]))})
+    entries = entries_of(shelf_of(body["what"]), plain_name("name", body["entry"]))
+    return answered("catalog", {"catalog": body["what"], "entries": entries})
 
 
 def catalog_toml(body: Body) -> Reply:
