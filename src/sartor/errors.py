@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ def quoted(value: object) -> object:
     'array_rows="128": must be a number'
     """
     return json.dumps(value) if isinstance(value, str) else value
+
+
+def check_positive(field: str, value: float) -> None:
+    """Raise ``InputError`` for a value that is not positive and finite."""
+    if not isfinite(value) or value <= 0:
+        raise InputError(field, value, "must be positive and finite")
 
 
 def visible(text: str) -> str:

@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from sartor.errors import InputError
+from sartor.errors import InputError, MissingExtraError
 
 MODE = 0o666
 """Mode of a new file, before the umask."""
@@ -184,3 +185,13 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def pyarrow(feature: str) -> tuple[Any, Any]:
+    """pyarrow and its module of Parquet files. Raises ``MissingExtraError`` for ``feature``."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError(feature, "data") from None
+    return pyarrow, pyarrow.parquet

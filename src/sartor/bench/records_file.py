@@ -19,8 +19,8 @@ from sartor.bench.cases import IDENTITY, BenchCase, key_of
 from sartor.bench.device import DeviceFacts
 from sartor.bench.record import COLUMNS, NOISY, device_columns
 from sartor.bounded import read_csv
-from sartor.errors import InputError, MissingExtraError
-from sartor.files import check_writable, write_atomic
+from sartor.errors import InputError
+from sartor.files import check_writable, pyarrow, write_atomic
 from sartor.json_types import JsonMap
 
 AGREE = 0.15
@@ -44,7 +44,7 @@ class RecordsFile:
         self._parquet = self.path.suffix.lower() == ".parquet"
         self._journal = self.path.with_name(self.path.name + ".part.csv") if self._parquet else self.path
         if self._parquet:
-            _pyarrow()
+            pyarrow("Parquet files")
         self._begin(resume)
         self.rows = read_rows(self._journal)
         _check_same(self.rows, facts, self.path)
@@ -126,7 +126,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 
 def write_parquet(source: Path, target: Path) -> None:
     """Convert a records CSV to Parquet, with numeric columns."""
-    _, pq = _pyarrow()
+    _, pq = pyarrow("Parquet files")
     import pyarrow.csv as pc
 
     table = pc.read_csv(source, convert_options=pc.ConvertOptions(strings_can_be_null=True))
@@ -136,7 +136,7 @@ def write_parquet(source: Path, target: Path) -> None:
 
 
 def _parquet_rows(path: Path) -> list[dict[str, str]]:
-    pa, pq = _pyarrow()
+    pa, pq = pyarrow("Parquet files")
     try:
         rows = pq.read_table(path).to_pylist()
     except (OSError, pa.ArrowException) as error:
@@ -168,12 +168,3 @@ def _line(values: Sequence[Any]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue().encode()
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("Parquet files", "data") from None
-    return pa, pq

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
-from sartor.errors import InputError
+from sartor.errors import InputError, check_positive
 from sartor.model.layer import MoeFfn
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute
@@ -104,11 +104,11 @@ class DesignModel:
             raise InputError("tp", "[]", "must hold at least one tensor-parallel width", "1")
         for width in self.widths:
             _whole(f"tp of {self.name}", width)
-        _positive(f"weights of {self.name}", self.weight)
+        check_positive(f"weights of {self.name}", self.weight)
         for size in self.batch_sizes:
             _whole(f"batch of {self.name}", size)
         if self.latency_s is not None:
-            _positive(LIMITS.get(self.phase, "latency_s"), self.latency_s)
+            check_positive(LIMITS.get(self.phase, "latency_s"), self.latency_s)
 
     @property
     def served(self) -> bool:
@@ -139,7 +139,7 @@ class Budgets:
         for name in ("area_mm2", "power_w", "hbm_bytes", "energy_j_per_token"):
             value = getattr(self, name)
             if value is not None:
-                _positive(name, value)
+                check_positive(name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +164,10 @@ class DesignCosts:
 
     def __post_init__(self) -> None:
         if self.wafer_usd is not None:
-            _positive("wafer_usd", self.wafer_usd)
+            check_positive("wafer_usd", self.wafer_usd)
         if not np.isfinite(self.hbm_usd_per_gb) or self.hbm_usd_per_gb < 0:
             raise InputError("hbm_usd_per_gb", self.hbm_usd_per_gb, "must be finite and not below 0", "0")
-        _positive("years", self.years)
+        check_positive("years", self.years)
         if not np.isfinite(self.usd_per_kwh) or self.usd_per_kwh < 0:
             raise InputError("usd_per_kwh", self.usd_per_kwh, "must be finite and not below 0", "0")
 
@@ -295,8 +295,3 @@ class DesignQuestion:
 def _whole(field_: str, value: Floats) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InputError(field_, value, "must be a whole number of at least 1", "1")
-
-
-def _positive(field_: str, value: float) -> None:
-    if not np.isfinite(value) or value <= 0:
-        raise InputError(field_, value, "must be positive and finite")

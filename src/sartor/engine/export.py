@@ -6,14 +6,13 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sartor.designs.point import ModelOutcome
 from sartor.designs.result import Ranked
 from sartor.engine.codec import architecture_dict
 from sartor.engine.study import MAIN, StudyPoint, StudyRecord, read_study
-from sartor.errors import InputError, MissingExtraError
-from sartor.files import check_writable, write_atomic
+from sartor.errors import InputError
+from sartor.files import check_writable, pyarrow, write_atomic
 from sartor.json_types import JsonDict, JsonMap
 
 SUFFIXES = (".csv", ".parquet")
@@ -45,7 +44,7 @@ def check_export(to: Path) -> None:
         raise InputError("export", str(to), "must end in .csv or .parquet", f"{to.stem or 'points'}.csv")
     check_writable(to, field="export")
     if to.suffix.lower() == ".parquet":
-        _pyarrow()
+        pyarrow("export to .parquet")
 
 
 def point_rows(record: StudyRecord, part: str = MAIN) -> list[JsonDict]:
@@ -127,17 +126,8 @@ def _csv(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:
 
 
 def _parquet(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:
-    arrow, parquet = _pyarrow()
+    arrow, parquet = pyarrow("export to .parquet")
     table = arrow.table({name: [row.get(name) for row in rows] for name in names})
     whole = io.BytesIO()
     parquet.write_table(table, whole)
     return whole.getvalue()
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("export to .parquet", "data") from None
-    return pyarrow, pyarrow.parquet

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, isfinite
 
-from sartor.errors import InputError
+from sartor.errors import InputError, check_positive
 from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
 
 
@@ -68,7 +68,7 @@ class PlacementTerms:
     def __post_init__(self) -> None:
         for tier in self.tiers:
             _at_least_one("devices of a tier", tier.size)
-            _positive("bandwidth of a tier", tier.bytes_per_s)
+            check_positive("bandwidth of a tier", tier.bytes_per_s)
             if not isfinite(tier.latency_s) or tier.latency_s < 0:
                 raise InputError("latency of a tier", tier.latency_s, "must be finite and not negative", "0")
         for inner, outer in pairwise(tier.size for tier in self.tiers):
@@ -81,7 +81,7 @@ class PlacementTerms:
         for z in self.zero_stages:
             if z not in (0, 1, 2, 3):
                 raise InputError("zeroStages", z, "must be 0, 1, 2 or 3", str(min(max(z, 0), 3)))
-        _positive("resyncFactor", self.resync_factor)
+        check_positive("resyncFactor", self.resync_factor)
         if len(self.device_types) > 1 and set(self.virtual_stages) != {1}:
             must = "must be [1] with several device types: interleaving over unequal devices is not priced"
             raise InputError("virtualStages", list(self.virtual_stages), must, "[1]")
@@ -94,8 +94,8 @@ class PlacementTerms:
             raise InputError("deviceTypes", ", ".join(names), "names must be unique")
         for each in self.device_types:
             _at_least_one(f"maxDevices of {each.name}", each.num_devices)
-            _positive(f"maxMemoryPerDevice of {each.name}", each.memory_bytes)
-            _positive(f"slowdown of {each.name}", each.slowdown)
+            check_positive(f"maxMemoryPerDevice of {each.name}", each.memory_bytes)
+            check_positive(f"slowdown of {each.name}", each.slowdown)
 
 
 MAX_TYPES = 3
@@ -104,11 +104,6 @@ MAX_TYPES = 3
 def _at_least_one(field: str, value: int) -> None:
     if value < 1:
         raise InputError(field, value, "must be at least 1", "1")
-
-
-def _positive(field: str, value: float) -> None:
-    if not isfinite(value) or value <= 0:
-        raise InputError(field, value, "must be positive and finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.bounded import packaged_toml
-from sartor.errors import InputError, MissingExtraError
+from sartor.errors import InputError
+from sartor.files import pyarrow
 from sartor.json_types import JsonDict, JsonMap
 
 Floats64 = npt.NDArray[np.float64]
@@ -105,7 +106,7 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
     without pyarrow.
     """
     files = _files(Path(path))
-    _pyarrow()
+    pyarrow("reading tables of measurements")
     tables: list[Table] = []
     refused: list[InputError] = []
     for file in files:
@@ -221,14 +222,6 @@ def _files(path: Path) -> list[Path]:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError("data", path.name, "must end in .parquet or .csv")
     return [path]
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtraError("reading tables of measurements", "data") from None
-    return pyarrow
 
 
 def _column_names(path: Path) -> list[str]:

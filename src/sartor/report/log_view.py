@@ -20,13 +20,15 @@ from sartor.units import format_bytes, format_count, format_seconds, format_shar
 
 if TYPE_CHECKING:
     from sartor.answers import LogDiagnosis
-    from sartor.model.flop_conventions import FlopConvention
 
 SHOWN = 5
 """Changes that the terminal lists."""
 STALLS_FIX = "see what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
 AGREES = 4.0
 """Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
+
+
+CONVENTION = ("attention", "recompute", "embedding", "head", "seq_len", "flops_per_token", "rel_error")
 
 
 def log_body(answer: LogDiagnosis) -> JsonDict:
@@ -72,7 +74,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
         "parts": _parts(answer, change, rest),
         "assigned_share": 1 - abs(rest) / run.step_s,
         "unexplained_share": rest / run.step_s,
-        "flop_conventions": [_convention_body(each) for each in answer.conventions],
+        "flop_conventions": [picked(each, *CONVENTION) for each in answer.conventions],
         "explanations": [_explanation_body(each) for each in best],
         "tried": [_explanation_body(each) for each in answer.explanations[1:]],
         "warnings": list(answer.warnings),
@@ -126,12 +128,6 @@ def _explanation_body(each: Explanation) -> JsonDict:
         "reserved_bytes": plain(each.priced.footprint.reserved_bytes),
         "misfit": each.misfit,
         "plan": degrees(each.priced.plan),
-    }
-
-
-def _convention_body(each: FlopConvention) -> JsonDict:
-    return {
-        **picked(each, "attention", "recompute", "embedding", "head", "seq_len", "flops_per_token", "rel_error"),
     }
 
 
