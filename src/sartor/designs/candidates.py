@@ -63,6 +63,14 @@ class Candidates:
         }
         return Candidates(groups=tuple(each for _, each in groups), group=group, place=place, **own)
 
+    def memories(self, c: int) -> Iterator[int]:
+        """Memories of a candidate, without those for which a larger one costs no more."""
+        hbm, divisor = self.hbm_bytes[:, c], self.divisor[:, c]
+        for h in np.flatnonzero(hbm > 0).tolist():
+            better = (hbm >= hbm[h]) & (divisor <= divisor[h]) & ((hbm > hbm[h]) | (np.arange(len(hbm)) < h))
+            if not better.any():
+                yield h
+
     def of_groups(self, index: Array) -> Iterator[tuple[Array, Accelerator]]:
         """For each group, positions within ``index`` of its candidates, and the candidates."""
         for g in np.unique(self.group[index]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -23,11 +23,11 @@ from sartor.designs.candidates import candidates_of, priced
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
-from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.result import JointResult, Progress
 from sartor.designs.search import RunTasks
 from sartor.designs.shape_axes import ShapeAxes
 from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
-from sartor.designs.shapes_proved import BestShape, JointShapes, undominated, with_shape
+from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated, with_shape
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.state import LATER_TIME, MORE_TIME
 from sartor.interrupts import point
@@ -152,7 +152,7 @@ class _Family:
         in_turn = None
         try:
             if self._bound():
-                spots = [(c, h) for c in range(len(self.chips)) for h in self._memories(c)]
+                spots = [(c, h) for c in range(len(self.chips)) for h in self.candidates.memories(self.chips[c])]
                 self.value, self.upper, self.best = self._best_of(spots)
                 there, _, spot = self._best_of([self._first_spot()])
                 if there > self.value:  # both are within the tolerance of the best
@@ -216,14 +216,6 @@ class _Family:
         if lowered is None:
             return None
         return ShapePairs(asked=asked, models=lowered, candidates=self.candidates, chips=self.chips, late=self._late)
-
-    def _memories(self, c: int) -> Iterator[int]:
-        """Memories of a chip without those for which a larger one costs no more."""
-        hbm, divisor = (column[:, self.chips[c]] for column in (self.candidates.hbm_bytes, self.candidates.divisor))
-        for h in np.flatnonzero(hbm > 0).tolist():
-            better = (hbm >= hbm[h]) & (divisor <= divisor[h]) & ((hbm > hbm[h]) | (np.arange(len(hbm)) < h))
-            if not better.any():
-                yield h
 
     def _first_spot(self) -> Spot:
         hbm = self.candidates.hbm_bytes[:, self.first.index]
@@ -327,27 +319,19 @@ class _Family:
         return self.as_it_is.evaluated + self.evaluated
 
     def _result(self, question: DesignQuestion) -> JointResult:
-        own, value, upper = self.as_it_is, self.value, max(self.value, self.upper)
-        shapes, proved = prod(axes.num_shapes for axes in self.axes), upper <= value * (1 + EQUAL)
-        points = (own.num_points - own.left_out) * shapes
-        best = own.best
+        best = self.as_it_is.best
         if self.best is not None:
             best = priced(question, self.candidates, self._evaluation(self.best))
-        waiting = min(self.waiting * shapes, points - self._evaluated())
+        shapes, evaluated = prod(axes.num_shapes for axes in self.axes), self._evaluated()
+        found = over_shapes(
+            self.as_it_is, shapes, self.value, max(self.value, self.upper), evaluated, self.waiting * shapes
+        )
         return replace(
-            own,
+            found,
             best=best,
             ranked=() if best is None else (best,),
-            status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
-            upper_bound=value if proved else upper,
-            gap=0.0 if proved else (upper - value) / value,
-            space_size=own.space_size * shapes,
-            num_points=own.num_points * shapes,
-            left_out=own.left_out * shapes,
-            evaluated=self._evaluated(),
-            pruned=points - self._evaluated() - waiting,
             seconds=time.perf_counter() - self.start,
-            trajectory=tuple(self.trajectory) or own.trajectory,
+            trajectory=tuple(self.trajectory) or found.trajectory,
             interrupted=self.interrupted,
         )
 

@@ -106,7 +106,7 @@ class ShapeQueue:
 
     def all_memories(self, some: Array) -> None:
         """Search these pairs with every memory except those for which a larger one costs no more."""
-        self._look(some, {c: list(self._memories(c)) for c in range(len(self.candidates))})
+        self._look(some, {c: list(self.candidates.memories(c)) for c in range(len(self.candidates))})
 
     def one_memory(self, some: Array, memory: int) -> None:
         """Search these pairs with only this memory."""
@@ -124,13 +124,6 @@ class ShapeQueue:
         later = np.delete(falling, first)
         self.order, self.firsts = some[np.concatenate([falling[first], later])], len(first)
         self.falling = np.concatenate([np.full(len(first), bounds.max(initial=0.0)), bounds[later]])
-
-    def _memories(self, c: int) -> Iterator[int]:
-        hbm, divisor = self.candidates.hbm_bytes[:, c], self.candidates.divisor[:, c]
-        for h in np.flatnonzero(hbm > 0).tolist():
-            better = (hbm >= hbm[h]) & (divisor <= divisor[h]) & ((hbm > hbm[h]) | (np.arange(len(hbm)) < h))
-            if not better.any():
-                yield h
 
     # What is known
 

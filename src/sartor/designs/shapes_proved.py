@@ -266,27 +266,35 @@ class _Shapes:
 
     def result(self) -> JointResult:
         """The result of the search over all shapes."""
-        value, upper, own, shapes = self.queue.value(), self._upper(), self.as_it_is, self.axes.num_shapes
+        upper, own, best = self._upper(), self.as_it_is, self.best_shape
         evaluated = own.evaluated + len(self.ranked)
-        waiting = self._points() - evaluated if np.isinf(upper) else own.waiting + self.queue.waiting()
-        proved, best = upper <= value * (1 + EQUAL), self.best_shape
+        waiting = self._points() if np.isinf(upper) else own.waiting + self.queue.waiting()
         mine = (each for (pair, _), each in self.ranked.items() if self.pairs.shape[pair] == best)
         return replace(
-            own,
+            over_shapes(own, self.axes.num_shapes, self.queue.value(), upper, evaluated, waiting),
             best=self.queue.best,
             ranked=tuple(sorted(mine, key=lambda each: -each.objective)) if best else own.ranked,
-            status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
-            upper_bound=value if proved else upper,
-            gap=0.0 if proved else (upper - value) / value,
-            space_size=own.space_size * shapes,
-            num_points=own.num_points * shapes,
-            left_out=own.left_out * shapes,
-            evaluated=evaluated,
-            pruned=self._points() - evaluated - waiting,
             seconds=time.perf_counter() - self.start,
             trajectory=tuple(self.trajectory) or own.trajectory,
             interrupted=self.interrupted,
         )
+
+
+def over_shapes(own: JointResult, shapes: int, value: float, upper: float, evaluated: int, waiting: int) -> JointResult:
+    """The result of the unchanged model as one over ``shapes`` times its points: what is proved, and the counts.
+    ``waiting``: at most so many points were neither evaluated nor ruled out."""
+    proved, points = upper <= value * (1 + EQUAL), (own.num_points - own.left_out) * shapes
+    return replace(
+        own,
+        status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
+        upper_bound=value if proved else upper,
+        gap=0.0 if proved else (upper - value) / value,
+        space_size=own.space_size * shapes,
+        num_points=own.num_points * shapes,
+        left_out=own.left_out * shapes,
+        evaluated=evaluated,
+        pruned=max(points - evaluated - waiting, 0),
+    )
 
 
 def undominated(question: DesignQuestion, candidates: Candidates) -> Array:
