@@ -267,7 +267,8 @@ def plain(kind: LaunchKind, **changes: Any) -> tuple[TrainingJob, TrainingPlan]:
 def test_a_model_written_for_megatron_reads_back_with_the_same_parameters(name: str, tmp_path: Path) -> None:
     shape = load_model(name)
     shape = edit(shape, vocab_size=int(round_up(shape.vocab_size, 128)))
-    job, plan = plain(LaunchKind.MEGATRON, shape=shape)
+    length = min(4096, int(shape.learned_positions) or 4096)
+    job, plan = plain(LaunchKind.MEGATRON, shape=shape, seq_len=length)
     save_files(launch_files("megatron", job, plan, CLUSTER), tmp_path)
     reading = read_launch(tmp_path)
     assert reading.shape is not None
@@ -306,6 +307,13 @@ def test_what_a_framework_cannot_run_is_named_with_the_nearest_it_can(
         launch_files(kind, job, plan, CLUSTER)
     assert str(caught.value).startswith(sentence)
     assert caught.value.nearest
+
+
+@pytest.mark.parametrize("kind", list(LaunchKind), ids=lambda kind: kind.value)
+def test_a_sequence_longer_than_the_learned_positions_is_refused(kind: LaunchKind) -> None:
+    job, plan = plain(kind, shape=load_model("gpt2-small"), seq_len=2048)
+    with pytest.raises(InputError, match="seq_len=2048: the model has 1024 learned positions"):
+        launch_files(kind, job, plan, CLUSTER)
 
 
 def test_a_framework_nobody_knows_is_refused() -> None:

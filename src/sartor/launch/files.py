@@ -26,7 +26,16 @@ from sartor.launch.megatron_arguments import argument_names
 from sartor.launch.megatron_read import read_megatron
 from sartor.launch.nemo_yaml import is_nemo, overrides, read_nemo
 from sartor.launch.other_runs import NEAREST, check_pretraining
-from sartor.launch.plan import JobParts, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, canonical, launch_kind
+from sartor.launch.plan import (
+    JobParts,
+    LaunchFile,
+    LaunchFiles,
+    LaunchKind,
+    LaunchReading,
+    canonical,
+    check_positions,
+    launch_kind,
+)
 from sartor.launch.release import release_of
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
@@ -64,6 +73,7 @@ def launch_files(
         raise InputError("document_len", job.document_len, must, "all")
     if not job.trains_weights:
         raise InputError("train_weights", "off", f"{kind.value} files train all weights", "train_weights=on")
+    check_positions(job.shape, job.seq_len)
     if kind is LaunchKind.MAXTEXT:
         release_of(kind, version)
         return maxtext_files(job, plan, cluster)

@@ -222,6 +222,15 @@ def launchable(job: TrainingJob, plan: TrainingPlan, *, splits_experts: bool = T
     return plan
 
 
+def check_positions(shape: TransformerShape, seq_len: int) -> None:
+    """Check that a table of learned positions has a row for every token (Megatron-LM's ``validate_args``:
+    max_position_embeddings >= seq_length; elsewhere the lookup fails). Raises `InputError`."""
+    rows = int(shape.learned_positions)
+    if 0 < rows < seq_len:
+        must = f"the model has {rows} learned positions, one per token"
+        raise InputError("seq_len", seq_len, must, f"{rows}, or a model whose config has more positions")
+
+
 def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
     """Check that the plan's microbatches add up to the job's batch. Raises `InputError`."""
     dp, b, count = int(plan.dims.dp), int(plan.microbatch_size), int(plan.num_microbatches)
