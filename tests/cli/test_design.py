@@ -69,6 +69,9 @@ def test_the_answer_has_the_contracts_keys(sartor: Call, small: list[object]) ->
     assert body["gap"] == 0
     best = body["best"]
     assert {"architecture", "area_mm2", "power_w", "plan", "throughput", "objective"} <= set(best)
+    assert list(best["energy_j_per_token"]) == ["small"]
+    limit = str(best["energy_j_per_token"]["small"] * 1.001)
+    assert sartor(*small, "--energy-j-per-token", limit, "--json").body["best"]["objective"] == best["objective"]
     assert body["upper_bound"] == best["objective"] == pytest.approx(best["throughput"]["small"])
     assert body["space_size"] == 8 * 2 * 2 * 2
     assert 0 < body["evaluated"] <= 16

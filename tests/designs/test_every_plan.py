@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from design_samples import small_shape
 from sartor.designs.bounds import plan_rates, splits, work_rates
-from sartor.designs.parts import Split, design_job
-from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, parts_of
+from sartor.designs.parts import Split, design_job, parts_of
+from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import own_links

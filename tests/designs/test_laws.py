@@ -12,7 +12,8 @@ from design_samples import QUESTIONS, every_option, question, small_space
 from sartor.cost.chip.ownership import package_usd
 from sartor.designs.baselines import alone
 from sartor.designs.candidates import candidates_of
-from sartor.designs.point import Point, ScheduleStore, evaluate_option, evaluate_point, joules_per_token
+from sartor.designs.energy import joules_per_token
+from sartor.designs.point import Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import Budgets, DesignCosts, DesignModel, DesignQuestion, Objective, expert_widths_of
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.search import search_design
@@ -82,7 +83,7 @@ def test_a_budget_of_energy_is_kept_exactly() -> None:
             outcome, _ = evaluate_option(asked, point, option, store)
             if outcome:
                 run = replace(option, recompute=outcome.recompute)
-                rows.append((joules_per_token(asked, point, run, outcome.step_s), outcome.sequences_per_s))
+                rows.append((joules_per_token(asked, point.accelerator, run, outcome.step_s), outcome.sequences_per_s))
     energies = np.sort([energy for energy, _ in rows])
     for limit in energies[[0, len(energies) // 2]] * (1 + 1e-9):
         asked_within = replace(asked, budgets=Budgets(energy_j_per_token=float(limit)))

@@ -17,6 +17,7 @@ from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, 
 from sartor.cost.chip.buildable import too_hot
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
 from sartor.designs.cautions import cautions, left_out
+from sartor.designs.energy import evaluated_joules
 from sartor.designs.parts import Split
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
@@ -28,6 +29,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.training import Optimizer, Recompute
+from sartor.model.workload import Phase
 from sartor.placement.terms import PlacementTerms
 
 
@@ -163,6 +165,23 @@ def test_an_energy_budget_leaves_only_plans_within_it() -> None:
     asked, space = question(microbatch_sizes=(4,)), small_space(num_tensor_cores=[4], num_vector_cores=[2])
     assert search_design(replace(asked, budgets=Budgets(energy_j_per_token=1e-30)), space).best is None
     assert search_design(replace(asked, budgets=Budgets(energy_j_per_token=1e30)), space).best is not None
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_an_energy_budget_that_nothing_meets_names_the_nearest_without_looking_at_points(served: bool) -> None:
+    asked, space = question(microbatch_sizes=(4,)), small_space(num_tensor_cores=[1, 4], num_vector_cores=[2])
+    if served:
+        asked = replace(asked, models=tuple(replace(model, phase=Phase.PREFILL) for model in asked.models))
+    result = search_design(replace(asked, budgets=Budgets(energy_j_per_token=1e-30)), space)
+    assert result.status is DesignStatus.INFEASIBLE
+    assert result.evaluated == 0
+    near = float(result.tightest.partition("; energy_j_per_token=")[2].removesuffix(" is reached"))
+    found = search_design(replace(asked, budgets=Budgets(energy_j_per_token=near)), space).best
+    assert found is not None
+    taken = [evaluated_joules(asked, found.evaluation, m) or 0.0 for m in range(len(asked.models))]
+    assert 0 < max(taken) <= near
+    below = search_design(replace(asked, budgets=Budgets(energy_j_per_token=0.5 * near)), space)
+    assert below.best is None
 
 
 def test_a_search_out_of_time_says_how_far_from_the_best_it_can_be() -> None:

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sartor.cost.chip.energy_floor import energy_floor_j
 from sartor.designs.bounds import work_rates
 from sartor.designs.candidates import candidates_of
+from sartor.designs.energy import within_energy
 from sartor.designs.infeasible import memory_constraint
 from sartor.designs.point import Interval, Option
 from sartor.designs.question import EQUAL, DesignQuestion
@@ -193,7 +195,9 @@ class Bounding:
             m, split = self.options[row].model, self.options[row].split
             mine = np.zeros(len(index))
             for where, accelerator in candidates.of_groups(index):
-                mine[where] = work_rates(question, lowered(question)[m].parts[split], accelerator, self.memory)
+                parts = lowered(question)[m].parts[split]
+                work = work_rates(question, parts, accelerator, self.memory)
+                mine[where] = within_energy(question, m, parts, accelerator, work, energy_floor_j)
             hopeful = self._with(loose, m, mine) / candidates.least_divisor[index] > self.enough()
             worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
             rates[row : row + each] = mine

@@ -15,8 +15,8 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.intervals import interval_80
 from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of
-from sartor.designs.parts import ModelPart, ModelParts, design_job
-from sartor.designs.point import Evaluation, ModelOutcome, Point, parts_of, placement_problem
+from sartor.designs.parts import ModelPart, ModelParts, design_job, parts_of
+from sartor.designs.point import Evaluation, ModelOutcome, Point, placement_problem
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster, own_links

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from sartor.designs.bounds import bare_problem
 from sartor.designs.infeasible import bare_width
-from sartor.designs.parts import ModelParts, Split
-from sartor.designs.point import LayerTime, ModelOutcome, Option, Point, parts_of, placement_problem
+from sartor.designs.parts import ModelParts, Split, parts_of
+from sartor.designs.point import LayerTime, ModelOutcome, Option, Point, placement_problem
 from sartor.designs.question import DesignQuestion, ExpertPlan
 from sartor.model.training import Recompute
 from sartor.placement.check import fixed_strategy_stages, price

@@ -8,6 +8,7 @@ from math import ceil, floor, inf, log10
 
 from sartor.designs.bounds import LoweredModel, bare_problem, splits
 from sartor.designs.equal_chunks import least_bytes
+from sartor.designs.least_energy import LeastEnergy
 from sartor.designs.parts import ModelParts, design_job
 from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.errors import InputError
@@ -24,9 +25,10 @@ def tightest_constraint(
     models: Sequence[LoweredModel],
     hbm_bytes: float,
     quickest_s: Callable[[DesignModel], tuple[float, bool]],
+    least: Callable[[], LeastEnergy],
 ) -> str:
     """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried, ``quickest_s``
-    gives the least seconds of a model's pass on any chip, and whether they are proved."""
+    gives the least seconds of a model's pass on any chip, and whether they are proved, ``least`` the least energy."""
     found = memory_constraint(question, models, hbm_bytes)
     if found:
         return found
@@ -39,14 +41,26 @@ def tightest_constraint(
             words = "the quickest pass" if proved else "the quickest pass found in the time"
             near = f"{LIMITS[model.phase]}={_rounded_up(1e3 * least_s)} is reached"
             return f"{_limit(model)}: {words} of {model.name} on any chip takes {1e3 * least_s:.4g} ms; {near}"
+    limit = question.budgets.energy_j_per_token
+    if limit is not None and (words := _energy(limit, least())):
+        return words
     if limited:
         return (
             f"{', '.join(map(_limit, limited))}: each can be reached, but no single chip within the budgets reaches all"
         )
-    limit = question.budgets.energy_j_per_token
     if limit is not None:
         return f"energy_j_per_token={limit:.6g}: every plan that fits takes more"
     return f"num_devices={question.num_devices}: no chip has enough memory for every model"
+
+
+def _energy(limit: float, least: LeastEnergy) -> str:
+    """A sentence if the least energy found is above the limit."""
+    if not limit < least.reached_j < inf:
+        return ""
+    proved = least.bound_j >= least.reached_j
+    words = "the least of any plan is" if proved else f"no plan takes less than {least.bound_j:.3g} J, the least found"
+    near = f"energy_j_per_token={_rounded_up(least.reached_j)} is reached"
+    return f"energy_j_per_token={limit:.6g}: {words} {least.reached_j:.4g} J; {near}"
 
 
 def _limit(model: DesignModel) -> str:

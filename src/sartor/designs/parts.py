@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple, TypedDict
 
-from sartor.designs.question import DesignModel
+from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.blocks import BlockKind, layer_order
@@ -172,6 +173,16 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
         tied_bytes=tied,
         served=served,
     )
+
+
+@lru_cache(maxsize=4096)
+def _parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
+    return model_parts(model, split, global_batch_size)
+
+
+def parts_of(question: DesignQuestion, m: int, split: Split) -> ModelParts | None:
+    """The parts of a model, lowered once."""
+    return _parts(question.models[m], split, question.global_batch_size)
 
 
 def _workload(model: DesignModel, job: TrainingJob, split: Split) -> Workload:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from sartor.cost.chip.energy import operator_energy, static_power_w
-from sartor.designs.bounds import bare_problem, most_devices, served_copies, served_rates, update_s_per_byte
+from sartor.designs.bounds import bare_problem, served_copies, served_rates, update_s_per_byte
+from sartor.designs.energy import joules_per_token
 from sartor.designs.equal_chunks import equal_plan
-from sartor.designs.parts import ModelParts, Split, model_parts
+from sartor.designs.parts import ModelParts, Split, parts_of
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.hardware.accelerator import FIELD_NAMES, Accelerator
+from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
@@ -201,9 +200,9 @@ def evaluate_option(
     if limit is None:
         return outcome, bound
     run = replace(option, recompute=outcome.recompute)
-    if joules_per_token(question, point, run, least_s) > limit:
+    if joules_per_token(question, point.accelerator, run, least_s) > limit:
         return None, 0.0
-    return outcome if joules_per_token(question, point, run, outcome.step_s) <= limit else None, bound
+    return outcome if joules_per_token(question, point.accelerator, run, outcome.step_s) <= limit else None, bound
 
 
 def _fastest(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> Plan | None:
@@ -225,7 +224,7 @@ def _served(
     bound = float(served_rates(question, parts, np.asarray(least_s), memory))
     rate = float(served_rates(question, parts, np.asarray(pass_s), memory))
     limit = question.budgets.energy_j_per_token or inf
-    if not rate or joules_per_token(question, point, option, pass_s) > limit:
+    if not rate or joules_per_token(question, point.accelerator, option, pass_s) > limit:
         return None, bound
     ids = tuple(range(-1, len(parts.order) + 1))
     plan = Plan(
@@ -253,16 +252,6 @@ def layer_times(
     """The parts of an option's model and their scheduled seconds; None if the model does not split over its width."""
     parts = parts_of(question, option.model, option.split)
     return None if parts is None else (parts, tuple(_layer_times(question, point, option, parts, store)))
-
-
-@lru_cache(maxsize=4096)
-def _parts(model: Any, split: Split, global_batch_size: int) -> ModelParts | None:
-    return model_parts(model, split, global_batch_size)
-
-
-def parts_of(question: DesignQuestion, m: int, split: Split) -> ModelParts | None:
-    """The parts of a model, lowered once."""
-    return _parts(question.models[m], split, question.global_batch_size)
 
 
 def _layer_times(
@@ -341,58 +330,3 @@ def placement_problem(
         link_bytes_per_s=float(a.reach(question.num_devices)[0]),
         update_s_per_byte=float(update_s_per_byte(question, a)),
     )
-
-
-def joules_per_token(question: DesignQuestion, point: Point, option: Option, step_s: float) -> float:
-    """Energy of a batch per token [J]: data movement and computation of the operators, and static power of all devices,
-    busy or not. So among placements of one option the fastest takes the least energy."""
-    a = point.accelerator
-    model = question.models[option.model]
-    parts = parts_of(question, option.model, option.split)
-    assert parts is not None
-    twice = 2.0 if option.recompute is Recompute.FULL else 1.0
-    dynamic = 0.0
-    moved = _dynamic_j(model, option.split, question.global_batch_size, _Chip(a))
-    for (forward, backward), count in zip(moved, (1, *parts.counts, 1), strict=True):
-        for operators, times in ((forward, twice), (backward, 1.0)):
-            for executions, joules in operators:
-                dynamic += count * times * executions * joules
-    sequences, tokens = question.global_batch_size, model.seq_len
-    if parts.served:
-        sequences, tokens = served_copies(question, option.split) * option.microbatch_size, parts.served.new_tokens
-    static = float(static_power_w(a)) * most_devices(question) * step_s
-    return (dynamic * option.devices * sequences / option.microbatch_size + static) / (sequences * tokens)
-
-
-class _Chip:
-    """An accelerator, equal to another whose operators take the same energy."""
-
-    __slots__ = ("accelerator", "key")
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-        self.key = tuple(getattr(accelerator, name) for name in FIELD_NAMES if name not in _WORDS)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Chip) and self.key == other.key
-
-
-_WORDS = ("name", "title", "note", "confidence", "sources")
-Executed = tuple[tuple[float, float], ...]
-"""Executions of each operator of a graph in one pass, and the joules of one beyond static power."""
-
-
-@lru_cache(maxsize=1024)
-def _dynamic_j(model: Any, split: Split, global_batch_size: int, chip: _Chip) -> tuple[tuple[Executed, Executed], ...]:
-    """Of the forward and backward pass of each part of a model, worked out once in a process."""
-    parts = _parts(model, split, global_batch_size)
-    assert parts is not None
-    return tuple((_executed(part.forward, chip), _executed(part.backward, chip)) for part in parts.parts)
-
-
-def _executed(graph: OperatorGraph, chip: _Chip) -> Executed:
-    energies = ((op, operator_energy(op, chip.accelerator)) for op in graph.operators)
-    return tuple((float(op.count), float(energy.total_j - energy.static_j)) for op, energy in energies)

@@ -22,6 +22,7 @@ import numpy as np
 
 from sartor.designs.candidates import Candidates, area_of, candidates_of, priced
 from sartor.designs.infeasible import tightest_constraint
+from sartor.designs.least_energy import LeastEnergy, least_energy
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.space import AcceleratorSpace
@@ -132,7 +133,8 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked)}
         nothing["pruned"] = num_points - left_out - len(state.ranked)
         memory, quickest_s = float(state.candidates.hbm_bytes.max()), partial(_quickest_s, question, space, deadline)
-        why = tightest_constraint(question, lowered(question), memory, quickest_s)
+        least = partial(_least_energy, question, state.candidates, deadline)
+        why = tightest_constraint(question, lowered(question), memory, quickest_s, least)
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     gap = (upper - value) / value if value else float("inf")
     proved = upper <= value * (1 + EQUAL)
@@ -146,6 +148,14 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
         ranked=tuple(sorted(state.ranked.values(), key=lambda each: -each.objective)),
         **common,  # type: ignore[arg-type]
     )
+
+
+def _least_energy(question: DesignQuestion, candidates: Candidates, deadline: float) -> LeastEnergy:
+    """The least energy of any plan, or nothing if time or patience runs out."""
+    try:
+        return least_energy(question, candidates, partial(in_time, deadline))
+    except (OutOfTime, KeyboardInterrupt):
+        return LeastEnergy(reached_j=inf, bound_j=0.0)
 
 
 def _quickest_s(

@@ -13,8 +13,7 @@ import numpy as np
 
 from sartor.designs.bounds import splits
 from sartor.designs.candidates import Candidates
-from sartor.designs.parts import Split
-from sartor.designs.point import parts_of
+from sartor.designs.parts import Split, parts_of
 from sartor.designs.question import DesignQuestion
 from sartor.designs.shape_bounds import first_rates, second_rates
 from sartor.model.shape import TransformerShape

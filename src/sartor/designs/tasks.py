@@ -13,7 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from sartor.cost.chip.energy_floor import energy_floor_j
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
+from sartor.designs.energy import dynamic_j, within_energy
 from sartor.designs.parts import Split
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
@@ -119,6 +121,7 @@ def _work(question: DesignQuestion, task: WorkTask) -> Array:
         for parts in model.parts.values():
             for where, accelerator in task.candidates:
                 mine = work_rates(question, parts, accelerator, task.hbm_bytes)
+                mine = within_energy(question, m, parts, accelerator, mine, energy_floor_j)
                 rates[m, where] = np.maximum(rates[m, where], mine)
     return rates
 
@@ -127,7 +130,8 @@ def _plan(question: DesignQuestion, task: PlanTask) -> Array:
     parts = lowered(question)[task.model].parts[task.split]
     rates = np.zeros((len(question.recomputes), *task.hbm_bytes.shape))
     for where, accelerator in task.candidates:
-        rates[:, :, where] = plan_rates(question, parts, accelerator, task.hbm_bytes[:, where])
+        mine = plan_rates(question, parts, accelerator, task.hbm_bytes[:, where])
+        rates[:, :, where] = within_energy(question, task.model, parts, accelerator, mine, dynamic_j)
     return rates
 
 

@@ -15,6 +15,7 @@ from sartor.designs.detail import (
     plan_fields,
     power_parts,
 )
+from sartor.designs.energy import evaluated_joules
 from sartor.designs.nearby import Swing
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Progress, Ranked
@@ -144,10 +145,12 @@ def ranked_body(question: DesignQuestion, ranked: Ranked, *, whole: bool = False
     """An evaluated point: what it is, what it costs, how each model runs on it. ``whole``: with stages and parts."""
     point = ranked.evaluation.point
     details = {model.name: model_detail(question, ranked.evaluation, m) for m, model in enumerate(question.models)}
+    joules = {model.name: evaluated_joules(question, ranked.evaluation, m) for m, model in enumerate(question.models)}
     body = {
         "architecture": architecture_body(ranked),
         **picked(ranked, "area_mm2", "power_w", "die_usd", "usd", "ownership_usd"),
         "plan": {name: None if each is None else plan_body(each, whole=whole) for name, each in details.items()},
+        "energy_j_per_token": joules,
         "throughput": {name: 0.0 if each is None else each.outcome.sequences_per_s for name, each in details.items()},
         **picked(ranked, "objective", "bound"),
     }

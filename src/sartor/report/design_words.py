@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sartor.answers import DesignAnswer
 from sartor.designs.detail import ModelDetail, StepTime, plan_fields
+from sartor.designs.energy import evaluated_joules
 from sartor.designs.nearby import Nearby
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
@@ -146,10 +147,13 @@ def headline(answer: DesignAnswer) -> str:
         return nothing_text(answer)
     point = best.evaluation.point
     published = asked.costs.area is AreaModel.PUBLISHED
+    joules = " and ".join(
+        f"{each:.3g}" for m in range(len(asked.models)) if (each := evaluated_joules(asked, best.evaluation, m))
+    )
     at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
         f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}. "
-        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak. {proof_text(answer)}"
+        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token. {proof_text(answer)}"
     )
 
 

@@ -81,7 +81,7 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
     a = accelerator
     return Energy(
         arithmetic_j=cost.lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
-        registers_j=cost.lane_cycles * _register_pj(a) * PICO,
+        registers_j=cost.lane_cycles * register_pj(a) * PICO,
         private_buffers_j=cost.buffer_bytes * sram_pj_per_byte(a.vector_core_sram_bytes, a.node_nm) * PICO,
         global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
         memory_j=op.bytes_moved * memory_pj_per_byte(a) * PICO,
@@ -100,8 +100,8 @@ def power(accelerator: Accelerator) -> Power:
     )
     parts = {
         "static_w": static_power_w(a),
-        "arrays_w": macs * (_hottest_pj(a) + _register_pj(a)) * PICO,
-        "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
+        "arrays_w": macs * (_hottest_pj(a) + register_pj(a)) * PICO,
+        "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + register_pj(a)) * PICO,
         "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
         "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
@@ -132,11 +132,12 @@ def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
     return found
 
 
-def _register_pj(a: Accelerator) -> float:
+def register_pj(a: Accelerator) -> float:
+    """Energy of the register traffic of one multiply and add, or of one lane cycle."""
     return REGISTER_SHARE * mac_energy_pj(DType.BF16, a.node_nm)
 
 
-def _place_pj(a: Accelerator, dtype: DType) -> float:
+def place_pj(a: Accelerator, dtype: DType) -> float:
     """Energy of one array cell in one cycle: one multiply and add, or those of all operands packed in it."""
     packed = a.packing(dtype)
     return mac_energy_pj(a.dtype, a.node_nm) if packed == 1 else packed_energy_pj(dtype, packed, a.node_nm)
@@ -144,15 +145,15 @@ def _place_pj(a: Accelerator, dtype: DType) -> float:
 
 def _hottest_pj(a: Accelerator) -> float:
     """Energy of an array cell in the data type that takes most."""
-    return max(_place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
+    return max(place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
 
 
 def _product_energy(product: Product, a: Accelerator, dtype: DType) -> Energy:
     cost = product_cost(product, a)
     epilogue = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
     return Energy(
-        arithmetic_j=(product.macs * _place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
-        registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
+        arithmetic_j=(product.macs * place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
+        registers_j=(product.macs + epilogue) * register_pj(a) * PICO,
         private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
         global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
         memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
@@ -168,7 +169,7 @@ def _attention_energy(op: Attention, a: Accelerator) -> Energy:
     return Energy(
         arithmetic_j=sum((e.arithmetic_j for e in products), 0.0)
         + lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
-        registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * _register_pj(a) * PICO,
+        registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * register_pj(a) * PICO,
         private_buffers_j=sum((e.private_buffers_j for e in products), 0.0),
         global_buffer_j=sum((e.global_buffer_j for e in products), 0.0),
         memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
