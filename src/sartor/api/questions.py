@@ -341,9 +341,11 @@ def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: boo
             *dtype_notes,
             *(f"{name}={taken} (default)" for name, given, taken in sizes if given is None),
             *lengths,
+            *((WIDE_CACHE,) if decodes and dtype.bytes < 2 else ()),
             *((EAGER,) if eager else ()),
         ),
     )
 
 
+WIDE_CACHE = "keys and values in 16 bits; sartor serving takes a framework's own, in 8 bits on many GPUs"
 EAGER = "eager: memory-bound kernels wait for the host to launch them; launches of GEMMs are hidden"
