@@ -17,6 +17,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
+from sartor.model.trainer import Accumulation
 from sartor.model.training import Optimizer, PipelineSchedule, Recipe, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
@@ -405,7 +406,8 @@ def test_mixed_pools_must_have_the_devices() -> None:
 
 def test_zero_2_with_a_pipeline_reduces_gradients_once_a_step() -> None:
     plan = plan_of(tp=2, pp=4, dp=8, num_microbatches=8, zero_stage=1)
-    found, first = (step(job_of(), replace(plan, zero_stage=zero), CLUSTER) for zero in (2, 1))
+    job = job_of(trainer=replace(job_of().trainer, fuses_sharded=True))
+    found, first = (step(job, replace(plan, zero_stage=zero), CLUSTER) for zero in (2, 1))
     assert found.step_s == first.step_s  # as ZeRO 1: not once per microbatch
 
 
@@ -437,3 +439,16 @@ def test_what_fsdp_computes_again_hides_its_traffic() -> None:
     plan, job = plan_of(dp=64, zero_stage=3), job_of(trainer=TRAINERS["fsdp"])
     kept, again = (step(job, replace(plan, recompute=r), slow) for r in (Recompute.NONE, Recompute.FULL))
     assert again.dp_exposed_s < kept.dp_exposed_s
+
+
+def test_megatron_copies_sharded_gradients_into_the_buffer_that_is_reduced() -> None:
+    plans = plan_of(dp=np.array([8, 8, 8]), num_microbatches=8, zero_stage=np.array([1, 2, 3]))
+    own = job_of().trainer
+    fused, copied = (
+        step(job_of(trainer=replace(own, **change)), plans, CLUSTER)
+        for change in ({}, {"accumulation": Accumulation.COPIED})
+    )
+    assert fused.compute_s[0] < copied.compute_s[0]
+    assert fused.step_s[1:] == pytest.approx(copied.step_s[1:], rel=1e-12)
+    one = step(job_of(), plan_of(dp=8, num_microbatches=8, zero_stage=2), CLUSTER)
+    assert one.step_s == pytest.approx(fused.step_s[1], rel=1e-12)

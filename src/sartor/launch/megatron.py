@@ -42,7 +42,6 @@ KIND = LaunchKind.MEGATRON
 _refuse = refuser(KIND)
 
 NO_FUSION = "--no-gradient-accumulation-fusion"
-NOT_PRICED = "its pass that adds gradients is not priced"
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """--data-parallel-sharding-strategy of Megatron-FSDP. Its guide requires --use-distributed-optimizer (alone: stage 1),
 --no-gradient-accumulation-fusion and --ckpt-format fsdp_dtensor with it, and CUDA_DEVICE_MAX_CONNECTIONS is to be unset
@@ -87,7 +86,6 @@ def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan,
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
     _check(job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
-    notes += [f"Megatron-FSDP goes with {NO_FUSION}: {NOT_PRICED}"] if plan.zero_stage > 1 else []
     groups = {
         "MODEL_ARGS": model,
         "PARALLEL_ARGS": list(_parallel(job, plan, layers)),

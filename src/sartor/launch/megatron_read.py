@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.launch.flags import Flags, parse_flags
-from sartor.launch.megatron import CP_TYPES, KIND, NO_FUSION, NOT_PRICED, OPTIMIZERS
+from sartor.launch.megatron import CP_TYPES, KIND, NO_FUSION, OPTIMIZERS
 from sartor.launch.megatron_arguments import left_over
 from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages
@@ -308,10 +308,8 @@ def _experts_apart(flags: Flags, ep: int) -> list[str]:
 
 
 def _fuses_gradients(flags: Flags) -> bool:
-    """Megatron-FSDP always goes without the fusion, and its plans are priced as with it."""
+    """Megatron-FSDP always goes without the fusion, which its plans are priced without."""
     off, sharded = flags.on(NO_FUSION), flags.on("--use-megatron-fsdp", "--use-custom-fsdp")
-    if off and sharded:
-        flags.assumptions.append(f"{NO_FUSION}: Megatron-FSDP needs it; {NOT_PRICED}")
     return sharded or not off
 
 

@@ -146,6 +146,8 @@ class Trainer:
 
     # habits: how its code works
     accumulation: Accumulation = Accumulation.FUSED
+    fuses_sharded: bool = False
+    """GEMMs also add gradients that are sharded (ZeRO 2 and 3)."""
     strided_heads: bool = True
     """Unfused attention reads heads at a stride."""
     hides_tp_backward: bool = True
@@ -225,6 +227,12 @@ class Trainer:
         """``accumulation``, after the switch ``grad_fusion``."""
         off = self.accumulation is Accumulation.FUSED and not self.grad_fusion
         return Accumulation.ADDED if off else self.accumulation
+
+    @property
+    def sharding_gradients(self) -> Trainer:
+        """This trainer at ZeRO 2 or 3: gradients that no GEMM adds are copied into the buffer that is reduced."""
+        copies = self.accumulation is Accumulation.FUSED and not self.fuses_sharded
+        return replace(self, accumulation=Accumulation.COPIED) if copies else self
 
     @property
     def habits(self) -> MemoryHabits:

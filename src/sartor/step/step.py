@@ -8,7 +8,7 @@ source.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -64,7 +64,6 @@ def step(
     split = np.zeros_like(columns["tp"])
     tables = partial(
         tables_of,
-        job,
         cluster=cluster,
         calibration=calibration,
         coefficients=coefficients,
@@ -88,7 +87,7 @@ def step_each(
     of_each = [plan_columns(plan)[0] for plan in plans]
     columns = {name: np.concatenate([each[name] for each in of_each]) for name in of_each[0]}
     splits = [plan.stage_layers for plan in plans]
-    tables = partial(tables_of, job, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
+    tables = partial(tables_of, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
     found = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
     return [StepEstimate(**dict(zip(_PARTS, values, strict=True))) for values in found.T.tolist()]
 
@@ -128,13 +127,33 @@ WORK = ("pipeline", "structure", "recompute", "recompute_layers", "microbatches"
 """Columns that a pipeline's time depends on; of ``zero`` only whether weights are gathered layer by layer."""
 
 
+TablesFor = Callable[[TrainingJob, dict[str, IntArray]], list[PlanTables]]
+
+
 def _step(
     job: TrainingJob,
     columns: dict[str, IntArray],
     splits: Sequence[tuple[int, ...] | None],
-    tables_for: Callable[[dict[str, IntArray]], list[PlanTables]],
+    tables_for: TablesFor,
 ) -> FloatArray:
     """The fields of ``StepEstimate`` [fields, plans]; column ``split`` is each plan's index into ``splits``."""
+    sharded = columns["zero"] > 1
+    apart = job.trainer.sharding_gradients
+    if apart is job.trainer or not sharded.any():
+        return _of_trainer(job, columns, splits, tables_for)
+    out = np.empty((len(_PARTS), sharded.size))
+    for one, own in ((job, np.flatnonzero(~sharded)), (replace(job, trainer=apart), np.flatnonzero(sharded))):
+        if own.size:
+            out[:, own] = _of_trainer(one, {name: column[own] for name, column in columns.items()}, splits, tables_for)
+    return out
+
+
+def _of_trainer(
+    job: TrainingJob,
+    columns: dict[str, IntArray],
+    splits: Sequence[tuple[int, ...] | None],
+    tables_for: TablesFor,
+) -> FloatArray:
     plans = _plans(job, columns, splits, tables_for)
     out = np.empty((len(_PARTS), columns["tp"].size))
     for start in range(0, out.shape[1], CHUNK):
@@ -149,7 +168,7 @@ def _plans(
     job: TrainingJob,
     columns: dict[str, IntArray],
     splits: Sequence[tuple[int, ...] | None],
-    tables_for: Callable[[dict[str, IntArray]], list[PlanTables]],
+    tables_for: TablesFor,
 ) -> _Plans:
     hides = (columns["schedule"] == PipelineSchedule.DUAL_PIPE_V) & (columns["ep"] > 1)
     told = {
@@ -160,7 +179,7 @@ def _plans(
     }
     few, structure = distinct_rows([told[name] for name in STRUCTURE])
     structures = dict(zip(STRUCTURE, few, strict=True))
-    tables = tables_for(structures)
+    tables = tables_for(job, structures)
     pools = [each.cluster for each in tables]
     size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
     is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual"]).astype(np.int64)

@@ -95,14 +95,24 @@ class KnownBlocks:
     job: TrainingJob
     cluster: Cluster
     calibration: Calibration | None
-    rows: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
-    """[blocks, fields of `BlockTimes`] by (tp, cp, ep, microbatch_size, sequence_parallel)."""
+    rows: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+    """[blocks, fields of `BlockTimes`] by (tp, cp, ep, microbatch_size, sequence_parallel, accumulation)."""
 
-    def times(self, plan: TrainingPlan, in_run: Calibration) -> tuple[tuple[BlockTimes, ...], BlockRows]:
+    def knows(self, job: TrainingJob, cluster: Cluster, calibration: Calibration | None) -> bool:
+        """Whether the blocks are of this job, which may only differ in how gradients are added."""
+        trainer = self.job.trainer
+        alike = replace(job, trainer=trainer) == self.job
+        alike &= replace(job.trainer, accumulation=trainer.accumulation) == trainer
+        return alike and self.cluster is cluster and self.calibration is calibration
+
+    def times(
+        self, job: TrainingJob, plan: TrainingPlan, in_run: Calibration
+    ) -> tuple[tuple[BlockTimes, ...], BlockRows]:
         """`row_times` of the plans; only rows not seen before are priced."""
         rows = block_rows(plan)
         columns = [rows.tp, rows.cp, rows.ep, rows.microbatch_size, rows.sequence_parallel]
-        keys = list(zip(*(column.tolist() for column in columns), strict=True))
+        added = job.trainer.accumulation
+        keys = [(*key, added) for key in zip(*(column.tolist() for column in columns), strict=True)]
         new = np.array([i for i, key in enumerate(keys) if key not in self.rows], dtype=np.int64)
         if new.size:
             dims = ParallelDims(
@@ -112,7 +122,7 @@ class KnownBlocks:
                 sequence_parallel=rows.sequence_parallel[new],  # type: ignore[arg-type]
             )
             some = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
-            times, _ = row_times(self.job, some, self.cluster, in_run)
+            times, _ = row_times(job, some, self.cluster, in_run)
             table = np.array([[getattr(each, name) for name in _TIMES] for each in times])
             self.rows.update(zip((keys[i] for i in new.tolist()), np.moveaxis(table, -1, 0), strict=True))
         found = np.stack([self.rows[key] for key in keys], axis=-1)
@@ -136,8 +146,8 @@ def plan_tables(
     c = coefficients or coefficients_for(job, cluster.gpu)
     known = in_a_run(calibration or load_calibration(cluster.gpu), c)
     of = blocks_known
-    if of is not None and of.job is job and of.cluster is cluster and of.calibration is calibration:
-        times, rows = of.times(_plan(columns), known)
+    if of is not None and of.knows(job, cluster, calibration):
+        times, rows = of.times(job, _plan(columns), known)
     else:
         times, rows = row_times(job, _plan(columns), cluster, known)
     params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])

@@ -83,6 +83,8 @@ def timeline(
     if 2 * pp * virtual * m > MOST_TASKS:
         must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
+    if columns["zero"][0] > 1:
+        job = replace(job, trainer=job.trainer.sharding_gradients)
     counts = plan_counts(job.shape, plan)
     tables = tables_of(job, columns, cluster, calibration, coefficients)
     pools = [table.cluster for table in tables]

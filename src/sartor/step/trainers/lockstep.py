@@ -13,6 +13,7 @@ LOCKSTEP = Trainer(
     hides_tp_backward=False,
     strided_heads=False,
     pads_experts=False,
+    fuses_sharded=True,
     grad_dtype=DType.BF16,
     splits_experts=True,
     optional_sequence_parallel=False,

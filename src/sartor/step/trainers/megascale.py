@@ -18,5 +18,6 @@ MEGASCALE = replace(
     launchable=False,
     releases=(),
     usual_zero_stage=2,
+    fuses_sharded=True,
     source="arXiv 2402.15627, sec. 3.2 and table 3",
 )

@@ -1,7 +1,8 @@
 """Megatron-LM with Megatron-Core and Transformer Engine: the defaults of ``Trainer``.
 
 Recalled from megatron/core/distributed/param_and_grad_buffer.py, tensor_parallel/cross_entropy.py and
-pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11).
+pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11). Megatron-FSDP, its ZeRO 2 and 3, requires
+--no-gradient-accumulation-fusion (docs.nvidia.com/megatron-core, Megatron-FSDP User Guide, read 2026-11-26).
 """
 
 from __future__ import annotations
