@@ -329,6 +329,10 @@ class LaunchAnswer:
     search: PlanSearch | None = None
     source: Source = Source.ANALYTIC
     """What the predicted times rest on."""
+    runs: bool = True
+    """Whether the trainer can run it, if it fits."""
+    headroom: float = 0.0
+    """Share of usable memory that stays free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

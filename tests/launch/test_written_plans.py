@@ -12,14 +12,14 @@ from tests.effort import times
 from sartor import api
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.files import launch_files, read_launch
+from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import LaunchKind
 from sartor.model.numerics import Numerics, family_numerics
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingPlan
 from sartor.model.zoo import load_model
-from sartor.plans.conditions import structures, with_switches
+from sartor.plans.conditions import broken, structures, with_switches
 from sartor.plans.space import plan_at, plan_space, size_of, take
 from sartor.read.huggingface import read_model
 from sartor.step.question import training_job, within_files
@@ -31,7 +31,9 @@ MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3")
 @pytest.mark.parametrize("kind", list(LaunchKind), ids=lambda kind: kind.value)
 @pytest.mark.parametrize(("devices", "seq_len"), [(16, 4096), (24, 32768)])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_plan_that_is_searched_can_be_written(kind: LaunchKind, devices: int, seq_len: int, model: str) -> None:
+def test_every_plan_that_is_searched_can_be_written_and_runs(
+    kind: LaunchKind, devices: int, seq_len: int, model: str, tmp_path: Path
+) -> None:
     words = {"global_batch_size": 96, "seq_len": seq_len, "framework": kind.value}
     job = within_files(training_job(load_model(model), CLUSTER.gpus, **words)[0], kind.value)
     space, some = plan_space(job, devices, {}), np.random.default_rng(devices).choice
@@ -40,7 +42,10 @@ def test_every_plan_that_is_searched_can_be_written(kind: LaunchKind, devices: i
     tried = some(size_of(rows), min(times(25, 1000), size_of(rows)), replace=False)
     assert len(tried)
     for index in tried.tolist():
-        assert launch_files(kind, job, plan_at(job, rows, index), CLUSTER).files
+        made = launch_files(kind, job, plan_at(job, rows, index), CLUSTER)
+        save_files(made, tmp_path, overwrite=True)
+        reading = read_launch(tmp_path, shape=job.shape)
+        assert broken(reading.job(reading.shape or job.shape), reading.plan) == ()
 
 
 @pytest.mark.parametrize("kind", list(LaunchKind), ids=lambda kind: kind.value)

@@ -13,6 +13,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.zoo import load_model
+from sartor.plans.conditions import broken
 from sartor.rules.plan.lint import PLAN_RULES, lint_plan
 from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy
 from sartor.step.footprint import footprint, usable_bytes
@@ -47,6 +48,35 @@ BAD: dict[str, tuple[TrainingPlan, TrainingJob]] = {
     "unhidden_reduction": (GOOD, replace(JOB, global_batch_size=32, trainer=Trainer(dp_overlap=False))),
     "unbalanced_stages": (replace(GOOD, virtual_stages=1, stage_layers=(16, 20, 20, 24)), JOB),
 }
+
+
+def test_what_a_trainer_refuses_is_an_error_of_the_plan() -> None:
+    job = replace(JOB, shape=load_model("mixtral-8x7b"))
+    plan = replace(GOOD, dims=ParallelDims(tp=4, pp=4, dp=8, ep=8, sequence_parallel=False), num_microbatches=16)
+    plan = replace(plan, virtual_stages=1)
+    (reason,) = broken(job, plan)
+    context = PlanContext.of(job, plan, CLUSTER, best=best_remedy(GOOD), broken=(reason,))
+    finding = {f.rule: f for f in lint_plan(context)}["cannot_run"]
+    assert reason == "experts and tp together need sequence parallelism"
+    assert (finding.grade.value, finding.gain_s, finding.fix["tp"]) == ("error", None, 8)
+    assert broken(job, replace(plan, dims=replace(plan.dims, sequence_parallel=True))) == ()
+    assert broken(JOB, GOOD) == ()
+
+
+def test_a_sequence_beyond_the_learned_positions_is_an_error() -> None:
+    job = TrainingJob(shape=load_model("gpt2-small"), seq_len=2048, global_batch_size=8)
+    plan = TrainingPlan(dims=ParallelDims(dp=8))
+    assert found(plan, job)["cannot_run"].message == "seq_len=2048 is beyond the model's 1024 learned positions"
+    assert "cannot_run" not in found(plan, replace(job, seq_len=1024))
+
+
+def test_memory_left_free_counts_as_full() -> None:
+    need = float(footprint(JOB, GOOD, CLUSTER).device_bytes)
+    free = 1 - 0.99 * need / usable_bytes(CLUSTER)
+    assert "does_not_fit" not in found(GOOD)
+    finding = found(GOOD, headroom=free)["does_not_fit"]
+    assert "left free" in finding.message
+    assert finding.saves_bytes > 0.01 * need
 
 
 @pytest.mark.parametrize("rule", BAD)

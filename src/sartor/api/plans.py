@@ -265,17 +265,19 @@ def lint_launch(
     allow: Sequence[str] = (),
     search: bool = True,
     calibration: str | Path | None = None,
+    headroom: float | None = None,
 ) -> LaunchAnswer:
     """Price an existing launch on a cluster and report what is wasteful in it.
 
     ``launch`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a
     folder with a ``launch.sh``; nothing in it is run. Give ``model``, ``num_devices`` and ``seq_len`` where the file
-    lacks them (given values win over the file's); ``search`` compares with the best plan on the same number of devices.
-    Raises ``InputError``.
+    lacks them (given values win over the file's); ``search`` compares with the best plan on the same number of devices;
+    ``headroom`` is the share of memory left free, as in `plan`. Raises ``InputError``.
     """
     from sartor.launch.files import read_launch
+    from sartor.plans.conditions import broken
     from sartor.plans.result import PricedPlan
-    from sartor.plans.search import search_plans
+    from sartor.plans.search import checked_headroom, search_plans, usual_headroom
     from sartor.rules.plan.lint import lint_plan
     from sartor.rules.plan.rule import PlanContext, best_remedy
     from sartor.step.footprint import usable_bytes
@@ -293,11 +295,14 @@ def lint_launch(
     for gpu in found.gpus:
         check_recipe(job.recipe, gpu)
     known = own_calibration_of(calibration, found)
-    best = search_plans(job, found, reading.num_devices, calibration=known, top=5) if search else None
+    free = usual_headroom(found) if headroom is None else checked_headroom(headroom)
+    searched = partial(search_plans, job, found, reading.num_devices, calibration=known, top=5, headroom=free)
+    best = searched() if search else None
     remedy = None
     if best is not None and best.best is not None:
         remedy = best_remedy(best.best.plan)
-    context = PlanContext.of(job, plan, found, known, remedy)
+    context = PlanContext.of(job, plan, found, known, remedy, headroom=free, broken=broken(asked, plan))
+    findings = lint_plan(context, allow=allow)
     return LaunchAnswer(
         path=str(launch),
         framework=reading.kind.value,
@@ -305,9 +310,11 @@ def lint_launch(
         cluster=found,
         priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint),
         fits=context.fits,
+        runs=all(finding.rule != "cannot_run" for finding in findings),
         usable_bytes=usable_bytes(found),
+        headroom=free,
         memory=waterfall(job, plan, found),
-        findings=lint_plan(context, allow=allow),
+        findings=findings,
         unknown=reading.unknown,
         unpriced=reading.unpriced,
         ignored=reading.ignored,

@@ -103,8 +103,9 @@ def lint_launch(
     trace: Path | None,
     json: bool,
     out: Path | None,
+    headroom: float | None = None,
 ) -> None:
-    """Price and lint a launch; exit with 3 if it does not fit, with 1 for findings at or above ``fail_on``."""
+    """Price and lint a launch; exit with 3 if it does not fit or run, with 1 for findings at or above ``fail_on``."""
     from sartor import api
     from sartor.report.launch_view import launch_body, launch_view
 
@@ -118,6 +119,7 @@ def lint_launch(
         seq_len=seq_len,
         allow=tuple(allow or ()),
         calibration=calibration,
+        headroom=headroom,
     )
     if trace is not None:
         from sartor.report.plan_trace import launch_trace
@@ -126,7 +128,7 @@ def lint_launch(
     c.answer("plan", launch_body(found), as_json=json, out=out)
     if not json:
         c.show(launch_view(found))
-    if not found.fits:
+    if not (found.fits and found.runs):
         raise c.Exit(3)
     worst = found.findings[0].grade.value if found.findings else None
     if o.fails(worst, fail_on):

@@ -76,6 +76,7 @@ def plan(
             trace=trace,
             json=json,
             out=out,
+            headroom=headroom,
         )
         return
     if write is not None:
@@ -137,7 +138,7 @@ def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
         raise c.Exit(3)
 
 
-ONLY_OF_A_SEARCH = ("global_batch_size", "dtype", "microbatch_size", "fix", "headroom", "simple", "why_not",
+ONLY_OF_A_SEARCH = ("global_batch_size", "dtype", "microbatch_size", "fix", "simple", "why_not",
                     "framework", "set_", "write", "trainer_version", "html", "png", "chakra")  # fmt: skip
 """Options that are not allowed with ``--launch``: those that a launch defines, or only a search uses."""
 

@@ -16,9 +16,27 @@ import numpy as np
 from sartor.model.blocks import layer_order
 from sartor.model.lower.split import contexts_divide, divisions, sequence_divides
 from sartor.model.parallel import ParallelDims
-from sartor.model.training import ContextParallel, OffloadModule, PipelineSchedule, Recompute, TrainingJob
+from sartor.model.training import (
+    ContextParallel,
+    OffloadModule,
+    PipelineSchedule,
+    Recompute,
+    TrainingJob,
+    TrainingPlan,
+)
 from sartor.model.workload import AttentionKernel
-from sartor.plans.space import SWITCHES, UNEVEN_CHUNKS, PlanSpace, Rows, cross, num_microbatches, size_of, take
+from sartor.plans.space import (
+    AXES,
+    DIMS,
+    SWITCHES,
+    UNEVEN_CHUNKS,
+    PlanSpace,
+    Rows,
+    cross,
+    num_microbatches,
+    size_of,
+    take,
+)
 from sartor.units import Array
 
 
@@ -28,6 +46,8 @@ class Condition:
 
     reason: str
     ok: Callable[[Rows], Array]
+    of_search: bool = False
+    """The search alone wants it, to leave out plans of no use; a run without it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +94,19 @@ def _strike(rows: Rows, conditions: Iterator[Condition], rejected: dict[str, int
             rejected[condition.reason] = rejected.get(condition.reason, 0) + struck * weight
             rows = take(rows, ok)
     return rows
+
+
+def broken(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
+    """What keeps a single plan from running, as reasons; empty if it runs."""
+    d = plan.dims
+    values = {name: getattr(d, name) for name in (*DIMS, "ep")}
+    values |= {name: getattr(plan, name) for name in AXES if name not in (*values, "sequence_parallel")}
+    rows = {name: np.array([int(value)]) for name, value in values.items()}
+    rows["sequence_parallel"] = np.array([int(bool(d.sequence_parallel) and d.tp > 1)])
+    kinds = (dims_conditions, expert_conditions, chunk_conditions, batch_conditions)
+    conditions = [each for kind in kinds for each in kind(job)]
+    conditions += [each for kind in switch_conditions(job).values() for each in kind]
+    return tuple(c.reason for c in conditions if not c.of_search and not np.all(c.ok(rows)))
 
 
 def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
@@ -158,6 +191,7 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
     yield Condition(
         reason="layers do not divide into so many virtual stages",
         ok=lambda r: (r["virtual_stages"] <= UNEVEN_CHUNKS) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
+        of_search=True,
     )
     if job.trainer.one_program:
         yield Condition(
@@ -241,6 +275,7 @@ def _sequence_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(
             reason="experts and tp together need sequence parallelism",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1) | (r["ep"] == 1),
+            of_search=not job.trainer.optional_sequence_parallel,  # others do not assert it
         )
 
 
@@ -279,7 +314,9 @@ def _zero_conditions(job: TrainingJob) -> Iterator[Condition]:
     # Gradients and parameters sharded between microbatches would have to be gathered for each microbatch.
     gathers = job.trainer.one_program  # MaxText does
     yield Condition(
-        reason="ZeRO 2 and 3 do not work with a pipeline", ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1) | gathers
+        reason="ZeRO 2 and 3 do not work with a pipeline",
+        ok=lambda r: (r["zero_stage"] < 2) | (r["pp"] == 1) | gathers,
+        of_search=True,
     )
 
 
@@ -387,4 +424,5 @@ def _recompute_conditions(job: TrainingJob) -> Iterator[Condition]:
         yield Condition(
             reason="selective recomputation saves nothing with flash attention",
             ok=lambda r: np.asarray(r["recompute"] != Recompute.SELECTIVE),
+            of_search=True,
         )

@@ -31,7 +31,7 @@ def launch_body(answer: LaunchAnswer) -> JsonDict:
     """``plan --launch``: the launch, its predicted step, findings (most severe first), and the best plan."""
     best = answer.search.best if answer.search else None
     return {
-        "status": "feasible" if answer.fits else "infeasible",
+        "status": "feasible" if answer.fits and answer.runs else "infeasible",
         "launch": {
             "path": answer.path,
             "framework": answer.framework,
@@ -52,6 +52,7 @@ def launch_body(answer: LaunchAnswer) -> JsonDict:
         "cluster": cluster_body(answer.cluster, int(answer.priced.plan.num_devices)),
         "plan": priced_body(answer.priced, answer.source.value),
         "usable_bytes": answer.usable_bytes,
+        "headroom": answer.headroom,
         "stages": [stage_body(stage) for stage in answer.memory.stages],
         "findings": [finding.to_dict() for finding in answer.findings],
         "worst_grade": answer.findings[0].grade.value if answer.findings else None,
@@ -96,6 +97,7 @@ def _heading(answer: LaunchAnswer) -> str:
 def _headline(answer: LaunchAnswer) -> str:
     priced = answer.priced
     memory = f"{format_bytes(priced.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
+    memory += "" if answer.fits or not answer.headroom else f", of which {format_share(answer.headroom)} stay free"
     fits = f"The fullest device needs {memory}." if answer.fits else f"IT DOES NOT FIT: a device would need {memory}."
     rate = format_count(float(priced.step.tokens_per_s_per_device))
     return (

@@ -36,18 +36,24 @@ class Change:
 
 
 def what_to_change(
-    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None = None
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    limit_bytes: float | None = None,
 ) -> tuple[Change, ...]:
     """For each field the smallest change with which the plan fits, fastest predicted step first; if no single change is
     enough, pairs: the largest change of one field with the smallest of another.
 
-    Empty if the plan fits already, or if no pair is enough.
+    ``limit_bytes`` is what a device may hold (default: all that is usable). Empty if the plan fits already, or if no
+    pair is enough.
     """
+    limit = usable_bytes(cluster) if limit_bytes is None else limit_bytes
     before = float(footprint(job, plan, cluster).device_bytes)
-    if before <= usable_bytes(cluster):
+    if before <= limit:
         return ()
     singles = list(_proposals(job, plan, cluster))
-    found = _that_fit(singles, cluster) or _that_fit(_pairs(singles, cluster), cluster)
+    found = _that_fit(singles, cluster, limit) or _that_fit(_pairs(singles, cluster), cluster, limit)
     changes = [_priced(each, before, after, cluster, calibration) for each, after in found]
     return tuple(sorted(changes, key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
 
@@ -61,13 +67,13 @@ class _Proposal:
     plan: TrainingPlan
 
 
-def _that_fit(proposals: Iterable[_Proposal], cluster: Cluster) -> list[tuple[_Proposal, float]]:
+def _that_fit(proposals: Iterable[_Proposal], cluster: Cluster, limit: float) -> list[tuple[_Proposal, float]]:
     """The first proposal of every field that fits, with its bytes."""
     found: dict[str, tuple[_Proposal, float]] = {}
     for each in proposals:
         if each.field not in found:
             after = float(footprint(each.job, each.plan, cluster).device_bytes)
-            if after <= usable_bytes(cluster):
+            if after <= limit:
                 found[each.field] = each, after
     return list(found.values())
 

@@ -26,22 +26,22 @@ from collections.abc import Iterator
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
 from sartor.step.changes import what_to_change
-from sartor.step.footprint import usable_bytes
-from sartor.units import format_bytes
+from sartor.units import format_bytes, format_share
 
 
 def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     if context.fits:
         return
-    need, room = float(context.footprint.device_bytes), usable_bytes(context.cluster)
+    need, room = float(context.footprint.device_bytes), context.limit_bytes
     stage = int(context.footprint.stage)
-    changes = what_to_change(context.job, context.plan, context.cluster, context.calibration)
+    changes = what_to_change(context.job, context.plan, context.cluster, context.calibration, room)
     where = f"stage {stage} needs" if int(context.plan.dims.pp) > 1 else "a device needs"
+    left = f" with {format_share(context.headroom)} left free" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
     yield PlanSuspicion(
         grade=Grade.ERROR,
         message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"
-        f" {context.cluster.gpu.label} has available{none}",
+        f" {context.cluster.gpu.label} has available{left}{none}",
         field="peak_bytes",
         value=need,
         remedies=tuple(Remedy(fix={c.field: c.value}, plan=c.plan, job=c.job) for c in changes),

@@ -8,6 +8,7 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.rules.plan import (
+    cannot_run,
     does_not_fit,
     long_bubble,
     short_microbatch,
@@ -21,7 +22,7 @@ from sartor.rules.plan import (
 )
 from sartor.rules.plan.rule import PlanContext, PlanFinding, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import without
-from sartor.step.footprint import footprint, usable_bytes
+from sartor.step.footprint import footprint
 from sartor.step.step import step as step_of
 
 PLAN_RULES: tuple[PlanRule, ...] = (
@@ -35,6 +36,7 @@ PLAN_RULES: tuple[PlanRule, ...] = (
     unhidden_reduction.RULE,
     unbalanced_stages.RULE,
     slower_than_best.RULE,
+    cannot_run.RULE,
 )
 """All plan rules, in the order of their codes."""
 LEAST_GAIN = 0.01
@@ -90,7 +92,7 @@ def _price(context: PlanContext, remedy: Remedy) -> tuple[float, float] | None:
     job = remedy.job or context.job
     try:
         bytes_then = float(footprint(job, remedy.plan, context.cluster).device_bytes)
-        if bytes_then > usable_bytes(context.cluster):
+        if bytes_then > context.limit_bytes:
             return None
         seconds = float(step_of(job, remedy.plan, context.cluster, context.calibration).step_s)
     except InputError:

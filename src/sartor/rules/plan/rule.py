@@ -33,6 +33,10 @@ class PlanContext:
     calibration: Calibration | None = None
     best: Remedy | None = None
     """The best plan for the same devices, if a search found one."""
+    headroom: float = 0.0
+    """Share of usable memory that stays free."""
+    broken: tuple[str, ...] = ()
+    """Why the trainer cannot run the plan."""
 
     @classmethod
     def of(
@@ -42,6 +46,9 @@ class PlanContext:
         cluster: Cluster,
         calibration: Calibration | None = None,
         best: Remedy | None = None,
+        *,
+        headroom: float = 0.0,
+        broken: tuple[str, ...] = (),
     ) -> PlanContext:
         """The context of one plan. Raises ``InputError`` for a plan that the model or schedule does not allow."""
         return cls(
@@ -52,6 +59,8 @@ class PlanContext:
             footprint=footprint(job, plan, cluster),
             calibration=calibration,
             best=best,
+            headroom=headroom,
+            broken=broken,
         )
 
     @property
@@ -60,7 +69,12 @@ class PlanContext:
 
     @property
     def fits(self) -> bool:
-        return float(self.footprint.device_bytes) <= usable_bytes(self.cluster)
+        return float(self.footprint.device_bytes) <= self.limit_bytes
+
+    @property
+    def limit_bytes(self) -> float:
+        """Bytes that a plan may use on one device."""
+        return (1 - self.headroom) * usable_bytes(self.cluster)
 
     @property
     def node(self) -> int:
