@@ -6,18 +6,24 @@ the ```` ```text ```` block right after it; ``save(points, "name")`` draws a rec
 block after ``<!-- not run -->`` is skipped. ``docs/figures/numbers.json`` has a digest of the numbers that each figure
 shows; with other numbers the figure is stale, like a page. Run after changing a page or the model:
 ``python tools/run_docs.py``.
+
+Lines after a ``$ sartor`` command of a ```` ```console ```` block are excerpts of what it prints, however it wraps.
+They are checked, not written: ``--check`` and a test say which are not printed any more, and what is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import io
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,7 @@ NUMBERS = FIGURES / "numbers.json"
 DIGITS = 4
 """Significant digits of a figure's numbers that count for its digest."""
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<output>\n```text\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(?P<text>.*?)^```\n", re.MULTILINE | re.DOTALL)
 NOT_RUN = "<!-- not run -->\n"
 
 
@@ -65,6 +72,46 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> str:
         exec(compile(code, where, "exec"), namespace)
     lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
     return "".join(f"{line}\n" for line in lines)
+
+
+def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Every `sartor` command of a page's console blocks that shows something, and the lines it shows."""
+    for block in CONSOLE.finditer(page.read_text(encoding="utf-8")):
+        for each in re.split(r"^\$ ", block["text"].replace("\\\n", " "), flags=re.MULTILINE)[1:]:
+            command, _, shown = each.partition("\n")
+            lines = [line for line in shown.splitlines() if line.strip()]
+            if command.startswith("sartor ") and lines:
+                yield command, lines
+
+
+def not_printed(command: str, lines: list[str]) -> list[str]:
+    """The lines that the command does not print, each with the one it prints that is most like it."""
+    out = printed(command)
+    whole, near = _words(out), out.splitlines()
+    return [
+        f"{line.strip()}\n    now: {_words(''.join(difflib.get_close_matches(line, near, n=1, cutoff=0)))}"
+        for line in lines
+        if _words(line) not in whole
+    ]
+
+
+@cache
+def printed(command: str) -> str:
+    """What a `sartor` command prints on a wide terminal."""
+    from sartor.cli import run
+
+    out, width = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "200"
+    try:
+        with contextlib.chdir(ROOT), contextlib.redirect_stdout(out):
+            run(shlex.split(command, comments=True)[1:])
+    finally:
+        os.environ.pop("COLUMNS") if width is None else os.environ.update(COLUMNS=width)
+    return out.getvalue()
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _saver(draw: bool) -> Callable[[Any, str], None]:
@@ -113,8 +160,14 @@ def _rounded(value: Any) -> Any:
 
 def main(arguments: list[str]) -> int:
     check = "--check" in arguments
-    chosen = [Path(a).resolve() for a in arguments if not a.startswith("-")] or list(pages())
+    chosen = [Path(a).resolve() for a in arguments if not a.startswith("-")]
     stale = 0
+    for page in chosen or sorted((ROOT / "docs").rglob("*.md")):
+        for command, lines in commands(page):
+            for line in not_printed(command, lines):
+                stale += 1
+                print(f"{os.path.relpath(page, ROOT)}: {command}\n    not: {line}")
+    chosen = chosen or list(pages())
     for page in chosen:
         new = refreshed(page, draw=not check, insert="--insert" in arguments)
         if new == page.read_text(encoding="utf-8"):

@@ -35,6 +35,16 @@ def test_a_page_runs_and_its_output_is_up_to_date(page: Path) -> None:
     assert now == shown, f"run: python tools/run_docs.py {page.relative_to(REPO)}"
 
 
+CONSOLES = [page for page in sorted((REPO / "docs").rglob("*.md")) if list(RUN.commands(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", CONSOLES, ids=lambda p: p.stem)
+def test_what_a_page_shows_of_a_command_is_what_it_prints(page: Path) -> None:
+    stale = [line for command, lines in RUN.commands(page) for line in RUN.not_printed(command, lines)]
+    assert not stale, "\n".join(stale)
+
+
 def test_the_page_of_claims_shows_what_its_program_prints() -> None:
     printed = RUN.BLOCK.search((REPO / "lab/notebook/claims.md").read_text(encoding="utf-8"))["output"]
     assert printed.strip() in (REPO / "docs/case_studies/claims.md").read_text(encoding="utf-8")
