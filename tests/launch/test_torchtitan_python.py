@@ -209,3 +209,14 @@ def test_torchtitans_own_parser_accepts_every_file(tmp_path: Path) -> None:
         assert (layers, seq_len, tp) == (int(job.shape.num_layers), 4096, plan.dims.tp)
         assert eps == [job.shape.numerics.get("norm_eps")]
         assert theta == [job.shape.numerics.get("rope_theta")]
+
+
+@pytest.mark.parametrize(("name", "norm"), [("gpt2-small", "LayerNorm"), ("qwen3-0.6b", "RMSNorm")])
+def test_epsilon_is_set_on_the_models_own_norms(name: str, norm: str) -> None:
+    job = TrainingJob(shape=load_model(name), seq_len=1024, global_batch_size=64)
+    plan = TrainingPlan(dims=ParallelDims(dp=8), num_microbatches=8, zero_stage=3)
+    (text, _) = (file.text for file in launch_files("torchtitan", job, plan, load_cluster("dgx-h100")).files)
+    other = {"LayerNorm": "RMSNorm", "RMSNorm": "LayerNorm"}[norm]
+    assert f"{norm.upper()} = {{'eps': " in text
+    assert f"traverse({norm}.Config" in text
+    assert other not in text

@@ -161,6 +161,7 @@ def _traits(shape: TransformerShape, numerics: Numerics) -> set[str]:
     ffn = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
     out = {"latent" if latent else "plain", str(numerics.get("router_score"))}
     out |= {"moe"} if shape.moe_ffn is not None else set()
+    out |= {norm.kind.name.lower() for norm in shape.main.norms}
     out |= {"gated"} if isinstance(ffn, DenseFfn) and ffn.gated else set()
     return out | ({"rope", str(numerics.get("rope_type"))} if rotated else set())
 

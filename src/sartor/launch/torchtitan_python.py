@@ -18,7 +18,11 @@ CONVERTERS: dict[Recipe, tuple[str, JsonDict]] = {
     Recipe.NVFP4: ("NVFP4LinearConverter", {"fqns": ["layers"]}),
 }
 """NVFP4 only in the layers, because the output head's width is not a multiple of 128."""
-CLASSES = {"RMSNorm": "torchtitan.models.common", "RoPE": "torchtitan.models.common"}
+CLASSES = {
+    "LayerNorm": "torchtitan.models.common",
+    "RMSNorm": "torchtitan.models.common",
+    "RoPE": "torchtitan.models.common",
+}
 """Modules of the classes whose configurations are set in addition to a flavor."""
 
 
