@@ -228,7 +228,7 @@ class ServingAnswer:
     prefill: Server | None = None
     prefill_workers: int = 0
     decode_workers: int = 1
-    would_fit: Mapping[str, int] = field(default_factory=dict)
+    would_fit: Mapping[str, int | str] = field(default_factory=dict)
     """If not even one sequence fits: a change with which one does."""
     prompts_fit: bool = True
     """Servers of their own for prompts hold the weights and one prompt."""

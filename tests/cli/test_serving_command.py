@@ -59,6 +59,34 @@ def test_each_pool_must_hold_the_weights_and_what_would_fit_does(sartor, words: 
     assert sartor(*asked, *(word for pair in given.items() for word in pair)).code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (("gpt-oss-120b", "--gpu", "h100"), {"dtype": "int4_wo"}),
+        (("deepseek-v3", "--gpu", "h200", "--tp", 8), {"dtype": "fp8_block"}),
+        (("deepseek-v3", "--gpu", "h200"), {"tp": 16}),
+        (("gpt-oss-120b", "--gpu", "h100", "--dtype", "bf16"), {"tp": 4}),
+    ],
+)
+def test_a_model_released_in_few_bits_fits_in_them(sartor, words: tuple[object, ...], change) -> None:
+    ran = sartor("serving", *words, "--concurrency", 4, "--json")
+    assert (ran.code, ran.body["would_fit"]) == (3, change)
+    given = dict(zip(words[1::2], words[2::2], strict=True)) | {f"--{name}": value for name, value in change.items()}
+    fits = sartor("serving", words[0], *(word for pair in given.items() for word in pair), "--concurrency", 4, "--json")
+    assert fits.code == 0
+    said = any("released in" in each for each in fits.body["model"]["assumptions"])
+    assert said == ("--dtype" not in given)
+
+
+def test_an_odd_vocabulary_is_padded_as_engines_do(sartor) -> None:
+    body = sartor("serving", "gpt-neo-2.7b", "--gpu", "h100", "--tp", 2, "--concurrency", 4, "--json").body
+    assert "vocabulary of 50257 padded to 50304, as engines do" in body["model"]["assumptions"]
+    whole = sartor("serving", "gpt-neo-2.7b", "--gpu", "h100", "--concurrency", 4, "--json").body
+    assert not any("padded" in each for each in whole["model"]["assumptions"])
+    small = sartor("serving", "bloom-176b", "--gpu", "h100", "--json", "--set", "vocab_size=250881").body
+    assert small["would_fit"] == {"tp": 8}
+
+
 def test_one_whole_answer_must_fit_not_half(sartor) -> None:
     """Weights of 16.1 GB on an L4: half of an answer of 100,000 tokens fits beside them, a whole one does not."""
     words = ("serving", "llama-3.1-8b", "--gpu", "l4", "--input-len", 2000, "--concurrency", 1, "--output-len")

@@ -14,6 +14,7 @@ from sartor.model.layer import LatentAttentionMixer, NormKind
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model, model_aliases, model_entry, model_names
 from sartor.model.zoo.build import build_shape
+from sartor.operators import DType
 
 NAMES = model_names()
 
@@ -96,6 +97,7 @@ def test_an_entry_says_where_it_is_from_and_when(name: str) -> None:
     assert {"paper", "config"} <= set(entry["sources"])
     assert all(re.search(r"\b20\d\d\b", source) for source in entry["sources"].values()), entry["sources"]
     assert re.fullmatch(r"20\d\d-\d\d", entry["released"])
+    assert "weights" not in entry or DType(entry["weights"]).bytes < 2
 
 
 @pytest.mark.parametrize("name", NAMES)

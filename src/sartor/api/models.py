@@ -11,7 +11,8 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.edit import edit_fields
 from sartor.model.reading import ModelReading
-from sartor.model.zoo import load_model
+from sartor.model.zoo import model_entry
+from sartor.model.zoo.build import build_shape
 from sartor.read.graph_json import is_graph, not_traced, read_traced
 from sartor.read.hub import fetch_config
 from sartor.read.huggingface import read_model
@@ -48,7 +49,12 @@ def _named(model: str | Path) -> ModelReading:
         return read_model(path)
     if text.count("/") == 1:
         return read_model(fetch_config(text), name=text.rpartition("/")[2])
-    return ModelReading(shape=load_model(text), notes=(f"from the zoo: sartor catalog models {text}",))
+    entry = model_entry(text)
+    return ModelReading(
+        shape=build_shape(entry),
+        notes=(f"from the zoo: sartor catalog models {text}",),
+        weights=entry.get("weights", ""),
+    )
 
 
 def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:

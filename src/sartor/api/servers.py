@@ -10,6 +10,7 @@ import numpy as np
 
 from sartor.answers import ServingAnswer
 from sartor.api.models import Model, read
+from sartor.api.serving_fit import change_that_fits, padded, padding_note, prompts_fit, released_note
 from sartor.api.words import (
     GpuLike,
     device_of,
@@ -24,10 +25,11 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import too_long
 from sartor.model.reading import ModelReading
+from sartor.operators import DType
 from sartor.step.batching import steady_state
 from sartor.step.load import Load
 from sartor.step.pools import disaggregated
-from sartor.step.served import ENGINES, Engine, Server, capacity, holds, would_fit
+from sartor.step.served import ENGINES, Engine, Server, holds
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
@@ -70,12 +72,13 @@ def serving(
     refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
     _serves_text(reading)
     numbers, notes = precision_of(dtype, device)
+    released = None if dtype or not reading.weights else DType(reading.weights)
     engine = _engine(kernels, device)
     server = Server(
-        shape=reading.shape,
+        shape=padded(reading.shape, size_of("tp", tp, 1)),
         gpu=device,
         dtype=numbers,
-        tp=size_of("tp", tp, 1),
+        tp=tp,
         copies=size_of("copies", copies, 1),
         ep=size_of("ep", ep, 1),
         engine=engine,
@@ -92,20 +95,15 @@ def serving(
     own = own_calibration(calibration, device)
     known = None if own is None else own.with_kernels(engine.name)
     held = int(holds(server, load)[0])
-    wider = {} if held else would_fit(server, int(load.input_len) + int(load.output_len))
     workers = size_of("decode_workers", decode_workers, 1)
     if not size_of("prefill_workers", prefill_workers, 0, least=0):
         if workers > 1 or prefill_tp is not None or prefill_copies > 1:
             name = "decode_workers" if workers > 1 else "prefill_tp" if prefill_tp is not None else "prefill_copies"
             raise InputError(name, locals()[name], "is of separate pools, so prefill_workers must be 1 or more", "1")
         steady, prefill, devices = steady_state(server, load, known), None, server.num_devices
-        prompts_fit = True
     else:
         wide = size_of("prefill_copies", prefill_copies, 1)
         prefill = _prefill(server, size_of("prefill_tp", prefill_tp, server.tp), wide)
-        prompts_fit = bool(capacity(prefill, int(load.input_len)))
-        if not prompts_fit:
-            wider |= {f"prefill_{name}": n for name, n in would_fit(prefill, int(load.input_len)).items()}
         steady = disaggregated(prefill, prefill_workers, server, workers, load, known)
         devices = prefill.num_devices * prefill_workers + server.num_devices * workers
     return ServingAnswer(
@@ -118,12 +116,14 @@ def serving(
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
-        prompts_fit=prompts_fit,
-        would_fit=wider,
+        prompts_fit=prompts_fit(prefill, load),
+        would_fit=change_that_fits(server, prefill, load, released),
         assumptions=(
             *reading.assumptions,
             *reading.notes,
             *notes,
+            *(() if released is None else (released_note(released, device),)),
+            *padding_note(reading.shape, server),
             *_lengths(reading, load),
             *_assumed(server, kernels),
             *of_frameworks(engine.name, known or load_calibration(device), server.dtype),
@@ -176,7 +176,7 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
         fits = [n for n in range(1, copies) if int(moe.num_experts) % (tp * n) == 0]
         must = f"prefill_tp x prefill_copies must divide the {int(moe.num_experts)} experts"
         raise InputError("prefill_copies", copies, must, ", ".join(map(str, fits)))
-    return replace(server, tp=tp, copies=copies, ep=ep)
+    return replace(server, shape=padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
 
 
 def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:

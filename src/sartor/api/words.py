@@ -177,7 +177,7 @@ def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
         DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
     )
     if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # weight-only types run as 16-bit GEMMs
-        known = ", ".join(d.value for d in gpu.peak_flops_per_s)
+        known = ", ".join(dict.fromkeys(d.value for d in (*gpu.peak_flops_per_s, DType.INT8_WO, DType.INT4_WO)))
         raise InputError("dtype", wanted.value, f"{gpu.name} has no matrix rate for it", known)
     return wanted, ()
 

@@ -24,6 +24,8 @@ class ModelReading:
     interval_factor: float = 1.0
     """Factor on the log-interval of every prediction (1: the model type is known)."""
     architecture: str = ""
+    weights: str = ""
+    """Type in which the weights were released, if it has fewer than 16 bits."""
 
     @property
     def params(self) -> ParamCounts:

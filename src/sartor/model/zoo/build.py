@@ -29,7 +29,7 @@ KEYS = (
     "num_kv_heads", "head_dim", "rotary_dim", "ffn_hidden_size", "activation", "gated", "parallel", "vocab_size",
     "max_positions", "positions", "position_rows", "token_types", "pooler", "tied_embeddings", "lm_head", "norm",
     "norms_per_layer", "embedding_norm", "final_norm", "qk_norm", "sinks", "biases", "mtp_layers", "windows", "experts",
-    "latent", "embedding_size", "numerics", "params", "sources", "note", "pattern", "mamba2",
+    "latent", "embedding_size", "numerics", "params", "sources", "note", "pattern", "mamba2", "weights",
 )  # fmt: skip
 BIASES = ("q", "kv", "out", "up", "down", "router", "lm_head")
 NORMS: dict[str, Norm] = {

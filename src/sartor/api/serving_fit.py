@@ -1,0 +1,74 @@
+"""What an engine changes so that a model can be split, and what would make a server hold a model that it does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from sartor.hardware.gpu import Gpu
+from sartor.model.shape import TransformerShape
+from sartor.operators import DType
+from sartor.step.load import Load
+from sartor.step.served import Server, capacity, holds, would_fit
+from sartor.units import round_up
+
+VOCABULARY_MULTIPLE = 64
+"""Engines pad an embedding to a multiple of this, and of the devices (vLLM's default, recalled)."""
+
+
+def padded(shape: TransformerShape, tp: int) -> TransformerShape:
+    """The shape with a vocabulary that ``tp`` devices split."""
+    if shape.vocab_size % tp == 0:
+        return shape
+    return replace(shape, vocab_size=round_up(int(shape.vocab_size), math.lcm(VOCABULARY_MULTIPLE, tp)))
+
+
+def padding_note(asked: TransformerShape, server: Server) -> tuple[str, ...]:
+    taken = server.shape.vocab_size
+    return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
+
+
+def prompts_fit(prefill: Server | None, load: Load) -> bool:
+    """Whether servers of their own for prompts, if there are any, hold the weights and one prompt."""
+    return prefill is None or bool(np.all(capacity(prefill, load.input_len)))
+
+
+def change_that_fits(
+    server: Server, prefill: Server | None, load: Load, released: DType | None
+) -> dict[str, int | str]:
+    """If a pool does not fit: the type in which the weights were released, if they do in it, else wider servers."""
+    held, first = bool(np.all(holds(server, load))), prompts_fit(prefill, load)
+    if held and first:
+        return {}
+    if released is not None:
+        dtype = stored(released, server.gpu)
+        narrow = replace(server, dtype=dtype), None if prefill is None else replace(prefill, dtype=dtype)
+        if np.all(holds(narrow[0], load)) and prompts_fit(narrow[1], load):
+            return {"dtype": dtype.value}
+    found: dict[str, int | str] = {}
+    if not held:
+        found |= would_fit(replace(server, shape=padded(server.shape, VOCABULARY_MULTIPLE)), _whole(load))
+    if not first and prefill is not None:
+        wider = would_fit(
+            replace(prefill, shape=padded(prefill.shape, VOCABULARY_MULTIPLE)), int(np.max(load.input_len))
+        )
+        found |= {f"prefill_{name}": value for name, value in wider.items()}
+    return found
+
+
+def _whole(load: Load) -> int:
+    return int(np.max(load.input_len + load.output_len))
+
+
+def stored(released: DType, gpu: Gpu) -> DType:
+    """The type in which a device holds weights of the released type: its own if it multiplies in it, else weights of as
+    many bits that are multiplied in 16."""
+    if released in gpu.peak_flops_per_s:
+        return released
+    return DType.INT4_WO if released.bytes < 1 else DType.INT8_WO
+
+
+def released_note(released: DType, gpu: Gpu) -> str:
+    return f"the weights were released in {released.value}: dtype={stored(released, gpu).value} serves them so"
