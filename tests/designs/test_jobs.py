@@ -41,7 +41,7 @@ def jobs_question(space: AcceleratorSpace, words: str, **limits: Any) -> DesignQ
     trained = not all(model.served for model in models)
     sizes: dict[str, Any] = {"num_devices": 4, "global_batch_size": 8 if trained else None, "objective": per}
     if trained:
-        sizes["microbatch_sizes"] = (1, 4)
+        sizes["microbatch_size"] = (1, 4)
     return design_question(models, space, **sizes)
 
 

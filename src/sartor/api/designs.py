@@ -100,14 +100,13 @@ def design(
     which values of each axis come within 1% of the best, and whether it stays ahead of the next best chips with an
     assumed rate 30% higher or lower. Raises ``InputError``; "no point fits" is an answer.
     """
-    from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
+    given = dict(locals())
     from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
     from sartor.designs.ask import Jobs, design_models, design_question, objective_of
     from sartor.designs.cautions import cautions, left_out
     from sartor.designs.front import check_axes
     from sartor.designs.nearby import nearby
-    from sartor.designs.question import HBM_USD_PER_GB
     from sartor.designs.space import AcceleratorSpace
     from sartor.engine.whole import Beside, run_whole
     from sartor.read.space_file import load_space
@@ -128,25 +127,9 @@ def design(
         tuple(asked),
         chosen,
         num_devices=devices,
-        global_batch_size=global_batch_size,
-        area_mm2=area_mm2,
-        power_w=power_w,
         hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
-        energy_j_per_token=energy_j_per_token,
         objective=per,
-        mean=mean,
-        microbatch_sizes=microbatch_size,
-        recompute=recompute,
-        optimizer=optimizer,
-        zero_stages=zero_stage,
-        context_widths=cp,
-        virtual_stages=virtual_stages,
-        area_model=area_model,
-        wafer_usd=wafer_usd,
-        hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,
-        years=YEARS if years is None else years,
-        usd_per_kwh=USD_PER_KWH if usd_per_kwh is None else usd_per_kwh,
-        plausibility=plausibility,
+        **{name: given[name] for name in OF_THE_QUESTION},
     )
     if not 0 <= tolerance < 1:
         raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
@@ -189,6 +172,14 @@ def design(
         warnings=cautions(question, chosen, found.result),
         assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen), *unpriced),
     )
+
+
+OF_THE_QUESTION = (
+    "global_batch_size", "area_mm2", "power_w", "energy_j_per_token", "mean", "microbatch_size", "recompute",
+    "optimizer", "zero_stage", "cp", "virtual_stages", "area_model", "wafer_usd", "hbm_usd_per_gb", "years",
+    "usd_per_kwh", "plausibility",
+)  # fmt: skip
+"""Arguments that `design_question` takes as they are."""
 
 
 def _milli(field: str, milliseconds: float | None) -> float | None:

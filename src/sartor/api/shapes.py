@@ -218,7 +218,8 @@ def lint(
     ``allow`` names rules to leave out. The cost of a finding is a share of the training step that ``estimate`` returns,
     or of one inference pass. Other arguments as in ``ask``. Raises ``InputError``.
     """
-    words = {name: value for name, value in locals().items() if name not in ("model", "allow", "set")}  # as in `ask`
+    words = dict(locals())  # those of `ask`, but for these
+    del words["model"], words["allow"], words["set"]
     return lint_question(ask(read(model, set, changed_by="lint"), **words), allow)
 
 

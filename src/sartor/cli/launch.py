@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.errors import InputError
+from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
@@ -37,20 +38,11 @@ def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = ""
     return priced
 
 
-def write_files(
-    answer: PlanAnswer,
-    *,
-    write: tuple[str, Path] | None,
-    version: str,
-    overwrite: bool,
-    html: Path | None,
-    png: Path | None,
-    trace: Path | None,
-    chakra: Path | None = None,
-) -> None:
-    """Write the requested files of the best plan."""
-    if write is not None:
-        write_plan(answer, *write, version=version, overwrite=overwrite)
+def write_files(answer: PlanAnswer, options: JsonMap) -> None:
+    """Write the files of the best plan that the options of ``sartor plan`` ask for."""
+    trace, chakra, html, png = (options[name] for name in ("trace", "chakra", "html", "png"))
+    if options["write"] is not None:
+        write_plan(answer, *options["write"], version=options["trainer_version"], overwrite=options["overwrite"])
     if trace is not None:
         from sartor.report.plan_trace import plan_trace
 
@@ -90,48 +82,31 @@ def write_folder(files: Iterable[tuple[str, bytes]], folder: Path, option: str) 
     return names
 
 
-def lint_launch(
-    path: Path,
-    cluster: str,
-    *,
-    model: str | None,
-    num_devices: list[int] | None,
-    seq_len: int | None,
-    allow: list[str] | None,
-    fail_on: str,
-    calibration: Path | None,
-    trace: Path | None,
-    json: bool,
-    out: Path | None,
-    headroom: float | None = None,
-) -> None:
-    """Price and lint a launch; exit with 3 if it does not fit or run, with 1 for findings at or above ``fail_on``."""
+def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
+    """Price and lint the launch that the options of ``sartor plan`` name; exit with 3 if it does not fit or run, with
+    1 for findings at or above ``fail_on``."""
     from sartor import api
     from sartor.report.launch_view import launch_body, launch_view
 
     if num_devices is not None and len(num_devices) > 1:
         raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")
     found = api.lint_launch(
-        path,
-        cluster,
-        model=model,
+        options["launch"],
+        **{name: options[name] for name in ("cluster", "model", "seq_len", "calibration", "headroom")},
         num_devices=None if num_devices is None else num_devices[0],
-        seq_len=seq_len,
-        allow=tuple(allow or ()),
-        calibration=calibration,
-        headroom=headroom,
+        allow=tuple(options["allow"] or ()),
     )
-    if trace is not None:
+    if options["trace"] is not None:
         from sartor.report.plan_trace import launch_trace
 
-        write_trace(launch_trace(found), trace)
-    c.answer("plan", launch_body(found), as_json=json, out=out)
-    if not json:
+        write_trace(launch_trace(found), options["trace"])
+    c.answer("plan", launch_body(found), as_json=options["json"], out=options["out"])
+    if not options["json"]:
         c.show(launch_view(found))
     if not (found.fits and found.runs):
         raise c.Exit(3)
     worst = found.findings[0].grade.value if found.findings else None
-    if o.fails(worst, fail_on):
+    if o.fails(worst, options["fail_on"]):
         raise c.Exit(1)
 
 

@@ -64,20 +64,7 @@ def plan(
 
     if launch is not None:
         _only_with_a_search(options)
-        lint_launch(
-            launch,
-            cluster,
-            model=model,
-            num_devices=parse_counts(num_devices),
-            seq_len=seq_len,
-            allow=allow,
-            fail_on=fail_on,
-            calibration=calibration,
-            trace=trace,
-            json=json,
-            out=out,
-            headroom=headroom,
-        )
+        lint_launch(options, parse_counts(num_devices))
         return
     if write is not None:
         _refuse_to_launch_a_chip(write[0], cluster)
@@ -96,16 +83,7 @@ def plan(
         }
         found = api.plan(**c.asked(options, *NOT_OF_THE_SEARCH) | as_numbers, progress=progress)
     if found.best is not None:
-        write_files(
-            found,
-            write=write,
-            version=trainer_version,
-            overwrite=overwrite,
-            html=html,
-            png=png,
-            trace=trace,
-            chakra=chakra,
-        )
+        write_files(found, options)
     _show(found, json=json, out=out)
 
 

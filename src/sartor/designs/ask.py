@@ -154,17 +154,17 @@ def design_question(
     energy_j_per_token: float | None = None,
     objective: Objective = Objective.THROUGHPUT,
     mean: str = "geometric",
-    microbatch_sizes: Sequence[int] = MICROBATCH_SIZES,
+    microbatch_size: Sequence[int] = MICROBATCH_SIZES,
     recompute: Sequence[str] = RECOMPUTES,
     optimizer: str = "adam",
-    zero_stages: Sequence[int] = ZERO_STAGES,
-    context_widths: Sequence[int] = CONTEXT_WIDTHS,
+    zero_stage: Sequence[int] = ZERO_STAGES,
+    cp: Sequence[int] = CONTEXT_WIDTHS,
     virtual_stages: Sequence[int] = VIRTUAL_STAGES,
     area_model: str | None = None,
     wafer_usd: float | None = None,
-    hbm_usd_per_gb: float = HBM_USD_PER_GB,
-    years: float = YEARS,
-    usd_per_kwh: float = USD_PER_KWH,
+    hbm_usd_per_gb: float | None = None,
+    years: float | None = None,
+    usd_per_kwh: float | None = None,
     plausibility: bool = True,
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
@@ -174,11 +174,11 @@ def design_question(
         _refuse_training_options(
             {
                 "global_batch_size": (global_batch_size, None),
-                "microbatch_size": (microbatch_sizes, MICROBATCH_SIZES),
+                "microbatch_size": (microbatch_size, MICROBATCH_SIZES),
                 "recompute": (recompute, RECOMPUTES),
                 "optimizer": (optimizer, Optimizer.ADAM.value),
-                "zero_stage": (zero_stages, ZERO_STAGES),
-                "cp": (context_widths, CONTEXT_WIDTHS),
+                "zero_stage": (zero_stage, ZERO_STAGES),
+                "cp": (cp, CONTEXT_WIDTHS),
                 "virtual_stages": (virtual_stages, VIRTUAL_STAGES),
             }
         )
@@ -195,12 +195,12 @@ def design_question(
     return DesignQuestion(
         models=models,
         num_devices=num_devices,
-        global_batch_size=max(microbatch_sizes) if global_batch_size is None else global_batch_size,
-        microbatch_sizes=tuple(dict.fromkeys(microbatch_sizes)),
+        global_batch_size=max(microbatch_size) if global_batch_size is None else global_batch_size,
+        microbatch_sizes=tuple(dict.fromkeys(microbatch_size)),
         recomputes=tuple(dict.fromkeys(_recompute(each) for each in recompute)),
         optimizer=word(Optimizer, "optimizer", optimizer),
-        zero_stages=tuple(dict.fromkeys(zero_stages)) or (0,),
-        context_widths=tuple(dict.fromkeys(context_widths)) or (1,),
+        zero_stages=tuple(dict.fromkeys(zero_stage)) or (0,),
+        context_widths=tuple(dict.fromkeys(cp)) or (1,),
         virtual_stages=tuple(dict.fromkeys(virtual_stages)) or (1,),
         budgets=budgets,
         objective=objective,
@@ -208,9 +208,9 @@ def design_question(
         costs=DesignCosts(
             area=area,
             wafer_usd=wafer_usd,
-            hbm_usd_per_gb=hbm_usd_per_gb,
-            years=years,
-            usd_per_kwh=usd_per_kwh,
+            hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,
+            years=YEARS if years is None else years,
+            usd_per_kwh=USD_PER_KWH if usd_per_kwh is None else usd_per_kwh,
         ),
         dtypes=space.dtypes,
     )
