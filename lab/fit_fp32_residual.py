@@ -47,7 +47,7 @@ def main(shared: Path) -> None:
     table = {key: dict(value) for key, value in residual_records().items()}
     finals = fit(rows, [np.ones_like(each.held_out) for each in rows])
     for gpu, each, trial, final in zip(GPUS, rows, trials, finals, strict=True):
-        record = record_of(gpu, "fp32", each, trial)
+        record = record_of(gpu, "fp32", each, trial) | lengths_of(each)
         print(gpu, record["formula"], record["held_out"], flush=True)
         if record["held_out"]["mape"] < GAIN * record["formula"]["mape"]:
             table[f"{gpu}.fp32"] = record
@@ -75,7 +75,19 @@ def rows_of(shared: Path, gpu: str) -> Rows:
         launch_s=c.launch_s,
         coefficients=c,
         source=job.source,
+        linear=(job.rows.layout == "TN").to_numpy(),
     )
+
+
+MANY = 100
+"""Lengths of linear layers from which on a table holds sizes at random (thousands), not those of models (25 to 28)."""
+
+
+def lengths_of(rows: Rows) -> dict[str, Any]:
+    """The n and k of linear layers, where a table holds few."""
+    linear = rows.sizes[rows.linear]
+    held = [sorted({int(length) for length in linear[axis]}) for axis in ("n", "k")]
+    return {"lengths": held} if max(map(len, held)) < MANY else {}
 
 
 def fit(rows: Sequence[Rows], chosen: Sequence[Any]) -> list[Residual]:

@@ -107,6 +107,8 @@ class Rows:
     """Lengths of k by which the network sees remainders; empty: ``STEPS``."""
     libraries: tuple[str, ...] = ()
     """Libraries that the inputs name; ``sizes`` then has the index of each row's (-1: none of these)."""
+    linear: Any = None
+    """General cores: which rows are linear layers."""
 
 
 def main(shared: Path, wanted: list[str]) -> None:

@@ -161,11 +161,35 @@ def test_far_outside_what_was_measured_the_formula_stands_alone() -> None:
 
 
 def test_where_the_factor_has_faded_the_interval_reaches_as_far_as_it_would() -> None:
-    """MI210's fp32 rows are all even: 1,000 by 50,304 columns take three times the formula's, 999 the formula's."""
+    """MI210's fp32 rows are all even: 1,000 by 65,536 columns take three times the formula's, 999 the formula's."""
     gpu = load_gpu("mi210")
-    ops = [Gemm(name="p", m=m, n=50304, k=2560, dtype=DType.FP32) for m in (999, 1000, 1001)]
+    ops = [Gemm(name="p", m=m, n=65536, k=2560, dtype=DType.FP32) for m in (999, 1000, 1001)]
     odd, even, other = (gemm_cost(op, gpu, load_calibration(gpu)) for op in ops)
     assert min(odd.high_s, other.high_s) > even.low_s
+
+
+@pytest.mark.parametrize("key", [key for key in GEMMS if "lengths" in residual_records()[key]])
+@pytest.mark.parametrize("axis", ["n", "k"])
+@pytest.mark.parametrize("step", [8, 64])
+def test_lengths_that_a_table_does_not_hold_are_no_further_apart_than_their_intervals(
+    key: str, axis: str, step: int
+) -> None:
+    """MI210's layers of 50,304 columns took 2.4 times as long as those of 50,272, as only powers of two had whole
+    tiles."""
+    gpu = load_gpu(key.rsplit(".", 1)[0])
+    calibration = load_calibration(gpu)
+    many = np.array([*range(4096, 65537, 2048), 32064, 50240, 50257, 50272, 50304, 128256, 151936, 248320])
+    apart = []
+    for m, other in product((1024, 8192, 50272), (1000, 2560, 4096, 8192)):
+        sizes = {"m": m, "n": other, "k": other}
+        before, after = (
+            gemm_cost(Gemm(name="p", **(sizes | {axis: many + add}), dtype=DType.FP32), gpu, calibration)
+            for add in (0, step)
+        )
+        assert np.all(np.maximum(before.low_s, after.low_s) <= np.minimum(before.high_s, after.high_s))
+        found = [np.asarray(each.details["residual"]) for each in (before, after)]
+        apart.append(np.abs(np.log(found[1] / found[0])))
+    assert np.mean(np.stack(apart) > 0.1) < 0.1  # to and from powers of two
 
 
 def test_between_lengths_that_tables_hold_the_factor_does_not_change() -> None:

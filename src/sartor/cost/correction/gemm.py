@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -159,16 +160,57 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
     if residual.dtype == DType.FP32.value:
         columns |= {"batch": p.batch, "across": rows.across[where].astype(np.float64)}
         sees = general_features
-    return moved_by(
-        residual,
-        rows.gpu,
-        columns,
-        lambda block: sees(block, rows.machine, rows.coefficients, rows.gpu),
-        rows.formula_s[where],
-        roofline_of(p, rows.machine, rows.gpu),
-        rows.log_sigma[where],
-        rows.short[where],
+
+    def moved(sizes: dict[str, Array]) -> Corrected:
+        return moved_by(
+            residual,
+            rows.gpu,
+            sizes,
+            lambda block: sees(block, rows.machine, rows.coefficients, rows.gpu),
+            rows.formula_s[where],
+            roofline_of(p, rows.machine, rows.gpu),
+            rows.log_sigma[where],
+            rows.short[where],
+        )
+
+    return _between_lengths(residual, columns, moved) if residual.lengths else moved(columns)
+
+
+def _between_lengths(
+    residual: Residual, columns: dict[str, Array], moved: Callable[[dict[str, Array]], Corrected]
+) -> Corrected:
+    """Linear layers whose n or k lies between those of a table that holds few, and says nothing of remainders between:
+    of the factors from one held length to the next, the nearest to 1. The interval is wider by how far the ends are,
+    the nearer one more: powers of two may take three times as long as their neighbours. With a quarter of all n
+    withheld layers up to 16,384 columns are 5.1% off (network 4.7, formula 7.5), longer ones 26% (37, 17)."""
+    linear = (columns["across"] == 0) & (columns["batch"] == 1)
+    around = [_around(columns[axis], held, linear) for axis, held in zip("nk", residual.lengths, strict=True)]
+    ends = list(product((0, 1), repeat=len(around)))
+    corners = [moved(columns | {a: found[i] for a, found, i in zip("nk", around, at, strict=True)}) for at in ends]
+    near = np.stack(
+        [np.prod([abs(1 - i - way) for (*_, way), i in zip(around, at, strict=True)], axis=0) for at in ends]
     )
+    logs = np.log(np.stack([each.factor for each in corners]))
+    log_factor = np.clip(0.0, logs.min(axis=0), logs.max(axis=0))
+    sigma = (near * np.stack([each.log_sigma for each in corners])).sum(axis=0)
+    apart = (near * np.abs(logs - log_factor)).sum(axis=0)
+    factor = np.exp(log_factor)
+    formula_s = corners[0].time_s / corners[0].factor
+    return Corrected(time_s=formula_s * factor, log_sigma=np.hypot(sigma, apart / Z80), factor=factor)
+
+
+def _around(length: Array, held: tuple[float, ...], linear: Mask) -> tuple[Array, Array, Array]:
+    """The nearest lengths of a table below and above, and the way (ln) from one to the other; below the least and far
+    beyond the greatest, where networks fade, the length itself."""
+    table = np.asarray((*held, _FAR * held[-1]))
+    at = np.clip(np.searchsorted(table, length), 1, table.size - 1)
+    between = linear & (length > table[at - 1]) & (length < table[at])
+    low, high = np.where(between, table[at - 1], length), np.where(between, table[at], length)
+    return low, high, np.where(between, np.log(length / low) / np.log(np.where(between, high / low, 2.0)), 0.0)
+
+
+_FAR = 8.0
+"""Times the greatest length of a table at which fp32's networks have faded."""
 
 
 def _network_of(rows: GemmRows) -> tuple[Residual | None, int]:

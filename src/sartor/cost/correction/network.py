@@ -101,6 +101,8 @@ class Residual:
     """GEMMs: every framework's own ``log_sigma`` and ``log_sigma_small``, in the order of ``libraries``."""
     quantizing: tuple[float, float] = (0.0, 0.0)
     """Frameworks' GEMMs: seconds of a kernel that quantizes the input, and per byte of its traffic."""
+    lengths: tuple[tuple[float, ...], ...] = ()
+    """GEMMs on general cores: the n and k of linear layers, where a table holds few; empty: any."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
@@ -298,6 +300,7 @@ def _load(key: str) -> Residual:
         quantizing=tuple(record.get("quantizing", (0.0, 0.0))),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
+        lengths=tuple(tuple(map(float, held)) for held in record.get("lengths", ())),
         head_dims=tuple(record.get("head_dims", ())),
         stream_share=record.get("stream_share", 1.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),
