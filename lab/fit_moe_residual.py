@@ -64,6 +64,8 @@ class Rows:
     """Index of the layer's quarter of the weight shapes."""
     short: Any
     coefficients: Any
+    several: bool
+    """Whether they are the middle of kernel families."""
 
 
 def main(shared: Path, wanted: list[str]) -> None:
@@ -109,6 +111,7 @@ def rows_of(name: str, family: str, target: pd.DataFrame) -> Rows:
         fold=folds(target),
         short=formula[0] < SHORT * c.launch_s,
         coefficients=c,
+        several=not family,
     )
 
 
@@ -189,7 +192,8 @@ def unseen_s(name: str, rows: Rows, jitter: float) -> tuple[Any, dict[str, float
 
 
 def fit(name: str, rows: Rows, where: Any, jitter: float) -> Residual:
-    """Fit ln(predicted layer / measured layer) by least absolute error (smooth below 2%)."""
+    """Fit predicted over measured layers by least absolute error (smooth below 2%): its logarithm, or where families
+    that lie far apart stand for each other the ratio, by which they are judged (lab/notebook/moe.md)."""
     torch.manual_seed(0)
     both = np.concatenate([rows.features[0][:, where], rows.features[1][:, where]], axis=1)
     mean, scale = both.mean(axis=1, keepdims=True), both.std(axis=1, keepdims=True) + 1e-6
@@ -211,7 +215,8 @@ def fit(name: str, rows: Rows, where: Any, jitter: float) -> Residual:
         seen = [each[batch] + jitter * torch.randn(len(batch), each.shape[1]) for each in z]
         moved = [torch.exp(torch.clamp(net(each)[:, 0], least, most)) for each in seen]
         time = rest[batch] + formula[0, batch] * moved[0] + formula[1, batch] * moved[1]
-        loss = torch.nn.functional.smooth_l1_loss(torch.log(time / measured[batch]), torch.zeros_like(time), beta=0.02)
+        error = time / measured[batch] - 1 if rows.several else torch.log(time / measured[batch])
+        loss = torch.nn.functional.smooth_l1_loss(error, torch.zeros_like(error), beta=0.02)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
