@@ -151,3 +151,22 @@ def test_a_refusal_names_a_value_that_is_empty() -> None:
     numerics = Numerics(values={**(shape.numerics or Numerics()).values, "rope_layers": "1110" * 12})
     with pytest.raises(InputError, match="has that of a plain decoder in its own model of these sizes"):
         text_of("torchtitan", replace(shape, numerics=numerics), zero_stage=3)
+
+
+def test_layers_recomputed_of_every_chunk_are_searched_in_multiples_of_the_chunks() -> None:
+    answer = api.plan(
+        "llama-3.1-8b",
+        "pcie-8x-a100",
+        num_devices=16,
+        global_batch_size=64,
+        seq_len=4096,
+        attention="unfused",
+        write="megatron",
+    )
+    best = answer.best
+    assert best is not None
+    _, priced = api.launch(answer, "megatron")
+    assert priced is best
+    assert best.plan.virtual_stages > 1
+    assert best.plan.recompute_layers > 0
+    assert best.plan.recompute_layers % best.plan.virtual_stages == 0

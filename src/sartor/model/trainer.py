@@ -197,6 +197,8 @@ class Trainer:
     """Supports sharding over fewer devices than hold replicas (HSDP)."""
     recomputes_parts: bool = True
     """Supports recomputing parts of a layer or some of the layers; else all layers or none."""
+    recomputes_by_chunk: bool = False
+    """Recomputed layers are counted per chunk: a stage recomputes a multiple of its chunks."""
     overlaps_recomputed: bool = True
     """``ep_overlap`` is supported with fully recomputed layers."""
     experts_fill_groups: bool = False

@@ -20,7 +20,7 @@ from sartor.plans.space import AXES, Rows, plan_at, size_of, stage_layers, take,
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.tables import KnownBlocks
-from sartor.units import Array, Floats
+from sartor.units import Array, Floats, round_up
 
 HOPE = 1.1
 """A plan over memory by at most this factor with even stages is also tried with uneven ones."""
@@ -123,6 +123,8 @@ def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf)
         bytes_, _ = pricer.memory({**rows, "recompute_layers": np.maximum(middle, 1)})
         ok = bytes_ <= pricer.limit_bytes
         low, high = np.where(ok, low, middle), np.where(ok, np.maximum(middle, 1), high)
+    if pricer.job.trainer.recomputes_by_chunk:
+        high = np.asarray(round_up(high, rows["virtual_stages"]))
     fewer = high < top
     return {**take(rows, fewer), "recompute_layers": high[fewer]} if fewer.any() else None
 
@@ -141,6 +143,9 @@ def partly_recomputed(job: TrainingJob, rows: Rows) -> Rows:
     most = np.maximum(stage_layers(job, rows) - 1, 0)
     index = np.repeat(np.arange(size_of(rows)), most)
     layers = np.arange(index.size) - np.repeat(np.cumsum(most) - most, most) + 1
+    if job.trainer.recomputes_by_chunk:
+        whole = layers % rows["virtual_stages"][index] == 0
+        index, layers = index[whole], layers[whole]
     return {
         **take(rows, index),
         "recompute": np.full(index.size, int(Recompute.FULL)),

@@ -37,7 +37,11 @@ MEGATRON = Trainer(
         ),
     ),
     offloads=OFFLOADS,
-    in_files={"schedules": (PipelineSchedule.ONE_F_ONE_B,), "overlaps_recomputed": False},
+    in_files={  # --recompute-num-layers is of every chunk
+        "schedules": (PipelineSchedule.ONE_F_ONE_B,),
+        "overlaps_recomputed": False,
+        "recomputes_by_chunk": True,
+    },
     drops_out=True,
     source="Megatron-LM arguments.py: dropout of 0.1, vocabulary divisible by 128 x tp",
 )
