@@ -82,10 +82,12 @@ def quoted(value: object) -> object:
     return json.dumps(value) if isinstance(value, str) else value
 
 
-def check_positive(field: str, value: float) -> None:
-    """Raise ``InputError`` for a value that is not positive and finite."""
+def check_positive(field: str, value: float, otherwise: str = "") -> None:
+    """Raise ``InputError`` for a value that is not positive and finite; the nearest of one below 0 is without the sign,
+    and of others what to do ``otherwise``."""
     if not isfinite(value) or value <= 0:
-        raise InputError(field, value, "must be positive and finite")
+        near = f"{-value:g}" if isfinite(value) and value < 0 else otherwise
+        raise InputError(field, value, "must be positive and finite", near)
 
 
 def visible(text: str) -> str:

@@ -157,7 +157,7 @@ def test_advice_for_a_gpu_and_a_chip_has_a_speedup_on_each(sartor: Sartor) -> No
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("array_rows = 256", "", "array_rows=missing: my_chip must state it"),
+        ("array_rows = 256", "", "array_rows=missing: every accelerator must state it"),
         ("array_rows = 256", "array_rows = [128, 256]", "array_rows=[128, 256]: must be a number"),
         ("array_rows = 256", "array_rwos = 256", "array_rwos=256: is not a key of an accelerator; nearest: array_rows"),
         ("global_buffer_mib = 256", "global_buffer_mib = 1e6", "global_buffer_mib=1000000.0: must be smaller than"),

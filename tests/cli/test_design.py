@@ -199,6 +199,8 @@ def test_a_spaces_own_limit_is_called_by_its_name(sartor: Call, small: list[obje
     [
         (["--area-mm2", "-3"], "--area-mm2=-3.0: must be positive"),
         (["--area-mm2", "nan"], "--area-mm2=nan: must be positive and finite"),
+        (["--area-mm2", "-5"], "--area-mm2=-5.0: must be positive and finite; nearest: 5"),
+        (["--power-w", "0"], "--power-w=0.0: must be positive and finite; nearest: leave it out for no limit"),
         (["--hbm-gib", "0"], "--hbm-gib=0.0: must be positive"),
         (["--num-devices", "1099511627776"], "--num-devices=1099511627776: must be at most 10^7"),
         (["--global-batch-size", "1099511627776"], "--global-batch-size=1099511627776: must be at most 10^7"),

@@ -233,7 +233,7 @@ def test_what_a_file_may_not_say(change: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.parametrize("key", ["gpu", "devices_per_node", "tiers"])
 def test_a_file_that_leaves_out_what_it_must_state_is_told_so(key: str) -> None:
-    with pytest.raises(InputError, match=f"{key}=missing: cluster must state it"):
+    with pytest.raises(InputError, match=f"{key}=missing: every cluster file must state it"):
         cluster_from_table({name: value for name, value in MINE.items() if name != key})
 
 

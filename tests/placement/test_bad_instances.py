@@ -72,7 +72,12 @@ BAD: list[tuple[list[Any], Any, str]] = [
     (["nodes", "1"], {}, 'nodes["1"]={}: must be a list'),
     (["nodes", "1"], [], "must hold at least one layer"),
     (["nodes", "1", 0], 7, 'nodes["1"][0]=7: must be an object'),
-    (["nodes", "1", 1, "id"], -1, "ids must be unique; this one is given twice"),
+    (
+        ["nodes", "1", 1, "id"],
+        -1,
+        'id in nodes["1"]=-1: ids must be unique; this one is given twice, to layers [0] and [1]',
+    ),
+    (["nodes", "1", 1, "id"], -1, "of the list; nearest: 0, which none has"),
     (["nodes", "1", 1, "id"], "0", 'nodes["1"][1].id='),
     (["nodes", "1", 0, "optimalLatencyFw"], -0.5, 'optimalLatencyFw of layer -1 in nodes["1"]=-0.5'),
     (["nodes", "2", 2, "optimalLatencyBw"], float("inf"), 'optimalLatencyBw of layer 1 in nodes["2"]=inf'),

@@ -80,7 +80,7 @@ area_limit_mm2 = 600
         ),
         (LEAST.replace("[1, 2, 3]", "[]"), "num_tensor_cores="),
         (LEAST.replace("[1, 2, 3]", "[0]"), "num_tensor_cores=0.0: must be above 0"),
-        (LEAST.replace("[1, 2, 3]", "[-4]"), "num_tensor_cores=-4.0: must be above 0"),
+        (LEAST.replace("[1, 2, 3]", "[-4]"), "num_tensor_cores=-4.0: must be above 0; nearest: 4"),
         (LEAST.replace("[1, 2, 3]", "[1.5]"), "num_tensor_cores=1.5: must be whole; nearest: 1 or 2"),
         (LEAST.replace("[1, 2, 3]", "true"), "num_tensor_cores=true: must be a number"),
         (

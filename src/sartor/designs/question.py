@@ -139,7 +139,7 @@ class Budgets:
         for name in ("area_mm2", "power_w", "hbm_bytes", "energy_j_per_token"):
             value = getattr(self, name)
             if value is not None:
-                check_positive(name, value)
+                check_positive(name, value, "leave it out for no limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

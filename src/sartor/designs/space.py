@@ -232,7 +232,7 @@ def _values(key: str, value: Floats, least: float = 0.0) -> Array:
     if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
         raise InputError(key, value, "must hold at least one number, all finite")
     if numbers.min() < least or (least == 0.0 and key in _AXES and numbers.min() <= 0 and key not in MAY_BE_NONE):
-        raise InputError(key, float(numbers.min()), "must be above 0")
+        raise InputError(key, low := float(numbers.min()), "must be above 0", f"{-low:g}" if low < 0 else "")
     return np.unique(numbers)
 
 

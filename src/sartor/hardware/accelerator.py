@@ -128,7 +128,7 @@ class Accelerator:
             _require(name, getattr(self, name), whole=True)
         for name in _RATES:
             _require(name, getattr(self, name))
-        for name in _FREE:
+        for name in MAY_BE_NONE:
             whole = name in ("num_links", "scale_up_devices")
             _require(name, getattr(self, name), positive=False, whole=whole)
         if np.any((np.asarray(self.scale_up_devices) > 0) & (np.asarray(self.scale_out_bytes_per_s) <= 0)):
@@ -279,7 +279,7 @@ _RATES = (
     "control_share",
     *IN_LONG_RUNS,
 )
-_FREE = (
+MAY_BE_NONE = (
     "stack_bytes",
     "stack_bytes_per_s",
     "num_links",
@@ -288,6 +288,7 @@ _FREE = (
     "scale_out_bytes_per_s",
     "scale_out_latency_s",
 )
+"""Fields that may be 0: none of it, or that of the memory's own stacks."""
 ARRAY_FIELDS = (
     *_COUNTS,
     "clock_hz",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from sartor.hardware.accelerator import (
     ARRAY_FIELDS,
     FIELD_NAMES,
     IN_LONG_RUNS,
+    MAY_BE_NONE,
     Accelerator,
     Dataflow,
     template_tensor_core_sram,
@@ -88,7 +90,7 @@ def accelerator_from(table: JsonDict, name: str = "accelerator") -> Accelerator:
 
 def _accelerator(table: JsonDict, name: str, *, trusted: bool) -> Accelerator:
     if not trusted:
-        check(table, _model(), of="an accelerator", name=name)
+        check(table, _model(), of="an accelerator")
     numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
     rows, cols, lanes = (numbers[key] for key in ("array_rows", "array_cols", "vector_lanes"))
     numbers.setdefault("tensor_core_sram_bytes", template_tensor_core_sram(cols, rows))
@@ -112,18 +114,30 @@ def _model() -> type[BaseModel]:
     """The pydantic model of an accelerator's file."""
     words = {key: kind(_one_of(choices)) for key, choices in _CHOICES.items()}
     documents = dict.fromkeys(("all", *_NUMBERS, *_TEXTS, *_CHOICES), kind(_text))
-    numbers = {key: kind(_size(field in _WHOLE, factor)) for key, (field, factor) in _NUMBERS.items()}
+    numbers = {key: kind(_size(field, factor)) for key, (field, factor) in _NUMBERS.items()}
     texts = dict.fromkeys(_TEXTS, kind(_text))
     return model_of({**numbers, **words, **texts, "sources": model_of(documents)}, required=_REQUIRED)
 
 
-def _size(is_whole: bool, factor: float) -> Callable[[Any], Complaint]:
+def _size(field: str, factor: float) -> Callable[[Any], Complaint]:
+    """Judge of a key's value in units of ``factor`` bytes, hertz or bytes per second, at least one of them."""
+    is_whole, may_be_none = field in _WHOLE, field in MAY_BE_NONE
+    least = 1 / factor if factor > 1 else 0.0
+
     def judge(value: object) -> Complaint:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return "must be a number", ""
-        if not abs(value) * factor <= MAX_SIZE:  # also catches what is not a number
-            return f"must be at most {MAX_SIZE / factor:.4g}", ""
+        if math.isnan(value):
+            return "must be a finite number", ""
         size = value * factor
+        if abs(size) > MAX_SIZE:
+            in_si = math.isfinite(value) and factor > 1 and value > 0 and value <= MAX_SIZE
+            return f"must be at most {MAX_SIZE / factor:.4g}", f"{value / factor:g}" if in_si else ""
+        if value < 0 or (value == 0 and not may_be_none):
+            must = "must not be below 0" if may_be_none else "must be above 0"
+            return must, f"{-value:g}" if value < 0 else "1" if is_whole and factor == 1 else ""
+        if 0 < value < least:
+            return f"must be at least {least:g}", f"{least:g}"
         if is_whole and size != int(size):
             unit = "bytes" if factor > 1 else "units"
             return f"must be a whole number of {unit}", f"{round(size) / factor:g}"

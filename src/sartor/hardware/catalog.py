@@ -183,7 +183,7 @@ def _gpu_from(table: JsonDict, path: Path) -> Gpu:
     """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
     packaged = path.parent == DATASHEETS
     if not packaged:
-        check(table, _model(), of="a datasheet", name=path.name)
+        check(table, _model(), of="a datasheet")
     price = table.get("price", {})
     numbers = {field: float(table[key]) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
     return check_gpu(

@@ -223,7 +223,7 @@ TIER_KEYS = (
 def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
     """A cluster from its table; the package's own files are not checked again, since tests check them."""
     if folder != ENTRIES:
-        check(table, _model(), of="a cluster file", name=name)
+        check(table, _model(), of="a cluster file")
     first = _cluster(table, name, folder, "")
     pools = table.get("others", [])
     if pools and not first.num_devices:

@@ -53,10 +53,10 @@ def model_of(kinds: JsonMap, required: Iterable[str] = ()) -> type[BaseModel]:
     return create_model("Table", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def check(table: JsonMap, model: type[BaseModel], *, of: str, name: str, where: str = "") -> None:
+def check(table: JsonMap, model: type[BaseModel], *, of: str, where: str = "") -> None:
     """Refuse a table that does not fit its model: first unknown keys, then missing keys, then values.
 
-    ``of`` is what the table describes (``a datasheet``), ``name`` the file, ``where`` the table's place in it.
+    ``of`` is what the table describes (``a datasheet``), ``where`` its place in the file.
     """
     from pydantic import ValidationError
 
@@ -65,14 +65,14 @@ def check(table: JsonMap, model: type[BaseModel], *, of: str, name: str, where: 
     except ValidationError as error:
         order = {"extra_forbidden": 0, "missing": 1}
         first = min(error.errors(), key=lambda each: order.get(each["type"], 2))
-        raise _sentence(first, model, of, name, where) from None
+        raise _sentence(first, model, of, where) from None
 
 
-def _sentence(first: Any, model: type[BaseModel], of: str, name: str, where: str) -> InputError:
+def _sentence(first: Any, model: type[BaseModel], of: str, where: str) -> InputError:
     path, value = [str(part) for part in first["loc"]], first["input"]
     field = (where + ".".join(path))[:80]
     if first["type"] == "missing":
-        return InputError(field, "missing", f"{name} must state it")
+        return InputError(field, "missing", f"every {of.partition(' ')[2]} must state it")
     if first["type"] == "extra_forbidden":
         known = [*_inner(model, path[:-1]).model_fields]
         near = difflib.get_close_matches(path[-1], known, n=2, cutoff=0.4) or known[:4]

@@ -220,8 +220,10 @@ def _check_width(width: Width) -> None:
         raise InputError(where, f"{len(ids)} layers", f"must hold at most {MAX_LAYERS} layers")
     twice = [id_ for id_, times in Counter(ids).items() if times > 1]
     if twice:
-        free = max(ids) + 1
-        raise InputError(f"id in {where}", twice[0], "ids must be unique; this one is given twice", str(free))
+        free = next(id_ for id_ in range(min(ids), max(ids) + 2) if id_ not in ids)
+        first, second = [i for i, id_ in enumerate(ids) if id_ == twice[0]][:2]
+        must = f"ids must be unique; this one is given twice, to layers [{first}] and [{second}] of the list"
+        raise InputError(f"id in {where}", twice[0], must, f"{free}, which none has")
     for layer in width.layers:
         _check_layer(layer, where)
     known = set(ids)
