@@ -163,7 +163,7 @@ def test_copies_without_a_request_run_nothing(sartor) -> None:
 def test_which_tokens_an_encoder_takes_is_said_and_priced(sartor) -> None:
     words = ("serving", "t5-large", "--gpu", "h100", "--concurrency", "64", "--output-len", 8, "--json", "--input-len")
     short, long = (sartor(*words, n).body for n in (256, 512))
-    assert any("the encoder and the decoder" in each for each in short["model"]["assumptions"])
+    assert any("prompts pass the encoder" in each for each in short["model"]["assumptions"])
     assert short["loads"][0]["step_s"] < long["loads"][0]["step_s"]
 
 

@@ -19,7 +19,16 @@ from sartor.step.decode_steps import decode_steps
 from sartor.step.load import Load
 from sartor.step.pools import disaggregated
 from sartor.step.prompt_passes import prefilling, prompt_passes
-from sartor.step.served import ATTENTION, ENGINES, Server, capacity, served_graph, server_weight_bytes, would_fit
+from sartor.step.served import (
+    ATTENTION,
+    ENGINES,
+    Server,
+    cache_bytes,
+    capacity,
+    served_graph,
+    server_weight_bytes,
+    would_fit,
+)
 
 LLAMA = Server(shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100_sxm"), dtype=DType.FP8)
 MIXTURE = Server(shape=load_model("qwen3-30b-a3b"), gpu=load_gpu("h100_sxm"), dtype=DType.BF16, tp=4)
@@ -184,8 +193,7 @@ def test_short_prompts_that_arrive_in_one_step_share_a_pass(server: Server, prom
     load = Load(concurrency=flight, input_len=prompt, output_len=answer)
     found = steady_state(server, load)
     rows = flight * (1 + prompt / answer)
-    middle = np.full(flight.size, load.middle)
-    step_s = decode_steps(server, middle, float(rows.max()), calibration_of(server)).at(rows)
+    step_s = decode_steps(server, load, float(rows.max()), calibration_of(server)).at(rows)
     assert np.all(found.tpot_s <= 2 * step_s)
     apart = disaggregated(server, 1, server, 1, load)
     assert np.all(apart.output_tokens_per_s <= 2.5 * np.asarray(found.output_tokens_per_s))
@@ -216,6 +224,23 @@ def test_memory_holds_the_weights_that_a_pass_reads(name: str, dtype: DType) -> 
     counts = count_params(server.shape)
     tables = 2.0 * float(counts.embedding) + (0 if server.shape.tied_embeddings else 2.0 * float(counts.lm_head))
     assert server_weight_bytes(server) == pytest.approx(read + tables, rel=0.01)
+
+
+def test_behind_an_encoder_the_decoder_keeps_the_prompt_for_cross_attention_and_its_own_tokens() -> None:
+    """Published sizes of T5 v1.1 XXL: 24 decoder layers, 64 heads of 64: 393,216 bytes a token and attention."""
+    server = Server(shape=load_model("t5-v1.1-xxl"), gpu=load_gpu("h100_sxm"), dtype=DType.BF16)
+    assert cache_bytes(server, 1024, 512) == (1024 + 512) * 393_216
+    steps = steady_state(
+        server, Load(concurrency=16, input_len=np.array([256, 1024, 256]), output_len=np.array([512, 512, 64]))
+    )
+    assert steps.step_s[1] > steps.step_s[0] > steps.step_s[2]
+    passes = prefilling(server, np.array([512, 1024]), 4, calibration_of(server))
+    encoder = sum(np.asarray(op.flops) * op.count for op in passes.graph.operators)
+    linear = (
+        24 * (4 * 4096 * 4096 + 3 * 4096 * 10240) + 24 * 2 * 4096 * 4096
+    )  # the encoder, and keys of cross-attention
+    assert np.all(encoder > 2 * linear * 4 * np.array([512, 1024]))
+    assert np.all(encoder < 2.2 * linear * 4 * np.array([512, 1024]))
 
 
 def test_experts_whole_or_split_do_the_same_work() -> None:

@@ -183,7 +183,7 @@ def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:
     """Notes on the lengths: beyond the model's, and which of its towers take the prompt."""
     both = sum(stack.is_text for stack in reading.shape.stacks) > 1
     tokens = int(load.input_len) + int(load.output_len)
-    towers = "prompts pass the encoder and the decoder; answers attend to as many tokens in both"
+    towers = "prompts pass the encoder; the decoder begins with one token and attends to both"
     return (*too_long("input_len + output_len", tokens, reading.shape), *((towers,) if both else ()))
 
 

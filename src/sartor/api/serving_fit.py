@@ -48,18 +48,16 @@ def change_that_fits(
         if np.all(holds(narrow[0], load)) and prompts_fit(narrow[1], load):
             return {"dtype": dtype.value}
     found: dict[str, int | str] = {}
+    prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
     if not held:
-        found |= would_fit(replace(server, shape=padded(server.shape, VOCABULARY_MULTIPLE)), _whole(load))
+        found |= _wider(server, prompt, answer)
     if not first and prefill is not None:
-        wider = would_fit(
-            replace(prefill, shape=padded(prefill.shape, VOCABULARY_MULTIPLE)), int(np.max(load.input_len))
-        )
-        found |= {f"prefill_{name}": value for name, value in wider.items()}
+        found |= {f"prefill_{name}": value for name, value in _wider(prefill, prompt, 0).items()}
     return found
 
 
-def _whole(load: Load) -> int:
-    return int(np.max(load.input_len + load.output_len))
+def _wider(server: Server, prompt: int, answer: int) -> dict[str, int]:
+    return would_fit(replace(server, shape=padded(server.shape, VOCABULARY_MULTIPLE)), prompt, answer)
 
 
 def stored(released: DType, gpu: Gpu) -> DType:

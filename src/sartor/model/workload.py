@@ -65,11 +65,13 @@ class Workload:
     document_len: int = 0
     """Tokens of each document packed into a training sequence, a divisor of ``seq_len``: attention stays within it. 0:
     a sequence is one document."""
+    encodes: bool = False
+    """Prefill of an encoder-decoder: the prompt passes the encoder, and the decoder sees its first token."""
 
     @property
     def new_tokens(self) -> Ints:
-        """Tokens per sequence this workload computes."""
-        return 1 if self.phase is Phase.DECODE else self.seq_len
+        """Tokens per sequence this workload computes, of an encoder-decoder's those of the decoder."""
+        return 1 if self.phase is Phase.DECODE or self.encodes else self.seq_len
 
     @property
     def tokens(self) -> Ints:

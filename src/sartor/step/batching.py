@@ -78,11 +78,11 @@ def steady_state(
     ``InputError`` if the model cannot be split this way.
     """
     known = known or calibration_of(server)
-    flight, answer, middle = load.columns()
+    flight, answer = load.columns()
     held = holds(server, load)
     asked = flight / server.copies
     running = np.minimum(asked, np.maximum(held, 1))
-    step_s = decode_steps(server, middle, float(running.max()), known).at(running)
+    step_s = decode_steps(server, load, float(running.max()), known).at(running)
     passes = prompt_passes(server, load, known)
     others = np.maximum(running - 1, 0.0)
     alone_s, full_s = passes.alone_s, passes.full_s
@@ -99,7 +99,7 @@ def steady_state(
         held,
         running * server.copies,
         flight - running * server.copies,
-        decoding(server, load.middles, np.ceil(running).astype(np.int64).reshape(load.form), known),
+        decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known),
         passes.alone,
         prompt_s,
         step_s,
@@ -127,7 +127,7 @@ def steady(
     ttft_s: Array,
 ) -> Steady:
     """The columns in the form of ``load``; infinite times where not one sequence is held."""
-    flight, answer, _ = load.columns()
+    flight, answer = load.columns()
     fits = np.asarray(held) >= 1
     tpot_s, ttft_s = np.where(fits, tpot_s, np.inf), np.where(fits, ttft_s, np.inf)
     tokens_per_s = flight * answer / (ttft_s + (answer - 1) * tpot_s)

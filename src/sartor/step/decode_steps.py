@@ -11,6 +11,7 @@ from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Attention, GroupedGemm, MemoryBound
+from sartor.step.load import Load
 from sartor.step.served import Server, served_graph
 from sartor.units import Floats, Ints
 
@@ -43,12 +44,15 @@ class DecodeSteps:
         return found
 
 
-def decode_steps(server: Server, contexts: npt.NDArray[np.int64], most: float, known: Calibration) -> DecodeSteps:
-    """Steps of up to ``most`` sequences, each with that many tokens of context."""
+def decode_steps(server: Server, load: Load, most: float, known: Calibration) -> DecodeSteps:
+    """Steps of up to ``most`` sequences, each halfway through its answer."""
     counts = COUNTS[: max(int(np.searchsorted(COUNTS, most)) + 1, PADDED)]
-    each, where = np.unique(contexts, return_inverse=True)
-    running, context = (grid.ravel() for grid in np.meshgrid(counts.astype(np.int64), each, indexing="ij"))
-    found = replayed_s(server, decoding(server, context, running, known)).reshape(counts.size, each.size)
+    both = np.stack([load.flat(load.input_len), load.flat(load.output_len)])
+    each, where = np.unique(both, axis=1, return_inverse=True)
+    where = where.ravel()
+    running, at = (g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(each.shape[1]), indexing="ij"))
+    loads = Load(concurrency=running, input_len=each[0, at], output_len=each[1, at])
+    found = replayed_s(server, decoding(server, loads, running, known)).reshape(counts.size, each.shape[1])
     found[:PADDED] = np.minimum.accumulate(found[PADDED - 1 :: -1], axis=0)[::-1]
     per_sequence = np.minimum.accumulate(found / counts[:, None], axis=0)
     return DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
@@ -63,15 +67,15 @@ def replayed_s(server: Server, step: Estimate) -> Array:
     return np.asarray(step.time_s - server.engine.hidden_launches * hidden)
 
 
-def decoding(server: Server, context: Ints, running: Ints, known: Calibration) -> Estimate:
-    """One step of ``running`` sequences on each copy, replayed from a graph. An encoder, if there is one, gave as many
-    tokens."""
+def decoding(server: Server, load: Load, running: Ints, known: Calibration) -> Estimate:
+    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph. Behind an
+    encoder a sequence's own tokens are those of the answer."""
     workload = Workload(
         shape=server.shape,
         phase=Phase.DECODE,
         microbatch_size=running,
-        context_len=context,
-        seq_len=context,
+        context_len=load.answered if server.encodes else load.middles,
+        seq_len=load.prompts,
         dtype=server.dtype,
     )
     return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)

@@ -128,11 +128,18 @@ def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> f
     return of_group / (int(dims.tp) * int(dims.pp))
 
 
-def kv_cache_bytes(shape: TransformerShape, tokens: int, tp: int, element: float) -> float:
+def kv_cache_bytes(shape: TransformerShape, tokens: int, tp: int, element: float, encoded: int | None = None) -> float:
     """One sequence's cache on one of ``tp`` devices: layers with a window keep the window, latent attention keeps the
-    latent on every device, state-space layers keep a state of fixed size."""
+    latent on every device, state-space layers keep a state of fixed size, cross-attention ``encoded`` tokens (default:
+    as many)."""
+    encoded = tokens if encoded is None else encoded
     runs = (run for stack in shape.stacks if stack.is_text for run in stack.runs)
-    return sum(float(run.count) * _cached(mixer, tokens, tp, element) for run in runs for mixer in run.layer.mixers)
+    mixers = ((float(run.count), mixer) for run in runs for mixer in run.layer.mixers)
+    return sum(n * _cached(m, encoded if _crosses(m) else tokens, tp, element) for n, m in mixers)
+
+
+def _crosses(mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer) -> bool:
+    return isinstance(mixer, AttentionMixer) and mixer.cross
 
 
 def _cached(

@@ -34,10 +34,20 @@ class Load:
         """``middle`` in the form of all loads."""
         return np.broadcast_to(self.middle, self.form)
 
-    def columns(self) -> tuple[Array, Array, npt.NDArray[np.int64]]:
-        """``concurrency``, ``output_len`` and ``middle`` of every load, as flat arrays of one length."""
-        flight, answer, middle = (self.flat(each) for each in (self.concurrency, self.output_len, self.middle))
-        return flight.astype(np.float64), answer.astype(np.float64), middle.astype(np.int64)
+    @property
+    def answered(self) -> Ints:
+        """Of them, those of the answer, in the form of all loads."""
+        return np.broadcast_to(np.asarray(self.output_len) // 2, self.form)
+
+    @property
+    def prompts(self) -> Ints:
+        """``input_len`` in the form of all loads."""
+        return np.broadcast_to(self.input_len, self.form)
+
+    def columns(self) -> tuple[Array, Array]:
+        """``concurrency`` and ``output_len`` of every load, as flat arrays of one length."""
+        flight, answer = (self.flat(each) for each in (self.concurrency, self.output_len))
+        return flight.astype(np.float64), answer.astype(np.float64)
 
     @property
     def form(self) -> tuple[int, ...]:

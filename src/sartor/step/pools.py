@@ -19,10 +19,9 @@ from sartor.step.batching import (
     steady,
 )
 from sartor.step.decode_steps import DecodeSteps, decode_steps, decoding
-from sartor.step.inference import kv_cache_bytes
 from sartor.step.load import Load
 from sartor.step.prompt_passes import prompt_passes
-from sartor.step.served import Server, capacity, holds
+from sartor.step.served import Server, cache_bytes, capacity, holds
 from sartor.units import Floats, Ints
 
 HALVINGS = 40
@@ -42,7 +41,7 @@ def disaggregated(
     """`steady_state` with prompts on ``prefill_workers`` copies of one server and decoding on ``decode_workers`` copies
     of another: no prompt delays decoding, and the slower pool limits throughput. Keys and values move over one device's
     links. Times are infinite if a pool has no memory for one sequence."""
-    flight, answer, middle = load.columns()
+    flight, answer = load.columns()
     passes = prompt_passes(prefill, load, known or calibration_of(prefill))
     known = known or calibration_of(decode)
     copies = decode.copies * decode_workers
@@ -58,7 +57,7 @@ def disaggregated(
         prompt_s=prompt_s,
         each_s=each_s,
         moved_s=moved_s,
-        steps=decode_steps(decode, middle, float(most.max()), known),
+        steps=decode_steps(decode, load, float(most.max()), known),
         copies=copies,
         waves=waves,
     )
@@ -72,7 +71,7 @@ def disaggregated(
         held,
         running * copies,
         np.maximum(flight - per_s * pools.request_s(running), 0.0),
-        decoding(decode, load.middles, each, known),
+        decoding(decode, load, each, known),
         passes.alone,
         each_s,
         step_s,
@@ -139,6 +138,6 @@ class Pools:
 def _moved_s(server: Server, load: Load) -> Floats:
     """Seconds to move one prompt's keys and values between pools over one device's links."""
     lengths = np.atleast_1d(load.input_len)
-    held = [kv_cache_bytes(server.shape, int(n), server.tp, server.cache.bytes) for n in lengths]
+    held = [cache_bytes(server, int(n), 0) for n in lengths]
     link = own_links(server.gpu).tiers[0].bytes_per_s
     return np.reshape(held, np.shape(load.input_len)) / link

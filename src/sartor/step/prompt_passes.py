@@ -71,6 +71,7 @@ def prefilling(server: Server, input_len: Ints, together: Ints, known: Calibrati
         phase=Phase.PREFILL,
         microbatch_size=together,
         seq_len=input_len,
+        encodes=server.encodes,
         dtype=server.dtype,
     )
     return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)

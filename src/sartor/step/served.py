@@ -108,6 +108,11 @@ class Server:
         return self.dtype.bytes < 1 and self.shape.moe_ffn is not None
 
     @property
+    def encodes(self) -> bool:
+        """Whether prompts pass an encoder, which the decoder attends to."""
+        return sum(stack.is_text for stack in self.shape.stacks) > 1
+
+    @property
     def cache(self) -> DType:
         """Type of the key/value cache."""
         if self.dtype.bytes >= 2:
@@ -183,13 +188,22 @@ def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
     return replace(op, library=server.engine.all_reduce)
 
 
-def capacity(server: Server, tokens: Ints) -> Ints:
-    """Sequences of ``tokens`` tokens that one copy holds besides its weights; 0 if the weights leave no room."""
+def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
+    """Sequences with so many tokens that one copy holds besides its weights; 0 if the weights leave no room."""
     free = max(MEMORY_SHARE * server.gpu.hbm_bytes - server_weight_bytes(server), 0.0)
-    lengths, where = np.unique(np.asarray(tokens), return_inverse=True)
-    each = [kv_cache_bytes(server.shape, int(n), server.tp, server.cache.bytes) for n in lengths]
-    held = np.asarray([free // max(one, 1.0) for one in each], dtype=np.int64)[where]
-    return held.reshape(np.shape(tokens))
+    both = np.stack([each.ravel() for each in np.broadcast_arrays(prompt, answer)])
+    pairs, where = np.unique(both, axis=1, return_inverse=True)
+    each = [cache_bytes(server, int(first), int(then)) for first, then in pairs.T]
+    held = np.asarray([free // max(one, 1.0) for one in each], dtype=np.int64)[where.ravel()]
+    return held.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
+
+
+def cache_bytes(server: Server, prompt: int, answer: int) -> float:
+    """One sequence's keys and values on one device. A decoder behind an encoder keeps the prompt's for cross-attention
+    and its own tokens for the rest."""
+    crossed = prompt if server.encodes else None
+    own = answer if server.encodes else prompt + answer
+    return kv_cache_bytes(server.shape, own, server.tp, server.cache.bytes, crossed)
 
 
 def server_weight_bytes(server: Server) -> float:
@@ -210,15 +224,16 @@ def _attention_weights(server: Server) -> float:
 
 def holds(server: Server, load: Load) -> IntArray:
     """Sequences halfway through their answers that one copy holds; 0 if not one fits when its answer ends."""
-    whole = capacity(server, load.flat(load.input_len + load.output_len)) >= 1
-    found: IntArray = np.where(whole, capacity(server, load.flat(load.middle)), 0)
+    prompt, answer = load.flat(load.input_len), load.flat(load.output_len)
+    whole = capacity(server, prompt, answer) >= 1
+    found: IntArray = np.where(whole, capacity(server, prompt, answer // 2), 0)
     return found
 
 
-def would_fit(server: Server, tokens: int) -> dict[str, int]:
+def would_fit(server: Server, prompt: int, answer: int = 0) -> dict[str, int]:
     """The next wider tensor parallelism with which one sequence fits beside the weights; empty if there is none."""
     for tp in WIDTHS:
         wider = replace(server, tp=tp, ep=1)
-        if tp > server.tp and feasible(server.shape, ParallelDims(tp=tp)) and capacity(wider, tokens):
+        if tp > server.tp and feasible(server.shape, ParallelDims(tp=tp)) and capacity(wider, prompt, answer):
             return {"tp": tp}
     return {}
