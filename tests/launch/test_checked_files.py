@@ -156,6 +156,10 @@ def test_another_trainers_price_is_a_note_beside_the_files(tmp_path: Path) -> No
     made = checked(launch_files("accelerate", job, plan, CLUSTER), job, plan, price)
     assert made.notes[-2].startswith("Hugging Face accelerate's files take ")
     assert "priced for megatron" in made.notes[-2]
+    skewed = replace(job, shape=load_model("mixtral-8x7b"), routing_skew=2.0)
+    made = checked(launch_files("accelerate", skewed, plan, CLUSTER), skewed, plan, price, limit_bytes=2**30)
+    assert any("per device, more than it may hold" in note for note in made.notes)
+    assert any(note.startswith("routing_skew=2 is of the data") for note in made.notes)
 
 
 def test_a_switch_without_effect_on_the_plan_is_noted() -> None:

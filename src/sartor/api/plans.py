@@ -215,7 +215,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
     from sartor.launch.files import launch_files
     from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
-    from sartor.step.footprint import footprint
+    from sartor.step.footprint import footprint, usable_bytes
     from sartor.step.question import within_files
     from sartor.step.step import step
 
@@ -230,7 +230,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
 
     def written(job: TrainingJob, plan: TrainingPlan) -> LaunchFiles:
         made = launch_files(word, job, plan, answer.cluster, trainer_version)
-        return checked(made, job, plan, price)
+        return checked(made, job, plan, price, (1 - asked.headroom) * usable_bytes(asked.cluster))
 
     try:
         return written(job=answer.job, plan=best.plan), best

@@ -6,6 +6,7 @@ with the price that the files have.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -58,9 +59,14 @@ class Lost:
         return replace(job, **{self.field: self.found})
 
 
-def checked(made: LaunchFiles, job: TrainingJob, plan: TrainingPlan, price: Price) -> LaunchFiles:
+def checked(
+    made: LaunchFiles, job: TrainingJob, plan: TrainingPlan, price: Price, limit_bytes: float = math.inf
+) -> LaunchFiles:
     """The files, with notes on every difference between what they say and the job and plan that were asked for. Raises
-    `InputError` for a switch that was asked for, changes the price, and is not in them."""
+    `InputError` for a switch that was asked for, changes the price, and is not in them.
+
+    ``limit_bytes`` is what a device may hold.
+    """
     again, found = read_back(made, job)
     lost, asked = tuple(_lost(job, again)), price(job, plan)
     same = canonical(plan, int(job.shape.num_layers)) == found
@@ -75,7 +81,9 @@ def checked(made: LaunchFiles, job: TrainingJob, plan: TrainingPlan, price: Pric
                 f"{each.word} in the files, not {_word(each.asked)}{'' if matters else ': no change in price'}"
             )
     if _differ(there, asked) or not same:
-        notes.append(_priced(made.kind, job, asked, there))
+        notes.append(_priced(made.kind, job, asked, there, limit_bytes))
+    if job.routing_skew != 1:
+        notes.append(f"routing_skew={job.routing_skew:g} is of the data: plan --launch prices even routing")
     return replace(made, notes=(*notes, *made.notes))
 
 
@@ -122,12 +130,13 @@ def _refusal(kind: LaunchKind, lost: Lost) -> InputError:
     return InputError(lost.name, _word(lost.asked), must, f"{lost.word}{others}")
 
 
-def _priced(kind: LaunchKind, job: TrainingJob, asked: tuple[float, float], there: tuple[float, float]) -> str:
-    own = job.trainer.name == _own(kind)
-    times = (
-        f"{format_seconds(there[0])} ({100 * (there[0] / asked[0] - 1):+.2g}%) and {format_bytes(there[1])} per device"
-    )
-    whose = "the plan" if own else f"the plan, priced for {job.trainer.name},"
+def _priced(
+    kind: LaunchKind, job: TrainingJob, asked: tuple[float, float], there: tuple[float, float], limit_bytes: float
+) -> str:
+    change = f"{100 * (there[0] / asked[0] - 1):+.2g}%"
+    full = ", more than it may hold" if there[1] > limit_bytes else ""
+    times = f"{format_seconds(there[0])} ({change}) and {format_bytes(there[1])} per device{full}"
+    whose = "the plan" if job.trainer.name == _own(kind) else f"the plan, priced for {job.trainer.name},"
     return f"{kind.title}'s files take {times}; {whose} takes {format_seconds(asked[0])} and {format_bytes(asked[1])}"
 
 
