@@ -100,6 +100,12 @@ def test_an_answer_of_one_token_has_no_time_between_tokens(sartor) -> None:
     assert "  -  " in row
 
 
+def test_a_billion_requests_keep_to_one_line(sartor) -> None:
+    rows = sartor("serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "4,1000000000").out.splitlines()
+    (row,) = (line for line in rows if line.startswith("1B"))
+    assert row.startswith("1B (1B wait) ")
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

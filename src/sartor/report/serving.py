@@ -14,7 +14,7 @@ from sartor.cost.intervals import interval_80
 from sartor.json_types import JsonDict, picked
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import count_text, printable
-from sartor.units import format_seconds
+from sartor.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers import ServingAnswer
@@ -99,9 +99,9 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         return Group(head, rule, Text(words, style="bold red"))
     table = plain_table("in flight", "first token", "per token", "tokens/s", "per GPU")
     for each in body["loads"]:
-        waits = f" ({each['waiting']:,.0f} wait)" if each["waiting"] >= 1 else ""
+        waits = f" ({_short(each['waiting'])} wait)" if each["waiting"] >= 1 else ""
         table.add_row(
-            f"{each['concurrency']:,}{waits}",
+            f"{_short(each['concurrency'])}{waits}",
             _with_interval(each, "ttft"),
             _with_interval(each, "tpot") if body["output_len"] > 1 else "-",
             f"{each['output_tokens_per_s']:,.0f}",
@@ -133,6 +133,11 @@ def _of(server: Server, workers: int) -> str:
     ]
     count = f"{workers} x " if workers > 1 else ""
     return f"{count}{server.num_devices} {server.gpu.name} ({', '.join(widths)})"
+
+
+def _short(count: float) -> str:
+    """A number of requests that leaves room for its line."""
+    return f"{count:,.0f}" if count < 1e6 else format_count(count)
 
 
 def _with_interval(each: JsonDict, name: str) -> str:
