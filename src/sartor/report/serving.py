@@ -141,8 +141,12 @@ def _short(count: float) -> str:
 
 
 def _with_interval(each: JsonDict, name: str) -> str:
-    low, high = (format_seconds(each[f"{name}_{end}_s"]) for end in ("low", "high"))
-    return f"{format_seconds(each[f'{name}_s'])} ({low} to {high})"
+    low, high = (_brief(each[f"{name}_{end}_s"]) for end in ("low", "high"))
+    return f"{_brief(each[f'{name}_s'])} ({low} to {high})"
+
+
+def _brief(seconds: float) -> str:
+    return format_seconds(seconds) if seconds < 1e5 else f"{seconds:.2g} s"
 
 
 def _reason(answer: ServingAnswer, body: JsonDict) -> str:
