@@ -73,3 +73,15 @@ def test_what_cannot_be_is_said_in_one_sentence(sartor, words, must_name) -> Non
     assert "Traceback" not in ran.err
     for name in must_name:
         assert str(name) in ran.err
+
+
+def test_a_group_over_several_pools_is_refused_with_the_pool_that_is_priced(sartor, tmp_path) -> None:
+    tiers = (
+        '[[{0}tiers]]\nkind = "nvswitch"\nspan = 8\n[[{0}tiers]]\nkind = "infiniband"\nspan = "all"\ngbit_per_s = 400\n'
+    )
+    pool = 'gpu = "h100"\ndevices_per_node = 8\nnum_devices = 16\n'
+    file = tmp_path / "mixed.toml"
+    file.write_text('name = "mixed"\n' + pool + tiers.format("") + "[[others]]\n" + pool + tiers.format("others."))
+    ran = sartor("collective", "all_reduce", 1e9, 32, "--cluster", file)
+    assert ran.code == 2
+    assert "must be at most 16, the devices of the first pool of mixed; nearest: 16" in ran.err

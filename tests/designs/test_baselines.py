@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
@@ -68,3 +70,6 @@ def test_points_that_another_beats_are_left_out() -> None:
     assert front[0].objective == result.ranked[0].objective
     areas = [(each.area_mm2, each.power_w) for each in front]
     assert len(set(areas)) == len(areas)
+    nowhere = [replace(each, objective=0.0) for each in result.ranked]
+    assert not_dominated(nowhere) == ()
+    assert not_dominated([*result.ranked, *nowhere]) == front

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from sartor.errors import MissingExtraError
-from sartor.schedules import ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, prefixes, solve
+from sartor.errors import InputError, MissingExtraError
+from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, prefixes, solve
 from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.solve import ScheduleCache
 from schedules.instances import operator, problem, random_problem
@@ -167,6 +167,13 @@ def test_a_missing_solver_names_its_install_command(
 def test_the_papers_program_says_when_a_problem_is_too_large_for_it() -> None:
     with pytest.raises(ValueError, match="milp: must have at most 64 operators"):
         solve(random_problem(1, 120, 2, 2, 0.05), solver=Solver.MILP)
+
+
+def test_the_papers_program_knows_cores_only_and_is_asked_about_parts_left_open_alone() -> None:
+    one = ScheduledOperator(id=0, core_type=CoreType.TC, latency=8, intra_latency=5, traffic=(("hbm", 5),))
+    assert solve(ScheduleProblem(num_tc=2, num_vc=0, operators=(one,)), solver=Solver.MILP).status is Status.OPTIMAL
+    with pytest.raises(InputError, match="milp: knows cores only"):
+        solve(random_problem(1, 14, 2, 2, shared=True), solver=Solver.MILP)
 
 
 INTERRUPTED = """

@@ -105,6 +105,8 @@ def _check(op: Collective, cluster: Cluster | None) -> None:
     reach, most = int(op.group_size) * int(op.stride), (cluster.num_devices if cluster else 0) or MAX_GROUP
     if reach > most:
         near = str(max(most // int(op.stride), 1))
-        raise InputError("group_size", int(op.group_size), f"times stride={op.stride} must be at most {most}", near)
+        must = f"times stride={op.stride} must be at most {most}"
+        must += f", the devices of the first pool of {cluster.name}" if cluster and cluster.others else ""
+        raise InputError("group_size", int(op.group_size), must, near)
     if op.library is not CollectiveLibrary.NCCL and op.kind is not CollectiveKind.ALL_REDUCE:
         raise InputError("library", op.library.value, f"has an all_reduce of its own, no {op.kind.value}", "nccl")

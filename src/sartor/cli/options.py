@@ -152,7 +152,7 @@ ContextLen = Annotated[
         "--context-len",
         metavar="N",
         parser=whole_number,
-        help="Tokens already in the KV cache. [default: decode 4096, else 0]",
+        help="Tokens already in the KV cache. [default: decode --seq-len, else 0]",
     ),
 ]
 

@@ -160,7 +160,9 @@ def _budgets(candidates: Candidates, axis: str, steps: int) -> Iterator[float]:
 
 
 def not_dominated(ranked: Sequence[Ranked], axes: tuple[str, ...] = ("area_mm2", "power_w")) -> tuple[Ranked, ...]:
-    """Points that no other beats in the objective and on all axes, best first, without duplicates."""
+    """Points that no other beats in the objective and on all axes, best first, without duplicates; not those that no
+    plan fits."""
+    ranked = [each for each in ranked if each.objective]
     if not ranked:
         return ()
     rows = np.array([(-each.objective, *(_on(each, axis) for axis in axes)) for each in ranked])
