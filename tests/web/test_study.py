@@ -220,26 +220,28 @@ def test_what_is_no_study_is_refused_over_http_too(server: Any) -> None:
 
 
 def test_a_study_can_be_watched_while_it_is_written(start: Callable[..., Any], tmp_path: Path) -> None:
-    path = tmp_path / "running.db"
+    path, watched = tmp_path / "running.db", tmp_path / "watched"
     code = (
-        "import sys, time; sys.path.insert(0, 'tests')\n"
+        "import pathlib, sys, time; sys.path.insert(0, 'tests')\n"
         "from design_samples import question, small_space\n"
         "from engine_samples import run_design\n"
-        f"run_design(question(), small_space(), study={str(path)!r}, on_progress=lambda p: time.sleep(0.4))\n"
+        "calls = []\n"
+        "def wait(_):\n"
+        "    calls.append(_)\n"
+        f"    while len(calls) > 4 and not pathlib.Path({str(watched)!r}).exists():\n"
+        "        time.sleep(0.05)\n"
+        f"run_design(question(), small_space(), study={str(path)!r}, on_progress=wait)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]) as searching:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not (path.is_file() and _has_history(path)):
             assert time.monotonic() < end
             time.sleep(0.05)
         server = start("--study", str(path))
         assert server.get("/health").json()["watching"] is True
-        seen = set()
-        while searching.poll() is None:
-            seen.add(server.get("/api/study").json()["status"])
-            time.sleep(0.1)
-        assert searching.wait() == 0
-    assert "running" in seen
+        assert server.get("/api/study").json()["status"] == "running"
+        watched.touch()
+        assert searching.wait(timeout=60) == 0
     assert server.get("/api/study").json()["status"] == "complete"
 
 
