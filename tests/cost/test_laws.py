@@ -141,6 +141,15 @@ def test_terms_add_up_to_the_time(data: st.DataObject) -> None:
     assert 0 < cost.details["alignment"] <= 1
 
 
+@pytest.mark.parametrize("name", ["v100_sxm", "mi250x"])
+def test_terms_add_up_where_few_rows_turn_into_many(name: str) -> None:
+    rows = Gemm(name="rows", m=np.arange(1, 3000, 8), n=321, k=6657, dtype=DType.FP16)
+    cost = gemm_cost(rows, load_gpu(name), calibration_of(load_gpu(name)))
+    slower, faster = np.maximum(cost.compute_s, cost.memory_s), np.minimum(cost.compute_s, cost.memory_s)
+    assert np.all(slower + cost.overhead_s <= cost.time_s * (1 + 1e-9))
+    assert np.all(slower + faster + cost.overhead_s >= cost.time_s * (1 - 1e-9))
+
+
 @laws
 @given(st.data())
 def test_the_chosen_tile_is_the_fastest_of_the_alternatives(data: st.DataObject) -> None:

@@ -105,15 +105,16 @@ def between(eager: Cost, few: Cost, gemm: Gemm | GroupedGemm, calibration: Calib
     fewest rows, one turns into the other. Also where the host's launch is much of a GEMM that was replayed too, and
     that is shorter."""
     share, doubt = _unseen(gemm, calibration), _doubt(eager, few, gemm, calibration)
+    few_s = few.time_s
     if _linear(gemm, calibration):
         short_s = SHORT * calibration.gemm[DType.FP16].launch_s
         share = np.where((eager.time_s < short_s) & (few.time_s < eager.time_s), 1.0, share)
     else:  # never above the sweeps' price, or more rows would be faster on the way to it
-        few = replace(few, time_s=np.minimum(few.time_s, eager.time_s))
+        few_s = np.minimum(few.time_s, eager.time_s)
     if not np.any(share):
         return replace(eager, log_sigma=plain(np.hypot(eager.log_sigma, doubt))) if np.any(doubt) else eager
     nearer = share > 0.5
-    time_s = (1.0 - share) * eager.time_s + share * few.time_s
+    time_s = (1.0 - share) * eager.time_s + share * few_s
     moved = time_s / np.where(nearer, few.time_s, eager.time_s)
 
     def either(before: Any, after: Any) -> Any:
