@@ -377,13 +377,13 @@ class LogDiagnosis:
     @property
     def deviation(self) -> float:
         """ln(measured / predicted) of the step without stalls, in standard deviations of the prediction."""
-        ratio = math.log(self.measured.moving_s / self.predicted.step_s)
+        ratio = math.log(self.measured.stall_free_s / self.predicted.step_s)
         return ratio / max(float(self.predicted.step.log_sigma), 1e-3)
 
     @property
     def inside(self) -> bool:
         """Whether the measured step without stalls lies in the predicted 80% interval."""
-        return self.predicted.low_s <= self.measured.moving_s <= self.predicted.high_s
+        return self.predicted.low_s <= self.measured.stall_free_s <= self.predicted.high_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def _held_against(
     measured = run.measured
     if not measured.step_s > 0:
         raise InputError("LOG", asked.path, "has no step time, and none follows from its rates; must say one")
-    moving = replace(measured, step_s=measured.moving_s, stall_s=0.0)
+    stall_free = replace(measured, step_s=measured.stall_free_s, stall_s=0.0)
     own = own_calibration_of(calibration, where)
     said = set(found.said) | settled(run.arguments) | (_SAID_BY_LAUNCH if found.whole else frozenset())
     answer = LogDiagnosis(
@@ -167,7 +167,7 @@ def _held_against(
         measured=measured,
         job=job,
         cluster=where,
-        explanations=explanations(job, found.plan, where, moving, said=said, calibration=own),
+        explanations=explanations(job, found.plan, where, stall_free, said=said, calibration=own),
         conventions=conventions_of(run, job.shape, job.seq_len, devices),
         said=found.said,
         best=searched_best(found, where, own) if best else None,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Changes that the terminal lists."""
-STALLS_FIX = "see what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
+STALLS_FIX = "what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
 AGREES = 4.0
 """Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
 
@@ -37,7 +37,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
     run, predicted = answer.measured, answer.predicted
     best = nearest(answer.explanations)
     change = _nearer_step(answer, best)
-    rest = run.moving_s - (predicted.step_s if change is None else change.priced.step_s)
+    rest = run.stall_free_s - (predicted.step_s if change is None else change.priced.step_s)
     return {
         "status": "inside" if answer.inside else "outside",
         "log": {
@@ -84,7 +84,7 @@ def log_body(answer: LogDiagnosis) -> JsonDict:
 
 def _nearer_step(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> Explanation | None:
     """The nearest change, if the step comes nearer with it; a change that only explains the memory moves no time."""
-    run, predicted = answer.measured.moving_s, answer.predicted.step_s
+    run, predicted = answer.measured.stall_free_s, answer.predicted.step_s
     first = next(iter(best), None)
     return first if first is not None and abs(run - first.priced.step_s) < abs(run - predicted) else None
 
@@ -100,7 +100,9 @@ def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[
         gained = best.priced.step_s - answer.predicted.step_s
         change = f"{best.field}={best.value}"
         parts.append(_part(answer, "plan", gained, evidence=[f"{change} instead of what was assumed"], fix=change))
-    parts.append(_part(answer, "stalls", answer.measured.stall_s, evidence=[answer.stalls], fix=STALLS_FIX))
+    parts.append(
+        _part(answer, "stalls", answer.measured.stall_s, evidence=[answer.stalls], fix=f"look at {STALLS_FIX}")
+    )
     return [*(part for part in parts if part["seconds"]), _part(answer, "unexplained", rest)]
 
 
@@ -179,12 +181,12 @@ def _stalls(answer: LogDiagnosis) -> list[str]:
     if not run.stall_s:
         return []
     share = format_share(run.stall_s / run.step_s)
-    return [f"Stalls take {format_seconds(run.stall_s)} ({share}) of it: {answer.stalls}. To gain it, {STALLS_FIX}."]
+    return [f"Stalls take {format_seconds(run.stall_s)} ({share}) of it: {answer.stalls}. Look at {STALLS_FIX}."]
 
 
 def _certainty(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
-    ratio = run.moving_s / predicted.step_s - 1
+    ratio = run.stall_free_s / predicted.step_s - 1
     faster = "slower" if ratio > 0 else "faster"
     which = "Without stalls the run" if run.stall_s else "The run"
     text = f"{which} is {format_share(abs(ratio))} {faster} than predicted, "

@@ -34,6 +34,6 @@ class MeasuredRun:
     """Peak memory reserved by its allocator."""
 
     @property
-    def moving_s(self) -> float:
-        """The step without stalls, which no plan explains."""
+    def stall_free_s(self) -> float:
+        """The step without its stalls, as a plan may explain it."""
         return self.step_s - self.stall_s
