@@ -36,8 +36,10 @@ def test_the_device_script_s_command_lines_run_on_a_fake_clock(
     fake = FakeDevice(facts=replace(FACTS, gpu="h200_sxm", num_sms=132, memory_bytes=140e9, l2_bytes=50e6))
     monkeypatch.setattr("sartor.bench.torch_device.import_torch", lambda: None)
     monkeypatch.setattr("sartor.bench.torch_device.open_device", lambda *args, **named: fake)
-    calls = calls_of(repo_dir / "lab" / "measure_on_device.sh", tmp_path, "1,2,3,4,5,6")
-    assert {"quick", "alignment", "waves", "full", "layer", "model", "heads", "parity"} <= {w for c in calls for w in c}
+    calls = calls_of(repo_dir / "lab" / "measure_on_device.sh", tmp_path, "1,2,3,4,5,6,short")
+    assert {"quick", "random", "alignment", "waves", "full", "layer", "model", "heads", "parity"} <= {
+        w for c in calls for w in c
+    }
     for call in calls:
         if "parity" not in call:  # trains two models: PyTorch alone can
             assert run(call) == 0, call

@@ -82,7 +82,7 @@ def test_the_model_suite_is_the_operators_of_estimate() -> None:
 
 
 def test_a_suite_nobody_knows_is_refused_with_the_names() -> None:
-    with pytest.raises(InputError, match="quick, full, model, alignment, waves, layer"):
+    with pytest.raises(InputError, match="quick, full, random, model, alignment, waves, layer"):
         suite("everything", SMALL)
     with pytest.raises(InputError, match="must name a model"):
         suite("model", SMALL)

@@ -21,10 +21,11 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Collective, DType, Gemm, Layout, OperatorGraph
 
-SUITES = ("quick", "full", "model", "alignment", "waves", "layer", "collectives")
+SUITES = ("quick", "full", "random", "model", "alignment", "waves", "layer", "collectives")
 BUDGET_S = {
     "quick": 105.0,
     "full": 560.0,
+    "random": 120.0,
     "model": 300.0,
     "alignment": 560.0,
     "waves": 560.0,
@@ -45,7 +46,7 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[B
         raise InputError("suite", name, f"must be one of {', '.join(SUITES)}", "quick")
     if name == "collectives":
         return []
-    makers = {"quick": quick, "full": full, "alignment": alignment, "waves": waves, "layer": layer}
+    makers = {"quick": quick, "full": full, "random": at_random, "alignment": alignment, "waves": waves, "layer": layer}
     return list(makers[name](scale))
 
 
@@ -158,6 +159,19 @@ def alignment(scale: Scale) -> Iterator[BenchCase]:
 
 def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> BenchCase:
     return BenchCase(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=scale.dtype, layout=layout))
+
+
+def at_random(scale: Scale) -> Iterator[BenchCase]:
+    """GEMMs whose sizes are drawn evenly by logarithm, not from a grid: half of n and k are multiples of 8, a quarter
+    of 64. Many pairs do work within 2% of each other."""
+    draw = np.random.default_rng(20261127)
+    most = (1024, 2048, 2048) if scale.small else (16384, 16384, 16384)
+    sizes = np.exp(draw.uniform(np.log((1, 128, 128)), np.log(most), (400, 3))).astype(np.int64)
+    sizes[:, 1:] -= sizes[:, 1:] % draw.choice((1, 8, 8, 64), (400, 2))
+    for i, (m, n, k) in enumerate(sizes.tolist()):
+        case = _product(scale, _layout(i, m, scale.dtype), m=m, n=n, k=k)
+        if scale.fits(case.work, 0.03) and case.work.flops >= LEAST_FLOPS:
+            yield case
 
 
 def waves(scale: Scale) -> Iterator[BenchCase]:

@@ -23,7 +23,8 @@ def stack_kernel(run: StackRun, buffers: Buffers) -> Kernel:
     """One pass of a stack. Buffers are not rotated; whether the weights fit in a cache depends on the model."""
     torch, device = buffers.torch, buffers.device
     dtype = torch_dtype(torch, run.dtype)
-    model = build_stack(torch, run).to(device=device, dtype=dtype)
+    with torch.device(device):  # drawn there: a billion weights take a host ten seconds
+        model = build_stack(torch, run).to(dtype)
     length = 1 if run.part is StepPart.DECODE else run.seq_len
     if run.vocab_size:
         x = torch.randint(0, run.vocab_size, (run.batch, length), device=device)

@@ -56,7 +56,8 @@ group.command(name="parity")(parity)
 def measure(
     context: typer.Context,
     suite: Annotated[
-        str, typer.Option(metavar="quick|full|model MODEL|alignment|waves|layer|collectives", help="What to run.")
+        str,
+        typer.Option(metavar="quick|full|random|model MODEL|alignment|waves|layer|collectives", help="What to run."),
     ] = "quick",
     device: o.Device = "",
     records: o.RecordsOut = None,
