@@ -6,7 +6,7 @@ An operator is priced alone, at the clock of its mode; a stack is lowered by ``s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.operators import OperatorGraph, Part
+from sartor.operators import DType, Gemm, Operator, OperatorGraph, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,16 @@ def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibra
 def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
     """The estimate of one case; None if the device has no GEMMs of this type."""
     clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
-    graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(case.work,))
+    graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(_alone(case.work),))
     try:
         return price(graph, gpu, calibration, clock=clock)
     except ValueError:
         return None
+
+
+def _alone(work: Operator) -> Operator:
+    """The kernel that was timed: fp8 operands are narrow already."""
+    return replace(work, quantized=True) if isinstance(work, Gemm) and work.dtype is DType.FP8 else work
 
 
 def stack_graph(run: StackRun) -> OperatorGraph:

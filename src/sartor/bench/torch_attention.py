@@ -89,4 +89,4 @@ def _backward(
         out, leaves, gradient = graphs[i % sets]
         return torch.autograd.grad(out, leaves, gradient, retain_graph=True)
 
-    return Kernel(launch=launch, sets=sets, set_bytes=moved, capturable=False)
+    return Kernel(launch=launch, sets=sets, set_bytes=moved)

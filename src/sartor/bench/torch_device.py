@@ -1,8 +1,8 @@
 """Real devices through PyTorch: CUDA, ROCm (the same calls) and the host's own cores.
 
 Accelerators are timed by events around replays of a CUDA graph with launches on every set of buffers, or around the
-launches themselves if a graph can't hold them (autograd). The host is timed by its clock: calls return when the work is
-done.
+launches themselves if a graph can't hold them (a model's training step). The host is timed by its clock: calls return
+when the work is done.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class TorchDevice:
         # A single thread is timed by its CPU time, which excludes other processes on its core; several by wall time.
         self._clock = time.thread_time if facts.threads == 1 else time.perf_counter
         self.waited_s = self._probe.waited_s if self._probe and facts.threads > 1 else _none_s
+        self._stream = None if self.on_host else torch.cuda.Stream(name)
         gc.freeze()  # garbage collection after each case then only looks at the case's own objects
 
     def load(self, case: BenchCase) -> Loaded:
@@ -100,8 +101,9 @@ class TorchDevice:
         if not self.on_host:
             self.torch.cuda.set_device(self.name)
         try:
-            kernel = _kernel(case, self.buffers)
-            with self.torch.enable_grad():
+            # Backward passes run on the stream of their forward pass, so that must be the one that is captured.
+            with self.torch.cuda.stream(self._stream), self.torch.enable_grad():
+                kernel = _kernel(case, self.buffers)
                 kernel.launch(0)
             self._synchronise()
             return self._graphed(kernel) if kernel.capturable and not self.on_host else self._plain(kernel)
@@ -155,13 +157,8 @@ class TorchDevice:
         rounds = max(1, min(MOST_GRAPHED, math.ceil(GRAPH_S / max(one_s, 1e-7))) // kernel.sets)
         count = min(MOST_GRAPHED, kernel.sets * rounds)
         try:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                kernel.launch(0)
-            torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._stream):
                 _call(kernel.launch, count)
             graph.replay()
             self._synchronise()

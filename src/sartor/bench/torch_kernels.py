@@ -137,7 +137,7 @@ def _backward(
         out, wanted, gradient = graphs[i % sets]
         return torch.autograd.grad(out, wanted, gradient, retain_graph=True)
 
-    return Kernel(launch=launch, sets=sets, set_bytes=moved, capturable=False)
+    return Kernel(launch=launch, sets=sets, set_bytes=moved)
 
 
 def _differentiable(x: Tensor) -> bool:
@@ -212,9 +212,9 @@ def _adam(params: int, buffers: Buffers, moved: float) -> Kernel:
     torch = buffers.torch
     weight = torch.nn.Parameter(torch.randn(params, device=buffers.device))
     weight.grad = torch.randn(params, device=buffers.device)
-    step = torch.optim.AdamW([weight], lr=1e-4, fused=True).step
+    step = torch.optim.AdamW([weight], lr=1e-4, fused=True, capturable=buffers.device != "cpu").step
     step()
-    return Kernel(launch=lambda _: step(), sets=1, set_bytes=moved, capturable=False)
+    return Kernel(launch=lambda _: step(), sets=1, set_bytes=moved)
 
 
 _STREAMS: JsonDict = {
