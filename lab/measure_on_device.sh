@@ -6,15 +6,15 @@
 #   short  for a machine lent for minutes: a part of everything in 9 minutes, what answers most first
 #
 # PARTS is one part or several with commas (1,2). Parts 1 to 6 take about 46 minutes; SHARE=50 gives each suite and
-# study half of its time, for a machine that is lent for less. Records go to DIR (default: src/sartor/bench/records/new);
+# study half of its time, for a machine that is lent for less. Records go to DIR (default: lab/records/new);
 # ARCHIVE=FILE.tgz packs DIR after each of them, so that what was measured survives a part that is cut off. A part that
 # was cut off goes on where it stopped. Needs a python3 (PYTHON=...) with torch, numpy, typer and rich, and this checkout,
 # not installed; no network; no setting of the device is changed.
-# Afterwards: move DIR to src/sartor/bench/records/NAME and run  python tools/records_docs.py
+# Afterwards: move DIR to lab/records/NAME and run  python tools/records_docs.py
 set -u
 parts=${1:?"usage: lab/measure_on_device.sh PARTS [DIR] [DEVICE]"}
 root=$(cd "$(dirname "$0")/.." && pwd)
-dir=${2:-$root/src/sartor/bench/records/new}
+dir=${2:-$root/lab/records/new}
 device=${3:-cuda}
 share=${SHARE:-100}
 export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
