@@ -8,8 +8,8 @@
 # PARTS is one part or several with commas (1,2). Parts 1 to 6 take about 46 minutes; SHARE=50 gives each suite and
 # study half of its time, for a machine that is lent for less. Records go to DIR (default: lab/records/new);
 # ARCHIVE=FILE.tgz packs DIR after each of them, so that what was measured survives a part that is cut off. A part that
-# was cut off goes on where it stopped. Needs a python3 (PYTHON=...) with torch, numpy, typer and rich, and this checkout,
-# not installed; no network; no setting of the device is changed.
+# was cut off goes on where it stopped. Needs a python3 (PYTHON=...) with torch, numpy, typer, rich and pydantic, and this
+# checkout, not installed; no network; no setting of the device is changed.
 # Afterwards: move DIR to lab/records/NAME and run  python tools/records_docs.py
 set -u
 parts=${1:?"usage: lab/measure_on_device.sh PARTS [DIR] [DEVICE]"}
@@ -21,7 +21,8 @@ export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTH
 python=${PYTHON:-python3}
 failed=0
 
-"$python" -c 'import torch, numpy, typer, rich' || { echo "$python must have torch, numpy, typer and rich" >&2; exit 2; }
+"$python" -c 'import torch, numpy, typer, rich, pydantic' ||
+  { echo "$python must have torch, numpy, typer, rich and pydantic" >&2; exit 2; }
 mkdir -p "$dir" || exit 2
 
 sartor() { "$python" -c 'from sartor.cli import main; main()' "$@"; }

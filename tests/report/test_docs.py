@@ -63,8 +63,8 @@ DATED = {
     "calibration-curve": "an experiment of 2026-11-21 on measured tables (lab/notebook/calibration-curve.md)",
     **dict.fromkeys(
         (
-            f"measured-intel_xeon_processor_2t-{study}"
-            for study in ["decode", "head_dim", "heads", "models", "swiglu", "vocabulary", "waves"]
+            f"measured-{path.parent.name}-{path.stem.removeprefix('study-')}"
+            for path in (REPO / "lab" / "records").glob("*/study-*.json")
         ),
         "drawn from records, which stay as they are (tools/records_docs.py)",
     ),

@@ -23,6 +23,9 @@ from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import DType, Gemm, Operator, OperatorGraph, Part
 
+EAGER = Kernels(fused=False, accumulates=False)
+"""Plain PyTorch: chains of elementwise kernels, weight gradients written in 16 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:

@@ -122,4 +122,6 @@ def _arm_body(each: ArmResult) -> JsonDict:
         "is_baseline": each.arm.is_baseline,
         **{name: value if np.isfinite(value) else None for name, value in values.items()},
         "source": each.source,
+        "work": each.arm.work,
+        "parts": [{"table": case.table, **case.columns, "count": count} for case, count in each.arm.parts],
     }

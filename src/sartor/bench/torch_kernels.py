@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sartor.bench.device import UnsupportedCase
 from sartor.bench.torch_buffers import Buffers, torch_dtype
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import dtype as TorchType
 
 
-Inputs: TypeAlias = "tuple[list[tuple[Tensor, ...]], Callable[..., Tensor]]"
+Inputs: TypeAlias = "tuple[list[tuple[Tensor, ...]], Callable[..., Any]]"
 """A kernel's arguments, one entry per set of buffers, and the function to call."""
 Builder: TypeAlias = Callable[["Buffers", int, int, object, int], Inputs]
 
@@ -103,12 +103,15 @@ def grouped_kernel(op: GroupedGemm, buffers: Buffers) -> Kernel:
 
 
 def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = False) -> Kernel:
-    """The kernel of a streaming operator: one PyTorch call, forward or its autograd backward.
+    """The kernel of a streaming operator: one PyTorch call, forward or its autograd backward; the chain of elementwise
+    calls if the operator has several kernels (``Kernels.fused`` is false).
 
-    Chosen by the operator's name in the tables (``op``), else by its kind.
+    Chosen by the operator's name in the tables (``op``), else by its kind. The backward of a sum adds two gradients:
+    the same call, where autograd would run none.
     """
     word = op.kernel or op.kind.value
-    build = _STREAMS.get(word) or _STREAMS.get(op.kind.value)
+    chain = _CHAINS.get(op.kind.value) if int(op.kernels) > 1 and not op.kernel else None
+    build = chain or _STREAMS.get(word) or _STREAMS.get(op.kind.value)
     if build is None:
         raise UnsupportedCase(f"{word}: no PyTorch kernel does the same")
     moved = float(op.bytes_moved)
@@ -116,6 +119,9 @@ def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = Fals
         return _adam(int(op.rows) * int(op.cols), buffers, moved)
     dtype, sets = _dtype(buffers.torch, op.dtype), buffers.sets(moved, resident)
     rows, cols, back = int(op.rows), int(op.cols), op.pass_ is Pass.BACKWARD
+    back = back and op.kind is not MemoryBoundKind.RESIDUAL
+    if op.kind is MemoryBoundKind.ROUTING and chain is None:
+        build = _routing(round(moved / (rows * cols * op.dtype.bytes)) - 1)
     inputs, function = build(buffers, rows, cols, dtype, sets)
     if not back:
         return Kernel(launch=lambda i: function(*inputs[i % sets]), sets=sets, set_bytes=moved)
@@ -123,19 +129,20 @@ def memory_bound_kernel(op: MemoryBound, buffers: Buffers, resident: bool = Fals
 
 
 def _backward(
-    torch: ModuleType, inputs: list[tuple[Tensor, ...]], function: Callable[..., Tensor], sets: int, moved: float
+    torch: ModuleType, inputs: list[tuple[Tensor, ...]], function: Callable[..., Any], sets: int, moved: float
 ) -> Kernel:
     """Only autograd's backward: graphs are kept, gradients are not accumulated."""
     graphs = []
     for arguments in inputs:
         leaves = tuple(x.detach().requires_grad_() if _differentiable(x) else x for x in arguments)
-        out = function(*leaves)
+        made = function(*leaves)
+        out = made if isinstance(made, tuple) else (made,)
         wanted = tuple(x for x in leaves if _differentiable(x))
-        graphs.append((out, wanted, torch.randn_like(out)))
+        graphs.append((out, wanted, tuple(torch.randn_like(each) for each in out)))
 
     def launch(i: int) -> object:
-        out, wanted, gradient = graphs[i % sets]
-        return torch.autograd.grad(out, wanted, gradient, retain_graph=True)
+        out, wanted, gradients = graphs[i % sets]
+        return torch.autograd.grad(out, wanted, gradients, retain_graph=True)
 
     return Kernel(launch=launch, sets=sets, set_bytes=moved)
 
@@ -202,9 +209,55 @@ def _cast(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> I
     return [(x,) for x in buffers.random((rows, cols), dtype, sets)], lambda x: x.to(other)
 
 
-def _routing(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
-    order = buffers.torch.randperm(rows, device=buffers.device)
-    return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, at: x.index_select(0, at)
+def _routing(copies: int) -> Builder:
+    """Every row is written ``copies`` times, in another order."""
+
+    def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
+        order = buffers.torch.randperm(rows * max(1, copies), device=buffers.device) % rows
+        return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, at: x.index_select(0, at)
+
+    return build
+
+
+def _top_k(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
+    """Probabilities of the experts in fp32 and the best of them."""
+    torch, few = buffers.torch, min(8, cols)
+    return [
+        (x,) for x in buffers.random((rows, cols), dtype, sets)
+    ], lambda x: torch.topk(torch.softmax(x.float(), dim=-1), few).values
+
+
+def _rms_chain(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
+    """An RMS norm written out in fp32, as Hugging Face models do."""
+    torch = buffers.torch
+    weight = torch.ones(cols, dtype=dtype, device=buffers.device)
+
+    def scaled(x: Tensor, w: Tensor) -> Tensor:
+        wide = x.float()
+        return w * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(dtype)
+
+    return [(x, weight) for x in buffers.random((rows, cols), dtype, sets)], scaled
+
+
+def _rotary_chain(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
+    """x cos + rotate_half(x) sin for queries (half of the rows) and for keys, as Hugging Face models do."""
+    torch, half, part = buffers.torch, max(1, cols // 2), max(1, rows // 2)
+    turn = torch.randn(part, 1, device=buffers.device)
+    cos, sin = torch.cos(turn).to(dtype), torch.sin(turn).to(dtype)
+
+    def rotate(x: Tensor) -> Tensor:
+        return x * cos + torch.cat((-x[:, half : 2 * half], x[:, :half]), dim=1) * sin
+
+    return [(x,) for x in buffers.random((2 * part, 2 * half), dtype, sets)], lambda x: (
+        rotate(x[:part]),
+        rotate(x[part:]),
+    )
+
+
+def _wide_cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
+    """The loss of a model: in fp32, of logits in 16 bits."""
+    inputs, loss = _cross_entropy(buffers, rows, cols, dtype, sets)
+    return inputs, lambda x, labels: loss(x.float(), labels)
 
 
 def _adam(params: int, buffers: Buffers, moved: float) -> Kernel:
@@ -233,9 +286,16 @@ _STREAMS: JsonDict = {
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,
     "cast": _cast,
-    "routing": _routing,
+    "routing": _routing(1),
     "optimizer": True,
 }
+_CHAINS: JsonDict = {
+    "norm": _rms_chain,
+    "rotary": _rotary_chain,
+    "cross_entropy": _wide_cross_entropy,
+    "routing": _top_k,
+}
+"""By kind, what PyTorch runs where no kernel does it all."""
 
 
 def _dtype(torch: ModuleType, dtype: DType) -> TorchType:

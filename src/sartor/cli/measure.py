@@ -135,7 +135,7 @@ def _run(
     from sartor.cost.correction.calibration_file import load_own_calibration
     from sartor.files import write_atomic
 
-    graph = _graph(model, device, question) if model else None
+    graph = model_graph(model, device.facts.gpu, question) if model else None
     with patient(), shown_progress() as progress:
         found = run_suite(
             device,
@@ -277,15 +277,15 @@ def machine_of(found: Measured, written: Path | None) -> Gpu:
     return load_gpu(written) if written else found.gpu()
 
 
-def _graph(model: str, device: Device, question: JsonDict) -> OperatorGraph:
-    """The operators that ``sartor estimate`` prices; their sizes are the same on every device."""
+def model_graph(model: str, gpu: str, question: JsonDict) -> OperatorGraph:
+    """The operators of ``sartor estimate`` as eager PyTorch runs them; their sizes are the same on every device."""
     from sartor import api
-    from sartor.bench.machine import is_catalogued
+    from sartor.bench.compare import EAGER
+    from sartor.hardware.catalog import gpu_names
     from sartor.model.lower import lower
 
-    gpu = device.facts.gpu if is_catalogued(device.facts) else "h100_sxm"
-    asked = api.ask(model, gpu, **question)
-    return lower(asked.workload, asked.dims, optimizer=True)
+    asked = api.ask(model, gpu if gpu in gpu_names() else "h100_sxm", **question)
+    return lower(asked.workload, asked.dims, kernels=EAGER, optimizer=True)
 
 
 def _check_model(suite: str, model: str | None) -> None:
