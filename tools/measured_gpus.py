@@ -7,6 +7,7 @@ tools/records_docs.py writes the page.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,7 +103,12 @@ def page(predictor: Predictor, draw: bool) -> str:
     for each in found.values():
         lines = headed(OPERATOR_COLUMNS, operators(each, predictor))
         parts += ["\n".join([f"### {each.gpu.label}", "", *lines]), _noise(each)]
-    return joined([*parts, STUDIES_INTRO, *_studies(found, predictor, draw)])
+    return _narrow(joined([*parts, STUDIES_INTRO, *_studies(found, predictor, draw)]))
+
+
+def _narrow(text: str) -> str:
+    """Without the blanks around a table's bars: most of this page is numbers."""
+    return "\n".join(re.sub(r" *\| *", "|", line) if line.startswith("|") else line for line in text.split("\n"))
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -22,7 +22,16 @@ def _whole(row: JsonMap, *names: str) -> dict[str, int]:
 
 
 def _gemm(row: JsonMap, dtype: DType) -> Work:
-    return Gemm(name="gemm", **_whole(row, "batch", "m", "n", "k"), dtype=dtype, layout=Layout(row["layout"]))
+    sizes = _whole(row, "batch", "m", "n", "k")
+    return Gemm(
+        name="gemm",
+        batch=sizes["batch"],
+        m=sizes["m"],
+        n=sizes["n"],
+        k=sizes["k"],
+        dtype=dtype,
+        layout=Layout(row["layout"]),
+    )
 
 
 def _grouped(row: JsonMap, dtype: DType) -> Work:
@@ -41,12 +50,15 @@ def _grouped(row: JsonMap, dtype: DType) -> Work:
 
 def _attention(row: JsonMap, dtype: DType) -> Work:
     sizes = _whole(row, "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "window")
-    heads, kv_heads = sizes.pop("heads"), sizes.pop("kv_heads")
     return Attention(
         name="attention",
-        **sizes,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
+        batch=sizes["batch"],
+        num_heads=sizes["heads"],
+        num_kv_heads=sizes["kv_heads"],
+        seq_q=sizes["seq_q"],
+        seq_kv=sizes["seq_kv"],
+        window=sizes["window"],
+        head_dim=sizes["head_dim"],
         v_head_dim=sizes["head_dim"],
         causal=str(row["causal"]) == "True",
         dtype=dtype,
@@ -56,12 +68,13 @@ def _attention(row: JsonMap, dtype: DType) -> Work:
 
 def _memory_bound(row: JsonMap, dtype: DType) -> Work:
     word, kind = str(row["op"]), MEMORY_BOUND.get(str(row["op"]), MemoryBoundKind.RESIDUAL)
-    steps = kind is MemoryBoundKind.OPTIMIZER
+    steps, sizes = kind is MemoryBoundKind.OPTIMIZER, _whole(row, "rows", "cols")
     return MemoryBound(
         name=word,
         kind=kind,
         kernel="" if word == kind.value else word,
-        **_whole(row, "rows", "cols"),
+        rows=sizes["rows"],
+        cols=sizes["cols"],
         bytes_moved=float(row["bytes"]),
         dtype=dtype,
         pass_=Pass.OPTIMIZER if steps else Pass(row["pass"]),
