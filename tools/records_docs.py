@@ -184,7 +184,7 @@ def skeleton(text: str) -> list[str]:
     return [match[0] for line in text.splitlines() if (match := SKELETON.match(line))]
 
 
-SKELETON = re.compile(r"#.*|\| ?(dtype|study|what|over)\b.*|\| ?(?!\w+ \(.*\.csv\))[^|]*\| ?\d+ ?\|")
+SKELETON = re.compile(r"#.*|\| ?(dtype|study|what|over)\b.*|\|(?! ?\w+ \(.*\.csv\))[^|]*\| ?\d+ ?\|")
 """Lines of a calibration name their file, and are left out: they take minutes."""
 
 
