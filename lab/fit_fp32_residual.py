@@ -20,7 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_gemm import fp32_job, predictor
-from fit_residual import Rows, record_of, save, trained, windows_of, write
+from fit_residual import Rows, lengths_of, record_of, save, trained, windows_of, write
 from networks import network
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.gemm_features import general_features
@@ -47,7 +47,7 @@ def main(shared: Path) -> None:
     table = {key: dict(value) for key, value in residual_records().items()}
     finals = fit(rows, [np.ones_like(each.held_out) for each in rows])
     for gpu, each, trial, final in zip(GPUS, rows, trials, finals, strict=True):
-        record = record_of(gpu, "fp32", each, trial) | lengths_of(each)
+        record = record_of(gpu, "fp32", each, trial) | few_lengths(each)
         print(gpu, record["formula"], record["held_out"], flush=True)
         if record["held_out"]["mape"] < GAIN * record["formula"]["mape"]:
             table[f"{gpu}.fp32"] = record
@@ -83,10 +83,9 @@ MANY = 100
 """Lengths of linear layers from which on a table holds sizes at random (thousands), not those of models (25 to 28)."""
 
 
-def lengths_of(rows: Rows) -> dict[str, Any]:
+def few_lengths(rows: Rows) -> dict[str, Any]:
     """The n and k of linear layers, where a table holds few."""
-    linear = rows.sizes[rows.linear]
-    held = [sorted({int(length) for length in linear[axis]}) for axis in ("n", "k")]
+    held = lengths_of(rows.sizes[rows.linear])
     return {"lengths": held} if max(map(len, held)) < MANY else {}
 
 

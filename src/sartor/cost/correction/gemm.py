@@ -17,7 +17,7 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
-from sartor.cost.correction.gemm_features import STEPS, general_features, table_features
+from sartor.cost.correction.gemm_features import STEPS, general_features, held_length, table_features
 from sartor.cost.correction.network import (
     FRAMEWORK,
     LIBRARY,
@@ -160,6 +160,8 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
     if residual.dtype == DType.FP32.value:
         columns |= {"batch": p.batch, "across": rows.across[where].astype(np.float64)}
         sees = general_features
+    elif residual.lengths:
+        columns |= {a: held_length(columns[a], held) for a, held in zip("nk", residual.lengths, strict=True)}
 
     def moved(sizes: dict[str, Array]) -> Corrected:
         return moved_by(
@@ -173,7 +175,8 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
             rows.short[where],
         )
 
-    return _between_lengths(residual, columns, moved) if residual.lengths else moved(columns)
+    between = residual.lengths and not residual.own_lengths
+    return _between_lengths(residual, columns, moved) if between else moved(columns)
 
 
 def _between_lengths(

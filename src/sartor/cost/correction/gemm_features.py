@@ -129,3 +129,13 @@ def table_length(length: Array) -> Array:
     step = np.select([length <= 32, length <= 64, length <= 128], [32.0, 64.0, 128.0], 256.0)
     rounded: Array = np.ceil(length / step) * step
     return rounded
+
+
+def held_length(length: Array, held: Sequence[float]) -> Array:
+    """``n`` or ``k`` if a table of tuning runs holds it, else rounded up to an eighth to a quarter of itself, at most
+    512: its few lengths say nothing of remainders between."""
+    table = np.asarray(held)
+    known = table[np.searchsorted(table, length).clip(max=table.size - 1)] == length
+    step = np.minimum(np.ldexp(1.0, np.frexp(length)[1] - 3), float(_COLUMNS[-1]))
+    rounded: Array = np.where(known, length, np.ceil(length / step) * step)
+    return rounded
