@@ -128,6 +128,7 @@ def quicker(calibration: Calibration, factor: float) -> Calibration:
         calibration,
         gemm={dtype: part(c) for dtype, c in calibration.gemm.items()},
         few_rows={dtype: part(c) for dtype, c in calibration.few_rows.items()},
+        misaligned=tuple(part(c) for c in calibration.misaligned),
         grouped=part(calibration.grouped),
         attention=part(calibration.attention),
         memory_bound=part(calibration.memory_bound),

@@ -44,7 +44,7 @@ def test_no_measurement_is_asked_for_of_a_chip_that_nobody_can_measure() -> None
 
 
 def test_a_misaligned_vocabulary_is_said_to_be_assumed_in_a_model_as_alone() -> None:
-    found = estimate("gpt2", "h200_sxm")
+    found = estimate("gpt2", "b200_sxm")
     said = {op.name: cost.stated_source for op, cost in zip(found.graph.operators, found.estimate.costs, strict=True)}
     assert said["logits"] is Source.ASSUMED
     assert said["mlp_down"] is Source.CALIBRATED

@@ -116,13 +116,14 @@ def test_an_array_entry_equals_the_scalar_call_exactly(data: st.DataObject) -> N
     count = data.draw(st.sampled_from([2, 3, 7, 600]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     m, n, k = (rng.integers(1, 20000, count) for _ in range(3))
+    n[0], k[0] = 4096, 4096  # one that a network knows, whatever kernels the others run
     many = gemm_cost(Gemm(name="many", m=m, n=n, k=k), gpu, known(gpu))
     fast = gemm_costs([Gemm(name="many", m=m, n=n, k=k)], gpu, known(gpu), details=False)[0]
     for i in (0, 1, count - 1):
         one = gemm_cost(Gemm(name="one", m=int(m[i]), n=int(n[i]), k=int(k[i])), gpu, known(gpu))
         assert many.time_s[i] == one.time_s == fast.time_s[i]
         assert many.log_sigma[i] == one.log_sigma == fast.log_sigma[i]
-        assert many.details["residual"][i] == one.details["residual"]
+        assert many.details["residual"][i] == one.details.get("residual", 1.0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -135,11 +136,13 @@ def test_no_residual_beats_the_roofline_or_moves_a_product_further_than_any_was_
     gemm = Gemm(name="any", m=m, n=n, k=k, dtype=DType(dtype), layout=layout_of(key))
     calibration = load_calibration(load_gpu(gpu))
     for clock, library in product(Clock, libraries_of(key)):
+        # misaligned GEMMs run other kernels, of which no network knows
         cost = gemm_cost(gemm, load_gpu(gpu), calibration.with_kernels(library), clock=clock)
         floor = float(least_s(gemm, load_gpu(gpu)))
         assert cost.time_s >= floor * (1 - 1e-12)
-        assert cost.details["residual"] <= np.exp(max(record["most"], 0)) * (1 + 1e-6) or cost.time_s == floor
-        assert cost.details["residual"] >= np.exp(min(record["least"], 0)) * (1 - 1e-6)
+        residual = cost.details.get("residual", 1.0)
+        assert residual <= np.exp(max(record["most"], 0)) * (1 + 1e-6) or cost.time_s == floor
+        assert residual >= np.exp(min(record["least"], 0)) * (1 - 1e-6)
 
 
 def test_a_known_library_has_its_own_time_and_one_that_no_network_knows_that_of_any() -> None:
@@ -224,7 +227,7 @@ def test_lengths_that_no_tuning_run_holds_make_no_time_jump_that_tiles_do_not_ex
 
 def test_between_lengths_that_tables_hold_the_factor_does_not_change() -> None:
     """Steps of alignment and of tiles inside 256 columns are the formula's: a search finds no noise to go after."""
-    n = np.arange(4097, 4353)
+    n = np.arange(4104, 4353, 8)
     assert np.ptp(factor(replace(UP, n=n))) < 1e-12
     assert np.ptp(factor(replace(UP, k=n))) < 1e-12
     assert list(table_length(np.array([1.0, 33.0, 65.0, 129.0, 257.0]))) == [32, 64, 128, 256, 512]

@@ -61,6 +61,9 @@ class Calibration:
     """Of layout TILED, where tables have both; elsewhere its GEMMs are those of TN."""
     few_rows: Mapping[DType, GemmCoefficients] = field(default_factory=dict)
     """Of types whose fit is of GEMMs with many rows alone (``fewest_m``): for those with fewer, by the next rule."""
+    misaligned: tuple[GemmCoefficients, ...] = ()
+    """Of 16-bit GEMMs with a contiguous length that is a multiple of 4 or 8 bytes, of 2, and of 2 in the result alone,
+    where those run kernels of their own (``misaligned.toml``); empty elsewhere."""
     grouped: GroupedCoefficients = field(default_factory=GroupedCoefficients)
     """For the median of frameworks."""
     grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
@@ -156,6 +159,7 @@ def load_calibration(gpu: Gpu) -> Calibration:
         gemm=gemm,
         tiled=tiled,
         few_rows={dtype: each.coefficients for dtype, each in few.items()},
+        misaligned=_misaligned(gpu),
         **{name: each.coefficients for name, each in sections.items()},
         grouped_families=grouped_families(gpu),
         power=base["power"],
@@ -165,6 +169,23 @@ def load_calibration(gpu: Gpu) -> Calibration:
         calibrated=frozenset(name for name, each in found.items() if each.own),
         provenance={name: each.record for name, each in found.items()},
     )
+
+
+MISALIGNED = ("narrow", "odd", "odd_result")
+"""Levels of misalignment, from 1 on (``cost.gpu.gemm``)."""
+
+
+def _misaligned(gpu: Gpu) -> tuple[GemmCoefficients, ...]:
+    """Kernels whose loads are narrower than the 16 bytes that bulk copies want (``misaligned.toml``). Where nobody
+    measured them, their cost is assumed."""
+    file = table_of("misaligned.toml") or {}
+    share = file.get("share", {}).get(gpu.generation, 0.0)
+    if not share:
+        return ()
+    assumed = () if gpu.generation in file["measured"] else ("penalty_log_sigma",)
+    tables = [{key: value for key, value in file[name].items() if key not in assumed} for name in MISALIGNED]
+    fits = (coefficients(GemmCoefficients, table) for table in tables)
+    return tuple(replace(c, tiles=tuple((m, n, share * s) for m, n, s in c.tiles)) for c in fits)
 
 
 def _of_a_chip(gpu: Gpu) -> Calibration:

@@ -60,6 +60,8 @@ class GemmRows:
     """The same in layout NN, batched or not, which tables of general cores also have."""
     quantized: Mask
     """Operands are already quantized."""
+    penalty_log_sigma: Array
+    """Uncertainty of what misalignment costs, relative to ln of that cost."""
 
     @property
     def time_s(self) -> Array:
@@ -349,7 +351,7 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
     slowdown = _slowdown(rows)
     if np.any(ragged):
         slowdown = np.maximum(slowdown, _HIDDEN * np.log(p.penalty))
-    misaligned = c.penalty_log_sigma * slowdown + c.ragged_log_sigma * ragged
+    misaligned = rows.penalty_log_sigma * slowdown + c.ragged_log_sigma * ragged
     guessed = np.hypot(misaligned, _PER_E_FOLD * outside)
     assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
     terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})

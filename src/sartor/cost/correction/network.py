@@ -51,9 +51,11 @@ LIBRARY = "library"
 FRAMEWORK = "framework"
 """Part of networks for GEMMs whose framework is known, all of which were timed on the same shapes."""
 
-PANEL = 32
-"""Rows of one GEMM: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications). Its threads
-wait for each other by spinning, which on a busy machine made this a hundred times slower."""
+PANEL = 16
+"""Rows of one GEMM: few enough that OpenBLAS keeps it on one thread (below 2^18 multiplications), whose threads
+wait for each other by spinning, which on a busy machine made this a hundred times slower. And as many as its kernels
+treat alike: of 32 columns the one for AVX2 (Haswell, AMD) rounds the last 8 in another order than the first 24, so
+that an entry of an array differed from the scalar call in the last bits."""
 
 FADE = 1.0
 """Standard deviations beyond the fitted range at which the residual has faded completely."""

@@ -116,8 +116,27 @@ def _by_formula(
     machine = _machine(gpu, kind[0], c, clock, calibration.power)
     counts = [prod(shape) for _, shape in problems]
     sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
+    level = np.zeros(sizes.m.size)
+    if calibration.misaligned:
+        each = zip(gemms, problems, strict=True)
+        level = np.concatenate([np.broadcast_to(_misaligned_level(gemm), shape).ravel() for gemm, (_, shape) in each])
+    penalty = np.where(level > 0, 1.0, sizes.penalty)
+    sizes = replace(sizes, penalty=penalty)
     terms = evaluate(sizes, machine, c, details)
     short = terms["time_s"] < SHORT * c.launch_s
+    log_sigma = np.where(short, c.log_sigma_small, c.log_sigma)
+    penalty_log_sigma = np.full(sizes.m.size, c.penalty_log_sigma)
+    for kernels, fit in enumerate(calibration.misaligned, 1):
+        if (where := np.flatnonzero(level >= kernels)).size:
+            whole = replace(sizes.part(where), penalty=np.ones(where.size))
+            slow = evaluate(whole, _machine(gpu, kind[0], fit, clock, calibration.power), fit, details)
+            factor = np.maximum(slow["time_s"] / terms["time_s"][where], 1.0)
+            penalty[where] *= factor
+            slow |= {"alignment": 1.0 / penalty[where]} if details else {}
+            for name, values in terms.items():
+                values[where] = np.where(factor > 1.0, slow[name], values[where])
+            log_sigma[where] = np.where(short[where], fit.log_sigma_small, fit.log_sigma)
+            penalty_log_sigma[where] = fit.penalty_log_sigma
     forward = [isinstance(each, Gemm) and not each.accumulates and not each.quantized for each in gemms]
     layouts = [each.layout if plain else None for each, plain in zip(gemms, forward, strict=True)]
     return GemmRows(
@@ -128,12 +147,15 @@ def _by_formula(
         coefficients=c,
         sizes=sizes,
         terms=terms,
-        log_sigma=np.where(short, c.log_sigma_small, c.log_sigma),
+        log_sigma=log_sigma,
         formula_s=terms["time_s"],
         short=short,
-        single=np.repeat([bool(layout and layout.second_along_k) for layout in layouts], counts) & (sizes.batch == 1),
+        single=np.repeat([bool(layout and layout.second_along_k) for layout in layouts], counts)
+        & (sizes.batch == 1)
+        & (level == 0),
         across=np.repeat([layout is Layout.NN for layout in layouts], counts),
         quantized=np.repeat([each.quantized for each in gemms], counts),
+        penalty_log_sigma=penalty_log_sigma,
     )
 
 
@@ -265,15 +287,34 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     costs as much as one input that is, even where both inputs are aligned: the sweeps (NN) cannot tell the two
     apart, but the vocabulary examples can (forward logits are TN; docs/concepts/gemm.md, "Alignment").
     """
-    m = gemm.rows if isinstance(gemm, GroupedGemm) else gemm.m
-    first = m if gemm.layout is Layout.NT else gemm.k
-    second = gemm.k if gemm.layout.second_along_k else gemm.n
+    first, second, out = _contiguous(gemm)
     out_bits = max(16, round(8 * gemm.dtype.bytes))
     bits = _ELEMENT_BITS.get(gemm.dtype, 16)
     inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
-    out = _alignment(gemm.n, out_bits)
+    out = _alignment(out, out_bits)
     read = np.maximum(inputs[_alignment(first, bits)] + inputs[_alignment(second, bits)], inputs[out])
     return 1.0 + read + outputs[out]
+
+
+def _contiguous(gemm: Gemm | GroupedGemm) -> tuple[Ints, Ints, Ints]:
+    """Contiguous lengths of both inputs and the result."""
+    m = gemm.rows if isinstance(gemm, GroupedGemm) else gemm.m
+    first = m if gemm.layout is Layout.NT else gemm.k
+    return first, gemm.k if gemm.layout.second_along_k else gemm.n, gemm.n
+
+
+def _misaligned_level(gemm: Gemm | GroupedGemm) -> Any:
+    """0 where every contiguous length is a multiple of 16 bytes; 1 where the worst is of 4 or 8, 2 where it is odd in
+    16 bits, 3 where the result is in layout TN. The worst decides: on H200 one operand costs what three do
+    (lab/records, alignment.csv), save that result, which costs a third more. A matrix times a vector has kernels for
+    any length, which are slowed as little as the first."""
+    if isinstance(gemm, GroupedGemm) or gemm.dtype not in (DType.BF16, DType.FP16):
+        return np.float64(0)
+    first, second, out = (_alignment(length, 16) for length in _contiguous(gemm))
+    worst = np.minimum(np.minimum(first, second), out)
+    odd = 2.0 + (gemm.layout.second_along_k & (out < 2))
+    level = np.where(worst >= 4, 0.0, np.where(worst >= 2, 1.0, odd))
+    return np.where(np.asarray(gemm.m) == 1, np.minimum(level, 1.0), level)
 
 
 _ELEMENT_BITS = {
@@ -338,8 +379,15 @@ def gemm_alternatives(
     c = queued(calibration.gemm[gemm.dtype], gemm.dtype, calibration, clock)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
-    machine = _machine(gpu, gemm.dtype, c, clock, calibration.power)
-    columns = {key: values[:, 0] for key, values in alternatives(flat, machine, c).items()}
+    slower = calibration.misaligned[: int(_misaligned_level(gemm))]
+    flat = replace(flat, penalty=np.ones(1)) if slower else flat
+    tables = [
+        {key: values[:, 0] for key, values in alternatives(flat, machine, fit).items()}
+        for fit in (c, *slower)
+        for machine in (_machine(gpu, gemm.dtype, fit, clock, calibration.power),)
+    ]
+    columns = max(tables, key=lambda table: float(table["time_s"].min()))
+    columns["alignment"] = columns["alignment"] * (tables[0]["time_s"].min() / columns["time_s"].min())
     order = [i for i in np.argsort(columns["time_s"], kind="stable") if np.isfinite(columns["time_s"][i])]
     return tuple(_alternative({key: column[i] for key, column in columns.items()}) for i in order)
 
