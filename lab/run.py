@@ -29,6 +29,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_residual": (SHARED,),
     "fit_moe_residual": (SHARED,),
     "fit_attention_kernels": (SHARED,),
+    "fit_torch_attention": (),
     "fit_gemm_kernels": (SHARED,),
     "fit_intervals": (SHARED / "data",),
     "scoreboard": (SHARED / "data",),

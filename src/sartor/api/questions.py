@@ -97,8 +97,8 @@ def ask(
     """Read a model and a device and settle the question, recording each assumption.
 
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100
-    SXM if neither it nor ``cluster`` is given); ``kernels`` is the serving framework whose attention and expert
-    kernels run (vllm, sglang, trtllm); ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's
+    SXM if neither it nor ``cluster`` is given); ``kernels`` is the framework whose attention and expert kernels
+    run (vllm, sglang, trtllm, torch); ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's
     tokens over the mean; ``sequence_parallel`` None is wherever the sequence divides; ``headroom`` the share of
     memory that stays free (0.05 in training on GPUs, else 0); ``calibration`` is a file of ``sartor calibrate``.
     Sizes are in sequences and tokens. Training is one device's share of a plan: of ``num_devices`` with

@@ -15,6 +15,7 @@ from sartor.api.words import (
     device_of,
     given_size,
     of_frameworks,
+    of_torch,
     own_calibration,
     precision_of,
     refuse_on_a_chip,
@@ -92,11 +93,12 @@ def _of_any_framework(question: Question) -> Question:
     if question.gpu.accelerator is not None:
         return question
     known = question.calibration or load_calibration(question.gpu)
+    fused = question.workload.attention_kernel is AttentionKernel.FLASH
     if known.kernels:
-        notes = of_frameworks(known.kernels, known, question.workload.dtype)
+        notes = of_torch(known.kernels, question.gpu) if fused else ()
+        notes += of_frameworks(known.kernels, known, question.workload.dtype)
         return replace(question, assumptions=(*question.assumptions, *notes))
     frameworks = dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known))
-    fused = question.workload.attention_kernel is AttentionKernel.FLASH
     if not frameworks or not (fused or frameworks_of_gemms(known, question.workload.dtype)):
         return question
     note = f"unknown framework: intervals cover the kernels of all; kernels={'|'.join(frameworks)} narrows them"

@@ -12,8 +12,9 @@ from typing import TypeVar
 import numpy as np
 
 from sartor.cost.chip.buildable import faults
-from sartor.cost.correction.attention import kernels_measured
-from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
+from sartor.cost.correction.attention import frameworks_of, kernels_measured
+from sartor.cost.correction.borrowing import sdpa_measured
+from sartor.cost.correction.calibration import ANY, TORCH, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.gemm import frameworks_of_gemms, kernel_of_quantizing, libraries_measured
 from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
@@ -70,7 +71,8 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
     known = own or load_calibration(gpu)
-    names = dict.fromkeys((*kernels_measured(known), *libraries_measured(known)))
+    torch = (TORCH,) if frameworks_of(known) or known.attention_families else ()
+    names = dict.fromkeys((*kernels_measured(known), *torch, *libraries_measured(known)))
     return _known_kernels(kernels, gpu, known, tuple(names))
 
 
@@ -93,6 +95,16 @@ def _known_kernels(kernels: str, gpu: Gpu, known: Calibration, names: Sequence[s
         must = f"must be a framework or library whose kernels were measured on {gpu.name}: {listed}"
         raise InputError("kernels", kernels, must, nearest[0] if nearest else "")
     return known.with_kernels(kernels)
+
+
+def of_torch(kernels: str, gpu: Gpu) -> tuple[str, ...]:
+    """What is said of PyTorch's attention on a device where it was not measured."""
+    measured = sdpa_measured(gpu)
+    if kernels != TORCH or gpu.name in measured:
+        return ()
+    if measured:
+        return (f"torch's attention was measured on {' and '.join(measured)}, and {gpu.name} borrows it",)
+    return (f"torch's attention was not measured on {gpu.name}: its time is the median of serving frameworks",)
 
 
 def of_frameworks(kernels: str | None, known: Calibration, dtype: DType, elements: int = 0) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart
 from sartor.bench.records_file import row_key
-from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.calibration import TORCH, Calibration, Clock, load_calibration
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
@@ -21,7 +21,7 @@ from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.operators import DType, Gemm, Operator, OperatorGraph, Part
+from sartor.operators import Attention, DType, Gemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part
 
 EAGER = Kernels(fused=False, accumulates=False)
 """Plain PyTorch: chains of elementwise kernels, weight gradients written in 16 bits."""
@@ -65,12 +65,22 @@ def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibra
     return found
 
 
+OWN_CHOICE = ("", "cudnn")
+"""Kernels of attention that PyTorch chooses by itself where its family was measured (``attention_families``)."""
+
+
 def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
     """The estimate of one case; None if the device has no GEMMs of this type."""
     clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
-    graph = stack_graph(case.work) if isinstance(case.work, StackRun) else OperatorGraph(operators=(_alone(case.work),))
+    known = calibration or load_calibration(gpu)
+    if isinstance(case.work, StackRun | Attention) and case.kernel in OWN_CHOICE:
+        known = known.with_kernels(TORCH)
+    if isinstance(case.work, StackRun):
+        graph = stack_graph(case.work, writes_cache=TORCH in known.attention_families)
+    else:
+        graph = OperatorGraph(operators=(_alone(case.work),))
     try:
-        return price(graph, gpu, calibration, clock=clock)
+        return price(graph, gpu, known, clock=clock)
     except ValueError:
         return None
 
@@ -80,8 +90,10 @@ def _alone(work: Operator) -> Operator:
     return replace(work, quantized=True) if isinstance(work, Gemm) and work.dtype is DType.FP8 else work
 
 
-def stack_graph(run: StackRun) -> OperatorGraph:
-    """Operators that plain PyTorch runs for a stack; without embedding, head and optimizer if the run has none."""
+def stack_graph(run: StackRun, *, writes_cache: bool = False) -> OperatorGraph:
+    """Operators that plain PyTorch runs for a stack; without embedding, head and optimizer if the run has none.
+    ``writes_cache``: attention's time is without the kernels that write new keys and values into the cache, which
+    serving frameworks' includes."""
     phases = {StepPart.FORWARD: Phase.PREFILL, StepPart.DECODE: Phase.DECODE}
     workload = Workload(
         shape=stack_shape(run),
@@ -93,7 +105,24 @@ def stack_graph(run: StackRun) -> OperatorGraph:
     )
     graph = lower(workload, kernels=Kernels(accumulates=False), optimizer=run.part is StepPart.STEP)
     kept = tuple(op for op in graph.operators if run.vocab_size or op.part is Part.LAYER)
+    if writes_cache and run.part is StepPart.DECODE:
+        kept = (*kept, _cache_writes(run))
     return OperatorGraph(operators=kept, tokens=graph.tokens)
+
+
+def _cache_writes(run: StackRun) -> MemoryBound:
+    """One copy of keys and one of values per layer."""
+    columns = 2 * run.num_kv_heads * run.head_dim
+    return MemoryBound(
+        name="cache_write",
+        kind=MemoryBoundKind.CAST,
+        rows=run.batch,
+        cols=columns,
+        bytes_moved=2.0 * run.batch * columns * run.dtype.bytes,
+        kernels=2,
+        count=run.num_layers,
+        dtype=run.dtype,
+    )
 
 
 def stack_shape(run: StackRun) -> TransformerShape:

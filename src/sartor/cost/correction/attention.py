@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration import BACKWARD, Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
@@ -166,6 +166,28 @@ def frameworks_of(calibration: Calibration) -> tuple[str, ...]:
 def _frameworks() -> tuple[str, ...]:
     known = [key.split(".") for key in residual_records()]
     return tuple(dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS))
+
+
+WIDEST, ALIGNED = 256, 8
+"""The widest head that PyTorch gives to cuDNN on Hopper, and the multiple that it must be of."""
+
+
+def in_family(op: Attention, calibration: Calibration) -> tuple[AttentionCoefficients | None, Mask]:
+    """The coefficients of a framework that has its own (``attention_families``), and where its kernel runs.
+
+    PyTorch 2.11 tries cuDNN first on compute capability 9.0 with cuDNN above 9.15 (2.11 ships 9.19), forward and
+    backward alike, and cuDNN takes heads up to 256 in multiples of 8 (``check_prefer_cudnn_attention`` and
+    ``check_cudnn_tensor_shapes`` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Windows and the later chunks
+    of a prompt need a mask as a tensor; wider heads go to kernels that were not measured.
+    """
+    framework = calibration.kernels.partition("_")[0]
+    forward = calibration.attention_families.get(framework)
+    own = forward if op.pass_.computes_outputs else calibration.attention_families.get(f"{framework}{BACKWARD}")
+    whole = np.equal(op.seq_q, op.seq_kv) | np.equal(op.seq_q, 1) | (not op.causal)
+    runs: Mask = whole & (np.equal(op.window, 0) | np.greater_equal(op.window, op.seq_kv))
+    for width in (op.head_dim, op.v_head_dim):
+        runs = runs & np.less_equal(width, WIDEST) & (np.asarray(width) % ALIGNED == 0)
+    return own, runs & (not op.latent and op.dtype.bytes == op.kv_element == 2)
 
 
 def launch_of(part: str, c: AttentionCoefficients) -> float:

@@ -393,6 +393,25 @@ def _attention_of_all(gpu: Gpu) -> Found | None:
     return Found(coefficients=borrowed(middle, "attention", OTHER_UNITS), record=record)
 
 
+def attention_families(gpu: Gpu) -> dict[str, AttentionCoefficients]:
+    """PyTorch's attention (``sdpa.toml``): by generation, since PyTorch and cuDNN choose kernels by it. Devices of that
+    generation that were not measured borrow it as they do the rest of attention; others have none."""
+    entry = _file("sdpa.toml").get(gpu.generation, {})
+    found = {name: coefficients(AttentionCoefficients, values) for name, values in entry.get("kernels", {}).items()}
+    measured, after = sdpa_measured(gpu), Rates.of(gpu)
+    if gpu.name in measured or not found:
+        return found
+    before, widen = Rates.of(_known(measured[0])), relative_of(gpu).widen
+    if before is None or after is None:
+        return {}
+    return {name: attention_on(borrowed(c, "attention", widen), before, after) for name, c in found.items()}
+
+
+def sdpa_measured(gpu: Gpu) -> tuple[str, ...]:
+    """GPUs of the device's generation on which PyTorch's attention was measured."""
+    return tuple(_file("sdpa.toml").get(gpu.generation, {}).get("gpus", ()))
+
+
 FEWEST_GENERATIONS = 2
 """Fewest generations for a meaningful median."""
 

@@ -13,6 +13,7 @@ from enum import Enum
 
 from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.borrowing import (
+    attention_families,
     collective_coefficients,
     fewest_m,
     gemm_coefficients,
@@ -46,6 +47,12 @@ class Clock(Enum):
     SUSTAINED = "sustained"
 
 
+TORCH = "torch"
+"""PyTorch's ``scaled_dot_product_attention``, named as a framework."""
+
+BACKWARD = ".backward"
+"""Ending of a framework's backward kernel in ``Calibration.attention_families``."""
+
 BUILT = {"_trtllm": ("sglang_trtllm", "vllm_trtllm", "trtllm"), "_cutlass": ("trtllm",)}
 """Suffixes of kernel families, and families of the same library, nearest first: kernels that frameworks call as built,
 such as FlashInfer's from TensorRT-LLM. Triton's depend on tiles that each framework ships (docs/concepts/moe.md)."""
@@ -75,6 +82,8 @@ class Calibration:
     gemms_alone: bool = True
     """Whether a framework's GEMMs quantize their inputs as when timed alone, not as in a model."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
+    attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
+    """By framework that has coefficients of its own: ``torch``, and ``torch.backward`` for its backward kernel."""
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
     power: PowerCoefficients = field(default_factory=PowerCoefficients)
@@ -161,6 +170,7 @@ def load_calibration(gpu: Gpu) -> Calibration:
         few_rows={dtype: each.coefficients for dtype, each in few.items()},
         misaligned=_misaligned(gpu),
         **{name: each.coefficients for name, each in sections.items()},
+        attention_families=attention_families(gpu),
         grouped_families=grouped_families(gpu),
         power=base["power"],
         network=network_coefficients((table_of("training.toml") or {}).get("network", {})),

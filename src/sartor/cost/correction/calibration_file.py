@@ -67,6 +67,7 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
         own_rows=dict.fromkeys(served, own.own_rows) if own.own_rows else {},
         calibrated=known.calibrated | {*sections, *own.streams},
         provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},
+        attention_families={} if "attention" in own.streams else known.attention_families,
         **own.streams,
     )
 

@@ -191,6 +191,10 @@ class AttentionCoefficients:
     """Query rows of a prefill block."""
     efficiency: tuple[tuple[int, float], ...] = ((64, 0.42), (128, 0.58), (256, 0.55))
     """(head_dim, share of peak) of the forward main loop; between them linear, outside flat."""
+    head_step: int = 32
+    """Kernels are compiled for head dimensions in multiples of this (FlashAttention-2, -3: 32); others are padded."""
+    partial_gradients: bool = False
+    """Whether backward sums dQ in memory in fp32, and where heads share keys writes every query head's dK and dV."""
     backward: float = 0.75
     """Backward's share of peak over forward's (FlashAttention-2 and -3 report 0.7 to 0.85; not fitted here)."""
     step_s: float = 2.0e-7

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sartor.cost.correction.attention import biting_window, correct_attention, next_head_dim
+from sartor.cost.correction.attention import biting_window, correct_attention, in_family, next_head_dim
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.cost import Cost, Source, select_cost
@@ -21,7 +21,7 @@ from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.cost.intervals import Z80
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.operators import Attention
+from sartor.operators import Attention, DType
 from sartor.units import Floats, plain
 
 DECODE_ROWS = 8
@@ -34,9 +34,6 @@ LATENT_AS = 128
 """Head dimension whose share of peak the kernels of latent decoding reach: FlashMLA 660 of 990 TFLOP/s on H800
 (github.com/deepseek-ai/FlashMLA, 2025-04-22), where plain kernels of 128 reach 0.70 on H100 and H200."""
 
-HEAD_STEP = 32
-"""Kernels are compiled for head dimensions in steps of 32; others are padded (FlashAttention-2 and -3)."""
-
 
 def attention_cost(
     op: Attention, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED, in_model: bool = False
@@ -45,8 +42,17 @@ def attention_cost(
     cache (``correct_attention``).
 
     Several new tokens behind a cache take the fastest of the kernels (``_behind_cache``). A head dimension that tables
-    lack costs at most what the next one that they have does: zeros may fill it up.
+    lack costs at most what the next one that they have does: zeros may fill it up. A framework with coefficients of its
+    own takes those where its kernel runs (``in_family``).
     """
+    own, runs = in_family(op, calibration)
+    if own is None or not np.any(runs):
+        return _cost(op, gpu, calibration, clock, in_model)
+    cost = _cost(op, gpu, replace(calibration, attention=own), clock, in_model)
+    return cost if np.all(runs) else select_cost(runs, cost, _cost(op, gpu, calibration, clock, in_model))
+
+
+def _cost(op: Attention, gpu: Gpu, calibration: Calibration, clock: Clock, in_model: bool) -> Cost:
     settings: Settings = (gpu, calibration, clock, in_model)
     op = replace(op, window=biting_window(op, calibration))
     cost = _fused_cost(op, *settings)
@@ -56,7 +62,7 @@ def attention_cost(
     wider = next_head_dim(op, calibration)
     if np.any(np.greater(wider, op.head_dim)):
         padded_op = replace(op, head_dim=wider, v_head_dim=wider)
-        padded = attention_cost(padded_op, gpu, calibration, clock=clock, in_model=in_model)
+        padded = _cost(padded_op, *settings)
         cost = select_cost(np.less(padded.time_s, cost.time_s), padded, cost)
     return cost
 
@@ -135,8 +141,18 @@ def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> 
     per_sm = blocks / gpu.num_sms
     compute = np.maximum(np.maximum(per_sm, 1.0) * mean, longest) * step + np.ceil(per_sm) * c.block_s
     # Reading keys and values again after they left L2 is part of the step; here they count once each.
-    memory = op.bytes_moved / (c.hbm_share * gpu.hbm_bytes_per_s)
+    partial = _partial_bytes(op) if c.partial_gradients and not op.pass_.computes_outputs else 0.0
+    memory = (op.bytes_moved + partial) / (c.hbm_share * gpu.hbm_bytes_per_s)
     return compute, memory, c.launch_s, c.overlap
+
+
+def _partial_bytes(op: Attention) -> Floats:
+    """Traffic of gradients that blocks add up in memory: dQ in fp32 is set to zero, written and read again by a kernel
+    that narrows it; where heads share keys, dK and dV of every query head are written and read again by another."""
+    queries = 3.0 * op.seq_q * op.head_dim * DType.FP32.bytes
+    shared = 2.0 * op.seq_kv * (op.head_dim + op.v_head_dim) * op.dtype.bytes
+    partial: Floats = op.batch * op.num_heads * (queries + np.greater(op.num_heads, op.num_kv_heads) * shared)
+    return partial
 
 
 def _decode(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -167,8 +183,8 @@ def _split(
 
 def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int) -> Floats:
     """One tile of queries against one of keys: two GEMMs (five backward) at the head dimension's share of peak."""
-    padded = np.ceil(np.asarray(op.head_dim) / HEAD_STEP) * HEAD_STEP
-    padded_v = np.ceil(np.asarray(op.v_head_dim) / HEAD_STEP) * HEAD_STEP
+    padded = np.ceil(np.asarray(op.head_dim) / c.head_step) * c.head_step
+    padded_v = np.ceil(np.asarray(op.v_head_dim) / c.head_step) * c.head_step
     # Latent attention has kernels of its own: 192/128 as efficient as those of its value dimension.
     share = np.interp(
         np.where(op.latent, LATENT_AS, np.minimum(padded, padded_v)),
