@@ -195,7 +195,8 @@ def _misaligned(gpu: Gpu) -> tuple[GemmCoefficients, ...]:
     assumed = () if gpu.generation in file["measured"] else ("penalty_log_sigma",)
     tables = [{key: value for key, value in file[name].items() if key not in assumed} for name in MISALIGNED]
     fits = (coefficients(GemmCoefficients, table) for table in tables)
-    return tuple(replace(c, tiles=tuple((m, n, share * s) for m, n, s in c.tiles)) for c in fits)
+    share /= gpu.tensor_core_rate  # where these are slowed (H20), loads that wait for memory and registers are not
+    return tuple(replace(c, tiles=tuple((m, n, min(1.0, share * s)) for m, n, s in c.tiles)) for c in fits)
 
 
 def _of_a_chip(gpu: Gpu) -> Calibration:

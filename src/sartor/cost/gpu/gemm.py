@@ -120,7 +120,7 @@ def _by_formula(
     if calibration.misaligned:
         each = zip(gemms, problems, strict=True)
         level = np.concatenate([np.broadcast_to(_misaligned_level(gemm), shape).ravel() for gemm, (_, shape) in each])
-    penalty = np.where(level > 0, 1.0, sizes.penalty)
+    penalty = np.where(level > 0, _least_penalty(c), sizes.penalty)
     sizes = replace(sizes, penalty=penalty)
     terms = evaluate(sizes, machine, c, details)
     short = terms["time_s"] < SHORT * c.launch_s
@@ -303,6 +303,11 @@ def _contiguous(gemm: Gemm | GroupedGemm) -> tuple[Ints, Ints, Ints]:
     return first, gemm.k if gemm.layout.second_along_k else gemm.n, gemm.n
 
 
+def _least_penalty(c: GemmCoefficients) -> float:
+    """Main-loop slowdown with all operands at 16 bytes: what misaligned ones, whichever kernel runs, cost at least."""
+    return 1.0 + 2 * c.input_penalty[4] + c.output_penalty[4]
+
+
 def _misaligned_level(gemm: Gemm | GroupedGemm) -> Any:
     """0 where every contiguous length is a multiple of 16 bytes; 1 where the worst is of 4 or 8, 2 where it is odd in
     16 bits, 3 where the result is in layout TN. The worst decides: on H200 one operand costs what three do
@@ -380,14 +385,16 @@ def gemm_alternatives(
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
     slower = calibration.misaligned[: int(_misaligned_level(gemm))]
-    flat = replace(flat, penalty=np.ones(1)) if slower else flat
+    ways = [(c, replace(flat, penalty=np.full(1, _least_penalty(c))) if slower else flat)]
+    ways += [(fit, replace(flat, penalty=np.ones(1))) for fit in slower]
+    machines = [_machine(gpu, gemm.dtype, fit, clock, calibration.power) for fit, _ in ways]
     tables = [
-        {key: values[:, 0] for key, values in alternatives(flat, machine, fit).items()}
-        for fit in (c, *slower)
-        for machine in (_machine(gpu, gemm.dtype, fit, clock, calibration.power),)
+        {key: values[:, 0] for key, values in alternatives(sizes, machine, fit).items()}
+        for machine, (fit, sizes) in zip(machines, ways, strict=True)
     ]
     columns = max(tables, key=lambda table: float(table["time_s"].min()))
-    columns["alignment"] = columns["alignment"] * (tables[0]["time_s"].min() / columns["time_s"].min())
+    aligned, fastest = (float(table["time_s"].min()) for table in (tables[0], columns))
+    columns["alignment"] = np.full(columns["time_s"].size, tables[0]["alignment"][0] * aligned / fastest)
     order = [i for i in np.argsort(columns["time_s"], kind="stable") if np.isfinite(columns["time_s"][i])]
     return tuple(_alternative({key: column[i] for key, column in columns.items()}) for i in order)
 
