@@ -198,3 +198,39 @@ def test_a_network_of_model_shapes_sees_columns_between_the_lengths_of_other_tab
     moved, cold = (gemm_cost(gemm, gpu, each).details["residual"] for each in (known, known.with_cold_weights()))
     assert np.unique(moved).size == 3
     assert np.array_equal(moved, cold)
+
+
+def on_hopper(gemm: Gemm, share: float | None = None) -> FloatArray:
+    known = load_calibration(H200)
+    if share is not None:
+        known = replace(known, gemm={dtype: replace(c, coarse_share=share) for dtype, c in known.gemm.items()})
+    cost = gemm_cost(gemm, H200, known, clock=Clock.BOOST)
+    return np.array([cost.time_s, cost.log_sigma])
+
+
+@pytest.mark.parametrize("layout", [Layout.TN, Layout.NN, Layout.NT])
+def test_a_first_operand_aligned_to_16_bytes_only_takes_a_coarse_tile_now_and_then(layout: Layout) -> None:
+    """Where one wave is not full: small tiles and parts of k would fill it, 128 x 256 does not."""
+    axis = "m" if layout is Layout.NT else "k"
+    known = Gemm(name="measured", m=2640, n=304, k=3120, layout=layout)
+    fine = replace(known, **{axis: getattr(known, axis) // 16 * 16})
+    coarse = replace(fine, **{axis: getattr(fine, axis) + 8})
+    slower, unsure = on_hopper(coarse) / on_hopper(coarse, share=0.0)
+    assert slower > 1.15
+    assert unsure > 1.1
+    assert on_hopper(fine) == pytest.approx(on_hopper(fine, share=0.0))
+
+
+def test_many_waves_and_misaligned_operands_do_not_ask_for_coarse_tiles() -> None:
+    for gemm in (
+        Gemm(name="many waves", m=4096, n=4096, k=4104),
+        Gemm(name="odd columns", m=2642, n=303, k=3112),
+        Gemm(name="odd k", m=2642, n=304, k=3113),
+        Gemm(name="half the bytes", m=2642, n=304, k=3112, dtype=DType.FP8),
+    ):
+        assert on_hopper(gemm) == pytest.approx(on_hopper(gemm, share=0.0), rel=1e-12)
+
+
+def test_lengths_that_a_network_rounds_are_less_sure() -> None:
+    held, rounded = (on_hopper(Gemm(name="measured", m=4096, n=n, k=4096))[1] for n in (4096, 4160))
+    assert rounded == pytest.approx(np.hypot(held, 0.075))

@@ -118,6 +118,9 @@ class GemmCoefficients:
     input_penalty: tuple[float, ...] = (1.22, 1.22, 0.41, 0.41, 0.05, 0.01, 0.01, 0.0)
     """Extra main-loop time per input operand, by alignment of its contiguous length: 1, 2, 4, ..., 128 bytes."""
     output_penalty: tuple[float, ...] = (0.44, 0.44, 0.15, 0.15, 0.01, 0.0, 0.0, 0.0)
+    coarse_share: float = 0.0
+    """Share of the GEMMs whose first operand is aligned to 16 bytes only that take the fastest coarse tile
+    (``coarse_tiles``) instead of the fastest: libraries have fewer kernels for those. 0: not measured."""
     ragged: tuple[tuple[float, float], ...] = ()
     """(rows, s per element of k) of the kernel that takes results whose columns are no multiple of ``RAGGED``: it does
     not split k, so such a GEMM lasts at least so long; in between linear. Empty: nothing was measured."""

@@ -257,9 +257,12 @@ def _fingerprint(coefficients: Coefficients) -> str:
 
 
 def _beside(name: str) -> bool:
-    """Interval widths, coefficients of GEMMs without residual, those from a borrower's datasheet, and whether a run
-    turns through copies, which the formula answers."""
-    return "log_sigma" in name or name == "copies" or name.startswith(("sub_block", "half_block", "quantize_pace"))
+    """Interval widths, coefficients of GEMMs without residual or aligned as in no table, those from a borrower's
+    datasheet, and whether a run turns through copies, which the formula answers."""
+    return "log_sigma" in name or name == "copies" or name.startswith(_BESIDE)
+
+
+_BESIDE = ("sub_block", "half_block", "quantize_pace", "coarse_share")
 
 
 @cache

@@ -156,7 +156,22 @@ def _by_formula(
         across=np.repeat([layout is Layout.NN for layout in layouts], counts),
         quantized=np.repeat([each.quantized for each in gemms], counts),
         penalty_log_sigma=penalty_log_sigma,
+        coarse=np.concatenate(
+            [np.broadcast_to(_coarse(each), shape).ravel() for each, (_, shape) in zip(gemms, problems, strict=True)]
+        ),
     )
+
+
+def _coarse(gemm: Gemm | GroupedGemm) -> Any:
+    """Where the first operand of a GEMM in 16 bits is aligned to 16 bytes and no more, and none to less."""
+    if isinstance(gemm, GroupedGemm) or gemm.dtype not in (DType.BF16, DType.FP16):
+        return np.False_
+    first, second, out = (_alignment(length, 16) for length in _contiguous(gemm))
+    return (first == _COARSE) & (np.minimum(second, out) >= _COARSE)
+
+
+_COARSE = 4
+"""log2 of 16 bytes."""
 
 
 def _side_by_side(
