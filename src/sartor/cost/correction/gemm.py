@@ -279,9 +279,9 @@ def _as_stream(rows: GemmRows) -> GemmRows:
 
 def _between_the_lengths(rows: GemmRows) -> GemmRows:
     """Widen the interval where n or k is none of the lengths that a network rounds to: libraries choose their kernels
-    by rules that tables of other lengths say nothing of."""
+    by rules that tables of other lengths say nothing of. Tuning tables hold such lengths themselves."""
     known, _ = _network_of(rows)
-    if known is None or known.own_lengths or known.dtype == DType.FP32.value:
+    if known is None or known.own_lengths or known.menu or known.dtype == DType.FP32.value:
         return rows
     rounded = (table_length(rows.sizes.n) != rows.sizes.n) | (table_length(rows.sizes.k) != rows.sizes.k)
     return replace(rows, log_sigma=np.where(rounded, np.hypot(rows.log_sigma, _ROUNDED_LOG_SIGMA), rows.log_sigma))
