@@ -32,6 +32,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_torch_attention": (),
     "fit_gemm_kernels": (SHARED,),
     "fit_off_grid": (),
+    "fit_misaligned": (),
     "fit_intervals": (SHARED / "data",),
     "scoreboard": (SHARED / "data",),
     "fit_serving": (SHARED / "data" / "end_to_end",),
