@@ -123,7 +123,8 @@ def _stream(kind: type, values: object, path: str | Path) -> Any:
             raise InputError(name, value, f"in {path} is no coefficient of {kind.__name__}")
         rows = value if isinstance(value, list) else [[value]]
         if not all(
-            isinstance(row, list) and all(isinstance(v, str) or _above(v, 0, equal=True) for v in row) for row in rows
+            isinstance(row, list) and all(isinstance(v, (str, bool)) or _above(v, 0, equal=True) for v in row)
+            for row in rows
         ):
             raise InputError(name, value, f"in {path} must be numbers from 0 to 1e9")
         if "sigma" in name and not isinstance(value, list) and value > LARGEST_SIGMA:
