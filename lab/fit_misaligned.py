@@ -4,7 +4,7 @@
 
 Bulk copies into shared memory (TMA) want strides of 16 bytes (CUDA C++ programming guide, "Tensor Memory Access"), so
 cuBLAS runs other GEMMs on the kernels of Ampere: priced by A100's fit at Ampere's FLOPs per SM and cycle, without any
-row of Hopper, multiples of 4 and 8 bytes on H100 and H200 are 10 and 11% off. Both kernels start there and move little.
+row of Hopper, multiples of 4 and 8 bytes on H100 and H200 are 13% off. Both kernels start there and move little.
 Printed: each GPU by a fit on the other alone, the half of the shapes that this fit did not see.
 """
 
@@ -22,7 +22,7 @@ from sartor.bench.records_file import read_rows
 from sartor.calibrate.fit import Products, seconds
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.gpu.gemm import _misaligned_level
+from sartor.cost.gpu.gemm import misaligned_level
 from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout
@@ -71,7 +71,7 @@ def rows_of(gpu: str, level: int) -> Rows:
                 continue
             sizes = tuple(int(row[name]) for name in ("batch", "m", "n", "k"))
             one = Gemm(name="row", m=sizes[1], n=sizes[2], k=sizes[3], layout=Layout(row["layout"]))
-            if sizes[1] > 1 and int(_misaligned_level(one)) == level:
+            if sizes[1] > 1 and int(misaligned_level(one)) == level:
                 found.setdefault((*sizes, row["layout"]), []).append(float(row["latency_us"]) * 1e-6)
     batch, m, n, k = np.asarray([key[:4] for key in found], dtype=np.int64).T
     layouts = np.asarray([key[4] for key in found])

@@ -32,7 +32,7 @@ def calls_of(script: Path, folder: Path, parts: str) -> list[list[str]]:
 def test_the_device_script_s_command_lines_run_on_a_fake_clock(
     tmp_path: Path, repo_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A renamed option or suite would else be found on a machine that is lent for half an hour."""
+    """Otherwise a renamed option or suite would first show on a machine lent for fifteen minutes."""
     fake = FakeDevice(facts=replace(FACTS, gpu="h200_sxm", num_sms=132, memory_bytes=140e9, l2_bytes=50e6))
     monkeypatch.setattr("sartor.bench.torch_device.import_torch", lambda: None)
     monkeypatch.setattr("sartor.bench.torch_device.open_device", lambda *args, **named: fake)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart, Work
 from sartor.json_types import JsonMap
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Pass
@@ -17,49 +19,30 @@ def case_of(row: JsonMap) -> BenchCase:
     )
 
 
-def _whole(row: JsonMap, *names: str) -> dict[str, int]:
+def _whole(row: JsonMap, *names: str) -> dict[str, Any]:
     return {name: int(float(row[name])) for name in names}
 
 
 def _gemm(row: JsonMap, dtype: DType) -> Work:
-    sizes = _whole(row, "batch", "m", "n", "k")
-    return Gemm(
-        name="gemm",
-        batch=sizes["batch"],
-        m=sizes["m"],
-        n=sizes["n"],
-        k=sizes["k"],
-        dtype=dtype,
-        layout=Layout(row["layout"]),
-    )
+    return Gemm(name="gemm", **_whole(row, "batch", "m", "n", "k"), dtype=dtype, layout=Layout(row["layout"]))
 
 
 def _grouped(row: JsonMap, dtype: DType) -> Work:
-    sizes = _whole(row, "batch", "m", "n", "k")
-    return GroupedGemm(
-        name="grouped",
-        groups=sizes["batch"],
-        rows=sizes["m"],
-        n=sizes["n"],
-        k=sizes["k"],
-        dtype=dtype,
-        layout=Layout(row["layout"]),
-        pass_=Pass(row["pass"]),
-    )
+    groups, rows = _whole(row, "batch", "m").values()
+    layout, pass_ = Layout(row["layout"]), Pass(row["pass"])
+    sizes = _whole(row, "n", "k")
+    return GroupedGemm(name="grouped", groups=groups, rows=rows, **sizes, dtype=dtype, layout=layout, pass_=pass_)
 
 
 def _attention(row: JsonMap, dtype: DType) -> Work:
-    sizes = _whole(row, "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "window")
+    heads, kv_heads, head_dim = _whole(row, "heads", "kv_heads", "head_dim").values()
     return Attention(
         name="attention",
-        batch=sizes["batch"],
-        num_heads=sizes["heads"],
-        num_kv_heads=sizes["kv_heads"],
-        seq_q=sizes["seq_q"],
-        seq_kv=sizes["seq_kv"],
-        window=sizes["window"],
-        head_dim=sizes["head_dim"],
-        v_head_dim=sizes["head_dim"],
+        **_whole(row, "batch", "seq_q", "seq_kv", "window"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
         causal=str(row["causal"]) == "True",
         dtype=dtype,
         pass_=Pass(row["pass"]),

@@ -119,7 +119,7 @@ def _by_formula(
     level = np.zeros(sizes.m.size)
     if calibration.misaligned:
         each = zip(gemms, problems, strict=True)
-        level = np.concatenate([np.broadcast_to(_misaligned_level(gemm), shape).ravel() for gemm, (_, shape) in each])
+        level = np.concatenate([np.broadcast_to(misaligned_level(gemm), shape).ravel() for gemm, (_, shape) in each])
     penalty = np.where(level > 0, _least_penalty(c), sizes.penalty)
     sizes = replace(sizes, penalty=penalty)
     terms = evaluate(sizes, machine, c, details)
@@ -323,7 +323,7 @@ def _least_penalty(c: GemmCoefficients) -> float:
     return 1.0 + 2 * c.input_penalty[4] + c.output_penalty[4]
 
 
-def _misaligned_level(gemm: Gemm | GroupedGemm) -> Any:
+def misaligned_level(gemm: Gemm | GroupedGemm) -> Any:
     """0 where every contiguous length is a multiple of 16 bytes; 1 where the worst is of 4 or 8, 2 where it is odd in
     16 bits, 3 where the result is in layout TN. The worst decides: on H200 one operand costs what three do
     (lab/records, alignment.csv), save that result, which costs a third more. A matrix times a vector has kernels for
@@ -399,7 +399,7 @@ def gemm_alternatives(
     c = queued(calibration.gemm[gemm.dtype], gemm.dtype, calibration, clock)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
-    slower = calibration.misaligned[: int(_misaligned_level(gemm))]
+    slower = calibration.misaligned[: int(misaligned_level(gemm))]
     ways = [(c, replace(flat, penalty=np.full(1, _least_penalty(c))) if slower else flat)]
     ways += [(fit, replace(flat, penalty=np.ones(1))) for fit in slower]
     machines = [_machine(gpu, gemm.dtype, fit, clock, calibration.power) for fit, _ in ways]
