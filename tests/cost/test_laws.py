@@ -111,7 +111,8 @@ def test_an_array_entry_equals_the_scalar_call_exactly(data: st.DataObject) -> N
         one = gemm_cost(replace(op, layout=layout, accumulates=accumulates), gpu, calibration, clock=Clock.BOOST)
         assert whole.time_s[i] == one.time_s == fast[i]
         entry = {key: value[i] for key, value in whole.details.items()}
-        assert entry == {**dict.fromkeys(entry.keys() & {"assumed"}, 0.0), **one.details}
+        absent = {"assumed": 0.0, "residual": 1.0}
+        assert entry == {key: value for key, value in absent.items() if key in entry} | one.details
 
 
 @settings(max_examples=40, deadline=None)
@@ -157,6 +158,9 @@ def test_the_chosen_tile_is_the_fastest_of_the_alternatives(data: st.DataObject)
     gpu = data.draw(gpus)
     gemm = data.draw(gemms(gpu))
     calibration = calibration_of(gpu)
+    # With a share of coarse tiles the price is the mean of two tiles; the list has the faster.
+    fastest = {dtype: replace(c, coarse_share=0.0) for dtype, c in calibration.gemm.items()}
+    calibration = replace(calibration, gemm=fastest)
     calibration = data.draw(st.sampled_from([replace(calibration, few_rows={}), with_few(calibration)]))
     cost, listed = gemm_cost(gemm, gpu, calibration), gemm_alternatives(gemm, gpu, calibration)
     streamed = gemm.m <= calibration.gemm[gemm.dtype].stream_rows

@@ -18,6 +18,7 @@ from sartor.model.numerics import Numerics, family_numerics
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingPlan
+from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import broken, structures, with_switches
 from sartor.plans.space import plan_at, plan_space, size_of, take
@@ -86,6 +87,20 @@ def text_of(kind: str, model: str | TransformerShape, **plan: object) -> str:
 )
 def test_the_attention_backend_is_one_that_has_the_models_attention(model: str, backend: str) -> None:
     assert f"--attention-backend {backend}\n" in text_of("megatron", model)
+
+
+def test_heads_that_transformer_engine_runs_unfused_are_refused_as_flash_and_read_as_unfused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"head_dim.*100.*multiple of 8.*attention=unfused"):
+        text_of("megatron", "openllama-3b")
+    words = (
+        "--num-layers 2 --hidden-size 3200 --num-attention-heads 32 --ffn-hidden-size 8640 --swiglu --seq-length 2048"
+    )
+    for backend, kernel in (("", AttentionKernel.UNFUSED), ("--kv-channels 96", AttentionKernel.FLASH)):
+        script = tmp_path / "launch.sh"
+        script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {words} --vocab-size 32000 --bf16 {backend}")
+        read = read_launch(script)
+        assert read.parts.attention_kernel is kernel
+        assert any("no multiple of 8" in note for note in read.assumptions) is (kernel is AttentionKernel.UNFUSED)
 
 
 @pytest.mark.parametrize(("stage", "strategy"), [(2, "optim_grads"), (3, "optim_grads_params")])

@@ -7,13 +7,16 @@ warnings); in training and prefill, fewer than two thread blocks per SM (informa
 
 ## Why it costs
 
-A kernel compiled for 96 spends a sixth of its lanes on padding when heads are 80 wide. Above the largest size,
-frameworks fall back to unfused attention. Each head, sequence and group of 128 query rows is one thread block: with
-fewer blocks than SMs, some SMs stay idle.
+A kernel compiled for 96 spends a sixth of its lanes on padding when heads are 80 wide. Heads that are no multiple of
+8 (16 bytes) are copied to the next multiple before the kernel, and results back after it; Transformer Engine runs
+these unfused. Above the largest size, frameworks fall back to unfused attention. Each head, sequence and group of 128
+query rows is one thread block: with fewer blocks than SMs, some SMs stay idle.
 
 ## Example
 
-80 runs as 96; 512 (global layers of Gemma 4) is unsupported (flash-attention issue 2427). 128 is good.
+80 runs as 96; 512 (global layers of Gemma 4) is unsupported (flash-attention issue 2427). 128 is good. 100 (OpenLLaMA
+3B) is copied: on H100 and H200 its layer took 1.17 times as long as one with heads of 192, and the same work
+([measured](../measured.md)).
 
 ## Fix
 
@@ -21,7 +24,8 @@ Heads of a compiled size at the same `num_heads * head_dim`; a larger microbatch
 
 ## Source
 
-Dao-AILab/flash-attention (2.x, 2023-07; hopper, 2024-07).
+Dao-AILab/flash-attention (2.x, 2023-07; hopper, 2024-07; flash_attn_interface.py pads to 8); NVIDIA/TransformerEngine
+issue 3006 (2026-05).
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import ceil_div
 
 QUERY_ROWS = 128
+ALIGNED = 8
 BLOCKS_PER_SM = 2
 
 
@@ -57,6 +62,8 @@ def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]
         return
     padded = next((d for d in compiled if d > width), None)
     fate = f"is padded to {padded}" if padded else "is not supported"
+    if padded and width % ALIGNED:
+        fate += f" (and copied before and after, as no multiple of {ALIGNED})"
     yield Suspicion(
         grade=Grade.WARN,
         message=f"head_dim={width} {fate} by flash attention on {context.gpu.label}, whose kernels are compiled for"

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from sartor.cost.correction.calibration import BACKWARD, Calibration
+from sartor.cost.correction.calibration import BACKWARD, UNALIGNED, Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
@@ -172,22 +172,29 @@ WIDEST, ALIGNED = 256, 8
 """The widest head that PyTorch gives to cuDNN on Hopper, and the multiple that it must be of."""
 
 
-def in_family(op: Attention, calibration: Calibration) -> tuple[AttentionCoefficients | None, Mask]:
-    """The coefficients of a framework that has its own (``attention_families``), and where its kernel runs.
+def in_family(op: Attention, calibration: Calibration) -> list[tuple[AttentionCoefficients, Mask]]:
+    """The coefficients of a framework that has its own (``attention_families``), and where each kernel of it runs.
 
     PyTorch 2.11 tries cuDNN first on compute capability 9.0 with cuDNN above 9.15 (2.11 ships 9.19), forward and
     backward alike, and cuDNN takes heads up to 256 in multiples of 8 (``check_prefer_cudnn_attention`` and
-    ``check_cudnn_tensor_shapes`` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Windows and the later chunks
-    of a prompt need a mask as a tensor; wider heads go to kernels that were not measured.
+    ``check_cudnn_tensor_shapes`` in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Heads between two multiples
+    go to FlashAttention-2, compiled for Ampere. Windows and the later chunks of a prompt need a mask as a tensor; wider
+    heads go to kernels that were not measured.
     """
     framework = calibration.kernels.partition("_")[0]
-    forward = calibration.attention_families.get(framework)
-    own = forward if op.pass_.computes_outputs else calibration.attention_families.get(f"{framework}{BACKWARD}")
+    families = calibration.attention_families
+    if framework not in families:
+        return []
     whole = np.equal(op.seq_q, op.seq_kv) | np.equal(op.seq_q, 1) | (not op.causal)
     runs: Mask = whole & (np.equal(op.window, 0) | np.greater_equal(op.window, op.seq_kv))
+    runs = runs & (not op.latent and op.dtype.bytes == op.kv_element == 2)
+    aligned: Mask = np.asarray(True)
     for width in (op.head_dim, op.v_head_dim):
-        runs = runs & np.less_equal(width, WIDEST) & (np.asarray(width) % ALIGNED == 0)
-    return own, runs & (not op.latent and op.dtype.bytes == op.kv_element == 2)
+        runs = runs & np.less_equal(width, WIDEST)
+        aligned = aligned & (np.asarray(width) % ALIGNED == 0)
+    ending = "" if op.pass_.computes_outputs else BACKWARD
+    each = ((ending, runs & aligned), (f"{UNALIGNED}{ending}", runs & ~aligned & np.greater(op.seq_q, 1)))
+    return [(families[f"{framework}{name}"], where) for name, where in each if f"{framework}{name}" in families]
 
 
 def launch_of(part: str, c: AttentionCoefficients) -> float:

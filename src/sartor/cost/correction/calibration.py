@@ -53,6 +53,9 @@ TORCH = "torch"
 BACKWARD = ".backward"
 """Ending of a framework's backward kernel in ``Calibration.attention_families``."""
 
+UNALIGNED = ".unaligned"
+"""What comes before it in the key of a kernel for heads that fill no 16 bytes."""
+
 BUILT = {"_trtllm": ("sglang_trtllm", "vllm_trtllm", "trtllm"), "_cutlass": ("trtllm",)}
 """Suffixes of kernel families, and families of the same library, nearest first: kernels that frameworks call as built,
 such as FlashInfer's from TensorRT-LLM. Triton's depend on tiles that each framework ships (docs/concepts/moe.md)."""

@@ -13,16 +13,25 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sartor.cost.correction.attention import biting_window, correct_attention, in_family, next_head_dim
+from sartor.cost.correction.attention import ALIGNED, biting_window, correct_attention, in_family, next_head_dim
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
+from sartor.cost.correction.network import Mask
 from sartor.cost.cost import Cost, Source, select_cost
+from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.cost.intervals import Z80
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
-from sartor.operators import Attention, DType
+from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind
 from sartor.units import Floats, plain
+
+UNALIGNED_SIGMA = 0.15
+"""Of a kernel whose heads were copied to another width: no table has one (a choice; the two layers of lab/records that
+ran one are within it)."""
+
+_COPIES_FORWARD, _COPIES_BACKWARD = 3 * 2 + 1, 2 + 3
+"""Kernels: a fill and a copy per padded tensor, a copy per slice."""
 
 DECODE_ROWS = 8
 """New tokens per sequence up to which the decode kernel runs (one, or a few with speculative decoding)."""
@@ -43,13 +52,55 @@ def attention_cost(
 
     Several new tokens behind a cache take the fastest of the kernels (``_behind_cache``). A head dimension that tables
     lack costs at most what the next one that they have does: zeros may fill it up. A framework with coefficients of its
-    own takes those where its kernel runs (``in_family``).
+    own takes those where its kernels run (``in_family``). Heads that fill no 16 bytes are copied (``_copies``).
     """
-    own, runs = in_family(op, calibration)
-    if own is None or not np.any(runs):
-        return _cost(op, gpu, calibration, clock, in_model)
-    cost = _cost(op, gpu, replace(calibration, attention=own), clock, in_model)
-    return cost if np.all(runs) else select_cost(runs, cost, _cost(op, gpu, calibration, clock, in_model))
+    everywhere: Mask = np.asarray(True)
+    rest, cost = everywhere, None
+    for own, runs in (*in_family(op, calibration), (calibration.attention, everywhere)):
+        ours: Mask = np.logical_and(runs, rest)
+        if np.any(ours):
+            found = _cost(op, gpu, replace(calibration, attention=own), clock, in_model)
+            cost = found if cost is None else select_cost(ours, found, cost)
+            rest = np.logical_and(rest, ~ours)
+    assert cost is not None
+    return _with_copies(op, cost, gpu, calibration)
+
+
+def _with_copies(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
+    """Heads that are no multiple of 16 bytes are copied to the next one around a flash kernel of whole sequences: to
+    queries, keys and values before and to the gradient of the result after, PyTorch adds zeros (it fills, reads and
+    writes: ``constant_pad_nd``); results and gradients leave it as slices, which whoever reads them whole copies again
+    (flash_attn_interface.py, flash-attention 2.7; ``pad_last_dim`` in PyTorch's attention.cpp). Wider heads than the
+    kernels' do not reach them, and no systolic array needs it. No table has such rows: ``assumed``."""
+    width = np.ceil(np.asarray(op.head_dim) / ALIGNED) * ALIGNED
+    where = (width != op.head_dim) & np.greater(op.seq_q, DECODE_ROWS) & (op.dtype.bytes == 2) & (not gpu.matrix_tile)
+    if not np.any(where):
+        return cost
+    queries, keys = np.asarray(op.seq_q) * op.num_heads, np.asarray(op.seq_kv) * op.num_kv_heads
+    forward = op.pass_.computes_outputs
+    padded, sliced = (queries + 2 * keys, queries) if forward else (queries, queries + 2 * keys)
+    columns = padded * (op.head_dim + 2.0 * width) + sliced * 2.0 * op.head_dim
+    copies = MemoryBound(
+        name=op.name,
+        kind=MemoryBoundKind.CAST,
+        rows=op.batch * queries,
+        cols=width,
+        bytes_moved=op.batch * columns * op.dtype.bytes,
+        kernels=_COPIES_FORWARD if forward else _COPIES_BACKWARD,
+        dtype=op.dtype,
+    )
+    extra = memory_bound_cost(copies, gpu, calibration)
+    time_s = cost.time_s + extra.time_s
+    sigma = np.hypot(np.maximum(cost.log_sigma, UNALIGNED_SIGMA) * cost.time_s, extra.log_sigma * extra.time_s) / time_s
+    slower = replace(
+        cost,
+        time_s=time_s,
+        memory_s=cost.memory_s + extra.memory_s,
+        overhead_s=cost.overhead_s + extra.overhead_s,
+        log_sigma=sigma,
+        details=cost.details | {"assumed": 1.0},
+    )
+    return select_cost(where, slower, cost)
 
 
 def _cost(op: Attention, gpu: Gpu, calibration: Calibration, clock: Clock, in_model: bool) -> Cost:
