@@ -98,7 +98,8 @@ for the memory's bandwidth.
 Memory-bound kernels are plain PyTorch's: *rotary* runs 7 of them, *silu and mul* and *cross entropy* 2, *embedding,
 backward* a sort and a sum, where the price here is of one fused kernel. `--suite model` now asks for the price of such
 chains. Layers and models are eager PyTorch: training steps are launched from the host, the rest is replayed from
-graphs.
+graphs. FP8 GEMMs ran without fast accumulation, the default of `torch._scaled_mm`, slower on Hopper. Prices are
+with it, as serving frameworks run them, and `sartor measure` asks for it now.
 """
 
 STUDIES_INTRO = """## Case studies

@@ -60,7 +60,8 @@ def _turned(x: Tensor, turned: bool) -> Tensor:
 
 
 def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
-    """Per-tensor scaled fp8 through ``torch._scaled_mm``; TN only, like the hardware."""
+    """Per-tensor scaled fp8 through ``torch._scaled_mm``; TN only, like the hardware. With fast accumulation, as
+    serving frameworks run it; without, the default, Hopper takes 1.1 to 1.2 times as long (pytorch/ao issue 2377)."""
     torch, m, n, k = buffers.torch, int(op.m), int(op.n), int(op.k)
     if not hasattr(torch, "_scaled_mm") or int(op.batch) > 1 or op.layout is not Layout.TN:
         raise UnsupportedCase("fp8: torch._scaled_mm has single TN products only")
@@ -71,7 +72,9 @@ def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
     one = torch.ones((), device=buffers.device)
 
     def launch(i: int) -> object:
-        return torch._scaled_mm(a[i % sets], b[i % sets].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return torch._scaled_mm(
+            a[i % sets], b[i % sets].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
 
     return Kernel(launch=launch, sets=sets, set_bytes=float(op.bytes_moved))
 
