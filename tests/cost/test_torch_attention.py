@@ -161,11 +161,11 @@ def test_an_unnamed_framework_costs_what_it_did_and_torch_is_refused_where_no_fr
 
 
 @pytest.mark.parametrize(
-    ("gpu", "says"), [("h200", ""), ("gh200", "gh200 borrows it"), ("a100", "not measured"), ("b200", "not measured")]
+    ("gpu", "says"), [("h200", ""), ("gh200", "gh200 borrows them"), ("a100", "not measured"), ("b200", "not measured")]
 )
 def test_an_estimate_with_torch_says_what_a_gpu_that_was_not_measured_borrows(gpu: str, says: str) -> None:
     answer = api.estimate("llama-3.1-8b", gpu, phase="prefill", kernels=TORCH)
-    lines = [line for line in answer.question.assumptions if line.startswith("torch's attention")]
+    lines = [line for line in answer.question.assumptions if line.startswith("torch's kernels")]
     assert len(lines) == bool(says)
     assert all(says in line for line in lines)
 

@@ -98,13 +98,13 @@ def _known_kernels(kernels: str, gpu: Gpu, known: Calibration, names: Sequence[s
 
 
 def of_torch(kernels: str, gpu: Gpu) -> tuple[str, ...]:
-    """What is said of PyTorch's attention on a device where it was not measured."""
+    """What is said of PyTorch's kernels on a device where they were not measured."""
     measured = sdpa_measured(gpu)
     if kernels != TORCH or gpu.name in measured:
         return ()
     if measured:
-        return (f"torch's attention was measured on {' and '.join(measured)}, and {gpu.name} borrows it",)
-    return (f"torch's attention was not measured on {gpu.name}: its time is the median of serving frameworks",)
+        return (f"torch's kernels were measured on {' and '.join(measured)}, and {gpu.name} borrows them",)
+    return (f"torch's kernels were not measured on {gpu.name}: attention is the median of serving frameworks",)
 
 
 def of_frameworks(kernels: str | None, known: Calibration, dtype: DType, elements: int = 0) -> tuple[str, ...]:

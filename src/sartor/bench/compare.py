@@ -19,9 +19,21 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
+from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.operators import Attention, DType, Gemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part
+from sartor.operators import (
+    Attention,
+    DType,
+    Gemm,
+    MemoryBound,
+    MemoryBoundKind,
+    Operator,
+    OperatorGraph,
+    Part,
+    Pass,
+    Role,
+)
 
 EAGER = Kernels(fused=False, accumulates=False)
 """Plain PyTorch: chains of elementwise kernels, weight gradients written in 16 bits."""
@@ -71,23 +83,33 @@ OWN_CHOICE = ("", "cudnn")
 
 def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
     """The estimate of one case; None if the device has no GEMMs of this type."""
-    clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED or isinstance(case.work, StackRun) else Clock.BOOST
+    clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED else Clock.BOOST
     known = calibration or load_calibration(gpu)
-    if isinstance(case.work, StackRun | Attention) and case.kernel in OWN_CHOICE:
+    if isinstance(case.work, StackRun | Attention | MemoryBound) and case.kernel in OWN_CHOICE:
         known = known.with_kernels(TORCH)
     if isinstance(case.work, StackRun):
         graph = stack_graph(case.work, writes_cache=TORCH in known.attention_families)
     else:
-        graph = OperatorGraph(operators=(_alone(case.work),))
+        graph = OperatorGraph(operators=(as_timed(case.work),))
     try:
         return price(graph, gpu, known, clock=clock)
     except ValueError:
         return None
 
 
-def _alone(work: Operator) -> Operator:
-    """The kernel that was timed: fp8 operands are narrow already."""
-    return replace(work, quantized=True) if isinstance(work, Gemm) and work.dtype is DType.FP8 else work
+def as_timed(work: Operator) -> Operator:
+    """The kernel that was timed: fp8 operands are narrow already, a norm of no name is a layer norm, a loss of one
+    kernel is one of 16-bit logits, an optimizer's states are fp32."""
+    if isinstance(work, Gemm) and work.dtype is DType.FP8:
+        return replace(work, quantized=True)
+    if not isinstance(work, MemoryBound) or int(work.kernels) != 1:
+        return work
+    if work.kind is MemoryBoundKind.OPTIMIZER:
+        return replace(work, bytes_moved=ADAM_BYTES_PER_PARAM * work.rows * work.cols, dtype=DType.FP32)
+    return replace(work, kernel=work.kernel or _UNNAMED.get(work.kind, ""))
+
+
+_UNNAMED = {MemoryBoundKind.NORM: "layernorm", MemoryBoundKind.CROSS_ENTROPY: "cross_entropy"}
 
 
 def stack_graph(run: StackRun, *, writes_cache: bool = False) -> OperatorGraph:
@@ -104,24 +126,43 @@ def stack_graph(run: StackRun, *, writes_cache: bool = False) -> OperatorGraph:
         dtype=run.dtype,
     )
     graph = lower(workload, kernels=Kernels(accumulates=False), optimizer=run.part is StepPart.STEP)
-    kept = tuple(op for op in graph.operators if run.vocab_size or op.part is Part.LAYER)
+    kept = tuple(_as_run(op, run) for op in graph.operators if run.vocab_size or op.part is Part.LAYER)
     if writes_cache and run.part is StepPart.DECODE:
-        kept = (*kept, _cache_writes(run))
+        kept = (*kept, _copies("cache_write", run, run.batch, 2 * run.num_kv_heads * run.head_dim, kernels=2))
+    if run.part in (StepPart.TRAIN, StepPart.STEP):
+        heads = (run.num_heads + 2 * run.num_kv_heads) * run.head_dim
+        halves = 2 * run.ffn_hidden_size if run.gated else 0
+        kept = (
+            *kept,
+            *(_copies("joined_gradients", run, run.batch * run.seq_len, width) for width in (heads, halves) if width),
+        )
     return OperatorGraph(operators=kept, tokens=graph.tokens)
 
 
-def _cache_writes(run: StackRun) -> MemoryBound:
-    """One copy of keys and one of values per layer."""
-    columns = 2 * run.num_kv_heads * run.head_dim
+def _as_run(op: Operator, run: StackRun) -> Operator:
+    """An operator as the stack has it: a forward pass ends in logits of every token, and the optimizer's states are of
+    the weights' type."""
+    if isinstance(op, Gemm) and op.role is Role.LOGITS and run.part is StepPart.FORWARD:
+        return replace(op, m=run.batch * run.seq_len)
+    if isinstance(op, MemoryBound) and op.kind is MemoryBoundKind.OPTIMIZER:
+        return replace(op, bytes_moved=ADAM_BYTES_PER_PARAM / DType.FP32.bytes * run.dtype.bytes * op.cols)
+    return op
+
+
+def _copies(name: str, run: StackRun, rows: int, cols: int, kernels: int = 1) -> MemoryBound:
+    """Copies that each layer makes: keys and values into the cache, and in backward the gradients of queries, keys and
+    values and of both halves of a gated projection, joined for the product they came from."""
+    backward = run.part in (StepPart.TRAIN, StepPart.STEP)
     return MemoryBound(
-        name="cache_write",
+        name=name,
         kind=MemoryBoundKind.CAST,
-        rows=run.batch,
-        cols=columns,
-        bytes_moved=2.0 * run.batch * columns * run.dtype.bytes,
-        kernels=2,
+        rows=rows,
+        cols=cols,
+        bytes_moved=2.0 * rows * cols * run.dtype.bytes,
+        kernels=kernels,
         count=run.num_layers,
         dtype=run.dtype,
+        pass_=Pass.BACKWARD if backward else Pass.FORWARD,
     )
 
 

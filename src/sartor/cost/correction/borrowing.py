@@ -48,6 +48,7 @@ from sartor.cost.correction.coefficients import (
     GroupedCoefficients,
     MemoryBoundCoefficients,
     StreamLaw,
+    TorchStreams,
 )
 from sartor.cost.correction.tables import SECTIONS, coefficients, generation, table_of
 from sartor.cost.gpu.stream_law import GIGAHERTZ, clock_hz, memory_is_gddr
@@ -405,6 +406,18 @@ def attention_families(gpu: Gpu) -> dict[str, AttentionCoefficients]:
     if before is None or after is None:
         return {}
     return {name: attention_on(borrowed(c, "attention", widen), before, after) for name, c in found.items()}
+
+
+def torch_streams(gpu: Gpu) -> Found:
+    """PyTorch's memory-bound kernels (``torch_streams.toml``): a law of the datasheet, for GPUs of a measured
+    generation; None for others. One that was not measured has as wide an interval as other borrowed kernels."""
+    entry = _file("torch_streams.toml").get(gpu.generation)
+    if entry is None:
+        return Found(coefficients=None, record={})
+    law, own = coefficients(TorchStreams, entry["law"]), gpu.name in entry["gpus"]
+    widen = 1.0 if own else relative_of(gpu).widen
+    law = replace(law, kinds=tuple((*row[:-1], row[-1] * widen) for row in law.kinds))
+    return Found(coefficients=law, own=own, record=entry["provenance"])
 
 
 def sdpa_measured(gpu: Gpu) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from sartor.cost.correction.borrowing import (
     relative_of,
     section_coefficients,
     streaming_coefficients,
+    torch_streams,
 )
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
@@ -29,6 +30,7 @@ from sartor.cost.correction.coefficients import (
     GroupedCoefficients,
     MemoryBoundCoefficients,
     PowerCoefficients,
+    TorchStreams,
 )
 from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.correction.tables import coefficients, generation, table_of
@@ -88,6 +90,8 @@ class Calibration:
     attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
     """By framework that has coefficients of its own: ``torch``, and ``torch.backward`` for its backward kernel."""
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
+    torch_streams: TorchStreams | None = None
+    """PyTorch's own memory-bound kernels, where they were measured on the device's generation."""
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
     power: PowerCoefficients = field(default_factory=PowerCoefficients)
     """Coefficients of the generation."""
@@ -164,6 +168,7 @@ def load_calibration(gpu: Gpu) -> Calibration:
     tiled = {dtype: coefficients(GemmCoefficients, file["tiled"]) for dtype, file in files.items() if "tiled" in file}
     sections = {name: section_coefficients(gpu, name, base[name]) for name in ("grouped", "attention")}
     sections["memory_bound"] = streaming_coefficients(gpu, base["memory_bound"])
+    sections["torch_streams"] = torch_streams(gpu)
     sections["collective"] = collective_coefficients(gpu, base["collective"])
     found |= sections | {f"few_rows.{dtype.value}": each for dtype, each in few.items() if each.record}
     return Calibration(

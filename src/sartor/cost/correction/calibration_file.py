@@ -68,6 +68,7 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
         calibrated=known.calibrated | {*sections, *own.streams},
         provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},
         attention_families={} if "attention" in own.streams else known.attention_families,
+        torch_streams=None if "memory_bound" in own.streams else known.torch_streams,
         **own.streams,
     )
 

@@ -244,6 +244,23 @@ class StreamLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStreams:
+    """PyTorch's own memory-bound kernels, by a GPU's datasheet (cost/gpu/torch_streams.py)."""
+
+    hbm_share: float
+    """Share of HBM bandwidth that an elementwise kernel reaches."""
+    launch_s: float
+    """From one kernel's end to the next one's first byte."""
+    again_from: float
+    """Part of L2 that rows in flight may fill before their next read leaves it."""
+    again_span: float
+    """ln of the factor on that at which all of it does."""
+    kinds: tuple[tuple[str, float, float, float, float], ...]
+    """(kernel, cycles of one SM per element moved, cycles per row, s beyond the launches, log_sigma); ``plain`` are
+    those not named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBoundCoefficients:
     """Streaming kernels; symbols and fit in docs/concepts/memory-bound.md."""
 
@@ -319,6 +336,7 @@ Coefficients: TypeAlias = (
     | CollectiveCoefficients
     | PowerCoefficients
     | StreamLaw
+    | TorchStreams
 )
 AnyCoefficients = TypeVar("AnyCoefficients", bound=Coefficients)
 """One of these families (a function returns the one it gets)."""

@@ -5,11 +5,14 @@ docs/concepts/memory-bound.md has symbols, fit and accuracy.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration import TORCH, Calibration
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.stream_law import law_cost, law_covers
+from sartor.cost.gpu.torch_streams import torch_stream_cost
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound
 from sartor.units import plain
@@ -21,6 +24,10 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
     The first ``l2_part`` of an L2-full of bytes goes at L2's rate, the rest at HBM's. ``eager`` adds what a launch
     costs when the host waits for each kernel, as some benchmarks do.
     """
+    if calibration.torch_streams and calibration.kernels == TORCH and not eager:
+        own = "torch_streams" in calibration.calibrated
+        cost = torch_stream_cost(op, gpu, calibration.torch_streams)
+        return replace(cost, source=Source.CALIBRATED) if own else cost
     c = calibration.memory_bound
     found = [row[2:] for row in c.eager_kinds if eager and row[:2] == (op.kernel, op.dtype.bytes)]
     if found:

@@ -1,0 +1,152 @@
+"""PyTorch's memory-bound kernels: judged on the records of lab/records, by the law fitted on the other GPU."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from sartor.bench.cases import BenchCase, StackRun, StepPart
+from sartor.bench.compare import predict, stack_graph
+from sartor.cost.correction.calibration import TORCH, load_calibration
+from sartor.cost.correction.calibration_file import load_own_calibration
+from sartor.cost.correction.coefficients import TorchStreams
+from sartor.cost.correction.tables import coefficients
+from sartor.cost.cost import Cost, Source
+from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.gpu.torch_streams import KERNELS, RUNS
+from sartor.cost.intervals import Z80
+from sartor.hardware.catalog import load_gpu
+from sartor.operators import MemoryBound, MemoryBoundKind, Pass, Role
+
+LAB = Path(__file__).resolve().parents[2] / "lab"
+SUM = MemoryBound(name="sum", kind=MemoryBoundKind.RESIDUAL, rows=8192, cols=4096, bytes_moved=6.0 * 8192 * 4096)
+
+
+@pytest.fixture(scope="module")
+def lab() -> ModuleType:
+    sys.path.insert(0, str(LAB))
+    try:
+        import fit_torch_streams
+    finally:
+        sys.path.remove(str(LAB))
+    return fit_torch_streams
+
+
+def cost(op: MemoryBound, gpu: str = "h200_sxm", kernels: str = TORCH, *, eager: bool = False) -> Cost:
+    device = load_gpu(gpu)
+    return memory_bound_cost(op, device, load_calibration(device).with_kernels(kernels), eager=eager)
+
+
+def fitted_without(gpu: str) -> TorchStreams:
+    table = tomllib.loads((LAB / "torch_streams_held_out.toml").read_text(encoding="utf-8"))[gpu]
+    return coefficients(TorchStreams, table)
+
+
+@pytest.mark.parametrize(("gpu", "most"), [("h100_sxm", 0.04), ("h200_sxm", 0.046)])
+def test_a_gpu_left_out_of_the_fit_is_predicted_by_the_other(lab: ModuleType, gpu: str, most: float) -> None:
+    rows = [row for row in lab.rows_of(gpu) if not row.called]
+    ratio = lab.ratios(fitted_without(gpu), rows)
+    unnamed = np.array([float(cost(row.op, gpu, "").time_s) / row.seconds for row in rows])
+    assert np.abs(ratio - 1).mean() < most
+    assert np.abs(ratio - 1).mean() < np.abs(unnamed - 1).mean() / 6
+    sigma = np.array([float(cost(row.op, gpu).log_sigma) for row in rows])
+    assert (np.abs(np.log(ratio)) <= Z80 * sigma).mean() >= 0.75
+
+
+def test_the_package_holds_what_the_lab_fits(lab: ModuleType, shared_dir: Path) -> None:
+    rows = [row for name in lab.GENERATIONS["hopper"] for row in lab.rows_of(name)]
+    found = lab.fit([*lab.arithmetic(shared_dir), *rows])
+    known = load_calibration(load_gpu("h200_sxm")).torch_streams
+    assert known is not None
+    assert lab.ratios(known, rows) == pytest.approx(lab.ratios(found, rows), rel=0.01)
+
+
+@pytest.mark.parametrize("kernel", sorted({*KERNELS, *RUNS} - {"loss", "loss.backward"}))
+def test_no_kernel_is_faster_with_more_rows_and_a_grid_equals_its_scalar_calls(kernel: str) -> None:
+    word = kernel.removesuffix(".backward")
+    kind = {"gelu": "activation", "silu_and_mul": "activation", "rmsnorm": "norm", "layernorm": "norm"}.get(word, word)
+    rows, cols = np.array([1, 16, 500, 4096, 65536])[:, None], np.array([512, 2048, 2049, 50304])
+    op = MemoryBound(
+        name=word,
+        kind=MemoryBoundKind(kind),
+        kernel=word,
+        pass_=Pass.BACKWARD if word != kernel else Pass.FORWARD,
+        rows=rows,
+        cols=cols,
+        bytes_moved=4.0 * rows * cols,
+    )
+    time_s = np.broadcast_to(cost(op).time_s, (5, 4))
+    assert np.all(np.diff(time_s, axis=0) >= 0)
+    for i, j in ((0, 0), (3, 2), (4, 3)):
+        size = (int(rows[i, 0]), int(cols[j]))
+        one = replace(op, rows=size[0], cols=size[1], bytes_moved=4.0 * size[0] * size[1])
+        assert time_s[i, j] == cost(one).time_s
+
+
+def test_what_pytorch_runs_as_several_kernels_costs_their_traffic_and_launches() -> None:
+    gated = replace(SUM, kind=MemoryBoundKind.ACTIVATION, kernel="silu_and_mul")
+    assert cost(gated).time_s == pytest.approx(5 / 3 * cost(SUM).time_s, rel=0.02)
+    assert cost(replace(gated, bytes_moved=1.0)).time_s > 1.9 * cost(replace(SUM, bytes_moved=1.0)).time_s
+    chain = replace(gated, kernel="", kernels=2, bytes_moved=gated.bytes_moved * 5 / 3)
+    assert cost(chain).time_s == pytest.approx(cost(gated).time_s)
+
+
+def test_a_wide_row_of_softmax_takes_a_block_and_a_vocabulary_that_leaves_l2_is_read_again() -> None:
+    def rate(cols: int, kernel: str, kind: MemoryBoundKind) -> float:
+        op = replace(SUM, kind=kind, kernel=kernel, cols=cols, bytes_moved=2.0 * 8192 * cols)
+        return float(op.bytes_moved / cost(op).time_s)
+
+    assert rate(2048, "softmax", MemoryBoundKind.SOFTMAX) > 1.2 * rate(2056, "softmax", MemoryBoundKind.SOFTMAX)
+    loss = [rate(cols, "cross_entropy", MemoryBoundKind.CROSS_ENTROPY) for cols in (50304, 151936)]
+    assert loss[0] > 1.2 * loss[1]
+
+
+def test_only_torch_on_hopper_and_not_from_the_host_takes_the_law() -> None:
+    assert cost(SUM).source is Source.CALIBRATED
+    assert cost(SUM, "h200_sxm", "").source is Source.ANALYTIC
+    assert cost(SUM, eager=True).time_s == cost(SUM, kernels="", eager=True).time_s
+    assert cost(SUM, "b200").time_s == cost(SUM, "b200", "").time_s
+    assert cost(SUM, "gh200").source is Source.ANALYTIC
+    assert cost(SUM, "gh200").log_sigma > cost(SUM).log_sigma
+
+
+def test_a_users_own_kernels_come_before_the_package_s(tmp_path: Path) -> None:
+    gpu = load_gpu("h200_sxm")
+    file = tmp_path / "own.toml"
+    text = 'gpu = "h200_sxm"\ndtype = "bf16"\n[gemm]\ntiles = [[128, 256, 0.9]]\n[memory_bound]\nhbm_share = 0.5\n'
+    file.write_text(text, encoding="utf-8")
+    known = load_own_calibration(file, gpu).with_kernels(TORCH)
+    assert memory_bound_cost(SUM, gpu, known).time_s > 1.5 * cost(SUM).time_s
+
+
+def run(part: StepPart) -> StackRun:
+    size = {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 16, "head_dim": 64, "ffn_hidden_size": 4096}
+    return StackRun(name="stack", **size, num_layers=4, vocab_size=50304, batch=4, seq_len=2048, part=part)
+
+
+def test_a_stack_that_was_timed_has_logits_of_every_token_and_states_in_the_weights_type() -> None:
+    logits = next(op for op in stack_graph(run(StepPart.FORWARD)).operators if op.role is Role.LOGITS)
+    assert logits.m == 4 * 2048  # type: ignore[union-attr]
+    steps = [op for op in stack_graph(run(StepPart.STEP)).operators if op.pass_ is Pass.OPTIMIZER]
+    assert sum(float(op.bytes_moved * op.count) for op in steps) == 14.0 * sum(int(op.cols) * op.count for op in steps)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "part", "measured_us"),
+    [
+        ("h200_sxm", StepPart.FORWARD, 3074.7),
+        ("h100_sxm", StepPart.FORWARD, 3153.7),
+        ("h200_sxm", StepPart.TRAIN, 15285.0),
+        ("h100_sxm", StepPart.TRAIN, 17340.0),
+    ],
+)  # lab/records, layer.csv
+def test_whole_passes_of_a_small_model_are_within_six_percent(gpu: str, part: StepPart, measured_us: float) -> None:
+    found = predict(BenchCase(work=run(part)), load_gpu(gpu), None)
+    assert found is not None
+    assert found.time_s == pytest.approx(measured_us * 1e-6, rel=0.06)
