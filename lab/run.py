@@ -30,6 +30,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_moe_residual": (SHARED,),
     "fit_attention_kernels": (SHARED,),
     "fit_torch_attention": (),
+    "fit_torch_streams": (SHARED,),
     "fit_gemm_kernels": (SHARED,),
     "fit_off_grid": (),
     "fit_misaligned": (),
