@@ -183,7 +183,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "rows": len(rows.sizes),
         **({"own_lengths": True} if rows.own_lengths else {}),
-        **({"lengths": lengths_of(rows.sizes)} if rows.own_lengths and TILED not in what else {}),
+        **({"lengths": lengths_of(rows.sizes)} if rows.own_lengths else {}),
         **({"menu": True} if rows.menu else {}),
         **({"steps": list(rows.steps)} if rows.steps else {}),
         **({"part": what.rpartition(".")[2], "libraries": list(rows.libraries)} if rows.libraries else {}),
@@ -207,8 +207,7 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
 
 
 def lengths_of(sizes: pd.DataFrame) -> list[list[int]]:
-    """The n and k of a table. Pre-shuffled weights price every length as it is: their few uneven ones (576, 2112, 2240,
-    2624) run other kernels, and are missed by more where rounded (6.8 to 7.1%, with the library known 5.7 to 6.3)."""
+    """The n and k of a table."""
     return [sorted({int(length) for length in sizes[axis]}) for axis in ("n", "k")]
 
 

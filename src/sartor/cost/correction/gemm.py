@@ -165,7 +165,9 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
         columns |= {"batch": p.batch, "across": rows.across[where].astype(np.float64)}
         sees = general_features
     elif residual.lengths:
-        columns |= {a: held_length(columns[a], held) for a, held in zip("nk", residual.lengths, strict=True)}
+        block = rows.coefficients.split_columns
+        steps = zip("nk", residual.lengths, (block / 2, block), strict=True)
+        columns |= {a: held_length(columns[a], held, tile, block) for a, held, tile in steps}
 
     def moved(sizes: dict[str, Array]) -> Corrected:
         return moved_by(
