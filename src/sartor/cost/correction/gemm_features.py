@@ -135,15 +135,15 @@ def held_length(length: Array, held: Sequence[float], tile: float = 0.0, block: 
     """``n`` or ``k`` if a table of tuning runs holds it, else rounded up to an eighth to a quarter of itself, at most
     512: its few lengths say nothing of remainders between.
 
-    Where kernels take whole tiles of columns and some whole blocks only, half as coarsely, to whole tiles; and within
-    such a step of a held length that is no whole number of blocks, others of this kind stay so: the same kernels run.
+    Where kernels take whole tiles of columns and some whole blocks only, half as coarsely, to whole tiles; and within a
+    step of a held length that is no whole number of blocks, others of this kind stay so: the same kernels run.
     """
     table = np.asarray(held)
     known = table[np.searchsorted(table, length).clip(max=table.size - 1)] == length
     step = np.minimum(np.ldexp(1.0, np.frexp(length)[1] - 3), float(_COLUMNS[-1]))
     if tile:
-        step = np.maximum(step / 2, tile)
         apart = np.abs(length[:, None] - table[table % block > 0]).min(axis=1, initial=np.inf)
-        step = np.where((apart <= step) & (np.ceil(length / tile) * tile % block > 0), tile, step)
+        alike = (apart <= step) & (np.ceil(length / tile) * tile % block > 0)
+        step = np.where(alike, tile, np.maximum(step / 2, tile))
     rounded: Array = np.where(known, length, np.ceil(length / step) * step)
     return rounded
