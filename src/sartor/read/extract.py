@@ -11,6 +11,7 @@ from pathlib import Path
 from sartor.errors import InputError, MissingExtraError
 from sartor.json_types import JsonMap
 from sartor.model.traced import TracedModel
+from sartor.model.zoo import load_model
 from sartor.read.config_text import read_config
 from sartor.read.hub import fetch_config
 from sartor.read.zoo_config import zoo_config
@@ -113,7 +114,8 @@ def _by_name(text: str) -> tuple[JsonMap, str]:
     from sartor.read.torch_trace.hugging_face import known_types
 
     try:
-        return zoo_config(text)
+        shape = load_model(text)
+        return zoo_config(shape, text), shape.name
     except InputError as error:
         if text in known_types():
             return {"model_type": text}, text

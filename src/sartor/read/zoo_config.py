@@ -1,139 +1,227 @@
-"""A zoo entry as the fields of a Hugging Face config, so that the published class can be built from it.
-
-Common fields have the names that every config class of transformers accepts; families with their own spelling are in
-``OWN_NAMES``. What an entry does not say (rotary base, dropout, epsilons) affects no shape: class defaults apply.
-"""
+"""Write the config.json of a zoo model: its sizes under the keys of a published class, read back to check them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.model.zoo import load_model, model_entry
-
-COMMON = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "vocab_size": "vocab_size",
-    "max_positions": "max_position_embeddings",
-    "tied_embeddings": "tie_word_embeddings",
-}
-FAMILIES = {"gpt3": "gpt2"}
-"""Families without a published class, and one with the same layers (GPT-3 has GPT-2's architecture: Brown et al. 2020,
-sec. 2.1; its alternating sparse attention is left out)."""
-NO_KV = {"gpt2", "opt", "bloom", "gptj", "gpt_neo", "gpt_neox", "bert", "t5"}
-OWN_NAMES: Mapping[str, Mapping[str, str]] = {
-    "gpt2": {"ffn_hidden_size": "n_inner"},
-    "gptj": {"ffn_hidden_size": "n_inner", "rotary_dim": "rotary_dim"},
-    "opt": {"ffn_hidden_size": "ffn_dim"},
-    "bloom": {},
-    "falcon": {"ffn_hidden_size": "ffn_hidden_size"},
-}
+from sartor.model.counts import count_params
+from sartor.model.layer import LatentAttentionMixer, MoeFfn
+from sartor.model.shape import TransformerShape
+from sartor.model.zoo import model_entry
+from sartor.read.huggingface import read_model
 
 
-def zoo_config(name: str) -> tuple[JsonMap, str]:
-    """The config's fields of a zoo model, and its display name. Raises ``InputError`` for an unknown name."""
-    shape = load_model(name)
-    entry = model_entry(name)
-    own: str = entry["family"]
-    family = FAMILIES.get(own, own)
-    if family.startswith("megatron"):
-        family = "gpt2"
-    if family == "t5":
-        return _t5(entry), shape.name
-    fields: JsonDict = {"model_type": family} | {hf: entry[ours] for ours, hf in COMMON.items()}
-    if family not in NO_KV:
-        fields["num_key_value_heads"] = entry["num_kv_heads"]
-    names = OWN_NAMES.get(family, {"ffn_hidden_size": "intermediate_size"})
-    fields |= {hf: entry[ours] for ours, hf in names.items() if ours in entry}
-    usual = entry["hidden_size"] // entry["num_heads"]
-    if entry["head_dim"] != usual or family in ("qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "gpt_oss"):
-        fields["head_dim"] = entry["head_dim"]
-    for more in (_biases, _experts, _latent, _windows, _special):
-        fields |= more(entry, family)
-    return fields, shape.name
+def zoo_config(shape: TransformerShape, name: str) -> JsonDict:
+    """A config.json for a zoo model or a change of it, of the first published class that matches it exactly, its own
+    family's before others.
+
+    All sizes and the parameter count are compared, so a class with one more bias or norm does not match. Raises
+    ``InputError`` if none matches, or for an unknown name.
+    """
+    family = model_entry(name)["family"]
+    for each in sorted(CLASSES, key=lambda each: each.model_type != family):
+        config = {"model_type": each.model_type, "architectures": [each.architecture], **_sizes(shape, each)}
+        if _same_model(config, shape):
+            return config
+    must = "no config.json can be written for this model; load its own config.json to change it"
+    raise InputError("model", name, must, ", ".join(dict.fromkeys(each.model_type for each in CLASSES)))
 
 
-def _t5(entry: JsonMap) -> JsonDict:
-    return {
-        "model_type": "t5",
-        "num_layers": entry["num_layers"],
-        "num_decoder_layers": entry["num_decoder_layers"],
-        "d_model": entry["hidden_size"],
-        "d_kv": entry["head_dim"],
-        "d_ff": entry["ffn_hidden_size"],
-        "num_heads": entry["num_heads"],
-        "vocab_size": entry["vocab_size"],
-        "tie_word_embeddings": entry["tied_embeddings"],
-        "feed_forward_proj": ("gated-" if entry["gated"] else "") + entry["activation"],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedClass:
+    """A class of the transformers library: its unusual keys, and its fields besides sizes."""
+
+    model_type: str
+    architecture: str
+    keys: Mapping[str, str]
+    more: Callable[[TransformerShape], JsonDict]
+
+
+def _sizes(shape: TransformerShape, of: PublishedClass) -> JsonDict:
+    """The sizes of a shape under the keys of a class."""
+    fields = {field: int(value) for field, value in shape.fields().items()}
+    experts = "num_experts" in fields
+    width = fields.get("ffn_hidden_size", 0) or fields.get("expert_ffn_hidden_size", 0)
+    values: JsonDict = {
+        "hidden_size": fields["hidden_size"],
+        "num_hidden_layers": fields["num_layers"],
+        "num_attention_heads": fields.get("num_heads", 0),
+        "num_key_value_heads": fields.get("num_kv_heads", 0),
+        "intermediate_size": fields["expert_ffn_hidden_size"] if of.model_type == "mixtral" and experts else width,
+        "vocab_size": fields["vocab_size"],
+        "max_position_embeddings": shape.max_positions or 4096,
+        "tie_word_embeddings": shape.tied_embeddings,
     }
-
-
-def _biases(entry: JsonMap, family: str) -> JsonDict:
-    """Biases: some classes have one switch for attention; the others decide by family."""
-    return {"attention_bias": "q" in entry["biases"]} if family in ("llama", "qwen3", "qwen3_moe", "gpt_oss") else {}
-
-
-def _experts(entry: JsonMap, family: str) -> JsonDict:
-    experts = entry.get("experts")
-    if experts is None:
-        return {}
-    count, chosen, width = experts["num_experts"], experts["experts_per_token"], experts["ffn_hidden_size"]
-    shared = experts.get("shared_ffn_hidden_size", 0)
-    if family in ("mixtral", "gpt_oss"):
-        return {"num_local_experts": count, "num_experts_per_tok": chosen, "intermediate_size": width}
-    if family == "qwen3_moe":
-        return {"num_experts": count, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
-    return {
-        "n_routed_experts": count,
-        "num_experts_per_tok": chosen,
-        "moe_intermediate_size": width,
-        "n_shared_experts": shared // width,
-        "first_k_dense_replace": experts["first_dense_layers"],
-        **({"n_group": 1, "topk_group": 1} if count % 8 else {}),
-    }
-
-
-def _latent(entry: JsonMap, family: str) -> JsonDict:
-    latent = entry.get("latent")
-    if latent is None:
-        return {}
-    return {**latent, "q_lora_rank": latent["q_lora_rank"] or None, "head_dim": latent["qk_rope_head_dim"]}
-
-
-def _windows(entry: JsonMap, family: str) -> JsonDict:
-    windows = entry.get("windows")
-    if windows is None:
-        return {}
-    pattern, layers = windows["pattern"].split(), entry["num_layers"]
-    words = {"local": "sliding_attention", "global": "full_attention"}
-    if family == "gpt_neo":
-        return {"window_size": windows["size"], "attention_types": [[pattern, layers // len(pattern)]]}
-    if set(pattern) == {"local"}:
-        return {"sliding_window": windows["size"]}
-    types = [words[pattern[i % len(pattern)]] for i in range(layers)]
-    return {"sliding_window": windows["size"], "layer_types": types}
-
-
-def _special(entry: JsonMap, family: str) -> JsonDict:
-    """Fields that a class names differently, or has a different default for."""
-    if family == "falcon":
-        grouped = entry["num_kv_heads"] > 1
-        return {
-            "multi_query": not grouped,
-            "new_decoder_architecture": grouped,
-            "num_kv_heads": entry["num_kv_heads"],
-            "parallel_attn": entry["parallel"],
-            "alibi": False,
-            "bias": False,
+    if not of.keys and fields.get("num_heads", 0) * fields.get("head_dim", 0) != fields["hidden_size"]:
+        values["head_dim"] = fields.get("head_dim", 0)
+    if experts:
+        values |= {
+            "num_local_experts": fields["num_experts"],
+            "num_experts": fields["num_experts"],
+            "num_experts_per_tok": fields["experts_per_token"],
+            "moe_intermediate_size": fields["expert_ffn_hidden_size"],
         }
-    if family == "opt":
-        width = entry.get("embedding_size", entry["hidden_size"])
-        return {"word_embed_proj_dim": width, "do_layer_norm_before": width == entry["hidden_size"]}
-    if family == "gpt_neox":
-        share = entry.get("rotary_dim", entry["head_dim"]) / entry["head_dim"]
-        return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": share}}
-    if family == "bert":
-        return {"architectures": ["BertModel"]}
-    return {}
+    return {of.keys.get(key, key): value for key, value in values.items()} | of.more(shape)
+
+
+def _latent(shape: TransformerShape) -> JsonDict:
+    """Ranks and head dimensions of latent attention, and its shared and routed experts."""
+    mixer, experts = shape.attention, shape.moe_ffn
+    if not isinstance(mixer, LatentAttentionMixer) or not isinstance(experts, MoeFfn):
+        return {}
+    ranks = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    shared = experts.shared.ffn_hidden_size // experts.expert.ffn_hidden_size if experts.shared else 0
+    dense = sum(int(run.count) for run in shape.main.runs if not isinstance(run.layer.ffn, MoeFfn))
+    groups = {"n_group": 1, "topk_group": 1} if int(experts.num_experts) % 8 else {}
+    return {
+        **{name: int(getattr(mixer, name)) or None for name in ranks},
+        **groups,
+        "head_dim": int(mixer.qk_rope_head_dim),
+        "n_routed_experts": int(experts.num_experts),
+        "n_shared_experts": int(shared) or None,
+        "first_k_dense_replace": dense,
+        "moe_layer_freq": 1,
+    }
+
+
+def _window(shape: TransformerShape) -> JsonDict:
+    """One sliding window of every layer, or none."""
+    return {"sliding_window": max(_spans(shape).values(), default=0) or None}
+
+
+def _windows(shape: TransformerShape) -> JsonDict:
+    """Sliding windows: the kind of every layer."""
+    spans = _spans(shape)
+    return {
+        "head_dim": int(shape.head_dim),
+        "sliding_window": max(spans.values(), default=0) or None,
+        "layer_types": kinds_of(shape),
+    }
+
+
+def _spans(shape: TransformerShape) -> dict[int, int]:
+    """The window of every layer. If a changed number of layers invalidates the positions, layers without a window are
+    spread evenly."""
+    windows = [
+        max((int(getattr(mixer, "window", 0)) for mixer in run.layer.mixers), default=0) for run in shape.main.runs
+    ]
+    positions = [i for run in shape.main.runs for i in run.positions]
+    layers = sum(int(run.count) for run in shape.main.runs)
+    if sorted(positions) == list(range(layers)):
+        return {i: window for run, window in zip(shape.main.runs, windows, strict=True) for i in run.positions}
+    full = sum(int(run.count) for run, window in zip(shape.main.runs, windows, strict=True) if not window)
+    return {i: 0 if (i + 1) * full // layers > i * full // layers else max(windows) for i in range(layers)}
+
+
+def kinds_of(shape: TransformerShape) -> list[str]:
+    """``layer_types``: the kind of attention of every layer."""
+    spans = _spans(shape)
+    return ["sliding_attention" if spans.get(i) else "full_attention" for i in range(int(shape.num_layers))]
+
+
+def _llama4(shape: TransformerShape) -> JsonDict:
+    """Chunked attention except in layers without positions, and experts in every layer."""
+    spans, experts = _spans(shape), shape.moe_ffn
+    if not isinstance(experts, MoeFfn) or not spans:
+        return {}
+    return {
+        "head_dim": int(shape.head_dim),
+        "intermediate_size": int(experts.expert.ffn_hidden_size),
+        "intermediate_size_mlp": 2 * int(experts.expert.ffn_hidden_size),
+        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": max(spans.values()),
+        "no_rope_layers": [int(spans.get(i, 0) > 0) for i in range(int(shape.num_layers))],
+    }
+
+
+def _neo(shape: TransformerShape) -> JsonDict:
+    pairs = [[["global", "local"], int(shape.num_layers) // 2]]
+    return {"attention_types": pairs, "window_size": max(_spans(shape).values(), default=0)}
+
+
+def _falcon(shape: TransformerShape) -> JsonDict:
+    one = int(shape.num_kv_heads) == 1
+    return {"new_decoder_architecture": not one, "multi_query": one, "parallel_attn": True, "bias": False}
+
+
+def _t5(shape: TransformerShape) -> JsonDict:
+    fields = shape.fields()
+    gated = any(getattr(part, "gated", False) for run in shape.main.runs for part in run.layer.all_ffns)
+    return {
+        "num_decoder_layers": int(fields["num_layers"]),
+        "d_kv": int(fields["head_dim"]),
+        "feed_forward_proj": "gated-gelu" if gated else "relu",
+    }
+
+
+def _opt(shape: TransformerShape) -> JsonDict:
+    width = shape.embedding_size
+    return {
+        "word_embed_proj_dim": int(shape.hidden_size if width is None else width),
+        "do_layer_norm_before": width is None,
+    }
+
+
+NEO_KEYS = {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}
+T5_KEYS = {**NEO_KEYS, "hidden_size": "d_model", "intermediate_size": "d_ff", "max_position_embeddings": "n_positions"}
+GPT2_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+}
+FALCON_KEYS = {"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"}
+
+
+def _class(
+    model_type: str,
+    architecture: str,
+    keys: Mapping[str, str] | None = None,
+    more: Callable[[TransformerShape], JsonDict] = lambda shape: {},
+) -> PublishedClass:
+    return PublishedClass(model_type=model_type, architecture=architecture, more=more, keys=keys or {})
+
+
+CLASSES = (
+    _class("llama", "LlamaForCausalLM"),
+    _class("mistral", "MistralForCausalLM", more=_window),
+    _class("qwen2", "Qwen2ForCausalLM"),
+    _class("qwen3", "Qwen3ForCausalLM"),
+    _class("gpt_neox", "GPTNeoXForCausalLM"),
+    _class("gpt2", "GPT2LMHeadModel", GPT2_KEYS),
+    _class("opt", "OPTForCausalLM", {"intermediate_size": "ffn_dim"}, _opt),
+    _class("phi", "PhiForCausalLM"),
+    _class("phi3", "Phi3ForCausalLM", more=_window),
+    _class("gemma", "GemmaForCausalLM"),
+    _class("gemma2", "Gemma2ForCausalLM", more=_windows),
+    _class("olmo", "OlmoForCausalLM"),
+    _class("olmo2", "Olmo2ForCausalLM"),
+    _class("mixtral", "MixtralForCausalLM"),
+    _class("qwen3_moe", "Qwen3MoeForCausalLM"),
+    _class("bert", "BertModel", more=lambda shape: {"type_vocab_size": 2}),
+    _class("bloom", "BloomForCausalLM", {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}),
+    _class("deepseek_v2", "DeepseekV2ForCausalLM", more=_latent),
+    _class("deepseek_v3", "DeepseekV3ForCausalLM", more=_latent),
+    _class("falcon", "FalconForCausalLM", FALCON_KEYS, _falcon),
+    _class("gemma3_text", "Gemma3ForCausalLM", more=_windows),
+    _class("gpt_neo", "GPTNeoForCausalLM", NEO_KEYS, _neo),
+    _class("gpt_oss", "GptOssForCausalLM", more=_windows),
+    _class("llama4_text", "Llama4ForCausalLM", more=_llama4),
+    _class("gptj", "GPTJForCausalLM", GPT2_KEYS, lambda shape: {"rotary_dim": 64}),
+    _class("t5", "T5ForConditionalGeneration", T5_KEYS, _t5),
+)
+"""Classes whose config.json can be written for a zoo model, simplest first."""
+
+
+def _same_model(config: JsonMap, shape: TransformerShape) -> bool:
+    """Whether the file has the model's sizes, windows and parameter count."""
+    try:
+        reading = read_model(dict(config))
+    except InputError:
+        return False
+    same_size: bool = reading.num_params == count_params(shape).total
+    return same_size and dict(reading.shape.fields()) == dict(shape.fields()) and _spans(reading.shape) == _spans(shape)

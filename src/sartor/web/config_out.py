@@ -11,9 +11,9 @@ from sartor.model.edit import edit_fields
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
+from sartor.read.zoo_config import kinds_of, zoo_config
 from sartor.report.lint_formats import CONFIG_KEYS
 from sartor.web.asked import model_of
-from sartor.web.zoo_config import kinds_of, zoo_config
 
 TWINS = {
     "num_layers": ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers"),
