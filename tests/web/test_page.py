@@ -78,7 +78,7 @@ def screenshots(repo_dir: Path) -> Path:
     return folder
 
 
-def until(page: Any, condition: str, wait_s: float = 20.0) -> None:
+def until(page: Any, condition: str, wait_s: float = 60.0) -> None:
     """Wait for a condition in the page (playwright's own way evaluates strings, which the page's policy forbids)."""
     end = time.monotonic() + wait_s
     while not page.evaluate(f"() => Boolean({condition})"):
