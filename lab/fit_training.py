@@ -123,7 +123,7 @@ class Runs:
 
     def __init__(self, cases: Sequence[TrainingCase]) -> None:
         self.cases = list(cases)
-        self._known: dict[tuple[int, str], Any] = {}
+        self._known: dict[tuple[Any, ...], Any] = {}
         self._constants: TrainingCoefficients | None = None
         tables_module.in_a_run = self._remember  # type: ignore[assignment]
         tables_module.row_times = self._row_times  # type: ignore[assignment]
@@ -149,7 +149,8 @@ class Runs:
         return tuple(mixed), rows
 
     def _at(self, job: Any, plan: Any, cluster: Any, calibration: Calibration, share: float, factor: float) -> Any:
-        key = (id(job), f"{share} {factor}")
+        parts = tuple(id(getattr(job, field.name)) for field in fields(job) if field.name != "trainer")  # of the case
+        key = (parts, job.trainer.name, share, factor)
         if key not in self._known:
             c = replace(TrainingCoefficients(), throttle_share=share, attention_factor=factor)
             self._known[key] = row_times(job, plan, cluster, in_a_run(calibration, c))
