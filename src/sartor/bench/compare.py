@@ -26,6 +26,7 @@ from sartor.operators import (
     Attention,
     DType,
     Gemm,
+    GroupedGemm,
     MemoryBound,
     MemoryBoundKind,
     Operator,
@@ -85,7 +86,7 @@ def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estim
     """The estimate of one case; None if the device has no GEMMs of this type."""
     clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED else Clock.BOOST
     known = calibration or load_calibration(gpu)
-    if isinstance(case.work, StackRun | Attention | MemoryBound) and case.kernel in OWN_CHOICE:
+    if isinstance(case.work, StackRun | Attention | GroupedGemm | MemoryBound) and case.kernel in OWN_CHOICE:
         known = known.with_kernels(TORCH)
     if isinstance(case.work, StackRun):
         graph = stack_graph(case.work, writes_cache=TORCH in known.attention_families)

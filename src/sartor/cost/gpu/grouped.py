@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.calibration import TORCH, Calibration, Clock
 from sartor.cost.correction.coefficients import GemmCoefficients, GroupedCoefficients
 from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source, select_cost
@@ -32,12 +32,15 @@ _QUANTILES = (np.arange(16) + 0.5) / 16
 def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED) -> Cost:
     """Cost of one grouped GEMM; sizes may be arrays.
 
-    ``calibration.with_kernels`` chooses whose kernels run; else it is the middle of frameworks. A weight
+    ``calibration.with_kernels`` chooses whose kernels run (PyTorch's own: ``_by_torch``); else it is the middle of
+    frameworks. A weight
     gradient contracts an expert's rows: it is a batch of plain GEMMs, and so are others that run ``apart`` where that
     is faster. Systolic arrays may run them one by one. Side by side, uneven groups take their rows' time.
     """
     if op.pass_ is Pass.WGRAD:
         return gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock)[0]
+    if calibration.kernels == TORCH in calibration.attention_families and op.dtype is DType.BF16:
+        return _by_torch(op, gpu, calibration, clock)
     loads = _lesser_skews(op)
     uneven = _slowest(_fused_cost(replace(op, skew=loads), gpu, calibration, clock)) if loads is not None else None
     cost = uneven or _fused_cost(op, gpu, calibration, clock)
@@ -46,6 +49,25 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
     if not op.apart:
         return cost
     return _faster(cost, gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock, details=False)[0])
+
+
+def _by_torch(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    """``torch._grouped_mm`` on Hopper: CUTLASS's plain GEMM walks the tiles of all groups, of 64 x 128 where rows or
+    columns are at most 128, else of 128 x 256 (PyTorch 2.11, ATen/native/cuda/GroupMM.cu)."""
+    small, large = (_in_tiles_of(tile, op, gpu, calibration, clock) for tile in ((64, 128), (128, 256)))
+    return select_cost(np.less_equal(np.minimum(op.rows, op.n), 128), small, large)
+
+
+def _in_tiles_of(tile: tuple[int, int], op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
+    """A batch of plain GEMMs in one tile without a split of k; uneven groups add tiles."""
+    c, height = calibration.gemm[op.dtype], np.asarray(tile[:1], dtype=np.float64)
+    share = next((share for m, n, share in c.tiles if (m, n) == tile), max(share for *_, share in c.tiles))
+    known = replace(c, tiles=((*tile, share),), max_split=1.0)
+    mean = np.asarray(op.rows / np.maximum(np.minimum(op.groups, op.rows), 1))[..., None]
+    uneven = tiles_down(mean, 1.0, np.asarray(op.skew)[..., None], height) / tiles_down(mean, 1.0, 1.0, height)
+    gemms = {**calibration.gemm, op.dtype: known}
+    padded = replace(op, skew=plain(np.maximum(np.asarray(uneven)[..., 0], 1.0)))
+    return gemm_costs([padded], gpu, replace(calibration, gemm=gemms), clock=clock)[0]
 
 
 def _one_by_one(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost:
