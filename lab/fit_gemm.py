@@ -649,7 +649,8 @@ def as_toml(
         f'source = "{job.source}"',
         f'note = "{job.note}"',
         f'date = "{datetime.date.today().isoformat()}"',
-        *(['launched = "host"', f"fewest_m = {fewest_m(job.rows)}"] if "set" in job.rows else []),
+        *(['launched = "host"'] if "set" in job.rows or job.dtype is DType.FP32 else []),
+        *([f"fewest_m = {fewest_m(job.rows)}"] if "set" in job.rows else []),
         f"rows = {len(job.rows)}",
     ]
     for part, e in errors.items():

@@ -47,6 +47,10 @@ class GemmRows:
     machine: Machine
     calibration: Calibration
     coefficients: GemmCoefficients
+    fitted: GemmCoefficients
+    """The same as they were fitted, launches by the host included; networks know them by these."""
+    waited: Array
+    """The formula's time with those launches over its time without; 1 where they stay."""
     sizes: Problems
     terms: dict[str, Array]
     """``time_s``; with details also its parts and the chosen tile."""
@@ -103,7 +107,7 @@ def _by_network(rows: GemmRows) -> GemmRows:
 def _by_any_framework(rows: GemmRows) -> GemmRows:
     """If kernels are those of an unknown framework, or of one whose own times nobody knows: widen the interval so that
     its ends are no nearer than the framework furthest away."""
-    known, kernels = applicable(rows.calibration, rows.coefficients, FRAMEWORK), rows.kernels
+    known, kernels = applicable(rows.calibration, rows.fitted, FRAMEWORK), rows.kernels
     where = _known_to(known, rows)
     if known is None or not kernels or _name_in(known, kernels) or not where.size:
         return rows
@@ -111,6 +115,11 @@ def _by_any_framework(rows: GemmRows) -> GemmRows:
     each = [_in_a_model(rows, known, i, where, _moved(rows, known, i, where).time_s) for i in indices]
     apart = np.abs(np.log(np.stack(each) / rows.time_s[where])).max(axis=0)
     return replace(rows, log_sigma=_with(rows.log_sigma, where, np.hypot(rows.log_sigma[where], apart / Z80)))
+
+
+def _without_the_host(rows: GemmRows) -> GemmRows:
+    """Where the host's launches were taken out of a fit, the error of the whole time remains."""
+    return replace(rows, log_sigma=rows.log_sigma * rows.waited) if np.any(rows.waited > 1.0) else rows
 
 
 def _with_scales_known(rows: GemmRows) -> GemmRows:
@@ -174,7 +183,7 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
             residual,
             rows.gpu,
             sizes,
-            lambda block: sees(block, rows.machine, rows.coefficients, rows.gpu),
+            lambda block: sees(block, rows.machine, rows.fitted, rows.gpu),
             rows.formula_s[where],
             roofline_of(p, rows.machine, rows.gpu),
             rows.log_sigma[where],
@@ -227,11 +236,11 @@ def _network_of(rows: GemmRows) -> tuple[Residual | None, int]:
     (``aiter_asm``) or a framework that a network knows, that one; else the network for any library."""
     kernels = rows.kernels
     for part in (LIBRARY, FRAMEWORK) if kernels else ():
-        known = applicable(rows.calibration, rows.coefficients, part)
+        known = applicable(rows.calibration, rows.fitted, part)
         if known and (name := _name_in(known, kernels)):
             index = known.libraries.index(name)
             return known.of_library(index), index
-    return applicable(rows.calibration, rows.coefficients), -1
+    return applicable(rows.calibration, rows.fitted), -1
 
 
 def _name_in(known: Residual, kernels: str) -> str:
@@ -438,6 +447,7 @@ _PER_E_FOLD = 0.2
 _STEPS = (
     _by_network,
     _by_any_framework,
+    _without_the_host,
     _with_scales_known,
     _between_the_lengths,
     _on_coarse_tiles,

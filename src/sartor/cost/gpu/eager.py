@@ -67,9 +67,15 @@ def _linear(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
     return gemm.layout is Layout.TN and replayed(gemm.dtype, calibration)
 
 
-def queued(c: GemmCoefficients, dtype: DType, calibration: Calibration, clock: Clock) -> GemmCoefficients:
+def queued(
+    c: GemmCoefficients, dtype: DType, calibration: Calibration, clock: Clock, *, replay: bool = False
+) -> GemmCoefficients:
     """``c`` without the host's launches in a long run, where kernels wait in a queue while others run: fp16 GEMMs that
-    the host launched one by one then start as soon as bf16's, which were replayed."""
+    the host launched one by one then start as soon as bf16's, which were replayed. In a ``replay`` fp32's do so too,
+    and the kernel that sums a split's parts."""
+    if replay and dtype in _GENERAL and _launched(dtype, calibration) == "host":
+        near = calibration.few_rows.get(DType.BF16) or calibration.gemm[DType.BF16]
+        return replace(c, launch_s=min(c.launch_s, near.launch_s), split_s=min(c.split_s, near.split_s))
     alike = calibration.gemm.get(DType.BF16)
     if clock is Clock.BOOST or not alike or not replayed(dtype, calibration):
         return c
@@ -78,7 +84,17 @@ def queued(c: GemmCoefficients, dtype: DType, calibration: Calibration, clock: C
 
 def _by_host(calibration: Calibration) -> list[str | None]:
     """How fp16's and bf16's GEMMs were launched when they were fitted."""
-    return [calibration.provenance.get(f"gemm.{d.value}", {}).get("launched") for d in (DType.FP16, DType.BF16)]
+    return [_launched(d, calibration) for d in (DType.FP16, DType.BF16)]
+
+
+def _launched(dtype: DType, calibration: Calibration) -> str | None:
+    """``host`` for a type whose fit is of GEMMs that the host launched one by one."""
+    found: str | None = calibration.provenance.get(f"gemm.{dtype.value}", {}).get("launched")
+    return found
+
+
+_GENERAL = (DType.FP32, DType.TF32)
+"""Types of general cores, which no table replays (tf32: on devices without units for it)."""
 
 
 def carried(formula: Cost, network: Cost, gemm: Gemm | GroupedGemm) -> Cost:

@@ -39,18 +39,20 @@ def gemm_costs(
     *,
     clock: Clock = Clock.SUSTAINED,
     details: bool = True,
+    replay: bool = False,
 ) -> list[Cost]:
     """Costs of GEMMs, in the order given; each ``Cost`` has the broadcast shape of its GEMM's sizes.
 
     GEMMs of one dtype are evaluated together, so a whole model's take one pass: the formula, then all that was learned
-    (``correction.gemm``).
+    (``correction.gemm``). ``replay``: kernels wait in a queue or a graph, also those of types that tables hold with the
+    host's launches only (``eager.queued``).
     """
     found: dict[int, Cost] = {}
     for kind in dict.fromkeys(_kind(gemm) for gemm in gemms):
         chosen = [i for i, gemm in enumerate(gemms) if _kind(gemm) == kind]
         same = [gemms[i] for i in chosen]
         problems = [_problem(gemm, _coefficients_of(kind, calibration)) for gemm in same]
-        rows = correct(_by_formula(same, problems, gpu, calibration, clock, details))
+        rows = correct(_by_formula(same, problems, gpu, calibration, clock, details, replay))
         found |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
     costs = [found[i] for i in range(len(gemms))]
     wide = [i for i, gemm in enumerate(gemms) if has_few(gemm, calibration)]
@@ -109,10 +111,12 @@ def _by_formula(
     calibration: Calibration,
     clock: Clock,
     details: bool,
+    replay: bool,
 ) -> GemmRows:
     """GEMMs of one kind as flat rows, priced by the formula alone."""
     kind = _kind(gemms[0])
-    c = queued(_coefficients_of(kind, calibration), kind[0], calibration, clock)
+    timed = _coefficients_of(kind, calibration)
+    c = queued(timed, kind[0], calibration, clock, replay=replay)
     machine = _machine(gpu, kind[0], c, clock, calibration.power)
     counts = [prod(shape) for _, shape in problems]
     sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
@@ -123,7 +127,10 @@ def _by_formula(
     penalty = np.where(level > 0, _least_penalty(c), sizes.penalty)
     sizes = replace(sizes, penalty=penalty)
     terms = evaluate(sizes, machine, c, details)
-    short = terms["time_s"] < SHORT * c.launch_s
+    as_fitted_s = terms["time_s"]
+    if replay and c != timed:
+        as_fitted_s = np.maximum(evaluate(sizes, machine, timed, False)["time_s"], as_fitted_s)
+    short = as_fitted_s < SHORT * (timed if replay else c).launch_s
     log_sigma = np.where(short, c.log_sigma_small, c.log_sigma)
     penalty_log_sigma = np.full(sizes.m.size, c.penalty_log_sigma)
     for kernels, fit in enumerate(calibration.misaligned, 1):
@@ -145,6 +152,8 @@ def _by_formula(
         machine=machine,
         calibration=calibration,
         coefficients=c,
+        fitted=timed,
+        waited=as_fitted_s / terms["time_s"],
         sizes=sizes,
         terms=terms,
         log_sigma=log_sigma,
@@ -391,12 +400,12 @@ class GemmAlternative:
 
 
 def gemm_alternatives(
-    gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED
+    gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock = Clock.SUSTAINED, replay: bool = False
 ) -> tuple[GemmAlternative, ...]:
     """Every (tile, split_k) considered for one GEMM of scalar sizes, fastest first."""
     if has_few(gemm, calibration) and mostly_few(gemm, calibration):
         return gemm_alternatives(gemm, gpu, with_few(calibration), clock=clock)
-    c = queued(calibration.gemm[gemm.dtype], gemm.dtype, calibration, clock)
+    c = queued(calibration.gemm[gemm.dtype], gemm.dtype, calibration, clock, replay=replay)
     arrays, _ = _problem(gemm, c)
     flat = Problems(**{name: np.asarray(value, dtype=np.float64).reshape(1) for name, value in arrays.items()})
     slower = calibration.misaligned[: int(misaligned_level(gemm))]
