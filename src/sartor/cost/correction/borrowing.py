@@ -266,7 +266,15 @@ def _joint_for_few(asked: _Borrower) -> Found | None:
 def _own_16_bits(asked: _Borrower) -> Found | None:
     """6. The device's own 16-bit fit, twice as wide: other units, but the same memory, launches and tiles."""
     table = next(_tables(asked.gpu.name, (DType.BF16, DType.FP16), asked.few), None)
-    return Found(coefficients=widened(_gemm(table), 2.0), record=_record(table) | OWN_OTHER_TYPE) if table else None
+    found = widened(_menu_of(asked, _gemm(table)), 2.0) if table else None
+    return Found(coefficients=found, record=_record(table) | OWN_OTHER_TYPE) if table else None
+
+
+def _menu_of(asked: _Borrower, c: GemmCoefficients) -> GemmCoefficients:
+    """A 16-bit fit for tf32: where records say so, only some of its tiles (``kin.toml``)."""
+    menu = _file("kin.toml").get("tf32_tiles", {}).get(asked.gpu.generation, ()) if asked.dtype is DType.TF32 else ()
+    tiles = tuple(tile for tile in c.tiles if list(tile[:2]) in menu)
+    return replace(c, tiles=tiles) if tiles else c
 
 
 def _others_16_bits(asked: _Borrower) -> Found | None:
@@ -277,7 +285,7 @@ def _others_16_bits(asked: _Borrower) -> Found | None:
         return joint
     for relative in (asked.relative, _two_away(asked.relative)):
         for table in _tables(relative.name, wide, asked.few):
-            found = borrowed(widened(_gemm(table), 2.0), asked.section, relative.widen)
+            found = borrowed(widened(_menu_of(asked, _gemm(table)), 2.0), asked.section, relative.widen)
             return Found(coefficients=found, record=_record(table) | borrowed_from(relative.name))
     return None
 

@@ -336,10 +336,10 @@ def misaligned_level(gemm: Gemm | GroupedGemm) -> Any:
     """0 where every contiguous length is a multiple of 16 bytes; 1 where the worst is of 4 or 8, 2 where it is odd in
     16 bits, 3 where the result is in layout TN. The worst decides: on H200 one operand costs what three do
     (lab/records, alignment.csv), save that result, which costs a third more. A matrix times a vector has kernels for
-    any length, which are slowed as little as the first."""
-    if isinstance(gemm, GroupedGemm) or gemm.dtype not in (DType.BF16, DType.FP16):
+    any length, which are slowed as little as the first. In tf32 every length is a multiple of 4 bytes."""
+    if isinstance(gemm, GroupedGemm) or gemm.dtype not in (DType.BF16, DType.FP16, DType.TF32):
         return np.float64(0)
-    first, second, out = (_alignment(length, 16) for length in _contiguous(gemm))
+    first, second, out = (_alignment(length, _ELEMENT_BITS.get(gemm.dtype, 16)) for length in _contiguous(gemm))
     worst = np.minimum(np.minimum(first, second), out)
     odd = 2.0 + (gemm.layout.second_along_k & (out < 2))
     level = np.where(worst >= 4, 0.0, np.where(worst >= 2, 1.0, odd))
