@@ -307,17 +307,19 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     """Main-loop slowdown (>= 1): each operand adds its own, by how its contiguous length is aligned.
 
     TN reads both inputs along k, NN the second along n, NT the first along m and the second along n; the output is
-    contiguous along n. A kernel is chosen for the least aligned of its operands, so an output that is out of step
-    costs as much as one input that is, even where both inputs are aligned: the sweeps (NN) cannot tell the two
-    apart, but the vocabulary examples can (forward logits are TN; docs/concepts/gemm.md, "Alignment").
+    contiguous along n. In 16 bits a kernel is chosen for the least aligned of its operands, whichever that is: one
+    costs at least what the second input and the output do together in NN, as A100's sweeps have them. Of one alone
+    there are only Hopper's records, which say so of the same kernels (``misaligned_level``); elsewhere it is taken
+    from there (docs/concepts/gemm.md, "Alignment").
     """
     first, second, out = _contiguous(gemm)
     out_bits = max(16, round(8 * gemm.dtype.bytes))
     bits = _ELEMENT_BITS.get(gemm.dtype, 16)
     inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
-    out = _alignment(out, out_bits)
-    read = np.maximum(inputs[_alignment(first, bits)] + inputs[_alignment(second, bits)], inputs[out])
-    return 1.0 + read + outputs[out]
+    first, second, out = _alignment(first, bits), _alignment(second, bits), _alignment(out, out_bits)
+    least = np.minimum(np.minimum(first, second), out) if bits == out_bits == 16 else out
+    either = np.maximum(inputs[first] + inputs[second] + outputs[out], inputs[least] + outputs[least])
+    return 1.0 + either
 
 
 def _contiguous(gemm: Gemm | GroupedGemm) -> tuple[Ints, Ints, Ints]:
