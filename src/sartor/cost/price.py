@@ -139,9 +139,9 @@ def price(
 
     For GPUs only: ``calibration`` (default ``load_calibration``); ``clock`` BOOST predicts short runs, as benchmark
     tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster; ``eager``: the host launches
-    memory-bound kernels one call at a time (``memory_bound_cost``), and GEMMs wait in the queue behind them; ``replay``
-    False: GEMMs in fp32, which tables time as the host launches them, take as long as there. An accelerator runs at
-    its clock, without host overhead, and has no measurements.
+    memory-bound kernels one call at a time (``memory_bound_cost``), and GEMMs wait in the queue behind them; those in
+    fp32, which tables time as the host launches them, take as long as there, as without ``replay``. An accelerator runs
+    at its clock, without host overhead, and has no measurements.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def _on_gpu(
 ) -> list[Cost]:
     gemms, in_model = [op for op in operators if isinstance(op, Gemm)], _in_model(operators)
     of_each = known.in_a_model() if in_model else known
-    of_gemms = iter(gemm_costs(gemms, gpu, of_each, clock=clock, details=details, replay=replay))
+    of_gemms = iter(gemm_costs(gemms, gpu, of_each, clock=clock, details=details, replay=replay and not eager))
     of_collectives = iter(collective_costs([op for op in operators if isinstance(op, Collective)], gpu, known, cluster))
     costs: list[Cost] = []
     for op in operators:
