@@ -82,7 +82,8 @@ What `sartor measure` timed on two GPUs that we were lent, beside what sartor pr
 Misaligned shapes are those that the other GPU's fit did not see either; elsewhere both GPUs ran the same. Nothing
 else was fitted to these rows: predictions are the catalogue's, at the version that this page belongs to. Two more were
 mended by what runs, without a fit: fp32 without the host's launches, which its tables hold (56 to 64% off before), and
-PyTorch's grouped GEMM by its own tiles (46 to 54%). How they are timed: [measure my machine](howto/measure-my-machine.md). Measurements by others: [accuracy](accuracy.md). CPUs:
+PyTorch's grouped GEMM by its own tiles (46 to 54%). How they are timed:
+[measure my machine](howto/measure-my-machine.md). Measurements by others: [accuracy](accuracy.md). CPUs:
 [lab/notebook/measured.md](../lab/notebook/measured.md).
 """
 
