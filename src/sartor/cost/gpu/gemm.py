@@ -317,7 +317,8 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     bits = _ELEMENT_BITS.get(gemm.dtype, 16)
     inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
     first, second, out = _alignment(first, bits), _alignment(second, bits), _alignment(out, out_bits)
-    least = np.minimum(np.minimum(first, second), out) if bits == out_bits == 16 else out
+    worst = np.minimum(np.minimum(first, second), out)
+    least = np.where((worst < _COARSE) & (bits == out_bits == 16), worst, out)
     either = np.maximum(inputs[first] + inputs[second] + outputs[out], inputs[least] + outputs[least])
     return 1.0 + either
 
