@@ -14,6 +14,7 @@ from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients, MemoryBoundCoefficients
 from sartor.cost.correction.network import without_residuals
+from sartor.cost.cost import Source
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
@@ -177,6 +178,18 @@ def test_a_block_scaled_product_narrower_than_a_block_waits_for_the_host() -> No
         assert np.allclose([narrow.time_s, half.time_s], [c.sub_block_s, waited_s], rtol=1e-12)
         assert narrow.time_s > half.time_s > 5 * whole.time_s
         assert narrow.overhead_s + narrow.compute_s <= 1.01 * narrow.time_s
+
+
+def test_what_only_vllm_was_timed_on_waits_in_no_model_and_in_no_other_framework() -> None:
+    gpu = load_gpu("h100_sxm")
+    known = load_calibration(gpu)
+    thin = Gemm(name="g", m=1, n=4096, k=64, dtype=DType.FP8_BLOCK)
+    alone, vllm = (gemm_cost(thin, gpu, each) for each in (known, known.with_kernels("vllm")))
+    for each in (known.in_a_model(), known.with_kernels("sglang"), known.with_kernels("vllm").in_a_model()):
+        cost, whole = (gemm_cost(replace(thin, k=k), gpu, each) for k in (64, 128))
+        assert cost.time_s < 1.1 * whole.time_s < 0.1 * min(alone.time_s, vllm.time_s)
+        assert cost.stated_source is Source.ASSUMED
+        assert cost.high_s > 1.8 * cost.time_s
 
 
 def test_a_fallback_waits_longer_for_grace_than_for_an_x86_host() -> None:

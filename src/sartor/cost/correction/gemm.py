@@ -345,8 +345,9 @@ def _without_quantizing(rows: GemmRows) -> GemmRows:
 
 
 def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
-    """GEMMs narrower than one scale block wait for the host of a fallback kernel; a framework's that its table times
-    without a graph, for the host of each."""
+    """GEMMs narrower than one scale block wait for the host of a fallback kernel, and so do a framework's that its
+    table times without a graph. Those rows are vLLM's alone, timed one by one: in a model, and in other frameworks,
+    nothing waits."""
     p, c = rows.sizes, rows.coefficients
     if not c.sub_block_s and not c.half_block_s:
         return rows
@@ -354,7 +355,7 @@ def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
     wait_s = np.where(half, np.where(p.m < _FEW_ROWS, c.half_block_few_s, c.half_block_s), c.sub_block_s)
     wait_s = wait_s * HOST_WAIT.get(rows.gpu.host, 1.0)
     called = bool(c.half_block_s) and rows.calibration.gemms_alone and waits_for_the_host(rows.kernels, rows.dtype)
-    bound = ((np.minimum(p.n, p.k) < SCALE_BLOCK) | called) & (rows.time_s < wait_s)
+    bound = ((_narrow(rows) & ~_untimed(rows)) | called) & (rows.time_s < wait_s)
     if not np.any(bound):
         return rows
     waited = np.where(bound, wait_s - rows.time_s, 0.0)
@@ -366,6 +367,20 @@ def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
     )
     return replace(moved, log_sigma=np.where(bound, sigma, rows.log_sigma))
 
+
+def _narrow(rows: GemmRows) -> Mask:
+    p, c = rows.sizes, rows.coefficients
+    return (np.minimum(p.n, p.k) < SCALE_BLOCK) & bool(c.sub_block_s or c.half_block_s)
+
+
+def _untimed(rows: GemmRows) -> Mask:
+    """GEMMs narrower than one scale block whose kernel nobody timed."""
+    timed = rows.calibration.gemms_alone and rows.kernels.partition("_")[0] in ("", "vllm")
+    return _narrow(rows) & (not timed)
+
+
+_UNTIMED_LOG_SIGMA = 0.5
+"""Of a kernel that nobody timed: half to twice the time of the usual one's tiles (a choice)."""
 
 _FEW_ROWS = 32
 """From this many rows on vLLM runs DeepGEMM's block-scaled kernel, not FlashInfer's (H200, 17 and 32 rows measured)."""
@@ -411,7 +426,7 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
     if np.any(ragged):
         slowdown = np.maximum(slowdown, _HIDDEN * np.log(p.penalty))
     misaligned = rows.penalty_log_sigma * slowdown + c.ragged_log_sigma * ragged
-    guessed = np.hypot(misaligned, _PER_E_FOLD * outside)
+    guessed = np.hypot(np.hypot(misaligned, _PER_E_FOLD * outside), _UNTIMED_LOG_SIGMA * _untimed(rows))
     assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
     terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})
     return replace(rows, terms=terms, log_sigma=np.hypot(known, guessed))
