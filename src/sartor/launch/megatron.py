@@ -37,6 +37,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
+from sartor.step.trainers import MEGATRON
 
 KIND = LaunchKind.MEGATRON
 _refuse = refuser(KIND)
@@ -121,7 +122,7 @@ def _check(job: TrainingJob, plan: TrainingPlan) -> None:
         below = job.seq_len // (2 * d.cp) * 2 * d.cp
         raise _refuse("seq_len", job.seq_len, f"needs a multiple of 2 x cp = {2 * d.cp}", f"{below or 2 * d.cp}")
     if job.attention_kernel is AttentionKernel.FLASH and not takes_heads(job.shape.attention):
-        wide = f"needs a multiple of {HEADS} for Transformer Engine's flash attention"
+        wide = f"needs a multiple of {MEGATRON.fused_heads} for Transformer Engine's flash attention"
         raise _refuse("head_dim", _head_dim(job.shape.attention), wide, "attention=unfused")
     if plan.zero_stage == 1 and plan.optimizer_offload and job.optimizer is Optimizer.MUON:
         raise _refuse("optimizer_offload", "true", "offloads only Adam and SGD", "optimizer=adam")
@@ -227,14 +228,9 @@ def _backend(job: TrainingJob) -> str:
     return "fused" if flash and _only_fused(job.shape.attention) else job.attention_kernel.value
 
 
-HEADS = 8
-"""Transformer Engine runs attention unfused where head_dim is no multiple of it: neither FlashAttention nor cuDNN is
-used ("Supported: head_dim_qk %8 = 0", log of NVIDIA/TransformerEngine 2.14 in its issue 3006, 2026-05)."""
-
-
 def takes_heads(mixer: object) -> bool:
     """Whether Transformer Engine has a fused kernel for heads as wide as the mixer's."""
-    return _head_dim(mixer) % HEADS == 0
+    return _head_dim(mixer) % MEGATRON.fused_heads == 0
 
 
 def _head_dim(mixer: object) -> int:

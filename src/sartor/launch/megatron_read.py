@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.launch.flags import Flags, parse_flags
-from sartor.launch.megatron import CP_TYPES, HEADS, KIND, NO_FUSION, OPTIMIZERS, takes_heads
+from sartor.launch.megatron import CP_TYPES, KIND, NO_FUSION, OPTIMIZERS, takes_heads
 from sartor.launch.megatron_arguments import left_over
 from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages
@@ -61,7 +61,10 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     check_numbers(plan, splits_experts=splits)
     parts = _parts(flags, dp * microbatch * count, splits_experts=splits and tp > 1 and flags.on("--num-experts"))
     if parts.attention_kernel is AttentionKernel.FLASH and shape is not None and not takes_heads(shape.attention):
-        flags.assumptions.append(f"Transformer Engine has no fused attention for heads that are no multiple of {HEADS}")
+        multiple = MEGATRON.fused_heads
+        flags.assumptions.append(
+            f"unfused attention: Transformer Engine's fused one takes heads in multiples of {multiple}"
+        )
         parts = replace(parts, attention_kernel=AttentionKernel.UNFUSED)
     if OffloadModule.LAYER in parts.offload_modules and (pp > 1 or recompute is not Recompute.NONE):
         must = "goes with no pipeline and no recomputation in Megatron-LM"

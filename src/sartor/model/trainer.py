@@ -150,6 +150,8 @@ class Trainer:
     """GEMMs also add gradients that are sharded (ZeRO 2 and 3)."""
     strided_heads: bool = True
     """Unfused attention reads heads at a stride."""
+    fused_heads: int = 1
+    """Its fused attention takes head dimensions that are multiples of this."""
     hides_tp_backward: bool = True
     """Backward tensor-parallel communication that no GEMM waits for always overlaps with another GEMM."""
     narrows_each_microbatch: bool = False

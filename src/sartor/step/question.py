@@ -154,6 +154,12 @@ def _job_notes(job: TrainingJob) -> tuple[str, ...]:
     last = " (the last stage recomputes nothing)" if job.trainer.lockstep else ""
     kernels = f"optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"
     notes = [f"trainer {job.trainer.name}{last}, {kernels}"]
+    fused, width = job.trainer.fused_heads, int(job.shape.head_dim)
+    if job.attention_kernel is AttentionKernel.FLASH and width % fused:
+        notes.append(
+            f"flash attention, though {job.trainer.name} has it for heads in multiples of {fused} only and would run"
+            f" head_dim={width} unfused (--attention unfused)"
+        )
     if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
         notes.append("tokens are routed evenly over experts (routing_skew=1)")
     if job.shape.encoder_only:
