@@ -234,3 +234,16 @@ def test_many_waves_and_misaligned_operands_do_not_ask_for_coarse_tiles() -> Non
 def test_lengths_that_a_network_rounds_are_less_sure() -> None:
     held, rounded = (on_hopper(Gemm(name="measured", m=4096, n=n, k=4096))[1] for n in (4096, 4160))
     assert rounded == pytest.approx(np.hypot(held, 0.075))
+
+
+def test_fp16_priced_by_a_fit_of_bf16_says_so_and_has_a_wider_interval() -> None:
+    gemm = replace(NARROW, m=4096, n=4096, k=4096)
+    for name, section in (("h100_sxm", "own (another dtype)"), ("a100_sxm", "own")):
+        gpu = load_gpu(name)
+        known = load_calibration(gpu)
+        wide, half = (gemm_cost(replace(gemm, dtype=dtype), gpu, known) for dtype in (DType.BF16, DType.FP16))
+        assert known.owner("gemm.fp16") == section
+        assert known.owner("gemm.bf16") == "own"
+        if section != "own":
+            assert half.time_s == wide.time_s
+            assert half.log_sigma > 1.1 * wide.log_sigma

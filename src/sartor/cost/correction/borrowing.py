@@ -191,7 +191,8 @@ def _own_fit(asked: _Borrower) -> Found | None:
         return None
     dtype, table = fit
     if _alike(dtype, asked.dtype):
-        return Found(coefficients=_gemm(table), own=True, record=_record(table))
+        stated = {} if dtype is asked.dtype else OWN_OTHER_TYPE
+        return Found(coefficients=_gemm(table), own=True, record=_record(table) | stated)
     return Found(coefficients=_sibling(_gemm(table)), record=_record(table) | OWN_OTHER_TYPE)
 
 

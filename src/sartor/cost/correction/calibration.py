@@ -111,9 +111,9 @@ class Calibration:
     def owner(self, section: str) -> str:
         """The source of a section's coefficients: ``own``, ``own (another dtype)``, ``joint``, ``borrowed from NAME``;
         ``generation`` if nothing was fitted."""
-        if section in self.calibrated:
-            return "own"
         record = self.provenance.get(section)
+        if section in self.calibrated:
+            return str((record or {}).get("lender") or "own")
         if not record:
             return "generation"
         stands_in = f"borrowed from {self.relative}" if self.relative else "own (another dtype)"
