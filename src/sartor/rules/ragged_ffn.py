@@ -42,7 +42,8 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
     grade, multiple = _grade(context, width, tp)
     if grade is None:
         return
-    good = {*around(width, multiple * tp), *within(width, context.alignment.preferred * tp)}
+    near = {*around(width, multiple * tp), *within(width, context.alignment.preferred * tp)}
+    good = {each for each in near if _grade(context, each, tp)[0] is None} or near
     shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
     yield Suspicion(
         grade=grade,
