@@ -56,3 +56,15 @@ def test_a_misaligned_vocabulary_s_operands_are_named_pass_by_pass(capsys: pytes
     assert "logits fwd: n=50257 (contiguous in C)" in told
     assert "logits dgrad: k=50257" in told
     assert "logits wgrad: m=50257" in told
+
+
+def test_a_framework_with_two_families_of_experts_kernels_is_asked_for_one_of_them() -> None:
+    asked = {"phase": "decode", "microbatch_size": 32}
+    unnamed, framework, family, one = (
+        parts_of("mixtral-8x7b", "h100_sxm", **asked, kernels=kernels)["grouped_gemm"]
+        for kernels in (None, "sglang", "sglang_triton", "vllm")
+    )
+    assert {"sglang_triton", "sglang_cutlass", "vllm"} <= {*unnamed.kernels}
+    assert "sglang" not in unnamed.kernels
+    assert {*framework.kernels} == {"sglang_triton", "sglang_cutlass"}
+    assert family.narrows is one.narrows is Narrows.NOTHING

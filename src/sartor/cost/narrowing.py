@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -66,7 +67,7 @@ def _part(
     frameworks = _frameworks(kind, known, dtypes)
     if frameworks:
         narrows = Narrows.KERNELS
-    elif source is Source.ASSUMED:
+    elif source is Source.ASSUMED and kind == "gemm":
         narrows = Narrows.ALIGNMENT
     elif source is Source.ANALYTIC and kind in measurable:
         narrows = Narrows.MEASURE
@@ -87,15 +88,22 @@ def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
 
 
 def _frameworks(kind: str, known: Calibration, dtypes: Sequence[DType]) -> tuple[str, ...]:
-    """Frameworks that the user could name if none is specified."""
-    if known.kernels != ANY:
-        return ()
+    """Frameworks that the user could name if none is specified; of one with several families of grouped kernels, these,
+    also where it is."""
+    named = known.kernels != ANY
     families = {
         "attention": frameworks_of(known),
         "grouped_gemm": tuple(known.grouped_families),
         "gemm": tuple(name for dtype in dtypes for name in frameworks_of_gemms(known, dtype)),
     }
-    return tuple(dict.fromkeys(name.partition("_")[0] for name in families.get(kind, ())))
+    found = families.get(kind, ())
+    of_framework = Counter(name.partition("_")[0] for name in dict.fromkeys(found))
+    told = dict.fromkeys(
+        name if of_framework[name.partition("_")[0]] > 1 else name.partition("_")[0]
+        for name in found
+        if not named or known.kernels == name.partition("_")[0]
+    )
+    return tuple(name for name in told if name != known.kernels)
 
 
 _MEASURED = ("gemm", "attention", "memory_bound")
