@@ -78,6 +78,18 @@ def test_h100_rows_in_an_h200_file_are_told_where_memory_holds_them_up() -> None
     assert found.left_out[~mixed].mean() < 0.01
 
 
+@pytest.mark.parametrize("share", [0.04, 0.1, 0.2, 0.3, 0.4])
+def test_a_minority_of_any_size_is_told_though_both_devices_are_off_by_different_factors(share: float) -> None:
+    """The file's own device runs 10% slower than predicted, the other as predicted."""
+    products = drawn("h100_sxm", 100)
+    seconds, mixed, _ = with_rows_of("a100_sxm", products, share)
+    assert mixed.sum() >= 3
+    found = judged(products, np.where(mixed, seconds, 1.1 * seconds))
+    assert found.reasons == ["a time that looks measured on another device (a100_sxm)"]
+    assert found.left_out[mixed].mean() > 0.8
+    assert not found.left_out[~mixed].any()
+
+
 def test_the_finding_names_the_device_and_how_many_of_its_rows_cannot_be_told() -> None:
     products = drawn("h200_sxm")
     seconds, mixed, _ = with_rows_of("h100_sxm", products)

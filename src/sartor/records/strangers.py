@@ -147,12 +147,12 @@ def _several(rows: Mask) -> float:
 MOST, TRIED = 1000, 3
 """Rows that choose the device, and devices that are tried in earnest."""
 
-EVIDENCE, EVIDENCE_PER_GEMM, EVIDENCE_PER_ROW, OVER_CHANCE = 8.0, 0.03, 0.06, 2.0
+EVIDENCE, EVIDENCE_PER_GEMM, EVIDENCE_PER_ROW, OVER_CHANCE = 6.0, 0.03, 0.06, 1.5
 """A device must raise the log-likelihood by so much, by so much more a row (no prediction is exact, and those of other
 kernels than GEMMs lack steps that tables have), and by so many times what it would with its predictions dealt to other
 rows or, of a device far off, moved. Chosen on 97 tables of GEMMs and 63 others (lab/notebook/validation.md)."""
 
-LEAST_CLEAR, LEAST_SHARE, MOST_SHARE, LEAST_TOLD = 0.1, 0.03, 0.5, 3
+LEAST_CLEAR, LEAST_SHARE, MOST_SHARE, LEAST_TOLD = 0.1, 0.01, 0.5, 3
 """Least share of rows where the device can be told (fewer are one corner, whose kernel may be odd); share of these that
 must be the device's, and may be (rows mixed in are the fewer), and their least number."""
 
