@@ -40,6 +40,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: api.gemm(np.arange(1, 3), 4096, 4096),  # type: ignore[arg-type]
         "m=array([1, 2]): must be an integer from 1 to 2^40; nearest: 4096",
     ),
+    "no rows": (lambda: api.gemm(0, 4096, 4096), "m=0: must be an integer from 1 to 2^40; nearest: 1"),
     "rows that are not given": (
         lambda: api.gemm(None, 4096, 4096),  # type: ignore[arg-type]
         "m=null: must be an integer from 1 to 2^40; nearest: 4096",
@@ -77,7 +78,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no devices": (
         lambda: api.plan("gpt2", num_devices=0, global_batch_size=8),
-        "num_devices=0: must be an integer from 1 to 2^40; nearest: 64",
+        "num_devices=0: must be an integer from 1 to 2^40; nearest: 1",
     ),
     "an axis held at what does not divide": (
         lambda: api.plan("gpt2", **TRAIN, fix={"tp": 3}),

@@ -143,3 +143,28 @@ def test_bad_words_get_one_sentence_and_exit_code_two(words: tuple[Any, ...], ca
     assert code == 2
     assert out == ""
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_date_after_today_is_refused(records: Path, call: Callable[..., Any]) -> None:
+    code, _, err = call("calibrate", records, "--date", "2999-01-01")
+    assert code == 2
+    assert "must not be after today" in err
+
+
+def test_rows_without_a_time_are_named_with_their_shape_and_what_stands_there(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    rows = gemm_rows(1.2, shapes=SHAPES)
+    rows[1]["latency_us"] = -7.5
+    m, n, k = SHAPES[1]
+    text = call("calibrate", write_csv(tmp_path / "x.csv", rows), "--json")[1]
+    assert f"latency_us of {m} x {n} x {k} (-7.5): not a number above 0" in json.loads(text)["remarks"]
+
+
+def test_a_file_with_one_time_for_all_shapes_is_told_to_be_copied_not_in_another_unit(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    rows = [{**row, "latency_us": 11.617} for row in gemm_rows(shapes=SHAPES)]
+    code, _, err = call("calibrate", write_csv(tmp_path / "x.csv", rows))
+    assert code == 2
+    assert f"{len(SHAPES)} of {len(SHAPES)} rows have the same 11.617 us" in err

@@ -150,6 +150,22 @@ def test_rows_faster_than_the_device_are_counted_not_averaged(tmp_path: Path) ->
     assert found.groups[0].mape == pytest.approx(0, abs=1e-12)
 
 
+def test_a_row_faster_than_the_device_is_counted_and_the_others_of_its_shape_compared(tmp_path: Path) -> None:
+    shape = [(8192, 8192, 8192)]
+    rows = [*gemm_rows(shapes=shape), *gemm_rows(1e-2, shapes=shape)]
+    found = validate_operators(write_parquet(tmp_path / "x.parquet", rows))
+    assert found.not_expressed == {too_fast(KINDS[0]): 1}
+    assert (found.groups[0].rows, found.groups[0].expressed) == (1, 1)
+    assert found.groups[0].mape == pytest.approx(0, abs=1e-12)
+
+
+def test_a_kernel_that_moves_less_than_its_tensor_is_counted_not_compared(tmp_path: Path) -> None:
+    row = {"gpu": "h100_sxm", "dtype": "bf16", "op": "norm", "rows": 8192, "cols": 4096, "latency_us": 60}
+    rows = [{**row, "bytes": 4 * 8192 * 4096}, {**row, "bytes": 1}]
+    found = validate_operators(write_csv(tmp_path / "x.csv", rows))
+    assert found.not_expressed == {"bytes is less than one read of its rows x cols": 1}
+
+
 def test_times_in_nanoseconds_are_suspected(tmp_path: Path) -> None:
     found = validate_operators(write_parquet(tmp_path / "x.parquet", gemm_rows(1e3)))
     assert any("1,000 x too long" in remark for remark in found.remarks)

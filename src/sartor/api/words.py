@@ -174,9 +174,10 @@ def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
 
 def given_size(field: str, value: object, near: int, *, least: int = 1) -> int:
     """An integer size that has no default."""
-    size = least - 1 if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value)
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    size = int(value) if whole else least - 1  # type: ignore[call-overload]
     if not least <= size <= 2**40:
-        nearest = 2**40 if size > 2**40 else near
+        nearest = min(max(size, least), 2**40) if whole else near
         raise InputError(field, value, f"must be an integer from {least} to 2^40", str(nearest))
     return size
 

@@ -283,7 +283,7 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         date=_newest(table),
         left_out=left_out,
         made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
-        remarks=(*remarks, *contradicted),
+        remarks=(*([table.untimed] if table.untimed else []), *remarks, *contradicted),
     )
 
 
@@ -305,6 +305,7 @@ def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, di
     held = device.l2_bytes + device.memory_side_cache_bytes
     spilled = given.batch * (given.m + given.n) * given.k * kind.bytes - held
     read_fast = measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
+    _check_copies(timed, file)
     other = likelier(timed, log_sigma)
     if other is None and (share := float(too_fast.mean())) > 0.5:
         must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
@@ -325,6 +326,23 @@ def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, di
         )
         raise InputError("latency_us", file, must, other.gpu.name if other else "")
     return good, left_out, [*remarks, *(() if other else _all_slow(measured_s[good] / predicted_s[good]))]
+
+
+def _check_copies(timed: Timed, file: str) -> None:
+    """Raises ``InputError`` where most rows have one and the same time, for shapes that cannot all take as long."""
+    found, which, counts = np.unique(timed.measured_s, return_inverse=True, return_counts=True)
+    often = int(counts.argmax())
+    least, most = np.quantile(timed.predicted_s[which == often], (0.1, 0.9))
+    if counts[often] >= LEAST_ROWS and counts[often] > 0.5 * which.size and most > UNLIKE_TIMES * least:
+        must = (
+            f"must be each shape's own time: {counts[often]} of {which.size} rows have the same {1e6 * found[often]:g} "
+            f"us, for shapes predicted to take {1e6 * least:.3g} to {1e6 * most:.3g} us (a copied column?)"
+        )
+        raise InputError("latency_us", file, must)
+
+
+UNLIKE_TIMES = 3.0
+"""Ratio of predicted times that a coarse clock does not explain (assumed)."""
 
 
 def _all_slow(ratio: FloatArray) -> Iterator[str]:

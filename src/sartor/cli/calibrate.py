@@ -143,7 +143,11 @@ def _changed(compare: Path, after: CalibrationFile, name: str, gpu: str | None) 
 def _date(text: str) -> str:
     import datetime
 
+    today = datetime.date.today()
     try:
-        return datetime.date.fromisoformat(text).isoformat() if text else ""
+        day = datetime.date.fromisoformat(text) if text else None
     except ValueError:
         raise InputError("--date", text, "must be a day as YYYY-MM-DD", "2026-11-21") from None
+    if day and day > today:
+        raise InputError("--date", text, "must not be after today", today.isoformat())
+    return day.isoformat() if day else ""

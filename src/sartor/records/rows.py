@@ -233,10 +233,19 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
         cols=sizes["cols"],
         bytes_moved=sizes["bytes"] * 1.0,
         kernel=str(words["op"]).lower(),
-        dtype=DTYPES.get(str(words["dtype"]).strip().lower(), DType.BF16),
+        dtype=_stored(words),
         pass_=_pass(words),
     )
     return RowWork(operators=(kernel,), eager=bool(words.get("eager", False)))
+
+
+def _odd_memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:
+    once = sizes["rows"] * sizes["cols"] * _stored(words).bytes
+    return [(sizes["bytes"] < 0.99 * once, "bytes is less than one read of its rows x cols")]
+
+
+def _stored(words: Words) -> DType:
+    return DTYPES.get(str(words["dtype"]).strip().lower(), DType.BF16)
 
 
 # ------------------------------------------------------------------------------------------- mixture of experts
@@ -523,6 +532,7 @@ READERS: Mapping[str, Callable[[Words, Sizes, Gpu], RowWork]] = {
 }
 _OUTSIDE: Mapping[str, Callable[[Words, Sizes, Gpu], list[tuple[Any, str]]]] = {
     "attention": _odd_attention,
+    "memory_bound": _odd_memory_bound,
     "moe": _odd_moe,
     "collectives": _odd_collective,
 }

@@ -89,6 +89,8 @@ class Table:
     """In the unit of ``kind.measured``."""
     left_out: Mapping[str, int]
     """Number of unused rows by reason."""
+    untimed: str = ""
+    """Which rows have no time, and what stands in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +352,9 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
     if "flag" in data.column_names:
         keep(_or_default(data["flag"], 0) == 0, "flag is not 0 (marked as defective by its source)")
     measured = _numbers(data[kind.measured])
-    keep(np.isfinite(measured) & (measured > 0), f"{kind.measured} is not a number above 0")
+    timed = np.isfinite(measured) & (measured > 0)
+    untimed = _untimed(kind, data, np.flatnonzero(usable & ~timed))
+    keep(timed, f"{kind.measured} is {NO_TIME}")
     numbers: JsonDict = {}
     for name in kind.sizes:
         numbers[name] = _numbers(data[name])
@@ -382,7 +386,21 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
         numbers={n: v[usable].astype(np.int64) if n in whole else v[usable] for n, v in numbers.items()},
         measured=measured[usable],
         left_out=left_out,
+        untimed=untimed,
     )
+
+
+NO_TIME, FEW = "not a number above 0", 3
+
+
+def _untimed(kind: TableKind, data: Any, where: Index) -> str:
+    """The first rows without a time, their sizes and what stands in its place, and how many more there are."""
+    if not where.size:
+        return ""
+    first = [{name: data[name][i].as_py() for name in (*kind.sizes, kind.measured)} for i in where[:FEW].tolist()]
+    said = [f"{' x '.join(str(row[name]) for name in kind.sizes)} ({str(row[kind.measured])[:20]})" for row in first]
+    more = f" and {where.size - FEW:,} more" if where.size > FEW else ""
+    return f"{kind.measured} of {', '.join(said)}{more}: {NO_TIME}"
 
 
 def _is_whole(values: Floats64, least: int) -> Any:

@@ -6,7 +6,7 @@ The same shape is measured by several frameworks and versions; their spread is n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,21 @@ class Targets:
     """Mean over those rows of |row / median - 1|; NaN for a single row."""
     least_s: Floats64
     most_s: Floats64
+    each_s: Floats64
+    """The rows' own times, target after target, in each from the fastest to the slowest."""
 
     def __len__(self) -> int:
         return int(self.measured_s.size)
 
     def words(self, i: int) -> JsonDict:
         return {name: column.values[column.codes[i]] for name, column in self.coded.items()}
+
+    def without_faster(self, least_s: Floats64) -> Targets:
+        """The same targets without rows faster than ``least_s`` of their target, which must leave each a row."""
+        kept = self.each_s >= np.repeat(least_s, self.rows)
+        starts = np.cumsum(self.rows) - self.rows
+        counts = np.add.reduceat(kept.astype(np.int64), starts)
+        return replace(self, **_statistics(self.each_s[kept], np.cumsum(counts) - counts, counts))
 
     def sizes(self, i: int) -> JsonDict:
         return {name: values[i].item() for name, values in self.numbers.items()}
@@ -63,9 +72,6 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     keys = [*(column.codes for column in coded.values()), *(_codes(values) for values in numbers.values())]
     order, starts = _grouped(keys, measured_s)
     first, counts = order[starts], np.diff(np.append(starts, order.size))
-    median = _middle(measured_s[order], starts, counts)
-    ends = measured_s[order[starts]], measured_s[order[starts + counts - 1]]
-    deviation = np.abs(measured_s[order] / np.repeat(median, counts) - 1)
     words = {name: column.take(first) for name, column in coded.items()}
     if kind.name == "moe" or by_framework:
         words["kernels"] = _together(families, order, starts)
@@ -75,12 +81,22 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         kind=kind,
         coded=words,
         numbers={name: values[first] for name, values in numbers.items()},
-        measured_s=median,
-        rows=counts,
-        spread=np.where(counts > 1, np.add.reduceat(deviation, starts) / counts, np.nan),
-        least_s=ends[0],
-        most_s=ends[1],
+        **_statistics(measured_s[order], starts, counts),
     )
+
+
+def _statistics(ascending: Floats64, starts: Index, counts: Index) -> JsonDict:
+    """The fields of targets that come from their rows' times."""
+    median = _middle(ascending, starts, counts)
+    deviation = np.abs(ascending / np.repeat(median, counts) - 1)
+    return {
+        "measured_s": median,
+        "rows": counts,
+        "spread": np.where(counts > 1, np.add.reduceat(deviation, starts) / counts, np.nan),
+        "least_s": ascending[starts],
+        "most_s": ascending[starts + counts - 1],
+        "each_s": ascending,
+    }
 
 
 def _only(frameworks: str) -> str:

@@ -29,7 +29,7 @@ from sartor.records.targets import Targets, combine, targets_of
 from sartor.units import Floats
 from sartor.validate.equal_work import NEAR_WORK, faster_picked, near_tau
 from sartor.validate.heuristics import heuristics_s
-from sartor.validate.predictions import Predicted, explain, predict
+from sartor.validate.predictions import Predicted, explain, predict, too_fast
 from sartor.validate.suspicion import suspected, suspicion, unit_of
 
 WORST = 5
@@ -120,6 +120,9 @@ def validate_operators(
             rows = int(targets.rows[predicted.reason == code].sum()) if code else 0
             if rows:
                 not_expressed[reason] = not_expressed.get(reason, 0) + rows
+        if predicted.too_fast:
+            reason = too_fast(targets.kind)
+            not_expressed[reason] = not_expressed.get(reason, 0) + predicted.too_fast
         kept.append(predicted)
     if not any(each.expressed.any() for each in kept):
         rows, reasons = sum(not_expressed.values()), "; ".join(sorted(not_expressed)[:3])

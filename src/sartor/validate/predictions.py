@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,8 @@ class Predicted:
     """The user's datasheets."""
     remarks: tuple[str, ...] = ()
     """What is said of all rows of a device and type together."""
+    too_fast: int = 0
+    """Rows faster than possible that were left out of medians with others of their shape."""
 
     @property
     def expressed(self) -> Any:
@@ -100,7 +102,7 @@ class _Filling:
     def __post_init__(self) -> None:
         self.reason = np.zeros(self.size, dtype=np.int64)
         self.owner = np.zeros(self.size, dtype=np.int64)
-        self.values = np.full((4, self.size), np.nan)
+        self.values = np.full((5, self.size), np.nan)
 
     def refuse(self, rows: Index, reason: str) -> None:
         self.reason[rows] = self.reasons.setdefault(reason, len(self.reasons))
@@ -122,7 +124,12 @@ def predict(
             _fill(out, targets, rows, words, clock, own, device_of(str(words["gpu"]), sheets))
         except Unexpressed as why:
             out.refuse(rows, str(why))
-    time_s, sigma, roofline, work = out.values
+    time_s, sigma, roofline, work, least_s = out.values
+    some = (targets.least_s < least_s) & (targets.most_s >= least_s)
+    if some.any():
+        rest = targets.without_faster(np.where(some, least_s, 0.0))
+        lost = int((targets.rows - rest.rows).sum())
+        return replace(predict(rest, clock, own, devices), too_fast=lost)
     return Predicted(
         targets=targets,
         time_s=time_s,
@@ -224,8 +231,10 @@ def _fill(
         calibration = calibration_of(device, own)
         time_s, sigma = _seconds(work, device, calibration, clock)
         roofline, least, amount = _bounds(work, device)
-        out.values[:, part] = [np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount)]
-        out.refuse(part[targets.measured_s[part] * IMPOSSIBLE < least], too_fast(targets.kind))
+        out.values[:, part] = [
+            np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount, least / IMPOSSIBLE)
+        ]
+        out.refuse(part[targets.measured_s[part] < out.values[4, part]], too_fast(targets.kind))
         timed, rows_of = _timed(targets, part, words, device, calibration, clock, time_s)
         if timed is None and targets.kind.name in JUDGED and rows_of.size:
             out.refuse(rows_of[of_another_unit(targets.measured_s[rows_of], out.values[0, rows_of])], OTHER_UNIT)
