@@ -23,8 +23,10 @@ SHARES, LEAST_OF_SHARE = 12, 15
 
 LEAST_SCATTER = 0.01
 OTHER_LEVEL, OTHER_SCATTER = 0.1, 0.03
-"""Rows of another device: standard deviation (ln) of their level about this one's, and what no trend takes out of their
-scatter. Withheld bf16 GEMMs are 3% off (docs/accuracy), whole files by up to 10% (assumed)."""
+"""GEMMs of another device: standard deviation (ln) of their level about this one's, and what no trend takes out of
+their scatter. Withheld bf16 GEMMs are 3% off (docs/accuracy), whole files by up to 10% (assumed). Other kernels, whose
+predictions lack steps that tables have, share this device's level and scatter: else 0.4% of the published memory-bound
+rows are accused (2026-11-27)."""
 ROUNDS, FEW_ROUNDS = 15, 6
 
 
@@ -65,21 +67,22 @@ def own_alone(ratio: FloatArray, at: FloatArray) -> Mixture:
     return mixed(ratio - trend(ratio, at, np.ones(ratio.size, dtype=bool)), None)
 
 
-def with_other(ratio: FloatArray, at: FloatArray, apart: FloatArray) -> Mixture:
-    """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones."""
+def with_other(ratio: FloatArray, at: FloatArray, apart: FloatArray, *, loose: bool) -> Mixture:
+    """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones; ``loose``: with a
+    level and a scatter of their own."""
     every = np.ones(ratio.size, dtype=bool)
-    found = mixed(ratio - np.median(ratio), apart)
+    found = mixed(ratio - np.median(ratio), apart, loose=loose)
     for _ in range(2):
         own = ratio - np.where(found.other > 0.5, apart, 0.0)
-        found = mixed(ratio - trend(own, at, every), apart)
+        found = mixed(ratio - trend(own, at, every), apart, loose=loose)
     return found
 
 
-def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS) -> Mixture:
+def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, loose: bool = False) -> Mixture:
     """Expectation maximization: normal distributions of one scatter about 0 and ``apart``, a wide one of stray rows."""
     scatter = max(float(np.median(np.abs(off))) / 0.6745, LEAST_SCATTER)
     wide, level = max(5 * scatter, 0.5), 0.0
-    spread = np.hypot(scatter, OTHER_LEVEL)
+    spread = np.hypot(scatter, OTHER_LEVEL if loose else 0.0)
     shares = np.asarray([0.97, 0.03] if apart is None else [0.87, 0.1, 0.03])
     for _ in range(rounds):
         moved = [] if apart is None else [off - apart - level]
@@ -88,10 +91,13 @@ def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS) -> Mi
         total = np.logaddexp.reduce(each, axis=0)
         weight = np.exp(each - total)
         own, stray = weight[0], weight[-1]
-        scatter = max(float(np.sqrt((own * off**2).sum() / own.sum())), LEAST_SCATTER)
+        near, squares = own.sum(), (own * off**2).sum()
+        if apart is not None and not loose:
+            near, squares = near + weight[1].sum(), squares + (weight[1] * (off - apart) ** 2).sum()
+        scatter = max(float(np.sqrt(squares / near)), LEAST_SCATTER)
         wide = max(float(np.sqrt((stray * off**2).sum() / max(float(stray.sum()), 1e-9))), 4 * scatter, 0.2)
-        if apart is not None:
-            spread = np.hypot(scatter, OTHER_SCATTER)
+        spread = np.hypot(scatter, OTHER_SCATTER if loose else 0.0)
+        if apart is not None and loose:
             level = float(weight[1] @ (off - apart)) / (float(weight[1].sum()) + (spread / OTHER_LEVEL) ** 2)
         shares = np.maximum(weight.mean(axis=1), 0.003)
         shares = shares / shares.sum()

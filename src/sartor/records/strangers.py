@@ -147,14 +147,15 @@ def _several(rows: Mask) -> float:
 MOST, TRIED = 1000, 3
 """Rows that choose the device, and devices that are tried in earnest."""
 
-EVIDENCE, EVIDENCE_PER_GEMM, EVIDENCE_PER_ROW, OVER_CHANCE = 6.0, 0.03, 0.06, 1.5
-"""A device must raise the log-likelihood by so much, by so much more a row (no prediction is exact, and those of other
-kernels than GEMMs lack steps that tables have), and by so many times what it would with its predictions dealt to other
-rows or, of a device far off, moved. Chosen on 97 tables of GEMMs and 63 others (lab/notebook/validation.md)."""
+EVIDENCE, EVIDENCE_PER_ROW, OVER_CHANCE, LEAST_SHARE = (8.0, 6.0), (0.06, 0.03), (2.0, 1.5), (0.03, 0.01)
+"""Of other kernels and of GEMMs. A device must raise the log-likelihood by so much, by so much more a row (no
+prediction is exact, and those of other kernels than GEMMs lack steps that tables have), and by so many times what it
+would with its predictions dealt to other rows or, of a device far off, moved; and have such a share of the rows that
+can be told. Chosen on 97 tables of GEMMs and 63 others (lab/notebook/validation.md)."""
 
-LEAST_CLEAR, LEAST_SHARE, MOST_SHARE, LEAST_TOLD = 0.1, 0.01, 0.5, 3
+LEAST_CLEAR, MOST_SHARE, LEAST_TOLD = 0.1, 0.5, 3
 """Least share of rows where the device can be told (fewer are one corner, whose kernel may be odd); share of these that
-must be the device's, and may be (rows mixed in are the fewer), and their least number."""
+may be the device's (rows mixed in are the fewer), and their least number."""
 
 APART, LEAST_APART, SURE, NEARER = 3.5, 0.13, 0.8, 0.3
 """A row can be told where predictions for the two devices are so many scatters, and so much (ln), apart, and is if its
@@ -170,7 +171,7 @@ def _of_another_device(timed: Timed, ratio: FloatArray, at: FloatArray, rest: In
     if chosen is None:
         return
     apart = np.log(timed.predict(chosen, rest) / timed.predicted_s[rest])
-    mixture = with_other(ratio[rest], at[:, rest], apart)
+    mixture = with_other(ratio[rest], at[:, rest], apart, loose=timed.section.startswith("gemm"))
     clear = _clear(apart, mixture)
     told = clear & ((mixture.other > SURE) | (np.abs(mixture.off - apart) < NEARER * np.abs(mixture.off)))
     untold = rest.size * mixture.other[clear].mean() - told.sum()
@@ -183,27 +184,27 @@ def _of_another_device(timed: Timed, ratio: FloatArray, at: FloatArray, rest: In
 def _likeliest(timed: Timed, ratio: FloatArray, at: FloatArray, rows: Index) -> Gpu | None:
     """The device that some of these rows were measured on; None without clear evidence."""
     others = [(gpu, np.log(timed.predict(gpu, rows) / timed.predicted_s[rows])) for gpu in other_devices(timed)]
-    level = ratio - np.median(ratio)
-    ranked = sorted(others, key=lambda each: -mixed(level, each[1], FEW_ROUNDS).likely)
-    tried = [(with_other(ratio, at, apart), apart, gpu) for gpu, apart in ranked[:TRIED]]
+    level, gemms = ratio - np.median(ratio), timed.section.startswith("gemm")
+    ranked = sorted(others, key=lambda each: -mixed(level, each[1], FEW_ROUNDS, loose=gemms).likely)
+    tried = [(with_other(ratio, at, apart, loose=gemms), apart, gpu) for gpu, apart in ranked[:TRIED]]
     if not tried:
         return None
     found, apart, best = max(tried, key=lambda each: each[0].likely)
     alone = own_alone(ratio, at).likely
-    each = EVIDENCE_PER_GEMM if timed.section.startswith("gemm") else EVIDENCE_PER_ROW
-    gain, least = found.likely - alone, EVIDENCE + each * ratio.size
+    gain, least = found.likely - alone, EVIDENCE[gemms] + EVIDENCE_PER_ROW[gemms] * ratio.size
     clear = _clear(apart, found)
     other = found.other[clear]
     if gain < least or clear.mean() < LEAST_CLEAR or (other > SURE).sum() < LEAST_TOLD:
         return None
-    if not LEAST_SHARE < other.mean() < MOST_SHARE:
+    if not LEAST_SHARE[gemms] < other.mean() < MOST_SHARE:
         return None
     draw = np.random.default_rng(0)
     wrong = [[draw.permutation(apart) for _ in range(2)]]
     if np.median(np.abs(apart)) > FAR_COPY:  # all rows as far apart: dealt out they are the same
         wrong.append([0.7 * apart, 1.4 * apart])
-    chance = min(float(np.mean([with_other(ratio, at, each).likely - alone for each in some])) for some in wrong)
-    return best if gain >= least + OVER_CHANCE * max(0.0, chance) else None
+    dealt = ([with_other(ratio, at, each, loose=gemms).likely - alone for each in some] for some in wrong)
+    chance = min(float(np.mean(each)) for each in dealt)
+    return best if gain >= least + OVER_CHANCE[gemms] * max(0.0, chance) else None
 
 
 def _clear(apart: FloatArray, mixture: Mixture) -> Mask:
