@@ -276,14 +276,18 @@ def _lent_without(gpu: str) -> dict[str, Any]:
 
 
 def taken(targets: Targets, rows: Any) -> Targets:
-    """The targets at these rows."""
+    """The targets at these rows, each with its median alone."""
+    alone = targets.measured_s[rows]
     return replace(
         targets,
         coded={name: Coded(codes=column.codes[rows], values=column.values) for name, column in targets.coded.items()},
         numbers={name: values[rows] for name, values in targets.numbers.items()},
-        measured_s=targets.measured_s[rows],
-        rows=targets.rows[rows],
+        measured_s=alone,
+        rows=np.ones_like(targets.rows[rows]),
         spread=targets.spread[rows],
+        least_s=alone,
+        most_s=alone,
+        each_s=alone,
     )
 
 

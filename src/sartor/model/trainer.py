@@ -150,7 +150,7 @@ class Trainer:
     """GEMMs also add gradients that are sharded (ZeRO 2 and 3)."""
     strided_heads: bool = True
     """Unfused attention reads heads at a stride."""
-    fused_heads: int = 1
+    fused_heads: int = 8
     """Its fused attention takes head dimensions that are multiples of this."""
     hides_tp_backward: bool = True
     """Backward tensor-parallel communication that no GEMM waits for always overlaps with another GEMM."""

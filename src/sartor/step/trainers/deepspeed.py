@@ -29,6 +29,7 @@ HABITS = MemoryHabits(
 
 DEEPSPEED = Trainer(
     name="deepspeed",
+    fused_heads=1,
     words=("deepspeed", "zero"),
     fused_kernels=False,
     grad_dtype=DType.FP16,

@@ -28,6 +28,7 @@ HABITS = MemoryHabits(
 
 FSDP = Trainer(
     name="fsdp",
+    fused_heads=1,
     aliases=("accelerate",),
     words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
     fused_kernels=False,

@@ -8,6 +8,7 @@ from sartor.operators import DType
 
 INTERNEVO = Trainer(
     name="internevo",
+    fused_heads=1,
     words=("internevo", "internlm"),
     grad_dtype=DType.BF16,
     accumulation=Accumulation.ADDED,

@@ -13,6 +13,7 @@ from sartor.model.trainer import MemoryHabits, Trainer
 
 LLAMA_3 = Trainer(
     name="llama-3",
+    fused_heads=1,
     reduces_rounds=True,
     shards_fully=True,
     memory=MemoryHabits(wide_weights=True),

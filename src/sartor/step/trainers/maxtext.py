@@ -14,6 +14,7 @@ AGAIN = (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)
 
 MAXTEXT = Trainer(
     name="maxtext",
+    fused_heads=1,
     words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
     tp_overlap=True,
     cuda_graphs=True,

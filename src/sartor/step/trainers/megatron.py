@@ -43,7 +43,6 @@ MEGATRON = Trainer(
         "recomputes_by_chunk": True,
     },
     drops_out=True,
-    fused_heads=8,
     source="Megatron-LM arguments.py: dropout of 0.1, vocabulary divisible by 128 x tp; Transformer Engine 2.14 logs "
     '"Supported: head_dim_qk %8 = 0" of FlashAttention and runs others unfused (its issue 3006, 2026-05)',
 )

@@ -14,6 +14,7 @@ their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt
 
 MEGATRON_DEEPSPEED = Trainer(
     name="megatron-deepspeed",
+    fused_heads=1,
     words=("megatron-deepspeed", "megatron deepspeed", "neox"),
     dp_overlap=False,
     accumulation=Accumulation.ADDED,

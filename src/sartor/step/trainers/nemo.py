@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sartor.model.trainer import MemoryHabits, Release, Trainer
 from sartor.operators import DType
-from sartor.step.trainers.megatron import MEGATRON, OFFLOADS, UNFUSED
+from sartor.step.trainers.megatron import OFFLOADS, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
@@ -12,7 +12,6 @@ NEMO = Trainer(
     grad_dtype=DType.BF16,
     dispatch_once=True,
     ep_overlap=True,
-    fused_heads=MEGATRON.fused_heads,
     memory=MemoryHabits(narrow_primary=True),
     releases=(
         UNFUSED,

@@ -8,6 +8,7 @@ from sartor.step.trainers.megatron import UNFUSED
 
 OTHER = Trainer(
     name="other",
+    fused_heads=1,
     schedules=COMMON_SCHEDULES,
     releases=(UNFUSED,),
     optional_sequence_parallel=False,
