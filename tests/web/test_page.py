@@ -433,6 +433,28 @@ def test_plans_are_clicked_compared_with_the_best_and_still_there_after_a_reload
     until(page, "document.body.dataset.view === 'plan' && document.querySelector('#plan-headline')")
 
 
+def test_an_address_that_comes_late_never_takes_the_place_gone_back_to(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.evaluate(
+        "() => { const quick = Response.prototype.arrayBuffer;"
+        " Response.prototype.arrayBuffer = async function () {"
+        " await new Promise((done) => setTimeout(done, 700)); return quick.call(this); }; }"
+    )
+    page.locator("#tab-plan").click()
+    until(page, "location.hash")
+    page.locator("#plan-fix").fill("pp=4")
+    page.locator("#plan-fix").press("Enter")
+    page.wait_for_timeout(400)  # its address is on its way now
+    page.go_back()
+    until(page, "document.body.dataset.view === 'shape'")
+    page.wait_for_timeout(1000)
+    assert page.evaluate("() => location.hash") == ""
+    page.go_forward()
+    until(page, "document.body.dataset.view === 'plan'")
+    page.go_back()
+    until(page, "document.body.dataset.view === 'shape'")
+
+
 def test_what_was_asked_of_a_plan_stays_when_its_figures_come_late(open_page: Callable[..., Any]) -> None:
     page, held = open_page(), []
     page.route("**/api/plan/figures", lambda route: held.append(route))

@@ -73,11 +73,15 @@ function keep() {
   timer = setTimeout(writeAddress, 250);
 }
 
+let moves = 0; // back and forward, so far
+addEventListener("popstate", () => { moves += 1; clearTimeout(timer); });
+
 let written = Promise.resolve();
-/** Put the page as it is now into the address; one after the other, so that an earlier state never comes last. */
+/** Put the page as it is now into the address; one after the other, so that an earlier state never comes last.
+ * Whoever went back or forward meanwhile is at another place, which keeps its own address. */
 export function writeAddress(how = "replaceState") {
-  const url = address();
-  const now = written.then(async () => history[how](null, "", await url));
+  const url = address(), from = moves;
+  const now = written.then(async () => { const href = await url; if (moves === from) history[how](null, "", href); });
   written = now.catch(() => {}); // a browser refuses too many at once: the next one brings it
   return now;
 }
@@ -119,8 +123,11 @@ async function unpack(text) {
 export async function fromAddress() {
   const packed = new URLSearchParams(location.hash.slice(1)).get("s");
   if (!packed) { state = clone(START); settled = JSON.stringify(undoable(state)); return true; }
+  const from = moves;
   try {
-    state = merged(clone(START), await unpack(packed));
+    const changes = await unpack(packed);
+    if (moves !== from) return true; // the place gone to meanwhile says what is shown
+    state = merged(clone(START), changes);
     settled = JSON.stringify(undoable(state));
     return true;
   } catch {
