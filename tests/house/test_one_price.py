@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sartor import api
 from sartor.answers import ModelEstimate, PlanAnswer
 from sartor.api import Model
+from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.launch.files import save_files
 from sartor.plans.search import HeldPlan
@@ -180,6 +181,7 @@ def test_a_plan_that_contradicts_itself_is_one_sentence(case: str) -> None:
         ("phi-2", "a100", {}),
         ("phi-2", "h100", {"tp": 2}),
         ("mixtral-8x7b", "h100", {"ep": 8, "set": {"vocab_size": 32001}}),
+        ("phi-2", "h100", {"dtype": "fp32"}),
     ],
 )
 def test_a_candidate_of_advise_is_priced_as_estimate_prices_it(model: Model, gpu: str, words: dict[str, Any]) -> None:
@@ -198,6 +200,7 @@ def test_a_candidate_of_advise_is_priced_as_estimate_prices_it(model: Model, gpu
         ("gpt2", "h100", {}),
         (BLOOM, "v100_sxm", {}),
         ("phi-2", "a100", {}),
+        ("gpt2", "h100", {"dtype": "fp32"}),
         ("gpt2", "h100", {"pp": 4}),
         ("gpt3-2.7b", "a100", {"pp": 4}),
         ("llama-3.1-70b", "h100", {"tp": 8}),
@@ -217,6 +220,18 @@ def test_the_gain_of_a_finding_is_what_estimate_saves(model: Model, gpu: str, wo
         after = api.answer_question(api.ask(model, gpu, set=of_shape, **asked)).priced
         assert after is not None
         assert each.gain_s == pytest.approx(found.base.priced.step_s - after.step_s, abs=1e-3 * after.step_s)
+
+
+@pytest.mark.parametrize(("model", "words"), [("mixtral-8x7b", {}), ("gpt2", {"dtype": "fp32"})])
+def test_rules_and_searches_price_the_operators_of_a_step_as_estimate_does(model: str, words: dict[str, Any]) -> None:
+    """In fp32 too, where a finding's operators were priced without the host's launches and the step's with them."""
+    found = api.estimate(model, "h100", **words)
+    held, asked = found.question.held, found.question
+    assert held is not None
+    assert found.estimate is not None
+    run = held.in_run(held.price(asked.calibration), asked.gpu, asked.calibration)
+    again = price(found.estimate.graph, asked.gpu, run.calibration)
+    assert [float(cost.time_s) for cost in again.costs] == [float(cost.time_s) for cost in found.estimate.costs]
 
 
 @pytest.mark.parametrize(

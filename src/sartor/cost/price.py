@@ -129,7 +129,6 @@ def price(
     sigma_factor: float = 1.0,
     cluster: Cluster | None = None,
     eager: bool = False,
-    replay: bool = True,
 ) -> Estimate:
     """Predict every operator of ``graph`` on ``device``.
 
@@ -139,9 +138,9 @@ def price(
 
     For GPUs only: ``calibration`` (default ``load_calibration``); ``clock`` BOOST predicts short runs, as benchmark
     tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster; ``eager``: the host launches
-    memory-bound kernels one call at a time (``memory_bound_cost``), and GEMMs wait in the queue behind them; those in
-    fp32, which tables time as the host launches them, take as long as there, as without ``replay``. An accelerator runs
-    at its clock, without host overhead, and has no measurements.
+    memory-bound kernels one call at a time (``memory_bound_cost``), and GEMMs wait in the queue behind them, but for
+    those in fp32, whose tables hold the host's launches (``Calibration.host_launches``). An accelerator runs at its
+    clock, without host overhead, and has no measurements.
 
     Examples
     --------
@@ -157,7 +156,6 @@ def price(
         sigma_factor=sigma_factor,
         cluster=cluster,
         eager=eager,
-        replay=replay,
     )
     total = total_s(graph.operators, costs)
     return Estimate(graph=graph, device=gpu, costs=costs, time_s=total, sigma_factor=sigma_factor)
@@ -173,7 +171,6 @@ def operator_costs(
     sigma_factor: float = 1.0,
     cluster: Cluster | None = None,
     eager: bool = False,
-    replay: bool = True,
 ) -> tuple[Cost, ...]:
     """The cost of each operator, in the shape of its own sizes; arguments as in ``price``."""
     known = calibration or load_calibration(gpu)
@@ -182,9 +179,7 @@ def operator_costs(
         if details:
             costs = [replace(cost, floor_s=least_s(op, gpu)) for op, cost in zip(operators, costs, strict=True)]
     else:
-        costs = _on_gpu(
-            operators, gpu, known, clock=clock, details=details, cluster=cluster, eager=eager, replay=replay
-        )
+        costs = _on_gpu(operators, gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)
     return tuple(_widen(cost, sigma_factor) for cost in costs)
 
 
@@ -197,11 +192,11 @@ def _on_gpu(
     details: bool,
     cluster: Cluster | None,
     eager: bool,
-    replay: bool,
 ) -> list[Cost]:
     gemms, in_model = [op for op in operators if isinstance(op, Gemm)], _in_model(operators)
     of_each = known.in_a_model() if in_model else known
-    of_gemms = iter(gemm_costs(gemms, gpu, of_each, clock=clock, details=details, replay=replay and not eager))
+    replay = not (eager or known.host_launches)
+    of_gemms = iter(gemm_costs(gemms, gpu, of_each, clock=clock, details=details, replay=replay))
     of_collectives = iter(collective_costs([op for op in operators if isinstance(op, Collective)], gpu, known, cluster))
     costs: list[Cost] = []
     for op in operators:
@@ -228,7 +223,7 @@ def _in_model(operators: Sequence[Operator]) -> bool:
 def gemm_mappings(gemm: Gemm, gpu: Gpu, known: Calibration, *, clock: Clock) -> tuple[GemmAlternative, ...]:
     """Every tile and split considered for one matrix multiplication of scalar sizes, fastest first."""
     if gpu.accelerator is None:
-        return gemm_alternatives(gemm, gpu, known, clock=clock, replay=True)
+        return gemm_alternatives(gemm, gpu, known, clock=clock, replay=not known.host_launches)
     return tuple(_alternative(cost) for cost in chip_alternatives(gemm, gpu.accelerator))
 
 

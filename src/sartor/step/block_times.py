@@ -65,16 +65,12 @@ def row_times(
     for where, dims in _structures(rows):
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
         graph = lower(workload, dims, kernels_of(job, cluster))
-        found = price(graph, cluster.gpu, calibration, details=False, cluster=cluster, replay=REPLAYED)
+        found = price(graph, cluster.gpu, calibration, details=False, cluster=cluster)
         for column, priced in zip(columns, _by_block(every, graph, found.costs), strict=True):
             for name, value in _times(priced, dims, job).items():
                 column[name][where] = value
     return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True)), rows
 
-
-REPLAYED = False
-"""GEMMs in fp32 keep the host's launches of their tables in a training step: its constants were fitted with them (eager
-runs without them: 10.3% off for 9.7, 7.9 for 4.8; ../shared/data/end_to_end/training.csv, 2026-11-27)."""
 
 _FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")
 

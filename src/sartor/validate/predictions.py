@@ -331,7 +331,7 @@ def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> 
         return cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
     graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
     if work.tokens:
-        return price(graph, gpu, calibration, clock=clock, details=False, replay=not work.eager)
+        return price(graph, gpu, replace(calibration, host_launches=work.eager), clock=clock, details=False)
     # Kernels that a benchmark repeats, which may find their weights in L2.
     costs = tuple(cost_of(op, work, gpu, calibration, clock, details=False) for op in work.operators)
     return Estimate(graph=graph, device=gpu, costs=costs, time_s=total_s(work.operators, costs))

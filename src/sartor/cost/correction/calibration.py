@@ -84,6 +84,9 @@ class Calibration:
     """The framework whose kernels run, or its family of grouped ones: ``vllm``, ``sglang_triton``; the library whose
     GEMMs run: ``aiter_asm``; ``ANY``; empty for the median of frameworks and whichever library, as in comparisons of
     shapes."""
+    host_launches: bool = False
+    """fp32's GEMMs take as long as their tables', which the host launched one by one; else they wait in a queue or a
+    graph (``eager.queued``)."""
     gemms_alone: bool = True
     """Whether a framework's GEMMs quantize their inputs as when timed alone, not as in a model."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
