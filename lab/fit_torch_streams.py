@@ -150,7 +150,7 @@ class Law:
         kinds["cross_entropy"] = (wide / 2, v["softmax_row"], v["gathered"])  # twice the traffic of a softmax
         kinds["loss"] = (0.0, 0.0, v["gathered"])
         kinds["embedding.backward"] = (0.0, 0.0, v["embedding.backward"])
-        sigma = {name: sigmas.get(name, sigmas.get("", 0.1)) for name in kinds} | {"other": OTHER_SIGMA}
+        sigma = {name: sigmas.get(name, sigmas.get("", 0.1)) for name in kinds} | dict.fromkeys(ASSUMED, OTHER_SIGMA)
         general: dict[str, Any] = {name: v[name] for name in GENERAL}
         return TorchStreams(**general, kinds=tuple((name, *each, sigma[name]) for name, each in kinds.items()))
 
@@ -183,8 +183,9 @@ def sigmas_of(rows: Sequence[Row], ratio: Any) -> dict[str, float]:
 
 
 FEWEST, LEAST_SIGMA = 4, 0.03
-OTHER_SIGMA = 0.5
-"""Assumed: an expert choice and a sum of permuted rows took 1.5 to 2.7 times as long as their bytes at this rate."""
+ASSUMED, OTHER_SIGMA = ("other", "embedding.backward"), 0.5
+"""Assumed: an expert choice and a sum of permuted rows took 1.5 to 2.7 times as long as their bytes at this rate; an
+embedding's backward sorts its tokens, and one shape does not say how that grows."""
 
 
 def main(shared: Path) -> None:

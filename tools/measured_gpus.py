@@ -81,8 +81,8 @@ What `sartor measure` timed on two GPUs that we were lent, beside what sartor pr
 
 Misaligned shapes are those that the other GPU's fit did not see either; elsewhere both GPUs ran the same. Nothing
 else was fitted to these rows: predictions are the catalogue's, at the version that this page belongs to. Two more were
-mended by what runs, without a fit: fp32 without the host's launches, which its tables hold (56 to 64% off before), and
-PyTorch's grouped GEMM by its own tiles (46 to 54%). How they are timed:
+corrected without a fit: fp32 no longer carries the host's launches that its tables hold (it was 56 to 64% off), and
+PyTorch's grouped GEMM is priced by its own tiles (it was 46 to 54% off). How they are timed:
 [measure my machine](howto/measure-my-machine.md). Measurements by others: [accuracy](accuracy.md). CPUs:
 [lab/notebook/measured.md](../lab/notebook/measured.md).
 """
@@ -101,9 +101,9 @@ for the memory's bandwidth.
 
 Memory-bound kernels are priced as PyTorch runs them: *rotary* is 7 kernels, *silu and mul* and *cross entropy* 2. A
 row does not say which kernels *routing* ran. Layers and models are eager PyTorch at the clock of short runs: training
-steps are launched from the host, the rest is replayed from graphs. FP8 GEMMs ran without fast accumulation, the
-default of `torch._scaled_mm`, slower on Hopper. Prices are with it, as serving frameworks run them, and `sartor
-measure` asks for it now.
+steps are launched from the host, the rest is replayed from graphs. FP8 GEMMs were timed without fast
+accumulation, which is the default of `torch._scaled_mm` and slower on Hopper. They are priced with it, as serving
+frameworks run them, and `sartor measure` now asks for it.
 """
 
 STUDIES_INTRO = """## Case studies

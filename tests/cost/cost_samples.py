@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hypothesis import strategies as st
@@ -24,7 +28,18 @@ from sartor.operators import (
     Operator,
 )
 
+LAB = Path(__file__).resolve().parents[2] / "lab"
+
 GPUS = ("a100_sxm", "v100_sxm", "mi250x", "h200_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000_server", "mi300x", "l4")
+
+
+def lab_module(name: str) -> ModuleType:
+    """A module of the lab, which is not in the package."""
+    sys.path.insert(0, str(LAB))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(LAB))
 
 
 def dtype_of(gpu: Gpu) -> DType:

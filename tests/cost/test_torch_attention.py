@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.cost.cost_samples import LAB, lab_module
 
 from sartor import api
 from sartor.bench.cases import BenchCase, StackRun, StepPart
@@ -26,7 +25,6 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Attention, Pass
 
-LAB = Path(__file__).resolve().parents[2] / "lab"
 PROMPT = Attention(
     name="prompt", batch=2, num_heads=32, num_kv_heads=8, seq_q=4096, seq_kv=4096, head_dim=128, v_head_dim=128
 )
@@ -36,12 +34,7 @@ BACK = replace(PROMPT, pass_=Pass.BACKWARD)
 
 @pytest.fixture(scope="module")
 def lab() -> ModuleType:
-    sys.path.insert(0, str(LAB))
-    try:
-        import fit_torch_attention
-    finally:
-        sys.path.remove(str(LAB))
-    return fit_torch_attention
+    return lab_module("fit_torch_attention")
 
 
 def seconds(op: Attention, gpu: str, kernels: str = TORCH) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.cost.cost_samples import LAB, lab_module
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import predict, stack_graph
@@ -24,18 +24,12 @@ from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass, Role
 
-LAB = Path(__file__).resolve().parents[2] / "lab"
 SUM = MemoryBound(name="sum", kind=MemoryBoundKind.RESIDUAL, rows=8192, cols=4096, bytes_moved=6.0 * 8192 * 4096)
 
 
 @pytest.fixture(scope="module")
 def lab() -> ModuleType:
-    sys.path.insert(0, str(LAB))
-    try:
-        import fit_torch_streams
-    finally:
-        sys.path.remove(str(LAB))
-    return fit_torch_streams
+    return lab_module("fit_torch_streams")
 
 
 def cost(op: MemoryBound, gpu: str = "h200_sxm", kernels: str = TORCH, *, eager: bool = False) -> Cost:

@@ -100,7 +100,7 @@ def test_heads_that_transformer_engine_runs_unfused_are_refused_as_flash_and_rea
         script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {words} --vocab-size 32000 --bf16 {backend}")
         read = read_launch(script)
         assert read.parts.attention_kernel is kernel
-        assert any("in multiples of 8" in note for note in read.assumptions) is (kernel is AttentionKernel.UNFUSED)
+        assert any("a multiple of 8" in note for note in read.assumptions) is (kernel is AttentionKernel.UNFUSED)
     for trainer, said in (("megatron", True), ("nemo", True), ("torchtitan", False)):
         answer = api.estimate("openllama-3b", "h100", framework=trainer)
         assert any("would run head_dim=100 unfused" in note for note in answer.question.assumptions) is said

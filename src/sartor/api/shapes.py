@@ -38,7 +38,6 @@ from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import largest_split
-from sartor.step.block_times import REPLAYED
 from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
@@ -121,7 +120,7 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
     run = held.in_run(priced, question.gpu, question.calibration)
     graph = lower(workload_of(job, plan.dims.tp, plan.microbatch_size), plan.dims, run.kernels)
     factor = question.reading.interval_factor
-    whole = price(graph, question.gpu, run.calibration, sigma_factor=factor, cluster=cluster, replay=REPLAYED)
+    whole = price(graph, question.gpu, run.calibration, sigma_factor=factor, cluster=cluster)
     found = of_slowest_stage(whole, job, plan, cluster, question.calibration)
     return ModelEstimate(
         question=question,

@@ -174,11 +174,12 @@ def size_of(field: str, value: object, default: int, *, least: int = 1) -> int:
 
 def given_size(field: str, value: object, near: int, *, least: int = 1) -> int:
     """An integer size that has no default."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    size = int(value) if whole else least - 1  # type: ignore[call-overload]
+    must = f"must be an integer from {least} to 2^40"
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(field, value, must, str(near))
+    size = int(value)
     if not least <= size <= 2**40:
-        nearest = min(max(size, least), 2**40) if whole else near
-        raise InputError(field, value, f"must be an integer from {least} to 2^40", str(nearest))
+        raise InputError(field, value, must, str(min(max(size, least), 2**40)))
     return size
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -88,22 +87,20 @@ def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
 
 
 def _frameworks(kind: str, known: Calibration, dtypes: Sequence[DType]) -> tuple[str, ...]:
-    """Frameworks that the user could name if none is specified; of one with several families of grouped kernels, these,
-    also where it is."""
-    named = known.kernels != ANY
+    """What the user could name: a framework if none is named, and one of its families of grouped kernels where it has
+    several."""
     families = {
         "attention": frameworks_of(known),
         "grouped_gemm": tuple(known.grouped_families),
         "gemm": tuple(name for dtype in dtypes for name in frameworks_of_gemms(known, dtype)),
     }
-    found = families.get(kind, ())
-    of_framework = Counter(name.partition("_")[0] for name in dict.fromkeys(found))
-    told = dict.fromkeys(
-        name if of_framework[name.partition("_")[0]] > 1 else name.partition("_")[0]
-        for name in found
-        if not named or known.kernels == name.partition("_")[0]
-    )
-    return tuple(name for name in told if name != known.kernels)
+    members: dict[str, dict[str, None]] = {}
+    for name in families.get(kind, ()):
+        members.setdefault(name.partition("_")[0], {})[name] = None
+    several = {framework: tuple(names) if len(names) > 1 else (framework,) for framework, names in members.items()}
+    if known.kernels == ANY:
+        return tuple(name for names in several.values() for name in names)
+    return tuple(name for name in several.get(known.kernels, ()) if name != known.kernels)
 
 
 _MEASURED = ("gemm", "attention", "memory_bound")

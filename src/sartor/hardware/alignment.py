@@ -155,6 +155,9 @@ def _family_by_vendor(gpu: Gpu) -> str:
     return {"amd": "cdna", "google": "tpu", "aws": "trainium", "amazon": "trainium"}.get(gpu.vendor.lower(), "")
 
 
+FLASH_MULTIPLE = 8
+"""Head dimensions that flash attention takes without copies: 16 bytes of a 16-bit type (flash_attn_interface.py pads
+others to it, flash-attention 2.7; ``check_cudnn_tensor_shapes`` in PyTorch's sdp_utils.cpp)."""
 _FLASH_DEFAULT = (32, 64, 96, 128, 192, 256)
 """Dao-AILab/flash-attention, csrc/flash_attn kernels of 2.x (2023-07): head dimensions up to 256."""
 _FLASH_HEAD_DIMS: Mapping[str, tuple[int, ...]] = MappingProxyType(

@@ -63,7 +63,7 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
     if parts.attention_kernel is AttentionKernel.FLASH and shape is not None and not takes_heads(shape.attention):
         multiple = MEGATRON.fused_heads
         flags.assumptions.append(
-            f"unfused attention: Transformer Engine's fused one takes heads in multiples of {multiple}"
+            f"attention is unfused: Transformer Engine's flash kernels need head_dim to be a multiple of {multiple}"
         )
         parts = replace(parts, attention_kernel=AttentionKernel.UNFUSED)
     if OffloadModule.LAYER in parts.offload_modules and (pp > 1 or recompute is not Recompute.NONE):

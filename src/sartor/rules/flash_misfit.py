@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.hardware.alignment import flash_head_dims
+from sartor.hardware.alignment import FLASH_MULTIPLE, flash_head_dims
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Role
@@ -41,7 +41,6 @@ from sartor.rules.rule import Context, Grade, Rule, Suspicion
 from sartor.units import ceil_div
 
 QUERY_ROWS = 128
-ALIGNED = 8
 BLOCKS_PER_SM = 2
 
 
@@ -62,8 +61,8 @@ def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]
         return
     padded = next((d for d in compiled if d > width), None)
     fate = f"is padded to {padded}" if padded else "is not supported"
-    if padded and width % ALIGNED:
-        fate += f" (and copied before and after, as no multiple of {ALIGNED})"
+    if padded and width % FLASH_MULTIPLE:
+        fate += f" (and copied before and after, because it is not a multiple of {FLASH_MULTIPLE})"
     yield Suspicion(
         grade=Grade.WARN,
         message=f"head_dim={width} {fate} by flash attention on {context.gpu.label}, whose kernels are compiled for"

@@ -157,8 +157,8 @@ def _job_notes(job: TrainingJob) -> tuple[str, ...]:
     fused, width = job.trainer.fused_heads, int(job.shape.head_dim)
     if job.attention_kernel is AttentionKernel.FLASH and width % fused:
         notes.append(
-            f"flash attention, though {job.trainer.name} has it for heads in multiples of {fused} only and would run"
-            f" head_dim={width} unfused (--attention unfused)"
+            f"flash attention, but {job.trainer.name} would run head_dim={width} unfused: its flash kernels need a"
+            f" multiple of {fused} (--attention unfused prices that)"
         )
     if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
         notes.append("tokens are routed evenly over experts (routing_skew=1)")

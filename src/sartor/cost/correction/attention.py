@@ -19,6 +19,7 @@ from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
 from sartor.cost.peaks import peak_flops_per_s
+from sartor.hardware.alignment import FLASH_MULTIPLE
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, attention_pairs
@@ -168,8 +169,8 @@ def _frameworks() -> tuple[str, ...]:
     return tuple(dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS))
 
 
-WIDEST, ALIGNED = 256, 8
-"""The widest head that PyTorch gives to cuDNN on Hopper, and the multiple that it must be of."""
+WIDEST = 256
+"""The widest head that PyTorch gives to cuDNN on Hopper."""
 
 
 def in_family(op: Attention, calibration: Calibration) -> list[tuple[AttentionCoefficients, Mask]]:
@@ -191,7 +192,7 @@ def in_family(op: Attention, calibration: Calibration) -> list[tuple[AttentionCo
     aligned: Mask = np.asarray(True)
     for width in (op.head_dim, op.v_head_dim):
         runs = runs & np.less_equal(width, WIDEST)
-        aligned = aligned & (np.asarray(width) % ALIGNED == 0)
+        aligned = aligned & (np.asarray(width) % FLASH_MULTIPLE == 0)
     ending = "" if op.pass_.computes_outputs else BACKWARD
     each = ((ending, runs & aligned), (f"{UNALIGNED}{ending}", runs & ~aligned & np.greater(op.seq_q, 1)))
     return [(families[f"{framework}{name}"], where) for name, where in each if f"{framework}{name}" in families]

@@ -369,7 +369,7 @@ def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
     wait_s = np.where(half, np.where(p.m < _FEW_ROWS, c.half_block_few_s, c.half_block_s), c.sub_block_s)
     wait_s = wait_s * HOST_WAIT.get(rows.gpu.host, 1.0)
     called = bool(c.half_block_s) and rows.calibration.gemms_alone and waits_for_the_host(rows.kernels, rows.dtype)
-    bound = ((_narrow(rows) & ~_untimed(rows)) | called) & (rows.time_s < wait_s)
+    bound = (_narrow(rows, timed=True) | called) & (rows.time_s < wait_s)
     if not np.any(bound):
         return rows
     waited = np.where(bound, wait_s - rows.time_s, 0.0)
@@ -382,15 +382,11 @@ def _waiting_for_the_host(rows: GemmRows) -> GemmRows:
     return replace(moved, log_sigma=np.where(bound, sigma, rows.log_sigma))
 
 
-def _narrow(rows: GemmRows) -> Mask:
+def _narrow(rows: GemmRows, *, timed: bool) -> Mask:
+    """GEMMs narrower than one scale block whose kernel was timed, or was not."""
     p, c = rows.sizes, rows.coefficients
-    return (np.minimum(p.n, p.k) < SCALE_BLOCK) & bool(c.sub_block_s or c.half_block_s)
-
-
-def _untimed(rows: GemmRows) -> Mask:
-    """GEMMs narrower than one scale block whose kernel nobody timed."""
-    timed = rows.calibration.gemms_alone and rows.kernels.partition("_")[0] in ("", "vllm")
-    return _narrow(rows) & (not timed)
+    is_timed = rows.calibration.gemms_alone and rows.kernels.partition("_")[0] in ("", "vllm")
+    return (np.minimum(p.n, p.k) < SCALE_BLOCK) & (bool(c.sub_block_s or c.half_block_s) and is_timed == timed)
 
 
 _UNTIMED_LOG_SIGMA = 0.5
@@ -440,7 +436,7 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
     if np.any(ragged):
         slowdown = np.maximum(slowdown, _HIDDEN * np.log(p.penalty))
     misaligned = rows.penalty_log_sigma * slowdown + c.ragged_log_sigma * ragged
-    guessed = np.hypot(np.hypot(misaligned, _PER_E_FOLD * outside), _UNTIMED_LOG_SIGMA * _untimed(rows))
+    guessed = np.hypot(np.hypot(misaligned, _PER_E_FOLD * outside), _UNTIMED_LOG_SIGMA * _narrow(rows, timed=False))
     assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
     terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})
     return replace(rows, terms=terms, log_sigma=np.hypot(known, guessed))

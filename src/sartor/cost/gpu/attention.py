@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sartor.cost.correction.attention import ALIGNED, biting_window, correct_attention, in_family, next_head_dim
+from sartor.cost.correction.attention import biting_window, correct_attention, in_family, next_head_dim
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask
@@ -22,13 +22,13 @@ from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.power import lasting_s, long_run
 from sartor.cost.intervals import Z80
 from sartor.cost.peaks import peak_flops_per_s
+from sartor.hardware.alignment import FLASH_MULTIPLE
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind
 from sartor.units import Floats, plain
 
 UNALIGNED_SIGMA = 0.15
-"""Of a kernel whose heads were copied to another width: no table has one (a choice; the two layers of lab/records that
-ran one are within it)."""
+"""Of a kernel whose heads were copied to another width: a choice, as no table has one."""
 
 _COPIES_FORWARD, _COPIES_BACKWARD = 3 * 2 + 1, 2 + 3
 """Kernels: a fill and a copy per padded tensor, a copy per slice."""
@@ -52,7 +52,8 @@ def attention_cost(
 
     Several new tokens behind a cache take the fastest of the kernels (``_behind_cache``). A head dimension that tables
     lack costs at most what the next one that they have does: zeros may fill it up. A framework with coefficients of its
-    own takes those where its kernels run (``in_family``). Heads that fill no 16 bytes are copied (``_copies``).
+    own takes those where its kernels run (``in_family``). Heads that are no multiple of 8 are copied
+    (``_with_copies``).
     """
     everywhere: Mask = np.asarray(True)
     rest, cost = everywhere, None
@@ -67,12 +68,12 @@ def attention_cost(
 
 
 def _with_copies(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibration) -> Cost:
-    """Heads that are no multiple of 16 bytes are copied to the next one around a flash kernel of whole sequences: to
-    queries, keys and values before and to the gradient of the result after, PyTorch adds zeros (it fills, reads and
-    writes: ``constant_pad_nd``); results and gradients leave it as slices, which whoever reads them whole copies again
-    (flash_attn_interface.py, flash-attention 2.7; ``pad_last_dim`` in PyTorch's attention.cpp). Wider heads than the
-    kernels' do not reach them, and no systolic array needs it. No table has such rows: ``assumed``."""
-    width = np.ceil(np.asarray(op.head_dim) / ALIGNED) * ALIGNED
+    """Adds the copies around a flash kernel of whole sequences where heads are no multiple of 8. Forward, queries, keys
+    and values get zeros up to the next multiple, and in backward the result's gradient: PyTorch fills, reads and writes
+    (``constant_pad_nd``). What the kernel returns is cut to the heads' width, and its next reader copies it once more
+    (flash_attn_interface.py of flash-attention 2.7; ``pad_last_dim`` in PyTorch's attention.cpp). Systolic arrays need
+    no copies. No table has such rows, so they are ``assumed``."""
+    width = np.ceil(np.asarray(op.head_dim) / FLASH_MULTIPLE) * FLASH_MULTIPLE
     where = (width != op.head_dim) & np.greater(op.seq_q, DECODE_ROWS) & (op.dtype.bytes == 2) & (not gpu.matrix_tile)
     if not np.any(where):
         return cost

@@ -33,13 +33,13 @@ def grouped_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, *, clock: 
     """Cost of one grouped GEMM; sizes may be arrays.
 
     ``calibration.with_kernels`` chooses whose kernels run (PyTorch's own: ``_by_torch``); else it is the middle of
-    frameworks. A weight
-    gradient contracts an expert's rows: it is a batch of plain GEMMs, and so are others that run ``apart`` where that
-    is faster. Systolic arrays may run them one by one. Side by side, uneven groups take their rows' time.
+    frameworks. A weight gradient contracts an expert's rows: it is a batch of plain GEMMs, and so are others that run
+    ``apart`` where that is faster. Systolic arrays may run them one by one. Side by side, uneven groups take their
+    rows' time.
     """
     if op.pass_ is Pass.WGRAD:
         return gemm_costs([replace(op, skew=1.0)], gpu, calibration, clock=clock)[0]
-    if calibration.kernels == TORCH in calibration.attention_families and op.dtype is DType.BF16:
+    if calibration.kernels == TORCH and TORCH in calibration.attention_families and op.dtype is DType.BF16:
         return _by_torch(op, gpu, calibration, clock)
     loads = _lesser_skews(op)
     uneven = _slowest(_fused_cost(replace(op, skew=loads), gpu, calibration, clock)) if loads is not None else None
