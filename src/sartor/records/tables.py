@@ -38,14 +38,21 @@ class TableKind:
     """Columns that hold numbers above 0."""
     optional: JsonMap = field(default_factory=dict)
     """Columns that may be absent, with the default for each."""
+    work: tuple[str, ...] = ()
+    """Columns whose product is at most ``MOST_WORK``."""
     groups: tuple[str, ...] = ("gpu", "dtype")
     """Default grouping of rows."""
     unit_s: float = 1e-6
     """Seconds in a unit of ``measured``."""
 
     @property
+    def described(self) -> tuple[str, ...]:
+        """The columns that say what ran."""
+        return (*self.texts, *self.sizes, *self.amounts)
+
+    @property
     def required(self) -> tuple[str, ...]:
-        return (*self.texts, *self.sizes, *self.amounts, self.measured)
+        return (*self.described, self.measured)
 
 
 def _kind(name: str, table: JsonMap) -> TableKind:
@@ -86,9 +93,13 @@ class Table:
     coded: Mapping[str, Coded]
     numbers: JsonMap
     measured: Floats64
-    """In the unit of ``kind.measured``."""
+    """In the unit of ``kind.measured``; NaN in a table of shapes that nobody timed (``shapes.py``)."""
     left_out: Mapping[str, int]
     """Number of unused rows by reason."""
+    rows: Index
+    """Position of each usable row among those read."""
+    unusable: Mapping[str, Index]
+    """The same of the others, by reason."""
     untimed: str = ""
     """Which rows have no time, and what stands in its place."""
 
@@ -124,7 +135,7 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
 
 def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:
     """The tables of one file: one, or several if ``sartor measure`` wrote them together."""
-    names = _column_names(path)
+    names = column_names(path)
     if TOGETHER not in names:
         return [read_table(path, group_by)]
     found = sorted(_words_of(path, TOGETHER) & {kind.name for kind in KINDS})
@@ -149,11 +160,11 @@ TOGETHER = "table"
 def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Table:
     """One file; if it holds several kinds of rows, only those of kind ``of``. Raises ``InputError`` when it is
     unreadable, lacks columns, or has no usable row."""
-    names = _column_names(path)
+    names = column_names(path)
     together = TOGETHER in names and of != ""
     kind = next(each for each in KINDS if each.name == of) if together else kind_of(names, path.name)
     wanted = [*kind.required, *kind.optional, "flag", *group_by, *((TOGETHER,) if together else ())]
-    data, broken = _load(path, [name for name in dict.fromkeys(wanted) if name in names])
+    data, broken = load(path, [name for name in dict.fromkeys(wanted) if name in names])
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -161,36 +172,40 @@ def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Tab
         data = data.filter(pc.equal(data[TOGETHER], of)).drop_columns([TOGETHER])
     missing = [name for name in kind.required if name not in data.column_names]
     if missing:
-        raise InputError("data", path.name, f"{_a(kind)} table must have {', '.join(missing)}")
+        raise InputError("data", path.name, f"{a_table(kind)} must have {', '.join(missing)}")
     if data.num_rows == 0:
-        raise InputError("data", path.name, f"{_a(kind)} table must have a row")
+        raise InputError("data", path.name, f"{a_table(kind)} must have a row")
 
     try:
-        table = _checked(kind, path.name, data, group_by)
+        table = usable(kind, path.name, data, group_by)
     except pa.ArrowException as error:  # a column of lists, or of a type that holds neither words nor numbers
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
+    if not table.rows.size:
+        raise InputError("data", path.name, f"{a_table(kind)} must have a usable row ({_why(table)})")
     left_out = {**table.left_out, **({"not as many fields as the header": broken} if broken else {})}
     return replace(table, columns=tuple(names), num_rows=table.num_rows + broken, left_out=left_out)
 
 
-def kind_of(columns: Iterable[str], file: str) -> TableKind:
-    """The kind of table with these columns. Raises ``InputError`` naming what the nearest kind needs."""
+def kind_of(columns: Iterable[str], file: str, kinds: Sequence[TableKind] = KINDS, *, timed: bool = True) -> TableKind:
+    """The kind of table with these columns, the measured one included if it is ``timed``. Raises ``InputError`` naming
+    what the nearest kind needs."""
     have = set(columns)
-    complete = [kind for kind in KINDS if have.issuperset(kind.required)]
+    needs = {kind.name: kind.required if timed else kind.described for kind in kinds}
+    complete = [kind for kind in kinds if have.issuperset(needs[kind.name])]
     if complete:
-        return max(complete, key=lambda kind: len(kind.required))
-    share = {kind.name: len(have.intersection(kind.required)) / len(kind.required) for kind in KINDS}
-    nearest = max(KINDS, key=lambda kind: share[kind.name])
-    missing = [name for name in nearest.required if name not in have]
+        return max(complete, key=lambda kind: len(needs[kind.name]))
+    share = {name: len(have.intersection(needed)) / len(needed) for name, needed in needs.items()}
+    nearest = max(kinds, key=lambda kind: share[kind.name])
+    missing = [name for name in needs[nearest.name] if name not in have]
     if share[nearest.name] < 0.5:
         raise InputError("data", file, _no_table(list(columns)))
     hints = [match for name in missing for match in difflib.get_close_matches(name, have, n=1)]
-    raise InputError("data", file, f"{_a(nearest)} table must have {', '.join(missing)}", ", ".join(hints))
+    raise InputError("data", file, f"{a_table(nearest)} must have {', '.join(missing)}", ", ".join(hints))
 
 
-def _a(kind: TableKind) -> str:
-    """The kind's name with its article."""
-    return f"{'an' if kind.name[0] in 'aeiou' else 'a'} {kind.name}"
+def a_table(kind: TableKind) -> str:
+    """The kind's name with its article: ``an attention table``."""
+    return f"{'an' if kind.name[0] in 'aeiou' else 'a'} {kind.name} table"
 
 
 def _no_table(columns: Sequence[str]) -> str:
@@ -226,7 +241,7 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _column_names(path: Path) -> list[str]:
+def column_names(path: Path) -> list[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -244,9 +259,11 @@ def _column_names(path: Path) -> list[str]:
             return list(facts.schema.to_arrow_schema().names)
         return [name.strip().strip('"').strip() for name in first.decode("utf-8-sig").strip().split(",")]
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise error if isinstance(error, InputError) else _unreadable(path, error) from None
+        raise error if isinstance(error, InputError) else unreadable(path, error) from None
 
 
+MOST_WORK = 2.0**61
+"""Most multiply-adds or elements of a row: hours of a GPU in one operator, and near what 64 bits count."""
 MAX_BYTES = 200_000_000
 """Largest file of measurements that is read; the largest published has 10 MB."""
 MAX_ROWS = 5_000_000
@@ -264,21 +281,23 @@ def _misnamed(path: Path, first: bytes) -> InputError:
     return InputError("data", path.name, "must begin as Parquet files do; if it is CSV, its name must end in .csv")
 
 
-def _load(path: Path, columns: list[str]) -> tuple[Any, int]:
-    """The columns of a file as a pyarrow table, and the number of lines that are malformed."""
+def load(path: Path, columns: list[str], *, as_text: bool = False) -> tuple[Any, int]:
+    """The columns of a file as a pyarrow table, and the number of lines that are malformed. ``as_text``: every cell of
+    a CSV file as it stands."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return (
-            (pq.read_table(path, columns=columns), 0) if path.suffix.lower() == ".parquet" else _load_csv(path, columns)
-        )
+        if path.suffix.lower() == ".parquet":
+            return pq.read_table(path, columns=columns), 0
+        return _load_csv(path, columns, as_text)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
-def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
+def _load_csv(path: Path, columns: list[str], as_text: bool) -> tuple[Any, int]:
     """Counts and skips lines with more or fewer fields than the header, such as the last of a truncated file."""
+    import pyarrow as pa
     import pyarrow.csv as pc
 
     broken = 0
@@ -293,9 +312,13 @@ def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
 
     table = pc.read_csv(
         path,
-        read_options=pc.ReadOptions(column_names=_column_names(path), skip_rows=1),
+        read_options=pc.ReadOptions(column_names=column_names(path), skip_rows=1),
         parse_options=pc.ParseOptions(invalid_row_handler=skip),
-        convert_options=pc.ConvertOptions(include_columns=columns, strings_can_be_null=True),
+        convert_options=pc.ConvertOptions(
+            include_columns=columns,
+            strings_can_be_null=not as_text,
+            column_types=dict.fromkeys(columns, pa.string()) if as_text else None,
+        ),
     )
     return table, broken
 
@@ -303,10 +326,10 @@ def _load_csv(path: Path, columns: list[str]) -> tuple[Any, int]:
 def _words_of(path: Path, column: str) -> set[str]:
     import pyarrow.compute as pc
 
-    return {str(word) for word in pc.unique(_load(path, [column])[0][column]).to_pylist()}
+    return {str(word) for word in pc.unique(load(path, [column])[0][column]).to_pylist()}
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
+def unreadable(path: Path, error: Exception) -> InputError:
     if isinstance(error, UnicodeDecodeError):
         with path.open("rb") as file:
             wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
@@ -336,25 +359,27 @@ DERIVED = ("size", "calibration")
 # ------------------------------------------------------------------------------------------- rows
 
 
-def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> Table:
-    """Rows with only valid numbers; the others are counted by what is wrong with them."""
+def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, timed: bool = True) -> Table:
+    """Rows with only valid numbers; the others are kept apart by what is wrong with them."""
     rows = data.num_rows
-    left_out: dict[str, int] = {}
-    usable = np.ones(rows, dtype=bool)
+    unusable: dict[str, Index] = {}
+    kept = np.ones(rows, dtype=bool)
 
     def keep(good: Any, reason: str) -> None:
-        nonlocal usable
-        lost = int(np.count_nonzero(usable & ~good))
-        if lost:
-            left_out[reason] = lost
-        usable &= good
+        nonlocal kept
+        lost = np.flatnonzero(kept & ~good)
+        if lost.size:
+            unusable[reason] = lost
+        kept &= good
 
     if "flag" in data.column_names:
         keep(_or_default(data["flag"], 0) == 0, "flag is not 0 (marked as defective by its source)")
-    measured = _numbers(data[kind.measured])
-    timed = np.isfinite(measured) & (measured > 0)
-    untimed = _untimed(kind, data, np.flatnonzero(usable & ~timed))
-    keep(timed, f"{kind.measured} is {NO_TIME}")
+    measured, untimed = np.full(rows, np.nan), ""
+    if timed:
+        measured = _numbers(data[kind.measured])
+        has_time = np.isfinite(measured) & (measured > 0)
+        untimed = _untimed(kind, data, np.flatnonzero(kept & ~has_time))
+        keep(has_time, f"{kind.measured} is {NO_TIME}")
     numbers: JsonDict = {}
     for name in kind.sizes:
         numbers[name] = _numbers(data[name])
@@ -367,27 +392,34 @@ def _checked(kind: TableKind, file: str, data: Any, group_by: Sequence[str]) -> 
             told = name in data.column_names
             numbers[name] = _or_default(data[name], default) if told else np.full(rows, float(default))
             keep(_is_whole(numbers[name], min(default, 1)), f"{name} is not a whole number of at least {default}")
+    with np.errstate(invalid="ignore"):
+        work = np.prod([numbers[name] for name in kind.work], axis=0) if kind.work else np.zeros(rows)
+        keep(work <= MOST_WORK, f"the product of {', '.join(kind.work)} is above 2^61")
     words = [*kind.texts, *(name for name, default in kind.optional.items() if isinstance(default, str))]
     coded = {name: _coded(data, name, rows) for name in words}
     for name in kind.texts:
         blank = np.asarray([value is None or str(value).strip() == "" for value in coded[name].values] or [True])
-        keep(~blank[coded[name].codes] if rows else usable, f"{name} is empty")
+        keep(~blank[coded[name].codes] if rows else kept, f"{name} is empty")
     coded |= {name: _coded(data, name, rows) for name in group_by if name in data.column_names}
-    if not usable.any():
-        why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items()) or "it has no rows"
-        raise InputError("data", file, f"{_a(kind)} table must have a usable row ({why})")
     whole = (*kind.sizes, *(name for name, default in kind.optional.items() if isinstance(default, int)))
     return Table(
         kind=kind,
         file=file,
         num_rows=rows,
         columns=tuple(data.column_names),
-        coded={name: column.take(usable) for name, column in coded.items()},
-        numbers={n: v[usable].astype(np.int64) if n in whole else v[usable] for n, v in numbers.items()},
-        measured=measured[usable],
-        left_out=left_out,
+        coded={name: column.take(kept) for name, column in coded.items()},
+        numbers={n: v[kept].astype(np.int64) if n in whole else v[kept] for n, v in numbers.items()},
+        measured=measured[kept],
+        left_out={reason: int(lost.size) for reason, lost in unusable.items()},
+        rows=np.flatnonzero(kept),
+        unusable=unusable,
         untimed=untimed,
     )
+
+
+def _why(table: Table) -> str:
+    """Why a table has no usable row."""
+    return "; ".join(f"{count:,} rows: {reason}" for reason, count in table.left_out.items())
 
 
 NO_TIME, FEW = "not a number above 0", 3

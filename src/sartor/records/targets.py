@@ -33,6 +33,8 @@ class Targets:
     most_s: Floats64
     each_s: Floats64
     """The rows' own times, target after target, in each from the fastest to the slowest."""
+    of_rows: Index
+    """The target of every row of the tables."""
 
     def __len__(self) -> int:
         return int(self.measured_s.size)
@@ -72,6 +74,8 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     keys = [*(column.codes for column in coded.values()), *(_codes(values) for values in numbers.values())]
     order, starts = _grouped(keys, measured_s)
     first, counts = order[starts], np.diff(np.append(starts, order.size))
+    of_rows = np.empty(order.size, dtype=np.int64)
+    of_rows[order] = np.repeat(np.arange(starts.size), counts)
     words = {name: column.take(first) for name, column in coded.items()}
     if kind.name == "moe" or by_framework:
         words["kernels"] = _together(families, order, starts)
@@ -81,6 +85,7 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
         kind=kind,
         coded=words,
         numbers={name: values[first] for name, values in numbers.items()},
+        of_rows=of_rows,
         **_statistics(measured_s[order], starts, counts),
     )
 

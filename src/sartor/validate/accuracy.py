@@ -106,7 +106,7 @@ def validate_operators(
     """
     asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
     devices = {gpu.name: gpu for gpu in map(load_gpu, map(str, gpus))}
-    own = _own(calibration, devices)
+    own = calibration_of_file(calibration, devices)
     reading = read_tables(data, asked)
     groups: list[Group] = []
     not_expressed: dict[str, int] = {}
@@ -143,7 +143,8 @@ def validate_operators(
     )
 
 
-def _own(path: str | Path | None, devices: Devices) -> Calibration | None:
+def calibration_of_file(path: str | Path | None, devices: Devices) -> Calibration | None:
+    """A user's calibration, of whichever device it is about."""
     if path is None:
         return None
     name = read_calibration_file(path).gpu

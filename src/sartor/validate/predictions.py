@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -119,11 +119,11 @@ def predict(
     """
     clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
     out, sheets = _Filling(len(targets)), devices or {}
-    for rows, words in _alike(targets):
+    for part in parts_of(targets, sheets, out.refuse):
         try:
-            _fill(out, targets, rows, words, clock, own, device_of(str(words["gpu"]), sheets))
+            _fill(out, targets, part, clock, own)
         except Unexpressed as why:
-            out.refuse(rows, str(why))
+            out.refuse(part.rows, str(why))
     time_s, sigma, roofline, work, least_s = out.values
     some = (targets.least_s < least_s) & (targets.most_s >= least_s)
     if some.any():
@@ -198,6 +198,47 @@ def cost_of(
 # ------------------------------------------------------------------------------------------- one set of rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Targets that are priced together: they share all words, so that their sizes are arrays of the same operators."""
+
+    rows: Index
+    words: JsonMap
+    work: RowWork
+    gpu: Gpu
+    """The device of the rows' label."""
+
+    @property
+    def device(self) -> Gpu:
+        """The device that runs them: of collectives that name a machine, the machine's."""
+        return self.work.cluster.gpu if self.work.cluster else self.gpu
+
+
+def parts_of(targets: Targets, devices: Devices, refuse: Callable[[Index, str], None]) -> Iterator[Part]:
+    """Targets by the words that they share, with the operators that they ran; ``refuse`` is told the others."""
+    for rows, words in _alike(targets):
+        try:
+            gpu, good = device_of(str(words["gpu"]), devices), np.ones(rows.size, dtype=bool)
+            for mask, reason in outside(targets.kind.name, words, _sizes(targets, rows), gpu):
+                bad = np.broadcast_to(mask, rows.shape)
+                refuse(rows[bad], reason)
+                good &= ~bad
+        except Unexpressed as why:
+            refuse(rows, str(why))
+            continue
+        for part in _parts(targets.kind.name, rows[good]):
+            try:
+                work = _work(targets.kind.name, words, _sizes(targets, part), gpu)
+            except Unexpressed as why:
+                refuse(part, str(why))
+            else:
+                yield Part(rows=part, words=words, work=work, gpu=gpu)
+
+
+def _sizes(targets: Targets, rows: Index) -> JsonMap:
+    return {name: values[rows] for name, values in targets.numbers.items()}
+
+
 def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
     """Positions of targets that share all words, with the words."""
     shared = [column for name, column in targets.coded.items()]
@@ -207,44 +248,25 @@ def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
         yield rows, targets.words(int(rows[0]))
 
 
-def _fill(
-    out: _Filling,
-    targets: Targets,
-    rows: Index,
-    words: JsonMap,
-    clock: Clock,
-    own: Calibration | None,
-    gpu: Gpu,
-) -> None:
-    sizes = {name: values[rows] for name, values in targets.numbers.items()}
-    for mask, reason in outside(targets.kind.name, words, sizes, gpu):
-        out.refuse(rows[np.broadcast_to(mask, rows.shape)], reason)
-    rows = rows[out.reason[rows] == 0]
-    for part in _parts(targets.kind.name, rows):
-        sizes = {name: values[part] for name, values in targets.numbers.items()}
-        try:
-            work = _work(targets.kind.name, words, sizes, gpu)
-        except Unexpressed as why:
-            out.refuse(part, str(why))
-            continue
-        device = work.cluster.gpu if work.cluster else gpu
-        calibration = calibration_of(device, own)
-        time_s, sigma = _seconds(work, device, calibration, clock)
-        roofline, least, amount = _bounds(work, device)
-        out.values[:, part] = [
-            np.broadcast_to(v, part.shape) for v in (time_s, sigma, roofline, amount, least / IMPOSSIBLE)
-        ]
-        out.refuse(part[targets.measured_s[part] < out.values[4, part]], too_fast(targets.kind))
-        timed, rows_of = _timed(targets, part, words, device, calibration, clock, time_s)
-        if timed is None and targets.kind.name in JUDGED and rows_of.size:
-            out.refuse(rows_of[of_another_unit(targets.measured_s[rows_of], out.values[0, rows_of])], OTHER_UNIT)
-        if timed is not None:
-            out.remarks += _whole(timed, out, rows_of, np.broadcast_to(sigma, part.shape), targets)
-            if np.median(sigma) < SHARP:
-                for reason, where in strangers(timed):
-                    out.refuse(rows_of[where], reason)
-        owner = _owner(targets.kind.name, work, calibration)
-        out.owner[part] = out.owners.setdefault(owner, len(out.owners))
+def _fill(out: _Filling, targets: Targets, part: Part, clock: Clock, own: Calibration | None) -> None:
+    rows, work, device = part.rows, part.work, part.device
+    calibration = calibration_of(device, own)
+    time_s, sigma = _seconds(work, device, calibration, clock)
+    roofline, least, amount = _bounds(work, device)
+    out.values[:, rows] = [
+        np.broadcast_to(v, rows.shape) for v in (time_s, sigma, roofline, amount, least / IMPOSSIBLE)
+    ]
+    out.refuse(rows[targets.measured_s[rows] < out.values[4, rows]], too_fast(targets.kind))
+    timed, rows_of = _timed(targets, rows, part.words, device, calibration, clock, time_s)
+    if timed is None and targets.kind.name in JUDGED and rows_of.size:
+        out.refuse(rows_of[of_another_unit(targets.measured_s[rows_of], out.values[0, rows_of])], OTHER_UNIT)
+    if timed is not None:
+        out.remarks += _whole(timed, out, rows_of, np.broadcast_to(sigma, rows.shape), targets)
+        if np.median(sigma) < SHARP:
+            for reason, where in strangers(timed):
+                out.refuse(rows_of[where], reason)
+    owner = _owner(targets.kind.name, work, calibration)
+    out.owner[rows] = out.owners.setdefault(owner, len(out.owners))
 
 
 def _whole(timed: Timed, out: _Filling, rows: Index, log_sigma: Any, targets: Targets) -> list[str]:
