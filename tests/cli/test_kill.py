@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there is no kill -9 elsewhere")
-@pytest.mark.parametrize("command", ["plan --write", "calibrate", "diagnose", "estimate --out"])
+@pytest.mark.parametrize("command", ["plan --write", "calibrate", "diagnose", "estimate --out", "operators --write"])
 def test_every_file_is_whole_and_the_answer_the_same(command: str, tmp_path: Path) -> None:
     new, old, folder = tmp_path / "new", tmp_path / "old", tmp_path / "folder"
     records, profile = write_csv(tmp_path / "records.csv", gemm_rows(1.2, shapes=SHAPES)), tmp_path / "trace.json"
@@ -75,6 +75,14 @@ def test_every_file_is_whole_and_the_answer_the_same(command: str, tmp_path: Pat
         "calibrate": ["calibrate", str(records), "--out", str(folder / "c.toml")],
         "diagnose": ["diagnose", str(profile), "--gpu", "h100", "--records", str(folder / "records.csv"), *written],
         "estimate --out": ["estimate", "pythia-70m", "--gpu", "a100", "--out", str(folder / "estimate.json")],
+        "operators --write": [
+            "operators",
+            str(records),
+            "--write",
+            str(folder / "o.csv"),
+            "--out",
+            str(folder / "o.json"),
+        ],
     }[command]
     counted = ran(WRITING, NEVER, words)
     assert counted.returncode == 0, counted.stderr

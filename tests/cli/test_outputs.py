@@ -18,6 +18,7 @@ LINES = {
     "--data": "validate operators --data in.json --html in.json",
     "the argument RUNS": "diagnose other.log in.json --out in.json",
     "the argument FILE": "study in.json --out in.json",
+    "the argument SHAPES": "operators in.json --gpu a100 --write in.json",
     "the argument INSTANCE": "schedule in.json --trace in.json",
 }
 

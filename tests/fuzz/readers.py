@@ -230,7 +230,9 @@ READERS: dict[str, Reader] = {
     "graph": Reader(
         files=lambda: [(GOLDEN / "tiny_llama_graph.json").read_bytes()], commands=(ESTIMATE,), suffix=".json"
     ),
-    "measured": Reader(files=measured, commands=("validate operators --data {file}",), suffix=".csv"),
+    "measured": Reader(
+        files=measured, commands=("validate operators --data {file}", "operators {file}"), suffix=".csv"
+    ),
     "records": Reader(files=records, commands=("calibrate {file}",), suffix=".csv"),
     "inference": Reader(files=inference, commands=("validate inference --data {file}",), suffix=".csv"),
     "training": Reader(files=training, commands=("validate training --data {file}",), suffix=".csv"),

@@ -76,6 +76,15 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
     return _known_kernels(kernels, gpu, known, tuple(names))
 
 
+def with_kernels_or_any(kernels: str | None, gpu: Gpu, own: Calibration | None) -> Calibration:
+    """The calibration of a device with the kernels of a framework or library; if none is named, with those of any
+    framework whose kernels were measured. Raises ``InputError``."""
+    known = own or load_calibration(gpu)
+    if kernels is not None:
+        return with_kernels_of(kernels, gpu, known) or known
+    return known.with_kernels(ANY) if kernels_measured(known) else known
+
+
 def with_library_of(kernels: str | None, gpu: Gpu, known: Calibration, dtype: DType) -> Calibration:
     """The calibration of a device with the GEMMs of a library or framework; if none is named, with those of any.
     Raises ``InputError``."""

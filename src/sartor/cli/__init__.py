@@ -39,6 +39,7 @@ GROUPS = {
     "design": ("design",),
     "study": ("study",),
     "predict": ("estimate", "gemm", "collective"),
+    "operators": ("operators",),
     "serving": ("serving",),
     "solve": ("place",),
     "schedule": ("schedule",),

@@ -27,14 +27,14 @@ class Exit(Exception):
         self.code = code
 
 
-def parse_sets(words: list[str] | None) -> dict[str, str]:
+def parse_sets(words: list[str] | None, *, field: str = "--set", name: str = "FIELD", near: str = "") -> dict[str, str]:
     """``["num_heads=20"]`` -> ``{"num_heads": "20"}``."""
     out: dict[str, str] = {}
     for word in words or ():
-        name, sign, value = word.partition("=")
-        if not sign or not name.strip() or not value.strip():
-            raise InputError("--set", word, "must read FIELD=VALUE", "--set num_heads=32")
-        out[name.strip()] = value.strip()
+        key, sign, value = word.partition("=")
+        if not sign or not key.strip() or not value.strip():
+            raise InputError(field, word, f"must read {name}=VALUE", near or "--set num_heads=32")
+        out[key.strip()] = value.strip()
     return out
 
 

@@ -394,6 +394,15 @@ HtmlFile = Annotated[
         "--html", metavar="FILE", callback=writable, help="Write one offline page with figures (extra `report`)."
     ),
 ]
+WRITE = partial(typer.Option, "--write")
+TableOut = Annotated[
+    Path | None,
+    WRITE(
+        metavar="FILE",
+        callback=writable,
+        help="Write the file's own columns and the predicted ones to a .csv or .parquet file.",
+    ),
+]
 PNG = partial(typer.Option, "--png")
 Chakra = Annotated[
     Path | None,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sartor.cli import options as o
+
 Model = Annotated[
     str | None,
     typer.Argument(
@@ -39,8 +41,7 @@ ContextParallel = Annotated[
 Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget for the cost: 1T, 300B, 1.5e12.")]
 Write = Annotated[
     tuple[str, Path] | None,
-    typer.Option(
-        "--write",
+    o.WRITE(
         metavar="TRAINER DIR",
         help="Write the best plan's launch files: megatron, megatron-bridge, torchtitan, deepspeed, "
         "accelerate or maxtext, and a folder.",

@@ -495,7 +495,7 @@ def _odd_collective(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str
     cluster, system = _machine(str(words.get("system", ""))), str(words.get("system", ""))[:40]
     reach = np.where(per_node > 0, np.maximum(per_node, gpu.link_domain), n)
     return [
-        (n < 2, "group of one device"),
+        (n < 2, "n_gpus below 2: a group of one device"),
         ((n > reach) & (cluster is None), f"group spans nodes: no cluster of the catalogue is called {system!r}"),
         *([((n > per_node) & (per_node > 0) & _uneven(n, per_node, cluster), UNEVEN)] if cluster else []),
     ]
@@ -513,7 +513,7 @@ ASSUMED: Mapping[str, str] = {
     "gemm": "layout, where none is given: bmm NN, everything else TN (a linear layer's forward)",
     "attention": "values as wide as keys; the mask of the phase where no causal column says otherwise",
     "memory_bound": "framework torch means eager launches; elementwise kernels stream like a residual add",
-    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels a target is the median over; "
+    "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels that its rows name; "
     "power-law loads as expected of their draw; router and top-k are not in a row",
     "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager; "
     "NCCL's algorithms unless it says custom or TRTLLM; the only "

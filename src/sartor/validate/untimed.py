@@ -1,0 +1,334 @@
+"""Predicted times of operators that nobody timed, for every row of a file of shapes: arrays in, arrays out.
+
+Each row is priced alone, as ``sartor gemm`` and ``sartor collective`` price one operator, by the rows' own readers
+(``records.rows``), so the same columns mean the same here and in ``sartor validate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.collective.ring import volume
+from sartor.cost.collective.tiers import source_within, within_innermost
+from sartor.cost.correction.attention import kernels_measured
+from sartor.cost.correction.calibration import ANY, Calibration, Clock
+from sartor.cost.correction.gemm import frameworks_of_gemms
+from sartor.cost.cost import Bound, Cost, Source
+from sartor.cost.intervals import variance_of_each
+from sartor.cost.price import Estimate, operator_costs, total_s
+from sartor.errors import InputError
+from sartor.hardware.cluster import own_links
+from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict, JsonMap
+from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Layout, Operator, OperatorGraph
+from sartor.records.devices import Devices
+from sartor.records.rows import ASSUMED, Unexpressed, dtype_of
+from sartor.records.shapes import ARGUMENT, LABELS, Shapes
+from sartor.records.tables import Floats64, Index
+from sartor.records.targets import Targets, targets_of
+from sartor.units import Floats
+from sartor.validate.predictions import Part, parts_of
+
+Words = npt.NDArray[np.object_]
+
+NUMBERS = (
+    *("time_s", "low_s", "high_s", "compute_s", "memory_s", "network_s", "overhead_s"),
+    *("flops", "bytes_moved", "achieved_flops_per_s", "achieved_bytes_per_s"),
+)
+TEXTS = ("gpu", "bound_by", "source", "reason")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One entry per row; NaN and empty words where there is no prediction."""
+
+    numbers: Mapping[str, Floats64]
+    """``NUMBERS``; the bandwidth of collectives is their bus bandwidth."""
+    texts: Mapping[str, Words]
+    """``TEXTS``; ``reason`` says why there is no prediction, and is empty where there is one."""
+
+    @classmethod
+    def empty(cls, size: int) -> Rows:
+        return cls(
+            numbers={name: np.full(size, np.nan) for name in NUMBERS},
+            texts={name: np.full(size, "", dtype=object) for name in TEXTS},
+        )
+
+    def refuse(self, rows: Index, reason: str) -> None:
+        self.texts["reason"][rows] = reason
+
+    def put(self, rows: Index, values: JsonMap) -> None:
+        """Set values of these rows."""
+        for columns in (self.numbers, self.texts):
+            for name in columns.keys() & values.keys():
+                columns[name][rows] = values[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """The shapes that were asked about, and what is predicted of each row."""
+
+    shapes: Shapes
+    rows: Rows
+    assumptions: tuple[str, ...]
+
+    @property
+    def expressed(self) -> int:
+        return int((self.rows.texts["reason"] == "").sum())
+
+    @property
+    def refused(self) -> dict[str, Index]:
+        """Positions of rows without a prediction by reason, in the order of the first ones."""
+        reasons = self.rows.texts["reason"]
+        at = np.flatnonzero(reasons != "")
+        found = {reason: at[reasons[at] == reason] for reason in set(reasons[at].tolist())}
+        return dict(sorted(found.items(), key=lambda each: int(each[1][0])))
+
+
+def price_shapes(
+    shapes: Shapes,
+    calibration: Callable[[Gpu], Calibration],
+    clock: Clock = Clock.BOOST,
+    devices: Devices | None = None,
+) -> Priced:
+    """Predictions for every row. ``calibration`` gives that of a device, with the kernels of rows that name none;
+    ``devices`` are those that the catalogue lacks, by the rows' names for them. Raises ``InputError`` if no row can be
+    priced."""
+    rows, notes = Rows.empty(shapes.num_rows), list[str]()
+    for reason, at in shapes.refused.items():
+        rows.refuse(at, reason)
+    known = _once(calibration)
+    for table, at in zip(shapes.tables, shapes.rows, strict=True):
+        targets = targets_of([table], LABELS)
+        found = _priced_targets(targets, known, clock, devices or {}, notes)
+        rows.put(at, {name: values[targets.of_rows] for name, values in {**found.numbers, **found.texts}.items()})
+    kinds = dict.fromkeys(table.kind.name for table in shapes.tables)
+    assumed = (*dict.fromkeys(notes), *(f"{name}: {ASSUMED[name]}" for name in kinds))
+    priced = Priced(shapes=shapes, rows=rows, assumptions=assumed)
+    if not priced.expressed:
+        raise _nothing(priced)
+    return priced
+
+
+def _once(calibration: Callable[[Gpu], Calibration]) -> Callable[[Gpu], Calibration]:
+    """The same, asked once for every device."""
+    known: dict[str, Calibration] = {}
+
+    def of(gpu: Gpu) -> Calibration:
+        if gpu.name not in known:
+            known[gpu.name] = calibration(gpu)
+        return known[gpu.name]
+
+    return of
+
+
+def _nothing(found: Priced) -> InputError:
+    """The error for shapes of which none has a prediction."""
+    shapes, (reason, *_) = found.shapes, found.refused
+    if shapes.file:
+        must = f"none of its {shapes.num_rows} rows can be priced ({'; '.join(found.refused)})"
+        return InputError(ARGUMENT, Path(shapes.file).name, must)
+    said, _, nearest = reason.partition("; nearest: ")
+    name, _, must = said.partition(" ")
+    name = name.rstrip(":")
+    if name not in shapes.words:
+        return InputError("columns", " ".join(f"{key}={value}" for key, value in shapes.words.items()), said, nearest)
+    must = must.removeprefix(shapes.words[name][:40]).removeprefix(":").strip()
+    word, _, other = must.partition(" ")
+    if word in ("above", "below"):  # another column
+        limit = other.partition(":")[0]
+        must, nearest = f"is {must}", limit if limit.isdigit() else shapes.words.get(limit, "")
+    nearest = "1" if "whole number from 1" in must else nearest
+    return InputError(name, shapes.words[name], must.replace("is not a ", "must be a ", 1), nearest)
+
+
+# ------------------------------------------------------------------------------------------- one table
+
+
+def _priced_targets(
+    targets: Targets, calibration: Callable[[Gpu], Calibration], clock: Clock, devices: Devices, notes: list[str]
+) -> Rows:
+    """One entry per target: rows of one shape and software are one. What is assumed is added to ``notes``."""
+    out = Rows.empty(len(targets))
+    for part in parts_of(targets, devices, out.refuse):
+        try:
+            known = calibration(part.device).with_kernels(part.work.kernels[0])
+            out.put(part.rows, _priced(part, targets.kind.name, known, clock))
+            notes += _notes(part, targets.kind.name, known)
+        except (InputError, Unexpressed) as why:
+            out.refuse(part.rows, str(why))
+    return out
+
+
+def _priced(part: Part, kind: str, known: Calibration, clock: Clock) -> JsonDict:
+    """What is predicted of rows that are priced together. Raises ``InputError`` or ``Unexpressed``."""
+    _check(part, kind)
+    gpu, work, ops = part.device, part.work, part.work.operators
+    costs = tuple(
+        operator_costs([op], gpu, known, clock=clock, cluster=work.cluster, eager=work.eager)[0] for op in ops
+    )
+    pairs, time_s = tuple(zip(ops, costs, strict=True)), total_s(ops, costs)
+    whole: Cost | Estimate = costs[0]
+    if len(costs) > 1:
+        whole = Estimate(graph=OperatorGraph(operators=ops), device=gpu, costs=costs, time_s=time_s)
+    terms = {
+        f"{bound.value}_s": _sum(getattr(cost, f"{bound.value}_s") * op.count for op, cost in pairs) for bound in Bound
+    }
+    flops = _sum(op.flops * op.count for op in ops)
+    return {
+        "time_s": time_s,
+        "low_s": whole.low_s,
+        "high_s": whole.high_s,
+        **terms,
+        "flops": flops,
+        "bytes_moved": _sum(op.bytes_moved * op.count for op in ops),
+        "achieved_flops_per_s": flops / time_s,
+        "achieved_bytes_per_s": _sum(_crossing(op) * op.count for op in ops) / time_s,
+        "gpu": gpu.name,
+        "bound_by": _BOUNDS[np.stack(np.broadcast_arrays(*terms.values())).argmax(axis=0)],
+        "source": _sources(part, costs, known),
+    }
+
+
+_BOUNDS = np.asarray([bound.value for bound in Bound], dtype=object)
+
+
+def _sum(parts: Iterable[Floats]) -> Floats:
+    total: Floats = 0.0
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _crossing(op: Operator) -> Floats:
+    """Bytes to and from memory; of a collective, those that leave a device in a ring (nccl-tests' bus bandwidth)."""
+    if isinstance(op, Collective):
+        return volume(op.kind, np.asarray(op.group_size, dtype=np.float64)) * op.message_bytes
+    return op.bytes_moved
+
+
+def _check(part: Part, kind: str) -> None:
+    """Raise ``Unexpressed`` for rows that ``sartor gemm`` and ``sartor estimate`` refuse too."""
+    gpu = part.device
+    if kind == "memory_bound":
+        dtype_of(part.words["dtype"])
+    for op in part.work.operators:
+        dtype = op.dtype if isinstance(op, (Gemm, GroupedGemm, Attention)) else None
+        if dtype and not (dtype.weight_only or dtype in gpu.peak_flops_per_s):
+            known = ", ".join(each.value for each in gpu.peak_flops_per_s)
+            raise Unexpressed(f"dtype {dtype.value}: {gpu.name} has no matrix rate for it; nearest: {known}")
+        if isinstance(op, Gemm) and op.layout is Layout.TILED and gpu.vendor != "AMD":
+            raise Unexpressed(f"layout TILED: is of pre-shuffled weights on AMD GPUs, not of {gpu.name}; nearest: TN")
+
+
+def _sources(part: Part, costs: Sequence[Cost], known: Calibration) -> Words:
+    """Of each row: the weakest source among its operators, or ``assumed`` if those with assumed costs cause more than
+    half of the interval."""
+    ops = part.work.operators
+    calibrated = np.logical_and.reduce(
+        [_calibrated(op, cost, part, known) for op, cost in zip(ops, costs, strict=True)]
+    )
+    guessed = [np.not_equal(cost.details.get("assumed", 0.0), 0.0) for cost in costs]
+    if len(costs) > 1:
+        variances = variance_of_each(
+            [(op, c.time_s * op.count * c.log_sigma) for op, c in zip(ops, costs, strict=True)]
+        )
+        assumed = 2 * _sum(v * guess for v, guess in zip(variances, guessed, strict=True)) > _sum(variances)
+    else:
+        assumed = guessed[0]
+    words = np.where(calibrated, Source.CALIBRATED.value, Source.ANALYTIC.value).astype(object)
+    return np.where(assumed, Source.ASSUMED.value, words).astype(object)
+
+
+def _calibrated(op: Operator, cost: Cost, part: Part, known: Calibration) -> Any:
+    """Where an operator's cost comes from a fit of its device: of collectives, in groups on the links that were
+    fitted, of all others for all rows."""
+    if not isinstance(op, Collective):
+        return cost.source is Source.CALIBRATED
+    links = part.work.cluster or own_links(part.device)
+    near = within_innermost(op.group_size, op.stride, links, alone=op.alone)
+    return near & (source_within(np.asarray(True), links, known) is Source.CALIBRATED)
+
+
+def _notes(part: Part, kind: str, known: Calibration) -> list[str]:
+    """What is assumed of these rows' software and types."""
+    said, main = [], part.work.operators[0]
+    of_frameworks = kind in ("attention", "moe")
+    if isinstance(main, Gemm):
+        of_frameworks = bool(frameworks_of_gemms(known, main.dtype))
+        if main.dtype is not dtype_of(part.words["dtype"]):
+            said.append(f"{known.gpu} has no matrix units for {part.words['dtype']}: priced as {main.dtype.value}")
+    if known.kernels == ANY and of_frameworks:
+        names = "|".join(dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known)))
+        said.append(f"{known.gpu}, unknown framework: intervals cover the kernels of all; kernels={names} narrows them")
+    return said
+
+
+# ------------------------------------------------------------------------------------------- as data
+
+
+def priced_body(found: Priced, assumptions: Sequence[str] = ()) -> JsonDict:
+    """The result keys of ``sartor operators``. Rows count from 1, below the header."""
+    shapes = found.shapes
+    return {
+        "file": shapes.file or None,
+        "num_rows": shapes.num_rows,
+        "expressed": found.expressed,
+        "operators": [row for _, row in sorted(_operators(found), key=lambda each: each[0])],
+        "refused": [
+            {"reason": reason, "count": int(rows.size), "rows": (rows[:NAMED] + 1).tolist()}
+            for reason, rows in found.refused.items()
+        ],
+        "assumptions": [*assumptions, *found.assumptions],
+    }
+
+
+NAMED = 10
+"""Most rows that are named for one reason."""
+
+
+def _operators(found: Priced) -> Iterator[tuple[int, JsonDict]]:
+    """Position and entry of every row with a prediction, kind by kind; columns with their usual value are left out."""
+    numbers = {name: values.tolist() for name, values in found.rows.numbers.items()}
+    texts = {name: values.tolist() for name, values in found.rows.texts.items()}
+    for table, rows in zip(found.shapes.tables, found.shapes.rows, strict=True):
+        columns = {name: column.plain() for name, column in table.coded.items() if name != "gpu"}
+        columns |= {name: values.tolist() for name, values in table.numbers.items()}
+        usual = table.kind.optional
+        for i, at in enumerate(rows.tolist()):
+            if texts["reason"][at]:
+                continue
+            yield (
+                at,
+                {
+                    "row": at + 1,
+                    "table": table.kind.name,
+                    "gpu": texts["gpu"][at],
+                    "shape": {name: of[i] for name, of in columns.items() if of[i] not in ("", usual.get(name))},
+                    **{name: values[at] for name, values in numbers.items()},
+                    "bound_by": texts["bound_by"][at],
+                    "source": texts["source"][at],
+                },
+            )
+
+
+def predicted_columns(found: Priced) -> dict[str, list[Any]]:
+    """The columns that a written file has beside its own: microseconds, TFLOP/s and GB/s; None where a row has none."""
+    units = {"us": ("time_s", 1e6), "low_us": ("low_s", 1e6), "high_us": ("high_s", 1e6)}
+    units |= {"tflops": ("achieved_flops_per_s", 1e-12), "gb_per_s": ("achieved_bytes_per_s", 1e-9)}
+    numbers = {
+        name: [_rounded(v * unit) for v in found.rows.numbers[key].tolist()] for name, (key, unit) in units.items()
+    }
+    texts = {name: [word or None for word in found.rows.texts[name].tolist()] for name in TEXTS}
+    return {f"predicted_{name}": values for name, values in {**numbers, **texts}.items()}
+
+
+def _rounded(value: float) -> float | None:
+    """Six significant digits; None for a rate of nothing."""
+    return float(f"{value:.6g}") if np.isfinite(value) and value > 0 else None
