@@ -168,7 +168,7 @@ def fit(rows: Sequence[Row], sigmas: dict[str, float] | None = None) -> TorchStr
 
 def ratios(law: TorchStreams, rows: Sequence[Row]) -> Any:
     """Predicted over measured."""
-    return np.array([float(torch_stream_cost(row.op, row.gpu, law).time_s) / row.seconds for row in rows])
+    return np.array([float(torch_stream_cost(row.op, row.gpu, law, fused=False).time_s) / row.seconds for row in rows])
 
 
 def sigmas_of(rows: Sequence[Row], ratio: Any) -> dict[str, float]:

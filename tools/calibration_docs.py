@@ -25,6 +25,9 @@ The GPUs that were measured, and for each operator family the mean absolute erro
 whole weight shapes for GEMMs, whole curves of sizes for the other kernels. The prediction is a formula times a learned
 correction; where no correction was learned, the error is that of the formula.
 
+Memory-bound kernels of H100 are those of vLLM's layers of 2023-24. Models on Hopper are priced by a law fitted to our
+own records of H100 and H200 instead: 3.8 and 4.4% off with the GPU left out ([measured](measured.md)).
+
 A GPU that is missing here borrows the calibration of its closest measured relative, with a wider interval
 ([kin.md](kin.md), [concepts/intervals.md](concepts/intervals.md)); `source` in the answers then says `analytic`. To
 calibrate to your own machine: [howto/calibrate.md](howto/calibrate.md). Errors of the formula alone, rows and source of

@@ -120,6 +120,7 @@ def faster_gpu(gpu: Gpu, factor: float) -> Gpu:
         gpu,
         **rates,
         boost_clock_hz=gpu.boost_clock_hz * factor,
+        max_clock_hz=gpu.max_clock_hz * factor,
         tdp_w=gpu.tdp_w * factor,
         peak_flops_per_s={dtype: peak * factor for dtype, peak in gpu.peak_flops_per_s.items()},
     )
@@ -139,8 +140,13 @@ def quicker(calibration: Calibration, factor: float) -> Calibration:
             )
         return replace(coefficients, **delays)
 
+    law = calibration.torch_streams
+    if law:
+        starts = tuple((*row[:3], row[3] / factor, row[4]) for row in law.kinds)
+        law = replace(law, launch_s=law.launch_s / factor, kinds=starts)
     return replace(
         calibration,
+        torch_streams=law,
         gemm={dtype: part(c) for dtype, c in calibration.gemm.items()},
         few_rows={dtype: part(c) for dtype, c in calibration.few_rows.items()},
         misaligned=tuple(part(c) for c in calibration.misaligned),

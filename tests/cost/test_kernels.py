@@ -109,8 +109,8 @@ def test_streaming_time_grows_with_bytes_and_with_launches(gpu, kind, size, fact
     kernel = MemoryBound(name="k", kind=kind, rows=1, cols=1, bytes_moved=size)
     time_s = memory_bound_cost(kernel, gpu, calibration).time_s
     assert memory_bound_cost(replace(kernel, bytes_moved=size * factor), gpu, calibration).time_s >= time_s
-    assert memory_bound_cost(replace(kernel, kernels=2), gpu, calibration).time_s > time_s
-    assert memory_bound_cost(kernel, gpu, calibration, eager=True).time_s > time_s
+    assert memory_bound_cost(replace(kernel, kernels=2), gpu, calibration).time_s >= time_s
+    assert memory_bound_cost(kernel, gpu, calibration, eager=True).time_s >= time_s
 
 
 def test_a_kernel_measured_from_the_host_takes_its_own_least_time_and_rate() -> None:

@@ -113,9 +113,9 @@ def test_heads_that_fill_no_16_bytes_are_copied_to_the_next_width_and_back(op: A
 
     odd, even = of(100), of(104)
     whole = replace(op, head_dim=100, v_head_dim=100, pass_=Pass.FORWARD)
-    assert odd.time_s - even.time_s > 3 * float(whole.bytes_moved) / gpu.hbm_bytes_per_s
+    assert odd.time_s - even.time_s > 2.5 * float(whole.bytes_moved) / gpu.hbm_bytes_per_s
     assert (odd.stated_source, even.stated_source) == (Source.ASSUMED, Source.CALIBRATED)
-    assert odd.log_sigma > 0.13
+    assert odd.log_sigma > 0.12
     assert not of(100, DECODE).details.get("assumed")
 
 

@@ -55,7 +55,7 @@ def fit_streams(path: str | Path, gpu: Gpu, known: Calibration) -> dict[str, Str
         "attention": _attention,
     }
     for section, fit in fits.items():
-        if section in known.calibrated:
+        if _is_known(section, known):
             continue
         timed = _timed(path, section, gpu)
         if len(timed) >= LEAST_ROWS:
@@ -67,11 +67,16 @@ def passed_over(path: str | Path, gpu: Gpu, known: Calibration) -> tuple[str, ..
     """A sentence for each section that the file has rows of ``gpu`` for and that stays as the package fitted it."""
     found = []
     for section, words in (("memory_bound", "memory-bound kernels"), ("attention", "attention")):
-        rows = _rows(path, section, gpu) if section in known.calibrated else 0
+        rows = _rows(path, section, gpu) if _is_known(section, known) else 0
         if rows:
             kept = f"the package's own fit of {words} on {gpu.name} stays"
             found.append(f"{rows} rows are not used: {kept} (sartor validate operators compares these rows with it)")
     return tuple(found)
+
+
+def _is_known(section: str, known: Calibration) -> bool:
+    """Whether the package has a fit of the device itself."""
+    return section in known.calibrated or (section == "memory_bound" and "torch_streams" in known.calibrated)
 
 
 def _rows(path: str | Path, table: str, gpu: Gpu) -> int:
@@ -125,11 +130,12 @@ def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
     others = tuple(row for row in base.host_kinds if row[0] not in groups)
     share = plain[1] if plain else base.hbm_share
     fitted = replace(base, kinds=tuple(kinds.values()), host_kinds=others, hbm_share=share)
+    own = replace(known, memory_bound=fitted, torch_streams=None)
     return StreamFit(
         coefficients=fitted,
         rows=len(forward),
         before=_mean_error(forward, lambda row: _streamed(row, gpu, known)),
-        after=_mean_error(forward, lambda row: _streamed(row, gpu, replace(known, memory_bound=fitted))),
+        after=_mean_error(forward, lambda row: _streamed(row, gpu, own)),
     )
 
 

@@ -236,7 +236,7 @@ def _memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
         dtype=_stored(words),
         pass_=_pass(words),
     )
-    return RowWork(operators=(kernel,), eager=bool(words.get("eager", False)))
+    return RowWork(operators=(kernel,), eager=bool(words.get("eager", False)), kernels=(str(words.get("kernels", "")),))
 
 
 def _odd_memory_bound(words: Words, sizes: Sizes, gpu: Gpu) -> list[tuple[Any, str]]:

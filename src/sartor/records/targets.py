@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.correction.calibration import TORCH
 from sartor.json_types import JsonDict, JsonMap
 from sartor.records.rows import kernel_family
 from sartor.records.tables import Coded, Floats64, Index, Table, TableKind
@@ -60,7 +61,9 @@ def targets_of(tables: Sequence[Table], group_by: Sequence[str] = ()) -> Targets
     numbers = {name: np.concatenate([table.numbers[name] for table in tables]) for name in tables[0].numbers}
     measured_s = _seconds(kind, np.concatenate([table.measured for table in tables]), numbers)
     if kind.name == "memory_bound":
-        _replace(coded, "framework", "eager", _mapped(coded["framework"], lambda word: word == "torch"), group_by)
+        framework = coded["framework"]
+        coded["kernels"] = _mapped(framework, lambda word: TORCH if word == "torch_graph" else str(word))
+        _replace(coded, "framework", "eager", _mapped(framework, lambda word: word == "torch"), group_by)
     if kind.name == "moe":
         labels = coded["kernel"]
         _replace(coded, "kernel", "gated", _gated(coded["kernel"], coded["gpu"], numbers), group_by)

@@ -14,7 +14,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
-from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.gpu.memory_bound import memory_bound_cost, takes_law
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.cost.price import Estimate, price, total_s
 from sartor.hardware.cluster import own_links
@@ -27,6 +27,7 @@ from sartor.operators import (
     DType,
     Gemm,
     GroupedGemm,
+    MemoryBound,
     Operator,
     OperatorGraph,
 )
@@ -265,7 +266,7 @@ def _fill(out: _Filling, targets: Targets, part: Part, clock: Clock, own: Calibr
         if np.median(sigma) < SHARP:
             for reason, where in strangers(timed):
                 out.refuse(rows_of[where], reason)
-    owner = _owner(targets.kind.name, work, calibration)
+    owner = _owner(targets.kind.name, work, calibration.with_kernels(work.kernels[0]))
     out.owner[rows] = out.owners.setdefault(owner, len(out.owners))
 
 
@@ -408,5 +409,7 @@ _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory
 def _owner(kind: str, work: RowWork, calibration: Calibration) -> str:
     """Source of the main operator's coefficients."""
     main = _main(work)
+    if isinstance(main, MemoryBound) and not work.eager and takes_law(main, calibration):
+        return calibration.owner("torch_streams")
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
     return calibration.owner(_SECTIONS.get(kind, f"gemm.{dtype.value}"))

@@ -1,6 +1,7 @@
-"""Time of PyTorch's own memory-bound kernels, replayed or queued, on a GPU's datasheet.
+"""Time of memory-bound kernels, replayed or queued, on a GPU's datasheet: PyTorch's own, measured on the generation.
 
-The bytes that move are those of the kernels PyTorch runs for an operator (``RUNS``), not the least. To the memory's
+The bytes that move are those of the kernels PyTorch runs for an operator (``RUNS``), not the least; trainers and
+servers fuse some of them (``FUSED``). To the memory's
 time, the time of the SMs is added as the root of squares: rows wait at barriers, gathers for addresses, strided copies
 for instructions. Arithmetic alone (GELU) hides behind loads, or they behind it: the root of fourth powers. Everything
 starts cold, so L2 serves only a row's second read.
@@ -64,24 +65,35 @@ HIDES = "gelu"
 """The kernel whose work is arithmetic."""
 
 
-def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams) -> Cost:
+FUSED = ("silu_and_mul", "rotary")
+"""What trainers and servers run as one kernel with the least traffic, forward and backward."""
+
+
+def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams, *, fused: bool) -> Cost:
     """Cost of one operator; shapes broadcast. One of several kernels is a chain that has its traffic, except a model's
-    loss."""
-    name, elements = name_of(op), 1.0 * np.asarray(op.rows) * np.asarray(op.cols)
-    chain = bool(np.all(np.asarray(op.kernels) != 1)) and op.kind is not MemoryBoundKind.CROSS_ENTROPY
-    traffic, again, launches = (1.0, 0.0, op.kernels) if chain else RUNS.get(name, (1.0, 0.0, 1))
-    rows = {row[0]: row[1:] for row in law.kinds}
-    per_element, per_row, start_s, sigma = rows["plain" if chain and name != "other" else name]
+    loss. ``fused``: as trainers and servers run it."""
+    name, rows = name_of(op), {row[0]: np.asarray(row[1:], dtype=np.float64) for row in law.kinds}
+    own, elements = rows[name], 1.0 * np.asarray(op.rows) * np.asarray(op.cols)
+    single = (np.asarray(op.kernels) == 1) | (op.kind is MemoryBoundKind.CROSS_ENTROPY)
+    runs = (1.0, 0.0, 1) if fused and name.startswith(FUSED) else RUNS.get(name, (1.0, 0.0, 1))
+    traffic, again = np.where(single, runs[0], 1.0), np.where(single, runs[1], 0.0)
+    per_element, per_row, _, sigma = (
+        np.where(single, *each) for each in zip(own, own if name == "other" else rows["plain"], strict=True)
+    )
+    if name == "softmax":
+        wide = single & (np.asarray(op.cols) > WIDE)
+        per_element, per_row, *_ = (
+            np.where(wide, *each) for each in zip(rows["softmax_wide"], (per_element, per_row, 0, 0), strict=True)
+        )
     cycles = per_element * elements * traffic + per_row * np.asarray(op.rows)
-    if name == "softmax" and not chain:
-        wide_element, wide_row, *_ = rows["softmax_wide"]
-        cycles = np.where(np.asarray(op.cols) > WIDE, wide_element * elements + wide_row * np.asarray(op.rows), cycles)
     moved = np.asarray(op.bytes_moved, dtype=np.float64) * (traffic + again * _left_l2(op, gpu, law, name))
     memory, busy = moved / (law.hbm_share * gpu.hbm_bytes_per_s), cycles / (gpu.num_sms * clock_hz(gpu))
     power = 4 if name.startswith(HIDES) else 2
     stream = (memory**power + busy**power) ** (1 / power)
-    overhead = law.launch_s * np.asarray(launches) + start_s
-    return Cost(time_s=plain(stream + overhead), memory_s=plain(stream), overhead_s=plain(overhead), log_sigma=sigma)
+    overhead = law.launch_s * np.where(single, runs[2], op.kernels) + own[2]
+    return Cost(
+        time_s=plain(stream + overhead), memory_s=plain(stream), overhead_s=plain(overhead), log_sigma=plain(sigma)
+    )
 
 
 def name_of(op: MemoryBound) -> str:
