@@ -124,6 +124,7 @@ def test_all_kernels_of_hopper_take_the_law_but_old_layers_and_those_that_route_
     assert cost(norm, "h100_sxm", VLLM_LAYERS).time_s > 1.9 * cost(norm, "h100_sxm").time_s
     routing = replace(SUM, kind=MemoryBoundKind.ROUTING)
     assert cost(routing, kernels="").time_s == cost(routing, kernels=VLLM_LAYERS).time_s
+    assert (cost(routing).source, cost(routing, kernels="").source) == (Source.CALIBRATED, Source.ANALYTIC)
     assert cost(SUM, kernels="").log_sigma > cost(SUM).log_sigma
     assert cost(SUM, eager=True).time_s == cost(SUM, kernels="", eager=True).time_s
     assert cost(SUM, "b200").time_s == cost(SUM, "b200", "").time_s

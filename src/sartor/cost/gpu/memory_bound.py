@@ -25,10 +25,9 @@ kernels. vLLM's layers of 2023-24 on H100 would need 0.39 (data/measured/memory_
 def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool = False) -> Cost:
     """Cost of one streaming operator; shapes broadcast.
 
-    By the law measured on the generation, where there is one (``torch_streams``), except kernels that route tokens to
-    experts, which expert layers were fitted with. Else the first ``l2_part`` of an L2-full of bytes goes at L2's rate,
-    the rest at HBM's. ``eager`` adds what a launch costs when the host waits for each kernel, as some benchmarks do;
-    none is faster than queued.
+    By the law measured on the generation where there is one (``takes_law``). Else the first ``l2_part`` of an L2-full
+    of bytes goes at L2's rate, the rest at HBM's. ``eager`` adds what a launch costs when the host waits for each
+    kernel, as some benchmarks do; none is faster than queued.
     """
     law = calibration.torch_streams
     if not law or not takes_law(op, calibration):
@@ -44,9 +43,10 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
 
 
 def takes_law(op: MemoryBound, calibration: Calibration) -> bool:
-    """Whether the operator's time is that of the law measured on the device's generation."""
+    """Whether the operator's time is that of the law measured on the device's generation. Kernels that route tokens to
+    experts are those that expert layers were fitted with, but for PyTorch's."""
     known = calibration.torch_streams is not None and calibration.kernels != VLLM_LAYERS
-    return known and op.kind is not MemoryBoundKind.ROUTING
+    return known and (op.kind is not MemoryBoundKind.ROUTING or calibration.kernels == TORCH)
 
 
 def _by_table(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool) -> Cost:
