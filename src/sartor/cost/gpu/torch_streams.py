@@ -64,7 +64,6 @@ WIDE = 2048
 HIDES = "gelu"
 """The kernel whose work is arithmetic."""
 
-
 FUSED = ("silu_and_mul", "rotary")
 """What trainers and servers run as one kernel with the least traffic, forward and backward."""
 
@@ -72,19 +71,19 @@ FUSED = ("silu_and_mul", "rotary")
 def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams, *, fused: bool) -> Cost:
     """Cost of one operator; shapes broadcast. One of several kernels is a chain that has its traffic, except a model's
     loss. ``fused``: as trainers and servers run it."""
-    name, rows = name_of(op), {row[0]: np.asarray(row[1:], dtype=np.float64) for row in law.kinds}
+    name, rows = name_of(op), {row[0]: row[1:] for row in law.kinds}
     own, elements = rows[name], 1.0 * np.asarray(op.rows) * np.asarray(op.cols)
     single = (np.asarray(op.kernels) == 1) | (op.kind is MemoryBoundKind.CROSS_ENTROPY)
     runs = (1.0, 0.0, 1) if fused and name.startswith(FUSED) else RUNS.get(name, (1.0, 0.0, 1))
     traffic, again = np.where(single, runs[0], 1.0), np.where(single, runs[1], 0.0)
     per_element, per_row, _, sigma = (
-        np.where(single, *each) for each in zip(own, own if name == "other" else rows["plain"], strict=True)
+        np.where(single, alone, chained)
+        for alone, chained in zip(own, own if name == "other" else rows["plain"], strict=True)
     )
     if name == "softmax":
         wide = single & (np.asarray(op.cols) > WIDE)
-        per_element, per_row, *_ = (
-            np.where(wide, *each) for each in zip(rows["softmax_wide"], (per_element, per_row, 0, 0), strict=True)
-        )
+        per_element = np.where(wide, rows["softmax_wide"][0], per_element)
+        per_row = np.where(wide, rows["softmax_wide"][1], per_row)
     cycles = per_element * elements * traffic + per_row * np.asarray(op.rows)
     moved = np.asarray(op.bytes_moved, dtype=np.float64) * (traffic + again * _left_l2(op, gpu, law, name))
     memory, busy = moved / (law.hbm_share * gpu.hbm_bytes_per_s), cycles / (gpu.num_sms * clock_hz(gpu))
