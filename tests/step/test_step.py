@@ -431,7 +431,7 @@ def test_weights_with_no_room_for_another_layer_are_waited_for() -> None:
     tight = replace(deepspeed, memory=replace(deepspeed.memory, most_gathered=1.0))
     plan = plan_of(dp=64, zero_stage=3)
     ahead, waits = (step(job_of(trainer=t), plan, CLUSTER) for t in (deepspeed, tight))
-    assert waits.dp_exposed_s > 1.05 * ahead.dp_exposed_s
+    assert waits.dp_exposed_s > 1.04 * ahead.dp_exposed_s
 
 
 def test_what_fsdp_computes_again_hides_its_traffic() -> None:
