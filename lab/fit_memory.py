@@ -63,7 +63,10 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
     spans = {launch: (2.5e-5, 2e-6, 8e-5) if eager else (2e-6, 2e-7, 2e-5)}
     spans |= {"l2_part": (0.4, 0.01, 1.0), "l2_speedup": (2.0, 1.0, 6.0)}
     spans |= {f"share_{op}": (0.8, 0.1, 1.0) for op in kernels} | {f"start_{op}": (1e-6, 1e-8, 2e-5) for op in kernels}
-    known = load_calibration(gpu)
+    known = replace(load_calibration(gpu), torch_streams=None)
+    if not eager:
+        timed = replace(known.memory_bound, framework="+".join(sorted(set(table.framework.astype(str)))))
+        known = replace(known, memory_bound=timed)
     train = rows[~rows.held_out]
     sample = train.sample(min(len(train), 4000), random_state=0)
     first, low, high = (np.log([span[i] for span in spans.values()]) for i in range(3))
@@ -107,7 +110,8 @@ def fit(name: str, gpu: Gpu, table: pd.DataFrame, more: pd.DataFrame) -> None:
         "fit": errors(_ratio(train, gpu, calibrated(found.x), eager)),
         "held_out": errors(ratio),
     }
-    names = [launch, "l2_part", "l2_speedup", "hbm_share", "log_sigma", kinds]
+    names = ["framework"] if result.framework else []
+    names += [launch, "l2_part", "l2_speedup", "hbm_share", "log_sigma", kinds]
     names += ["eager_kinds"] if result.eager_kinds else []
     put(
         OUT / f"{name}.toml",

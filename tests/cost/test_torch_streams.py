@@ -13,7 +13,7 @@ from tests.cost.cost_samples import LAB, lab_module
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import predict, stack_graph
-from sartor.cost.correction.calibration import TORCH, VLLM_LAYERS, load_calibration
+from sartor.cost.correction.calibration import TORCH, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.correction.coefficients import TorchStreams
 from sartor.cost.correction.tables import coefficients
@@ -23,6 +23,9 @@ from sartor.cost.gpu.torch_streams import KERNELS, RUNS
 from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass, Role
+
+TIMED = load_calibration(load_gpu("h100_sxm")).memory_bound.framework
+"""vLLM's layers of 2023-24."""
 
 SUM = MemoryBound(name="sum", kind=MemoryBoundKind.RESIDUAL, rows=8192, cols=4096, bytes_moved=6.0 * 8192 * 4096)
 
@@ -121,9 +124,9 @@ def test_all_kernels_of_hopper_take_the_law_but_old_layers_and_those_that_route_
         assert cost(SUM, kernels=kernels).source is Source.CALIBRATED
         ratio = cost(norm, "h100_sxm", kernels).time_s / cost(norm, "h200_sxm", kernels).time_s
         assert 1.1 < ratio < 4.8 / 3.35, "one law: as the memory's rate, at most"
-    assert cost(norm, "h100_sxm", VLLM_LAYERS).time_s > 1.9 * cost(norm, "h100_sxm").time_s
+    assert cost(norm, "h100_sxm", TIMED).time_s > 1.9 * cost(norm, "h100_sxm").time_s
     routing = replace(SUM, kind=MemoryBoundKind.ROUTING)
-    assert cost(routing, kernels="").time_s == cost(routing, kernels=VLLM_LAYERS).time_s
+    assert cost(routing, kernels="").time_s == cost(routing, kernels=TIMED).time_s
     assert (cost(routing).source, cost(routing, kernels="").source) == (Source.CALIBRATED, Source.ANALYTIC)
     assert cost(SUM, kernels="").log_sigma > cost(SUM).log_sigma
     assert cost(SUM, eager=True).time_s == cost(SUM, kernels="", eager=True).time_s

@@ -52,9 +52,6 @@ class Clock(Enum):
 TORCH = "torch"
 """PyTorch's ``scaled_dot_product_attention``, named as a framework."""
 
-VLLM_LAYERS = "vllm_layers"
-"""vLLM's layers of 2023-24, kernel by kernel, as vidur's tables call them. Since then vLLM compiles its models."""
-
 BACKWARD = ".backward"
 """Ending of a framework's backward kernel in ``Calibration.attention_families``."""
 
@@ -96,7 +93,7 @@ class Calibration:
     attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
     """By framework that has coefficients of its own: ``torch``, and ``torch.backward`` for its backward kernel."""
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
-    """For ``VLLM_LAYERS``, for kernels that the host waits for, and for all others where there is no law."""
+    """For the framework that was timed, for kernels that the host waits for, and for all where there is no law."""
     torch_streams: TorchStreams | None = None
     """The law of memory-bound kernels, where PyTorch's own were measured on the device's generation."""
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)

@@ -264,6 +264,8 @@ class TorchStreams:
 class MemoryBoundCoefficients:
     """Streaming kernels; symbols and fit in docs/concepts/memory-bound.md."""
 
+    framework: str = ""
+    """The software whose kernels ``kinds`` are, as tables name it."""
     hbm_share: float = 0.85
     """Share of HBM bandwidth for kernels not in ``kinds``."""
     kinds: tuple[tuple[str, float, float, float], ...] = ()

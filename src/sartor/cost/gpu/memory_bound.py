@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.cost.correction.calibration import TORCH, VLLM_LAYERS, Calibration
+from sartor.cost.correction.calibration import TORCH, Calibration
 from sartor.cost.cost import Cost, Source, select_cost
 from sartor.cost.gpu.stream_law import law_cost, law_covers
 from sartor.cost.gpu.torch_streams import torch_stream_cost
@@ -43,10 +43,13 @@ def memory_bound_cost(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, ea
 
 
 def takes_law(op: MemoryBound, calibration: Calibration) -> bool:
-    """Whether the operator's time is that of the law measured on the device's generation. Kernels that route tokens to
-    experts are those that expert layers were fitted with, but for PyTorch's."""
-    known = calibration.torch_streams is not None and calibration.kernels != VLLM_LAYERS
-    return known and (op.kind is not MemoryBoundKind.ROUTING or calibration.kernels == TORCH)
+    """Whether the operator's time is that of the law measured on the device's generation: not of a framework whose own
+    kernels were timed on the device, nor of kernels that route tokens to experts, which expert layers were fitted with
+    (PyTorch's are its own)."""
+    if calibration.kernels == TORCH:
+        return calibration.torch_streams is not None
+    timed = calibration.kernels != "" and calibration.kernels == calibration.memory_bound.framework
+    return calibration.torch_streams is not None and not timed and op.kind is not MemoryBoundKind.ROUTING
 
 
 def _by_table(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool) -> Cost:
