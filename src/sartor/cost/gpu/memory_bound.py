@@ -18,7 +18,7 @@ from sartor.operators import MemoryBound, MemoryBoundKind
 from sartor.units import plain
 
 _OTHERS_LOG_SIGMA = 0.25
-"""Of kernels that are not PyTorch's own, which the law was not measured on: what generation.toml has for memory-bound
+"""Of kernels that are not PyTorch's own, which the law was not measured on: what generations.toml has for memory-bound
 kernels. vLLM's layers of 2023-24 on H100 would need 0.39 (data/measured/memory_bound.parquet, 2026-11-27)."""
 
 
