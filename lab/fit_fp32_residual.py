@@ -84,8 +84,8 @@ MANY = 100
 
 
 def few_lengths(rows: Rows) -> dict[str, Any]:
-    """The n and k of linear layers, where a table holds few."""
-    held = lengths_of(rows.sizes[rows.linear])
+    """The n, k and m of linear layers, where a table holds few."""
+    held = lengths_of(rows.sizes[rows.linear], "nkm")
     return {"lengths": held} if max(map(len, held)) < MANY else {}
 
 

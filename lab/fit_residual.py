@@ -206,9 +206,9 @@ def record_of(gpu: str, what: str, rows: Rows, time_s: Any) -> dict[str, Any]:
     }
 
 
-def lengths_of(sizes: pd.DataFrame) -> list[list[int]]:
+def lengths_of(sizes: pd.DataFrame, axes: str = "nk") -> list[list[int]]:
     """The n and k of a table."""
-    return [sorted({int(length) for length in sizes[axis]}) for axis in ("n", "k")]
+    return [sorted({int(length) for length in sizes[axis]}) for axis in axes]
 
 
 def stream_share_of(gpu: str, rows: Rows) -> float:

@@ -198,15 +198,19 @@ def _between_lengths(
     residual: Residual, columns: dict[str, Array], moved: Callable[[dict[str, Array]], Corrected]
 ) -> Corrected:
     """Linear layers whose n or k lies between those of a table that holds few, and says nothing of remainders between:
-    of the factors from one held length to the next, the nearest to 1. The interval is wider by how far the ends are,
-    the nearer one more: powers of two may take three times as long as their neighbours. With a quarter of all n
-    withheld layers up to 16,384 columns are 5.1% off (network 4.7, formula 7.5), longer ones 26% (37, 17)."""
+    of the factors from one held length to the next, the nearest to 1; of long results those at held m too. The
+    interval is wider by how far the ends are, the nearer one more: powers of two may take three times as long as their
+    neighbours. With a quarter of all n withheld layers up to 16,384 columns are 5.1% off (network 4.7, formula 7.5),
+    longer ones 26% (37, 17); with a quarter of all m longer ones are 16% off (network 18), others 4.4% (network 4.0)."""
     linear = (columns["across"] == 0) & (columns["batch"] == 1)
-    around = [_around(columns[axis], held, linear) for axis, held in zip("nk", residual.lengths, strict=True)]
+    asked = {"n": linear, "k": linear, "m": linear & (columns["n"] > _LONG)}
+    around = {
+        axis: _around(columns[axis], held, asked[axis]) for axis, held in zip("nkm", residual.lengths, strict=True)
+    }
     ends = list(product((0, 1), repeat=len(around)))
-    corners = [moved(columns | {a: found[i] for a, found, i in zip("nk", around, at, strict=True)}) for at in ends]
+    corners = [moved(columns | {a: found[i] for (a, found), i in zip(around.items(), at, strict=True)}) for at in ends]
     near = np.stack(
-        [np.prod([abs(1 - i - way) for (*_, way), i in zip(around, at, strict=True)], axis=0) for at in ends]
+        [np.prod([abs(1 - i - way) for (*_, way), i in zip(around.values(), at, strict=True)], axis=0) for at in ends]
     )
     logs = np.log(np.stack([each.factor for each in corners]))
     log_factor = np.clip(0.0, logs.min(axis=0), logs.max(axis=0))
@@ -217,15 +221,19 @@ def _between_lengths(
     return Corrected(time_s=formula_s * factor, log_sigma=np.hypot(sigma, apart / Z80), factor=factor)
 
 
-def _around(length: Array, held: tuple[float, ...], linear: Mask) -> tuple[Array, Array, Array]:
-    """The nearest lengths of a table below and above, and the way (ln) from one to the other; below the least and far
-    beyond the greatest, where networks fade, the length itself."""
+def _around(length: Array, held: tuple[float, ...], asked: Mask) -> tuple[Array, Array, Array]:
+    """The nearest lengths of a table below and above, and the way (ln) from one to the other; below the least, far
+    beyond the greatest, where networks fade, and where not asked the length itself."""
     table = np.asarray((*held, _FAR * held[-1]))
     at = np.clip(np.searchsorted(table, length), 1, table.size - 1)
-    between = linear & (length > table[at - 1]) & (length < table[at])
+    between = asked & (length > table[at - 1]) & (length < table[at])
     low, high = np.where(between, table[at - 1], length), np.where(between, table[at], length)
     return low, high, np.where(between, np.log(length / low) / np.log(np.where(between, high / low, 2.0)), 0.0)
 
+
+_LONG = 16384
+"""Columns beyond which fp32's results are vocabularies' logits: times of neighbouring rows differ by up to three there
+(lab/notebook/gemm.md, fp32's rows between those held)."""
 
 _FAR = 8.0
 """Times the greatest length of a table at which fp32's networks have faded."""

@@ -104,7 +104,7 @@ class Residual:
     quantizing: tuple[float, float] = (0.0, 0.0)
     """Frameworks' GEMMs: seconds of a kernel that quantizes the input, and per byte of its traffic."""
     lengths: tuple[tuple[float, ...], ...] = ()
-    """GEMMs: the n and k of linear layers, where a table holds few; empty: any."""
+    """GEMMs: the n and k (fp32: and m) of linear layers, where a table holds few; empty: any."""
     windows: Weights = field(default_factory=lambda: np.zeros((0, 3), dtype=np.float32))
     """Attention, (head dimensions, 3): head_dim, least and most sliding window of the rows fitted on; empty where those
     have none."""
