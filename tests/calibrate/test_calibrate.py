@@ -14,8 +14,9 @@ import pytest
 from sartor.api import estimate, gemm
 from sartor.calibrate.calibration_toml import as_toml, compare_calibrations
 from sartor.calibrate.fit import Products, Unknowns, fit, seconds
-from sartor.calibrate.fit_file import calibrate, errors, read_records, starting_point
+from sartor.calibrate.fit_file import calibrate, errors, starting_point
 from sartor.calibrate.plan import as_csv, plan_samples
+from sartor.calibrate.read_records import read_records
 from sartor.calibrate.samples import choose, choose_at_random, grid, regions
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sartor.calibrate.fit import Index, Products, packaged_seconds
-from sartor.calibrate.fit_file import read_records
+from sartor.calibrate.read_records import read_records
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType

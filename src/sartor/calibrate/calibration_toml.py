@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from sartor.calibrate.fit import seconds
-from sartor.calibrate.fit_file import SOFTWARE, CalibrationFit
+from sartor.calibrate.fit_file import CalibrationFit
 from sartor.calibrate.own_rows import factor_of
+from sartor.calibrate.read_records import SOFTWARE
 from sartor.calibrate.samples import grid
 from sartor.cost.correction.calibration_file import LAWS, CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients

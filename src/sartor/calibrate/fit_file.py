@@ -9,16 +9,17 @@ is fitted on every chosen row and written. docs/howto/calibrate.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sartor.calibrate.fit import Index, Products, fit, packaged, packaged_seconds, seconds
+from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams, passed_over
 from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
+from sartor.calibrate.read_records import LEAST_ROWS, Records, read_records
 from sartor.calibrate.samples import choose
 from sartor.calibrate.trials import Trial, trials
 from sartor.cost.correction.calibration import load_calibration
@@ -26,51 +27,18 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable, fingerprint
 from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.intervals import Z80
-from sartor.cost.peaks import peak_flops_per_s
-from sartor.errors import InputError, MissingExtraError
-from sartor.hardware.catalog import canonical, load_gpu
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonMap
-from sartor.operators import DType, Layout
-from sartor.records.devices import known
-from sartor.records.repeats import contradictions
-from sartor.records.rows import Unexpressed, dtype_of, layout_word
-from sartor.records.strangers import LEAST_OF_DEVICE, Timed, strangers
-from sartor.records.tables import Coded, Table, read_table
-from sartor.records.targets import Targets, combine, targets_of
-from sartor.records.whole_file import MOST_IMPOSSIBLE, likelier
+from sartor.operators import DType
+from sartor.records.strangers import LEAST_OF_DEVICE
 from sartor.units import FloatArray
 
-LEAST_ROWS = 10
 MOST_SAMPLES = 400
 """Default number of rows to fit; more change the held-out error by less than its noise (docs/howto/calibrate.md)."""
 
-ABOVE_PEAK = 1.1
-"""Clocks exceed the datasheet's boost clock by this factor at most; faster rows can't be measurements of their GEMM."""
-
 FAR_OFF = 200.0
 """Median measured / predicted above which times are in another unit (nanoseconds) or a loop's total."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
-    """The usable GEMMs of a file, one entry per shape (median of its rows)."""
-
-    source: str
-    products: Products
-    measured_s: FloatArray
-    rows: int
-    """Rows of the file that went into the medians."""
-    apart: FloatArray
-    """Largest |ln(row / median)| of a shape's rows, where repeats contradict each other; else 0."""
-    date: str
-    """The newest of the file's ``date`` column; empty where it has none."""
-    left_out: Mapping[str, int]
-    """Number of unused rows by reason."""
-    made_with: Mapping[str, str] = field(default_factory=dict)
-    """Driver and library versions given in the file (`SOFTWARE`), several values joined."""
-    remarks: tuple[str, ...] = ()
-    """Which shapes were left out as no measurements of what they say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,289 +208,6 @@ def _sigmas(predicted_s: FloatArray, measured_s: FloatArray, launch_s: float, ap
 
     kinds = [error[~short], error[short]]
     return sigma(kinds[0] if kinds[0].size >= 20 else error), sigma(kinds[1] if kinds[1].size >= 20 else error)
-
-
-# ------------------------------------------------------------------------------------------- reading records
-
-
-def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = None) -> Records:
-    """The usable GEMMs of one device and dtype in a file; the rest is counted with its reason.
-
-    Raises ``InputError`` for a file that cannot be read, lacks columns or usable rows, or holds several devices or
-    dtypes and none is chosen.
-    """
-    table = _table(Path(path))
-    targets = _each_row(table)
-    left_out = dict(table.left_out)
-    labels = {name: [str(each) for each in targets.coded[name].plain()] for name in ("gpu", "dtype")}
-    device, of_gpu = _device(labels["gpu"], gpu, targets.rows, Path(path))
-    kind, of_dtype = _dtype(labels["dtype"], of_gpu, dtype, Path(path).name, left_out, targets.rows)
-    layouts = _layouts(targets)
-    usable = of_gpu & of_dtype
-    if lost := int((usable & (layouts == "")).sum()):
-        left_out["layout is not TN, NN, NT or TILED"] = lost
-    if lost == usable.sum():
-        raise _too_few(0, device, kind, left_out, Path(path).name)
-    read = np.flatnonzero(usable & (layouts != ""))
-    given = _products(targets, device, kind, layouts).part(read)
-    good, by_reason, remarks = _judged(given, targets.measured_s[read], Path(path).name)
-    usable = np.zeros(len(targets), dtype=bool)
-    usable[read[good]] = True
-    left_out = {name: left_out.get(name, 0) + by_reason.get(name, 0) for name in (*left_out, *by_reason)}
-    left_out |= {f"gpu is not {device.name}": int((~of_gpu).sum())} if not of_gpu.all() else {}
-    merged = _merged(table, np.asarray(targets.coded[ROW].plain())[usable])
-    if len(merged) < LEAST_ROWS:
-        raise _too_few(len(merged), device, kind, left_out, Path(path).name)
-    apart, contradicted = contradictions(merged)
-    return Records(
-        source=Path(path).name,
-        apart=apart,
-        products=_products(merged, device, kind, _layouts(merged)),
-        measured_s=merged.measured_s,
-        rows=int(usable.sum()),
-        date=_newest(table),
-        left_out=left_out,
-        made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
-        remarks=(*([table.untimed] if table.untimed else []), *remarks, *contradicted),
-    )
-
-
-def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, dict[str, int], list[str]]:
-    """Which rows measure what they say, how many do not by reason, and what is said of them. Raises ``InputError``
-    where so many are faster than the datasheet allows that the rest cannot be trusted."""
-    device, kind, tokens = given.gpu, given.dtype, given.batch * given.m
-    predicted_s, log_sigma = packaged(given)
-    timed = Timed(
-        gpu=device,
-        dtype=kind,
-        section=f"gemm.{kind.value}",
-        sizes=np.log(np.stack([tokens, given.n, given.k]).astype(np.float64)),
-        measured_s=measured_s,
-        predicted_s=predicted_s,
-        predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
-    )
-    too_fast = 2.0 * tokens * given.n * given.k / measured_s > ABOVE_PEAK * peak_flops_per_s(device, kind)
-    held = device.l2_bytes + device.memory_side_cache_bytes
-    spilled = given.batch * (given.m + given.n) * given.k * kind.bytes - held
-    read_fast = measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
-    _check_copies(timed, file)
-    other = likelier(timed, log_sigma)
-    if other is None and (share := float(too_fast.mean())) > 0.5:
-        must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
-        raise InputError("latency_us", file, must)
-    remarks, left_out = [other.sentence(device)] if other else [], dict[str, int]()
-    good = np.ones(len(given), dtype=bool)
-    for reason, found in (*strangers(timed), (TOO_FAST, too_fast), (READ_FAST, read_fast)):
-        where = np.flatnonzero(found & good)
-        if where.size:
-            left_out[reason] = left_out.get(reason, 0) + where.size
-            remarks.append(f"latency_us of {_shapes(given.part(where))}: {reason}")
-        good[where] = False
-    by_peak, by_memory = (left_out.get(reason, 0) for reason in (TOO_FAST, READ_FAST))
-    if by_peak + by_memory > MOST_IMPOSSIBLE * len(given):
-        must = (
-            f"must be times of {device.name}: {by_peak + by_memory} of {len(given)} rows are faster than its datasheet "
-            f"allows ({by_peak} by its {kind.value} peak, {by_memory} by its memory)"
-        )
-        raise InputError("latency_us", file, must, other.gpu.name if other else "")
-    return good, left_out, [*remarks, *(() if other else _all_slow(measured_s[good] / predicted_s[good]))]
-
-
-def _check_copies(timed: Timed, file: str) -> None:
-    """Raises ``InputError`` where most rows have one and the same time, for shapes that cannot all take as long."""
-    found, which, counts = np.unique(timed.measured_s, return_inverse=True, return_counts=True)
-    often = int(counts.argmax())
-    least, most = np.quantile(timed.predicted_s[which == often], (0.1, 0.9))
-    if counts[often] >= LEAST_ROWS and counts[often] > 0.5 * which.size and most > UNLIKE_TIMES * least:
-        must = (
-            f"must be each shape's own time: {counts[often]} of {which.size} rows have the same {1e6 * found[often]:g} "
-            f"us, for shapes predicted to take {1e6 * least:.3g} to {1e6 * most:.3g} us (a copied column?)"
-        )
-        raise InputError("latency_us", file, must)
-
-
-UNLIKE_TIMES = 3.0
-"""Ratio of predicted times that a coarse clock does not explain (assumed)."""
-
-
-def _all_slow(ratio: FloatArray) -> Iterator[str]:
-    """What is said of times that no GPU's own software explains: a fit would take them as they are."""
-    least, middle = (float(np.quantile(ratio, q)) for q in (0.05, 0.5)) if ratio.size else (0.0, 0.0)
-    if least > SLOW:
-        yield f"latency_us: nearly all rows take {least:.3g} times what is predicted or more (median {middle:.3g})"
-
-
-SLOW = 3.0
-"""Times this many times too long in 95% of rows are those of a throttled or shared device, of more than the GEMM, or
-of another unit (assumed)."""
-
-
-def _too_few(shapes: int, device: Gpu, kind: DType, left_out: Mapping[str, int], file: str) -> InputError:
-    why = "; ".join(f"{count:,} rows: {reason}" for reason, count in left_out.items())
-    must = f"must hold at least {LEAST_ROWS} usable shapes of {device.name} {kind.value} and holds {shapes}"
-    return InputError("records", file, must + (f" ({why})" if why else ""))
-
-
-ROW = "row"
-"""The column that keeps every row of a table apart."""
-
-
-def _each_row(table: Table) -> Targets:
-    """Every row by itself, so that a row is judged before it goes into a median with others of its shape."""
-    rows = np.arange(table.measured.size, dtype=np.int64)
-    return targets_of(
-        [replace(table, coded={**_shape_words(table), ROW: Coded(codes=rows, values=tuple(rows.tolist()))})]
-    )
-
-
-def _merged(table: Table, rows: Index) -> Targets:
-    """One target per shape, the median of those of ``rows`` that have it."""
-    coded = {name: column.take(rows) for name, column in _shape_words(table).items()}
-    numbers = {name: values[rows] for name, values in table.numbers.items()}
-    return targets_of([replace(table, coded=coded, numbers=numbers, measured=table.measured[rows])])
-
-
-def _shape_words(table: Table) -> dict[str, Coded]:
-    return {name: column for name, column in table.coded.items() if name not in BESIDE}
-
-
-def _products(targets: Targets, device: Gpu, kind: DType, layouts: Any) -> Products:
-    whole = {name: targets.numbers[name].astype(np.int64) for name in ("batch", "m", "n", "k")}
-    return Products(gpu=device, dtype=kind, layouts=layouts, **whole)
-
-
-def _layouts(targets: Targets) -> Any:
-    alike = combine([column.codes for name, column in targets.coded.items() if name != ROW])
-    _, first, which = np.unique(alike, return_index=True, return_inverse=True)
-    return np.asarray([_layout(targets.words(int(i))) for i in first])[which]
-
-
-FEW = 3
-
-
-def _shapes(products: Products) -> str:
-    """The first shapes, m x n x k, and how many more there are."""
-    sizes = zip(products.m[:FEW], products.n[:FEW], products.k[:FEW], strict=True)
-    more = f" and {len(products) - FEW:,} more" if len(products) > FEW else ""
-    return ", ".join(f"{m} x {n} x {k}" for m, n, k in sizes) + more
-
-
-SOFTWARE = ("driver", "framework", "framework_version", "library_version")
-"""Columns that name the software; kept so that two calibrations show what changed between them."""
-BESIDE = ("date", *SOFTWARE)
-"""Columns that are no part of a shape: rows that differ only in these are measurements of the same shape."""
-TOO_FAST = "a rate above the device's peak"
-READ_FAST = "operands read faster than the device's memory (another device's rows?)"
-
-
-def _table(path: Path) -> Table:
-    try:
-        import pyarrow  # noqa: F401 - only to see whether it is installed
-    except ImportError:
-        raise MissingExtraError("reading tables of measurements", "data") from None
-    if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
-    table = read_table(path, BESIDE, of="gemm")
-    if table.kind.name != "gemm":
-        held = table.kind.name.replace("_", "-")
-        must = f"must hold GEMMs (m, n, k), not {held} rows alone: attention and kernels are fitted beside GEMMs"
-        raise InputError("records", path.name, must)
-    return table
-
-
-def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -> tuple[Gpu, Any]:
-    """The file's only device, or the one chosen by ``asked``, and the mask of its rows."""
-    file = path.name
-    named = {label: _name(label) for label in dict.fromkeys(labels)}
-    names = sorted(set(named.values()))
-    if asked is None:
-        if len(names) > 1:
-            must = f"holds {len(names)} devices; choose one with --gpu"
-            raise InputError("gpu", file, must, ", ".join(names[:8]))
-        return _of_name(names[0], path), np.ones(len(labels), dtype=bool)
-    device = load_gpu(asked)
-    mine = {label for label in named if named[label] == device.name or canonical(label) == canonical(device.name)}
-    where = np.asarray([label in mine for label in labels])
-    if not where.any():
-        raise InputError("gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
-    return device, where
-
-
-def _of_name(name: str, path: Path) -> Gpu:
-    """The catalogue's device, else the datasheet that ``sartor measure`` wrote beside its records."""
-    beside = path.with_suffix(".gpu.toml")
-    try:
-        return load_gpu(name)
-    except InputError as why:
-        if not beside.is_file():
-            must = f"{name} is not in the catalogue; name its datasheet with --gpu (sartor measure writes one)"
-            raise InputError("gpu", path.name, must, why.nearest or f"--gpu {beside.name}") from None
-    found = load_gpu(str(beside))
-    if found.name != name:
-        raise InputError(
-            "gpu", path.name, f"has measurements of {name}, and {beside.name} describes {found.name}; choose with --gpu"
-        )
-    return found
-
-
-def _name(label: str) -> str:
-    """The catalogue's name for a label; the label itself if the catalogue does not know it."""
-    try:
-        return known(label).name
-    except Unexpressed:
-        return label
-
-
-def _dtype(
-    labels: Sequence[str], of_gpu: Any, asked: str | None, file: str, left_out: dict[str, int], rows: Index
-) -> tuple[DType, Any]:
-    read: dict[str, DType | None] = {}
-    for label in dict.fromkeys(labels):
-        try:
-            read[label] = dtype_of(label)
-        except Unexpressed as why:
-            read[label] = None
-            left_out[str(why)] = int(rows[np.asarray([each == label for each in labels]) & of_gpu].sum())
-    found = sorted({kind.value for kind in (read[labels[int(i)]] for i in np.flatnonzero(of_gpu)) if kind})
-    if asked is not None:
-        try:
-            wanted = dtype_of(asked)
-        except Unexpressed as why:
-            raise InputError("dtype", asked, str(why), ", ".join(found)) from None
-        if wanted.value not in found:
-            raise InputError("dtype", asked, f"has no row in {file}", ", ".join(found))
-    elif len(found) == 1:
-        wanted = DType(found[0])
-    elif not found:
-        raise InputError("dtype", file, "holds no dtype that a product can have", ", ".join(d.value for d in DType))
-    else:
-        raise InputError("dtype", file, "holds several; choose one with --dtype", ", ".join(found))
-    where = np.asarray([read[label] is wanted for label in labels])
-    if (others := int(rows[of_gpu & ~where].sum())) and len(found) > 1:
-        left_out[f"dtype is not {wanted.value}"] = others
-    return wanted, where
-
-
-def _layout(words: JsonMap) -> str:
-    """The layout of a row; empty for an unknown one."""
-    word = layout_word(words)
-    return word if word in Layout.__members__ else ""
-
-
-def _newest(table: Table) -> str:
-    column = table.coded.get("date")
-    if column is None:
-        return ""
-    return max((str(column.values[code])[:10] for code in np.unique(column.codes)), default="")
-
-
-def _values(table: Table, name: str) -> str:
-    """The distinct values of a column, joined; only the first three if there are more."""
-    column = table.coded.get(name)
-    if column is None:
-        return ""
-    found = sorted({str(column.values[code]) for code in np.unique(column.codes)} - {"", "None"})
-    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
 
 
 def _check_units(records: Records, start: GemmCoefficients) -> None:
