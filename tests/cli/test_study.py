@@ -102,7 +102,7 @@ def test_what_cannot_be_done_exits_with_2_before_anything_is_computed(
 
 def test_an_export_without_a_study_says_what_it_needs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words[:-2], "--export", "points.csv"]) == 2
-    assert "needs the study" in capsys.readouterr().err
+    assert "needs a study to export" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_study_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -410,7 +410,7 @@ def test_coefficients_are_overridden_in_one_place() -> None:
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"share": {}}, "network.share={}: is no coefficient of a network; nearest: shares"),
+        ({"share": {}}, "network.share={}: is not a network coefficient; nearest: shares"),
         ({"shares": {"infinband": 0.9}}, "network.shares.infinband=0.9: is not a kind of link; nearest: infiniband"),
         ({"shares": {"infiniband": 1.2}}, "must be a share above 0 and at most 1"),
         ({"shares": 0.9}, "must be a table"),

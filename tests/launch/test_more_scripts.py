@@ -63,7 +63,7 @@ def test_an_auto_precision_of_deepspeed_is_what_the_programs_flag_says(
 
 
 def test_an_evaluation_by_tasks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="an evaluation or a task"):
+    with pytest.raises(InputError, match="not a pretraining step"):
         read_launch(put(tmp_path, f"torchrun --nproc_per_node 8 tasks/main.py --task LAMBADA {MODEL} {TRAIN}\n"))
 
 

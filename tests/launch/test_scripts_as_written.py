@@ -116,7 +116,7 @@ def test_a_file_beside_the_script_is_sourced_and_no_other(tmp_path: Path) -> Non
     text = f'source "$(dirname $0)/common.sh"\n. ../../elsewhere/secrets.sh\n{RUN} --bf16 $PARALLEL\n'
     reading = read(tmp_path, text, common="PARALLEL='--tensor-model-parallel-size 4'\n")
     assert reading.plan.dims.tp == 4
-    assert "secrets.sh is not beside the script" in " ".join(reading.assumptions)
+    assert "secrets.sh is not in the script's folder" in " ".join(reading.assumptions)
 
 
 def test_a_file_that_sources_itself_ends(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ if [[ -n $FP16 && $FP16 != no ]]; then PRECISION=--never; fi
         ("pretrain_retro.py --num-layers 12", "RETRO"),
         ("tools/run_text_generation_server.py --num-layers 12", "serving a model"),
         ("examples/inference/gpt/gpt_dynamic_inference.py --num-layers 12", "serving a model"),
-        ("tasks/main.py --num-layers 12 --skip-train", "an evaluation"),
+        ("tasks/main.py --num-layers 12 --skip-train", "not a pretraining step"),
         ("tools/checkpoint/convert.py --num-layers 12", "it trains nothing"),
         ("train_rl.py --num-layers 12", "reinforcement learning"),
         ("pretrain_gpt.py --num-layers 12 --decoder-seq-length 128", "encoder-decoder"),

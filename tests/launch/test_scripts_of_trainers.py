@@ -106,7 +106,7 @@ def test_deepspeed_under_accelerate_is_read_as_deepspeed(tmp_path: Path) -> None
     assert (reading.kind, reading.num_devices, reading.parts.recipe) == (LaunchKind.DEEPSPEED, 16, Recipe.BF16)
     assert (plan.zero_stage, plan.num_microbatches, plan.optimizer_offload) == (3, 4, True)
     put(tmp_path, text.replace(own, "deepspeed_config: {deepspeed_config_file: ds.json}\n"), "a.yaml")
-    with pytest.raises(InputError, match="must lie beside the file that names it"):
+    with pytest.raises(InputError, match="must be in the folder of the file that names it"):
         read_launch(tmp_path / "run.sh")
     put(tmp_path, '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}', "ds.json")
     assert read_launch(tmp_path / "run.sh").plan.zero_stage == 2

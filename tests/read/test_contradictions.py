@@ -33,7 +33,7 @@ def test_a_value_that_cannot_be_is_refused(llama: dict[str, Any], change: dict[s
 
 def test_an_unknown_activation_and_a_class_of_another_type_are_assumptions(llama: dict[str, Any]) -> None:
     reading = read_model(llama | {"hidden_act": "foo", "architectures": ["Qwen2ForCausalLM"]})
-    assert "hidden_act=foo is no activation that transformers has: priced as any other" in reading.assumptions
+    assert "hidden_act=foo is not an activation of transformers; priced like any other" in reading.assumptions
     said = "architectures=Qwen2ForCausalLM is a class of qwen2: read as model_type=llama says"
     assert said in reading.assumptions
     plain = read_model(llama)

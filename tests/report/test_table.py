@@ -105,12 +105,12 @@ def test_the_verdict_keeps_the_shape_when_nothing_gains(advice: Advice) -> None:
     assert "Keep this shape: none of " in verdict(replace(advice, search=nothing))
 
 
-def test_the_verdict_keeps_the_shape_when_nothing_surely_gains(advice: Advice) -> None:
+def test_the_verdict_keeps_the_shape_when_nothing_is_surely_faster(advice: Advice) -> None:
     best = replace(advice.search.candidates[0], efficiency_low=0.98)
     nothing = replace(advice.search, candidates=(), smallest_edit=None, unsure=best)
     words = verdict(replace(advice, search=nothing))
-    assert "Keep this shape: no other of the same size surely gains." in words
-    assert "the interval holds 1" in words
+    assert "Keep this shape: no other of the same size is surely faster." in words
+    assert "its interval includes 1" in words
     assert "Change first" not in words
 
 

@@ -109,4 +109,4 @@ def _check(op: Collective, cluster: Cluster | None) -> None:
         must += f", the devices of the first pool of {cluster.name}" if cluster and cluster.others else ""
         raise InputError("group_size", int(op.group_size), must, near)
     if op.library is not CollectiveLibrary.NCCL and op.kind is not CollectiveKind.ALL_REDUCE:
-        raise InputError("library", op.library.value, f"has an all_reduce of its own, no {op.kind.value}", "nccl")
+        raise InputError("library", op.library.value, f"has its own all_reduce but no {op.kind.value}", "nccl")

@@ -218,5 +218,5 @@ def _warnings(a: RunLog, b: RunLog, tokens: tuple[int, int, str] | None) -> Iter
             yield f"{name} stalls: {run.stalls} (data loading, checkpoints, evaluation, garbage collection?)"
         yield from (f"{name}: {note}" for note in run.notes)
         if run.measured.num_steps < FEW_STEPS:
-            unsure = "small changes cannot be told from noise, and a drift may look like a change"
+            unsure = "small changes can't be separated from noise, and a drift may look like a change"
             yield f"{name} has {run.measured.num_steps} steady steps: {unsure} (give {FEW_STEPS} or more)"

@@ -278,8 +278,8 @@ ZeroStages = Annotated[
     str,
     ZERO_STAGE(
         metavar="0,1,2,3",
-        help="ZeRO stages to try besides 0: 1 shards optimizer states; 2 (also gradients) and 3 (also weights) only "
-        "without a pipeline.",
+        help="ZeRO stages to try in addition to 0: 1 shards optimizer states; 2 (also gradients) and 3 (also weights) "
+        "only without a pipeline.",
     ),
 ]
 
@@ -287,7 +287,9 @@ VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
 VirtualStages = Annotated[
     int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per device. [default: 1]")
 ]
-VirtualChoices = Annotated[str, VIRTUAL_STAGES(metavar="N,...", help="Interleaved chunks per device to try besides 1.")]
+VirtualChoices = Annotated[
+    str, VIRTUAL_STAGES(metavar="N,...", help="Interleaved chunks per device to try in addition to 1.")
+]
 
 SequenceParallel = Annotated[
     bool | None,

@@ -109,7 +109,7 @@ def check_export_needs(study: Path | None, export: Path | None) -> None:
     if export is None:
         return
     if study is None:
-        raise InputError("--export", str(export), "needs the study whose points it writes", "--study FILE")
+        raise InputError("--export", str(export), "needs a study to export", "--study FILE")
     from sartor.engine.export import check_export
 
     check_export(export)

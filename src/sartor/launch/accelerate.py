@@ -250,7 +250,9 @@ def _read_deepspeed(fields: Document, command: Command | None, num_devices: int,
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
         if text is None:
-            raise InputError("deepspeed_config_file", printable(str(name)), "must lie beside the file that names it")
+            raise InputError(
+                "deepspeed_config_file", printable(str(name)), "must be in the folder of the file that names it"
+            )
         return read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, devices)
     precision = str(fields.find("mixed_precision") or "no")
     offload = fields.find("deepspeed_config.offload_optimizer_device") or "none"

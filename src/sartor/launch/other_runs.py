@@ -21,7 +21,7 @@ PROGRAMS = (
         r"infer\w*|generat\w*|serve\w*|server|chat|sampl\w*",
         "serving a model is not training; see sartor estimate --phase",
     ),
-    (r"eval\w*|tasks?|zeroshot|squad|glue|race", "an evaluation or a task's fine-tuning is no pretraining step"),
+    (r"eval\w*|tasks?|zeroshot|squad|glue|race", "evaluating or fine-tuning on a task is not a pretraining step"),
     (r"grpo|ppo|rl|rlhf|dpo|reward|rollout", "reinforcement learning generates between its steps"),
     (
         r"convert\w*|checkpoint|preprocess\w*|tokeni[sz]e|merge|split|export|quanti[sz]e|prune|saver?|loader",

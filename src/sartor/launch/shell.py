@@ -282,7 +282,7 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
     usual = r"(activate|\.bashrc|\.profile|modules?|conda|setvars)"
     if len(command) > 1 and name in ("source", ".") and not re.search(usual, command[1]):
         shown = re.sub(f"{HOLE}(\\w*){HOLE}?", r"$\1", command[1])
-        shell.notes.append(f"line {statement.line}: {shown} is not beside the script: what it sets is not known")
+        shell.notes.append(f"line {statement.line}: {shown} is not in the script's folder, so what it sets is unknown")
     return None
 
 

@@ -192,7 +192,7 @@ def _check_what_changes_no_count(config: JsonDict, ledger: Ledger, path: str = "
         if not isinstance(config.get(name), (str, dict, type(None))):
             raise InputError(path + name, config[name], "must be the name of an activation", "silu, gelu")
         if isinstance(word := config.get(name), str) and word and not _ACTIVATION.search(word):
-            ledger.assume(f"{path}{name}={word:.40} is no activation that transformers has: priced as any other")
+            ledger.assume(f"{path}{name}={word:.40} is not an activation of transformers; priced like any other")
     for name in _ABOVE_0:
         value = config.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0 and value != -1:

@@ -175,7 +175,11 @@ def _of_another_device(timed: Timed, ratio: FloatArray, at: FloatArray, rest: In
     clear = _clear(apart, mixture)
     told = clear & ((mixture.other > SURE) | (np.abs(mixture.off - apart) < NEARER * np.abs(mixture.off)))
     untold = rest.size * mixture.other[clear].mean() - told.sum()
-    more = f"; about {untold:.0f} more of its rows cannot be told and stay" if untold > 0.2 * told.sum() + 1 else ""
+    more = (
+        f"; about {untold:.0f} more of its rows can't be identified and stay in"
+        if untold > 0.2 * told.sum() + 1
+        else ""
+    )
     found = np.zeros(ratio.size, dtype=bool)
     found[rest[told]] = True
     yield f"a time that looks measured on another device ({chosen.name}{more})", found

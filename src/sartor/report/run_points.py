@@ -148,7 +148,7 @@ def timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None) 
         boxes.append(("predicted", words, at, at + seconds))
         at += seconds
     return RunTimeline(
-        title="The last step as it ran" + (", and the predicted step beside it" if predicted else ""),
+        title="The last step as it ran" + (", and the predicted step next to it" if predicted else ""),
         lanes=tuple(dict.fromkeys(box[0] for box in boxes)),
         lane=tuple(box[0] for box in boxes),
         kind=tuple(box[1] for box in boxes),

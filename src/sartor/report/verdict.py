@@ -114,8 +114,8 @@ def why_to_keep(search: ShapeSearch) -> str:
         return f"Keep this shape: {tried} of the same size {gains} {format_share(NOISE)} at equal work."
     best = search.unsure
     return (
-        f"Keep this shape: no other of the same size surely gains. The best of {others:,} tried, "
-        f"{change_text(best.changed)}, is {gain_words(best)}: the interval holds 1."
+        f"Keep this shape: no other of the same size is surely faster. The best of {others:,} tried, "
+        f"{change_text(best.changed)}, is {gain_words(best)}: its interval includes 1."
     )
 
 

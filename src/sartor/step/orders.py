@@ -57,7 +57,7 @@ def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatch
     if schedule.is_v and pp > 1 and virtual != 2:
         raise InputError("virtual_stages", virtual, f"the {schedule.word} schedule has two chunks per device", "2")
     if schedule.is_v and pp > 1 and microbatches < 2 * pp:
-        must = f"the {schedule.word} schedule wants at least two microbatches for each of pp={pp} devices"
+        must = f"the {schedule.word} schedule needs at least two microbatches for each of pp={pp} devices"
         raise InputError("num_microbatches", microbatches, must, str(2 * pp))
     if virtual > 1 and not schedule.is_v and microbatches % pp:
         below = microbatches // pp * pp

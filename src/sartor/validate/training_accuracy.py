@@ -274,9 +274,10 @@ def _remarks(found: TrainingAccuracy) -> list[str]:
     if not found.shots:
         return []
     return [
-        f"after {found.shots} runs: predictions of a source, device and precision move by what {found.shots} of its "
-        f"configurations were off by, those most alike most; judged on the others. Which are looked at is chosen by "
-        f"what they tell of the rest, before any is measured (shots_any_mape: drawn at random, mean of {DRAWS} draws)"
+        f"after {found.shots} runs: predictions for a source, device and precision are shifted by the error of "
+        f"{found.shots} of its configurations (similar ones count most) and judged on the others. The runs are chosen "
+        f"by how much they say about the rest, before any is measured (shots_any_mape: drawn at random, mean of "
+        f"{DRAWS} draws)"
     ]
 
 

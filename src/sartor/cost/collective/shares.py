@@ -102,7 +102,7 @@ def network_coefficients(table: JsonMap) -> NetworkCoefficients:
     for name in table:
         if name not in known:
             near = ", ".join(difflib.get_close_matches(name, known, n=2, cutoff=0.4))
-            raise InputError(f"network.{name}", table[name], "is no coefficient of a network", near)
+            raise InputError(f"network.{name}", table[name], "is not a network coefficient", near)
     values = dict(table)
     if "shares" in values:
         if not isinstance(values["shares"], Mapping):

@@ -138,7 +138,7 @@ def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
     known = {field.name: field for field in fields(GemmCoefficients)}
     for name in values:
         if name not in known:
-            raise InputError(f"gemm.{name}", values[name], f"in {path} is no coefficient of a GEMM")
+            raise InputError(f"gemm.{name}", values[name], f"in {path} is not a GEMM coefficient")
     missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
     if missing:
         raise InputError("calibration", str(path), f"its [gemm] must have {', '.join(missing)}")

@@ -83,7 +83,7 @@ def read_training_table(path: str | Path) -> JsonMap:
     table = read_toml(Path(path), "calibration", "must be a TOML file of step constants")
     for section in table:
         if section not in SECTIONS:
-            must = f"in {path} is no section of step constants; those are {', '.join(SECTIONS)}"
+            must = f"in {path} is not a section of step constants, which are {', '.join(SECTIONS)}"
             raise InputError("calibration", section, must, ", ".join(difflib.get_close_matches(section, SECTIONS, 1)))
     if not _section(table, "default"):
         raise InputError("calibration", str(path), "must have step constants in [default]", "compute_factor = 1.0")

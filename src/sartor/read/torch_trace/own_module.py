@@ -138,7 +138,7 @@ def _call(factory: Callable[..., object], source: str) -> Any:
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
     if needed:
-        must = f"must be callable without arguments; it wants {', '.join(needed)}: wrap it in a function"
+        must = f"must be callable without arguments; it takes {', '.join(needed)}: wrap it in a function"
         raise InputError(source, getattr(factory, "__name__", "factory"), must)
     name = getattr(factory, "__name__", "factory")
     try:
