@@ -16,10 +16,9 @@ HEAD = f"""# HTTP API
 
 {INTRODUCTION}
 
-A running server says the rest: `/api.html` lists every field of every request with type, default and meaning, and an
-example to copy; `GET /openapi.json` is the OpenAPI 3.1 document with the schema of every answer; `GET /health` says
-whether it answers. Fields are named as the options of the command line, and answers have its keys
-([json.md](json.md)).
+Fields have the names of the command line's options, and answers have its keys ([json.md](json.md)). On a running server,
+`/api.html` lists every field of every request with type, default, meaning and an example to copy. `GET /openapi.json` is
+the OpenAPI 3.1 document with the schema of every answer. `GET /health` says whether the server is up.
 """
 
 
