@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost
-from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
-from sartor.cost.gpu.grouped import grouped_cost
-from sartor.cost.gpu.memory_bound import memory_bound_cost, takes_law
+from sartor.cost.gpu.memory_bound import takes_law
 from sartor.cost.peaks import peak_flops_per_s
-from sartor.cost.price import Estimate, price, total_s
+from sartor.cost.price import Estimate, operator_costs, price, total_s
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
@@ -182,18 +178,11 @@ def calibration_of(gpu: Gpu, own: Calibration | None = None) -> Calibration:
 def cost_of(
     op: Operator, work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True
 ) -> Cost:
-    """Cost of one operator under the conditions its row was timed in."""
-    if isinstance(op, GroupedGemm):
-        return grouped_cost(op, gpu, calibration, clock=clock)
-    if isinstance(op, Gemm):
-        if details:
-            return gemm_cost(op, gpu, calibration, clock=clock)
-        return gemm_costs([op], gpu, calibration, clock=clock, details=False)[0]
-    if isinstance(op, Attention):
-        return attention_cost(op, gpu, calibration, clock=clock)
-    if isinstance(op, Collective):
-        return collective_cost(op, gpu, calibration, work.cluster)
-    return memory_bound_cost(op, gpu, calibration, eager=work.eager)
+    """Cost of one operator under the conditions its row was timed in: the price that it has in every command. Kernels
+    timed one by one in fp32 were launched by the host."""
+    known = replace(calibration, host_launches=work.eager or not work.tokens)
+    cluster, eager = work.cluster, work.eager
+    return operator_costs([op], gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)[0]
 
 
 # ------------------------------------------------------------------------------------------- one set of rows
@@ -354,7 +343,8 @@ def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> 
         return cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
     graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
     if work.tokens:
-        return price(graph, gpu, replace(calibration, host_launches=work.eager), clock=clock, details=False)
+        known = replace(calibration, host_launches=work.eager)
+        return price(graph, gpu, known, clock=clock, details=False, eager=work.eager)
     # Kernels that a benchmark repeats, which may find their weights in L2.
     costs = tuple(cost_of(op, work, gpu, calibration, clock, details=False) for op in work.operators)
     return Estimate(graph=graph, device=gpu, costs=costs, time_s=total_s(work.operators, costs))
