@@ -193,7 +193,7 @@ def kernels(rows: Sequence[Rows], names: Sequence[str], *, judge: bool) -> tuple
         of_part = [each for each in rows if each.kind in part.passes and each.gpu.name in names]
         if part is BACKWARDS:
             of_part = [each for each in of_part if each.gpu.name in graphs]
-            c = replace(PLAIN, partial_gradients=True, backward=1.0)
+            c = replace(PLAIN, partial_gradients=True, backward=1.0, backward_fitted=True)
         start, c = c, fit(part, of_part, c)
         if judge:
             ratio = without_each_shape(part, of_part, start)
@@ -203,7 +203,7 @@ def kernels(rows: Sequence[Rows], names: Sequence[str], *, judge: bool) -> tuple
             records[part.passes[0].split()[0]] = {"fit": errors(c, of_part), "left_out": judged(ratio)}
         found[key] = c
     for ending, (share, tile) in FLASH_2.items():
-        own = replace(found[f"{TORCH}{ending}"], efficiency=share, tile_q=tile, head_step=32)
+        own = replace(found[f"{TORCH}{ending}"], efficiency=share, tile_q=tile, head_step=32, backward_fitted=False)
         found[f"{TORCH}{UNALIGNED}{ending}"] = own
     return found, records
 

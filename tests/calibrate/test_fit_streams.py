@@ -76,6 +76,7 @@ def test_what_is_written_is_what_is_read(made: Made, tmp_path: Path) -> None:
     direct = replace(own, memory_bound=made.fit.streams["memory_bound"].coefficients)
     read, meant = (memory_bound_cost(row, made.gpu, each).time_s for each in (own, direct))
     assert read == pytest.approx(meant, rel=1e-4)
+    assert own.attention.backward_fitted  # its records hold backward passes
 
 
 def test_a_file_of_products_alone_has_no_further_sections(tmp_path: Path) -> None:

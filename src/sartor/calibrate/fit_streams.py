@@ -213,6 +213,8 @@ def _by_width(rows: Timed, start: AttentionCoefficients, gpu: Gpu, known: Calibr
 def _with_factor(start: AttentionCoefficients, field: str, factor: float) -> AttentionCoefficients:
     if field == "efficiency":
         return replace(start, efficiency=tuple((d, share * factor) for d, share in start.efficiency))
+    if field == "backward":
+        return replace(start, backward=start.backward * factor, backward_fitted=True)
     return replace(start, **{field: getattr(start, field) * factor})
 
 

@@ -200,6 +200,8 @@ class AttentionCoefficients:
     """Whether backward sums dQ in memory in fp32, and where heads share keys writes every query head's dK and dV."""
     backward: float = 0.75
     """Backward's share of peak over forward's (FlashAttention-2 and -3 report 0.7 to 0.85; not fitted here)."""
+    backward_fitted: bool = False
+    """Whether backward's coefficients were fitted to measurements, and ``log_sigma`` is of its times too."""
     step_s: float = 2.0e-7
     """Least duration of one key/value step of a block."""
     block_s: float = 1.0e-6
