@@ -95,3 +95,16 @@ def test_logits_over_an_odd_length_run_at_the_rate_that_was_published() -> None:
     """74 TFLOP/s on A100: linear layers of 8192 x 14336 with odd k around 51,200 (authors' logs of 2401.14489)."""
     odd = Gemm(name="p", m=8192, n=14336, k=51199, dtype=DType.FP16)
     assert odd.flops / seconds("a100", odd) / 1e12 == pytest.approx(74, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.INT8_WO, DType.INT4_WO])
+@pytest.mark.parametrize("gpu", ["mi300x", "mi350x", "h100_pcie", "gh200", "b200_sxm", "l40s", "a10"])
+def test_what_misalignment_costs_is_no_less_certain_on_a_borrowed_calibration(gpu: str, dtype: DType) -> None:
+    """MI300X in int8_wo: from 1/107 to 107 times 232 us, as MI308X's doubt was multiplied by that of the type and by
+    that of the device, though what it doubts was assumed to begin with."""
+    known = load_gpu(gpu)
+    sizes, odd = {"m": 4096, "n": 4096, "k": 4096, "dtype": dtype}, {"k": 4097}
+    even, off = (gemm_cost(Gemm(name="p", **each), known, load_calibration(known)) for each in (sizes, sizes | odd))
+    assert off.stated_source is Source.ASSUMED or dtype is DType.BF16
+    slowdown = np.log(off.time_s / even.time_s)
+    assert off.log_sigma <= np.hypot(even.log_sigma, 1.0 + slowdown / 2)

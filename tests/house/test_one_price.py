@@ -177,7 +177,7 @@ def test_a_plan_that_contradicts_itself_is_one_sentence(case: str) -> None:
         ("gpt2", "h100", {}),
         ("gpt2", "tpu_v5e", {}),
         ("gpt3-13b", "l40s", {}),
-        (BLOOM, "v100_sxm", {}),
+        (BLOOM, "a40", {}),
         ("phi-2", "a100", {}),
         ("phi-2", "h100", {"tp": 2}),
         ("mixtral-8x7b", "h100", {"ep": 8, "set": {"vocab_size": 32001}}),
@@ -198,7 +198,7 @@ def test_a_candidate_of_advise_is_priced_as_estimate_prices_it(model: Model, gpu
     ("model", "gpu", "words"),
     [
         ("gpt2", "h100", {}),
-        (BLOOM, "v100_sxm", {}),
+        (BLOOM, "a40", {}),
         ("phi-2", "a100", {}),
         ("gpt2", "h100", {"dtype": "fp32"}),
         ("gpt2", "h100", {"pp": 4}),

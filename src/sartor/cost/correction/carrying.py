@@ -68,7 +68,8 @@ def widened(
     times: Mapping[str, float] | None = None,
 ) -> AnyCoefficients:
     """The same coefficients with every standard deviation multiplied by ``factor`` and at least ``least``; ``times``
-    overrides ``factor``. Keys of both are prefixes of a field."""
+    overrides ``factor``. Keys of both are prefixes of a field. Those of what misalignment costs grow no further than
+    what is assumed where nobody measured it."""
     floors, factors = least or {}, times or {}
 
     def width(sigma: float, part: str) -> float:
@@ -78,12 +79,17 @@ def widened(
     for each in fields(found):
         before, sigma, _ = each.name.partition("log_sigma")
         if sigma:
-            wider[each.name] = width(getattr(found, each.name), before)
+            own = getattr(found, each.name)
+            wider[each.name] = min(width(own, before), max(own, _ASSUMED.get(before, math.inf)))
     for name in _WITH_SIGMA:
         if hasattr(found, name):
             wider[name] = tuple((*row[:-1], width(row[-1], "")) for row in getattr(found, name))
     return replace(found, **wider)
 
+
+_ASSUMED = {"penalty_": 0.5, "ragged_": 0.0}
+"""Prefix of a standard deviation -> its value by assumption: a device that borrows knows no less of misalignment than
+one of which nothing is known. 0: it is a judgement wherever it is not 0."""
 
 _WITH_SIGMA = ("kinds", "host_kinds", "eager_kinds", "direct")
 """Fields of rows whose last entry is a standard deviation."""
