@@ -17,8 +17,12 @@ import typer
 import sartor
 from sartor import api
 from sartor.cli import GROUPS, app_with
+from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.price import operator_costs
 from sartor.errors import InputError
 from sartor.hardware.catalog import DATASHEETS
+from sartor.operators import Gemm, Role
+from sartor.units import format_seconds
 
 TRAIN = {"num_devices": 8, "global_batch_size": 8}
 
@@ -245,3 +249,23 @@ def test_a_gemm_says_what_else_its_time_holds_and_whose_kernels_its_interval_hol
     )
     assert "eager PyTorch of 2023" in api.gemm(512, 4096, 4096, "mi250x", dtype="fp16").assumptions[-1]
     assert not api.gemm(512, 4096, 4096, "h100").assumptions
+
+
+def test_a_gemm_says_where_its_weights_are_read_from_and_what_it_takes_in_a_model() -> None:
+    """As a layer's GEMM alone: `estimate` prices it from memory."""
+    found = api.gemm(64, 4096, 1024, "l40s")
+    inside = operator_costs(
+        [Gemm(name="up", m=64, n=4096, k=1024, role=Role.FFN_UP)],
+        found.gpu,
+        load_calibration(found.gpu),
+        clock=Clock.BOOST,
+    )[0]
+    assert inside.time_s > 1.5 * found.cost.time_s
+    assert found.assumptions == (
+        "the weights (8 MiB) stay in L2 from one run to the next, as in a benchmark; in a model it reads them from "
+        f"memory and takes {format_seconds(inside.time_s)}",
+    )
+    long = api.gemm(64, 4096, 1024, "l40s", clock="sustained")
+    assert long.assumptions == ("the weights (8 MiB) are read from memory, as in a model, though they fit in L2",)
+    assert api.gemm(4096, 4096, 2048, "l40s").assumptions[0].endswith("from memory, as in a model, it takes as long")
+    assert not api.gemm(64, 16384, 8192, "l40s").assumptions  # larger than L2

@@ -26,7 +26,9 @@ from sartor.api.words import (
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
 from sartor.cost.correction.gemm import frameworks_of_gemms
+from sartor.cost.cost import Bound, Cost
 from sartor.cost.gpu.eager import holds_newer
+from sartor.cost.gpu.gemm import weight_bytes, weights_stay
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
@@ -35,14 +37,14 @@ from sartor.json_types import JsonMap
 from sartor.model.lower import lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.workload import AttentionKernel, Phase
-from sartor.operators import Gemm, Layout, Part
+from sartor.operators import Gemm, Layout, Part, Role
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import largest_split
 from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
 from sartor.step.stage_table import of_slowest_stage
-from sartor.units import Floats
+from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from sartor.shapes.codesign import CoDesign
@@ -168,17 +170,39 @@ def gemm(
     known = own_calibration(calibration, device) or load_calibration(device)
     known = with_library_of(kernels, device, known, dtype_)
     clock_ = word_of(Clock, "clock", clock)
+    cost = operator_costs([product], device, known, clock=clock_)[0]
     return GemmAnswer(
         gemm=product,
         gpu=device,
-        cost=operator_costs([product], device, known, clock=clock_)[0],
+        cost=cost,
         alternatives=gemm_mappings(product, device, known, clock=clock_),
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
         assumptions=(
             *of_frameworks(kernels, known, dtype_, int(batch) * int(m) * int(k)),
             *_of_software(product, device, known, kernels),
+            *_of_cache(product, cost, device, known, clock_),
         ),
     )
+
+
+def _of_cache(gemm: Gemm, cost: Cost, gpu: Gpu, known: Calibration, clock: Clock) -> tuple[str, ...]:
+    """Where weights that fit in L2 are read from if they stay there or reading them is what takes long, and what the
+    GEMM takes in a model if that is another time."""
+    size = float(weight_bytes(gemm))
+    if gpu.accelerator is not None or size > gpu.l2_bytes:
+        return ()
+    if not weights_stay(gemm, gpu, known, clock):
+        said = f"the weights ({format_bytes(size)}) are read from memory, as in a model, though they fit in L2"
+        return (said,) if cost.bound_by is Bound.MEMORY else ()
+    in_model = operator_costs([replace(gemm, role=Role.FFN_UP)], gpu, known, clock=clock)[0]
+    said = f"the weights ({format_bytes(size)}) stay in L2 from one run to the next, as in a benchmark"
+    if abs(float(in_model.time_s / cost.time_s) - 1) < SAME:
+        return (f"{said}; from memory, as in a model, it takes as long",)
+    return (f"{said}; in a model it reads them from memory and takes {format_seconds(float(in_model.time_s))}",)
+
+
+SAME = 0.02
+"""Relative difference up to which two times of a GEMM are said to be the same."""
 
 
 def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) -> tuple[str, ...]:

@@ -234,6 +234,17 @@ def gemm_cost(gemm: Gemm | GroupedGemm, gpu: Gpu, calibration: Calibration, *, c
     return gemm_costs([gemm], gpu, calibration, clock=clock)[0]
 
 
+def weights_stay(gemm: Gemm, gpu: Gpu, calibration: Calibration, clock: Clock) -> bool:
+    """Whether a GEMM of scalar sizes that is repeated alone finds its weights in L2, where the run before left them."""
+    machine = _machine(gpu, gemm.dtype, _coefficients_of(_kind(gemm), calibration), clock)
+    return bool(weight_bytes(gemm) <= machine.warm_weight_bytes)
+
+
+def weight_bytes(gemm: Gemm) -> Floats:
+    """Bytes of the second operand."""
+    return gemm.batch * gemm.n * gemm.k * gemm.dtype.bytes
+
+
 _NOTHING_KNOWN = PowerCoefficients()
 
 
