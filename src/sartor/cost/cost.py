@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import reduce
 
 import numpy as np
+import numpy.typing as npt
 
 from sartor.cost.intervals import interval_80
 from sartor.json_types import JsonDict
@@ -49,7 +52,7 @@ class Cost:
     source: Source = Source.ANALYTIC
     details: JsonDict = field(default_factory=dict)
     """For GEMMs: tile_m, tile_n, split_k, waves, tile_efficiency, wave_efficiency, alignment; ``assumed`` if more of
-    the interval is assumption than fit error."""
+    the interval is assumption than fit error; ``fitted`` if entries of an array differ in their source."""
 
     @property
     def low_s(self) -> Floats:
@@ -63,6 +66,18 @@ class Cost:
     def stated_source(self) -> Source:
         """``source``, or ``ASSUMED`` if an assumption dominates (for a single cost, not an array)."""
         return Source.ASSUMED if self.details.get("assumed") else self.source
+
+    @property
+    def fitted(self) -> Bools:
+        """Whether it comes from a fit of the device itself; an array if entries differ."""
+        found: Bools = self.details.get("fitted", self.source is not Source.ANALYTIC)
+        return found
+
+    @property
+    def assumed(self) -> Bools:
+        """Whether an assumption dominates; an array if entries differ."""
+        found: Bools = np.not_equal(self.details.get("assumed", 0.0), 0.0)
+        return found
 
     @property
     def learned(self) -> Floats:
@@ -89,9 +104,22 @@ def select_cost(where: Bools, one: Cost, other: Cost) -> Cost:
     """``one`` where the mask holds, ``other`` elsewhere: times, terms and details; a detail that only one has counts as
     a factor of 1 in the other, or as nothing ``assumed``."""
     terms: JsonDict = {name: plain(np.where(where, getattr(one, name), getattr(other, name))) for name in _TERMS}
-    absent = {name: float(name != "assumed") for name in one.details | other.details}
+    absent = {name: float(name != "assumed") for name in one.details | other.details if name != "fitted"}
     details = {
         name: plain(np.where(where, one.details.get(name, no), other.details.get(name, no)))
         for name, no in absent.items()
     }
-    return Cost(**terms, source=one.source if np.all(where) else other.source, details=details)
+    fitted = np.where(where, one.fitted, other.fitted)
+    if fitted.any() and not fitted.all():
+        details["fitted"] = fitted
+    return Cost(**terms, source=Source.CALIBRATED if fitted.all() else Source.ANALYTIC, details=details)
+
+
+def weakest_source(parts: Sequence[tuple[Bools, Bools, Floats]], whole: Floats = 1.0) -> npt.NDArray[np.str_]:
+    """The source of a total, entry by entry, from whether each of its parts is ``fitted``, whether it is ``assumed``,
+    and its share of the ``whole`` variance: a total is calibrated only if every part is, and assumed if assumed parts
+    cause more than half of its interval."""
+    guessed: Floats = sum((share * np.asarray(assumed) for _, assumed, share in parts), 0.0)
+    fitted = reduce(np.logical_and, (fitted for fitted, _, _ in parts)) if parts else False
+    words = np.where(fitted, Source.CALIBRATED.value, Source.ANALYTIC.value)
+    return np.where(guessed > 0.5 * np.asarray(whole), Source.ASSUMED.value, words)

@@ -11,7 +11,7 @@ import numpy as np
 from sartor.cost.correction.attention import frameworks_of
 from sartor.cost.correction.calibration import ANY, Calibration
 from sartor.cost.correction.gemm import frameworks_of_gemms
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Cost, Source, weakest_source
 from sartor.cost.price import Estimate
 from sartor.operators import KIND_NAMES, DType, Gemm
 
@@ -79,11 +79,8 @@ def _part(
 
 
 def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
-    guessed = sum(each for each, cost in members if np.any(cost.details.get("assumed", False)))
-    if guessed > 0.5 * share:
-        return Source.ASSUMED
-    order = (Source.ANALYTIC, Source.CALIBRATED, Source.MEASURED)
-    return min((cost.source for _, cost in members), key=order.index)
+    parts = [(bool(np.all(cost.fitted)), bool(np.any(cost.assumed)), each) for each, cost in members]
+    return Source(str(weakest_source(parts, share)))
 
 
 def _frameworks(kind: str, known: Calibration, dtypes: Sequence[DType]) -> tuple[str, ...]:

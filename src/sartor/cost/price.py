@@ -10,7 +10,7 @@ import numpy as np
 from sartor.cost.chip.price import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Cost, Source, weakest_source
 from sartor.cost.floor import at_least, least_s
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
@@ -92,14 +92,10 @@ class Estimate:
     def source(self) -> Source:
         """The weakest source among operators: a total is calibrated only if every part is. ASSUMED if operators with
         assumed costs cause more than half of the interval."""
-        guessed = [bool(np.any(cost.details.get("assumed", False))) for cost in self.costs]
-        if (
-            any(guessed)
-            and sum(share for share, guess in zip(self.variance_shares, guessed, strict=True) if guess) > 0.5
-        ):
-            return Source.ASSUMED
-        order = (Source.ANALYTIC, Source.CALIBRATED, Source.MEASURED)
-        return min((cost.source for cost in self.costs), key=order.index, default=Source.ANALYTIC)
+        shares = zip(self.costs, self.variance_shares, strict=True)
+        return Source(
+            str(weakest_source([(bool(np.all(c.fitted)), bool(np.any(c.assumed)), share) for c, share in shares]))
+        )
 
     @property
     def flops(self) -> Floats:

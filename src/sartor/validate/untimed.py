@@ -15,15 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.collective.ring import volume
-from sartor.cost.collective.tiers import source_within, within_innermost
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock
 from sartor.cost.correction.gemm import frameworks_of_gemms
-from sartor.cost.cost import Bound, Cost, Source
+from sartor.cost.cost import Bound, Cost, weakest_source
 from sartor.cost.intervals import variance_of_each
 from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.errors import InputError
-from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Layout, Operator, OperatorGraph
@@ -192,8 +190,15 @@ def _priced(part: Part, kind: str, known: Calibration, clock: Clock) -> JsonDict
         "achieved_bytes_per_s": _sum(_crossing(op) * op.count for op in ops) / time_s,
         "gpu": gpu.name,
         "bound_by": _BOUNDS[np.stack(np.broadcast_arrays(*terms.values())).argmax(axis=0)],
-        "source": _sources(part, costs, known),
+        "source": _sources(pairs),
     }
+
+
+def _sources(pairs: Sequence[tuple[Operator, Cost]]) -> Any:
+    """Of each row."""
+    variances = variance_of_each([(op, cost.time_s * op.count * cost.log_sigma) for op, cost in pairs])
+    parts = [(cost.fitted, cost.assumed, share) for (_, cost), share in zip(pairs, variances, strict=True)]
+    return weakest_source(parts, _sum(variances)).astype(object)
 
 
 _BOUNDS = np.asarray([bound.value for bound in Bound], dtype=object)
@@ -225,35 +230,6 @@ def _check(part: Part, kind: str) -> None:
             raise Unexpressed(f"dtype {dtype.value}: {gpu.name} has no matrix rate for it; nearest: {known}")
         if isinstance(op, Gemm) and op.layout is Layout.TILED and gpu.vendor != "AMD":
             raise Unexpressed(f"layout TILED: is of pre-shuffled weights on AMD GPUs, not of {gpu.name}; nearest: TN")
-
-
-def _sources(part: Part, costs: Sequence[Cost], known: Calibration) -> Words:
-    """Of each row: the weakest source among its operators, or ``assumed`` if those with assumed costs cause more than
-    half of the interval."""
-    ops = part.work.operators
-    calibrated = np.logical_and.reduce(
-        [_calibrated(op, cost, part, known) for op, cost in zip(ops, costs, strict=True)]
-    )
-    guessed = [np.not_equal(cost.details.get("assumed", 0.0), 0.0) for cost in costs]
-    if len(costs) > 1:
-        variances = variance_of_each(
-            [(op, c.time_s * op.count * c.log_sigma) for op, c in zip(ops, costs, strict=True)]
-        )
-        assumed = 2 * _sum(v * guess for v, guess in zip(variances, guessed, strict=True)) > _sum(variances)
-    else:
-        assumed = guessed[0]
-    words = np.where(calibrated, Source.CALIBRATED.value, Source.ANALYTIC.value).astype(object)
-    return np.where(assumed, Source.ASSUMED.value, words).astype(object)
-
-
-def _calibrated(op: Operator, cost: Cost, part: Part, known: Calibration) -> Any:
-    """Where an operator's cost comes from a fit of its device: of collectives, in groups on the links that were
-    fitted, of all others for all rows."""
-    if not isinstance(op, Collective):
-        return cost.source is Source.CALIBRATED
-    links = part.work.cluster or own_links(part.device)
-    near = within_innermost(op.group_size, op.stride, links, alone=op.alone)
-    return near & (source_within(np.asarray(True), links, known) is Source.CALIBRATED)
 
 
 def _notes(part: Part, kind: str, known: Calibration) -> list[str]:

@@ -71,7 +71,8 @@ def _together(ops: Sequence[Collective], gpu: Gpu, calibration: Calibration, clu
     for own, *_ in parts:
         of_one, start = slice(start, start + own.size), start + own.size
         terms: JsonDict = {name: _part(getattr(whole, name), of_one, own.shape) for name in _TERMS}
-        yield Cost(**terms, source=source_within(near[of_one], where, calibration))
+        source, mixed = source_within(near[of_one].reshape(own.shape), where, calibration)
+        yield Cost(**terms, source=source, details=mixed)
 
 
 def _part(values: Floats, where: slice, shape: tuple[int, ...]) -> Floats:

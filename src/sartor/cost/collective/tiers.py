@@ -63,13 +63,15 @@ def network_time_s(
     together = n > 1
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
     near = within_innermost(group_size, stride, cluster, alone=alone)
+    source, mixed = source_within(near, cluster, calibration)
     c = local_coefficients(cluster.tiers[0], calibration)
     return Cost(
         time_s=plain(network + overhead),
         network_s=plain(network),
         overhead_s=plain(overhead),
         log_sigma=plain(_sigma(near, ring_sigma(kind, c), reach, cluster, calibration.network)),
-        source=source_within(near, cluster, calibration),
+        source=source,
+        details=mixed,
     )
 
 
@@ -96,11 +98,13 @@ def _one_ring(
 _TERMS = ("time_s", "network_s", "overhead_s", "log_sigma")
 
 
-def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> Source:
-    """Calibrated where every group stays on links that the device's own fit is of."""
+def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> tuple[Source, JsonDict]:
+    """Calibrated where groups stay on links that the device's own fit is of, and a cost's details where some do."""
     own = local_coefficients(cluster.tiers[0], calibration) is calibration.collective
-    known = own and "collective" in calibration.calibrated and bool(np.all(near))
-    return Source.CALIBRATED if known else Source.ANALYTIC
+    known = np.logical_and(near, own and "collective" in calibration.calibrated)
+    if np.all(known):
+        return Source.CALIBRATED, {}
+    return Source.ANALYTIC, {"fitted": known} if np.any(known) else {}
 
 
 def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster, *, alone: bool = False) -> Mask:
