@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,22 @@ from tests.cost.cost_samples import LAB, lab_module
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import predict, stack_graph
-from sartor.cost.correction.calibration import TORCH, load_calibration
+from sartor.bench.recorded import case_of
+from sartor.bench.records_file import read_rows, row_key
+from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.correction.coefficients import TorchStreams
 from sartor.cost.correction.tables import coefficients
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
 from sartor.cost.gpu.torch_streams import KERNELS, RUNS
 from sartor.cost.intervals import Z80
+from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
-from sartor.operators import MemoryBound, MemoryBoundKind, Pass, Role
+from sartor.operators import DType, MemoryBound, MemoryBoundKind, Pass, Role
+from sartor.records.rows import MEMORY_BOUND
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 TIMED = load_calibration(load_gpu("h100_sxm")).memory_bound.framework
 """vLLM's layers of 2023-24."""
@@ -130,6 +137,7 @@ def test_all_kernels_of_hopper_take_the_law_but_old_layers_and_those_that_route_
     assert (cost(routing).source, cost(routing, kernels="").source) == (Source.CALIBRATED, Source.ANALYTIC)
     assert cost(SUM, kernels="").log_sigma > cost(SUM).log_sigma
     assert cost(SUM, eager=True).time_s == cost(SUM, kernels="", eager=True).time_s
+    assert cost(norm, "h100_sxm", eager=True).time_s < 1.6 * cost(norm, "h100_sxm").time_s
     assert cost(SUM, "b200").time_s == cost(SUM, "b200", "").time_s
     assert cost(SUM, "gh200").source is Source.ANALYTIC
     assert cost(SUM, "gh200").log_sigma > cost(SUM).log_sigma
@@ -142,6 +150,62 @@ def test_a_users_own_kernels_come_before_the_package_s(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     known = load_own_calibration(file, gpu).with_kernels(TORCH)
     assert memory_bound_cost(SUM, gpu, known).time_s > 1.5 * cost(SUM).time_s
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm", "h200_sxm", "gh200", "a100_sxm", "v100_pcie_32gb", "b200", "mi210"])
+@pytest.mark.parametrize("kernels", ["", TORCH])
+def test_the_host_makes_no_kernel_faster_and_waiting_for_each_is_slowest(gpu: str, kernels: str) -> None:
+    device = load_gpu(gpu)
+    known = load_calibration(device).with_kernels(kernels)
+    rows, launched = np.array([1, 32, 1024, 2048, 65536])[:, None], np.array([1, 2, 6])
+    for kind in MemoryBoundKind:
+        op = MemoryBound(name="x", kind=kind, rows=rows, cols=4096, bytes_moved=16384.0 * rows, kernels=launched)
+        queued, waited = (memory_bound_cost(op, device, known, eager=eager).time_s for eager in (False, True))
+        ahead = launched_cost(op, device, known)
+        assert np.all(queued <= ahead.time_s)
+        assert np.all(ahead.time_s <= waited * (1 + 1e-12))
+        assert np.all(np.diff(ahead.time_s, axis=0) >= 0)
+        assert np.all(np.diff(waited, axis=0) >= 0)
+        assert np.allclose(ahead.time_s, ahead.memory_s + ahead.overhead_s)
+        one = replace(op, rows=1024, bytes_moved=16384.0 * 1024, kernels=6)
+        assert launched_cost(one, device, known).time_s == ahead.time_s[2, 2]
+
+
+def test_hopper_s_law_holds_for_elementwise_kernels_that_a_host_of_another_generation_waits_for() -> None:
+    """A100 PCIe (NeuSight, fp32), which the law never saw: with the middle host's calls."""
+    device, hopper = load_gpu("a100_pcie_40gb"), load_calibration(load_gpu("h200_sxm")).with_kernels(TORCH)
+    plain = [name for name, kind in MEMORY_BOUND.items() if kind is MemoryBoundKind.RESIDUAL]
+    with (GOLDEN / "measured" / "memory_bound.csv").open(encoding="utf-8") as file:
+        timed = [row for row in csv.DictReader(file) if row["gpu"] == device.name and row["op"] in plain]
+    ratio = [
+        memory_bound_cost(
+            replace(SUM, cols=1, bytes_moved=float(row["bytes"]), kernel=row["op"], dtype=DType.FP32),
+            device,
+            hopper,
+            eager=True,
+        ).time_s
+        / (float(row["latency_us"]) * 1e-6)
+        for row in timed
+    ]
+    assert len(ratio) >= 100
+    assert np.abs(np.array(ratio) - 1).mean() < 0.065
+
+
+@pytest.mark.parametrize(("gpu", "most"), [("h100_sxm", 0.052), ("h200_sxm", 0.05)])
+def test_steps_that_the_host_launched_kernel_by_kernel_do_not_wait_for_each(gpu: str, most: float) -> None:
+    device = load_gpu(gpu)
+    known = load_calibration(device).with_kernels(TORCH)
+    rows = [row for file in sorted((LAB / "records" / gpu).glob("*.csv")) for row in read_rows(file)]
+    steps = [row for row in rows if row["table"] == "layer_and_model" and row["timer"] == "events"]
+    cases = {case.key: case for case in map(case_of, steps)}
+    ratio = []
+    for key, case in cases.items():
+        measured = np.median([float(row["latency_us"]) * 1e-6 for row in steps if row_key(row) == key])
+        assert isinstance(case.work, StackRun)
+        found = price(stack_graph(case.work), device, known, clock=Clock.BOOST, eager=True)
+        ratio.append(float(found.time_s) / measured)
+    assert len(ratio) >= 20
+    assert np.abs(np.array(ratio) - 1).mean() < most
 
 
 def run(part: StepPart) -> StackRun:

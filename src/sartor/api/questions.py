@@ -348,4 +348,4 @@ def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: boo
 
 
 WIDE_CACHE = "keys and values in 16 bits; sartor serving takes a framework's own, in 8 bits on many GPUs"
-EAGER = "eager: memory-bound kernels wait for the host to launch them; launches of GEMMs are hidden"
+EAGER = "eager: a memory-bound kernel takes at least the host's call; launches of GEMMs are hidden"

@@ -15,7 +15,7 @@ from sartor.cost.floor import at_least, least_s
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
-from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
 from sartor.cost.intervals import (
     BACKWARD_PASS_LOG_SIGMA,
     PASS_LOG_SIGMA,
@@ -134,8 +134,9 @@ def price(
 
     For GPUs only: ``calibration`` (default ``load_calibration``); ``clock`` BOOST predicts short runs, as benchmark
     tables time them; ``details`` False leaves out GEMM terms and tiles, which is faster; ``eager``: the host launches
-    memory-bound kernels one call at a time (``memory_bound_cost``), and GEMMs wait in the queue behind them, but for
-    those in fp32, whose tables hold the host's launches (``Calibration.host_launches``). An accelerator runs at its
+    memory-bound kernels one call at a time and runs ahead of a model's (``launched_cost``; it waits for one alone), and
+    GEMMs wait in the queue behind them, but for those in fp32, whose tables hold the host's launches
+    (``Calibration.host_launches``). An accelerator runs at its
     clock, without host overhead, and has no measurements.
 
     Examples
@@ -203,7 +204,8 @@ def _on_gpu(
         elif isinstance(op, Attention):
             costs.append(attention_cost(op, gpu, known, clock=clock, in_model=in_model))
         elif isinstance(op, MemoryBound):
-            costs.append(memory_bound_cost(op, gpu, known, eager=eager))
+            ahead = eager and in_model
+            costs.append(launched_cost(op, gpu, known) if ahead else memory_bound_cost(op, gpu, known, eager=eager))
         else:
             costs.append(next(of_collectives))
     return [at_least(op, cost, gpu, in_model=in_model) for op, cost in zip(operators, costs, strict=True)]

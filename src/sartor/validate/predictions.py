@@ -399,7 +399,7 @@ _SECTIONS = {"moe": "grouped", "attention": "attention", "memory_bound": "memory
 def _owner(kind: str, work: RowWork, calibration: Calibration) -> str:
     """Source of the main operator's coefficients."""
     main = _main(work)
-    if isinstance(main, MemoryBound) and not work.eager and takes_law(main, calibration):
+    if isinstance(main, MemoryBound) and takes_law(main, calibration):
         return calibration.owner("torch_streams")
     dtype = main.dtype if isinstance(main, (Gemm, GroupedGemm)) else DType.BF16
     return calibration.owner(_SECTIONS.get(kind, f"gemm.{dtype.value}"))

@@ -532,7 +532,11 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     vendors = _file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
     if not called and vendors:
         found = replace(found, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
-    return Found(coefficients=with_calls(found, calls_are_own=called), own=owner == gpu.name, record=record)
+    found = with_calls(found, calls_are_own=called)
+    if torch_streams(gpu).coefficients:  # the device's time is that law's, so a call says the host's alone
+        law = _by_law(gpu, assumed).coefficients
+        found = replace(found, host_kinds=(), called=law.called, eager_launch_s=law.eager_launch_s)
+    return Found(coefficients=found, own=owner == gpu.name, record=record)
 
 
 def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:

@@ -288,7 +288,8 @@ class MemoryBoundCoefficients:
     alone: StreamLaw | None = None
     """The law of all measured devices, for kernels that ``kinds`` lacks."""
     called: StreamLaw | None = None
-    """The same where the host waits for each kernel, for those that ``host_kinds`` lacks."""
+    """The same where the host waits for each kernel, for those that ``host_kinds`` lacks; its calls alone where
+    ``torch_streams`` has the kernels' time."""
     log_sigma: float = 0.25
 
 

@@ -20,7 +20,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.gpu.stream_law import MOST_THREADS, SOFTMAX_THREADS, clock_hz
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
-from sartor.units import FloatArray, plain
+from sartor.units import BoolArray, FloatArray, IntArray, plain
 
 BACKWARD = ".backward"
 
@@ -73,8 +73,7 @@ def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams, *, fused: bo
     loss. ``fused``: as trainers and servers run it."""
     name, rows = name_of(op), {row[0]: row[1:] for row in law.kinds}
     own, elements = rows[name], 1.0 * np.asarray(op.rows) * np.asarray(op.cols)
-    single = (np.asarray(op.kernels) == 1) | (op.kind is MemoryBoundKind.CROSS_ENTROPY)
-    runs = (1.0, 0.0, 1) if fused and name.startswith(FUSED) else RUNS.get(name, (1.0, 0.0, 1))
+    single, runs = _is_single(op), _runs(name, fused=fused)
     traffic, again = np.where(single, runs[0], 1.0), np.where(single, runs[1], 0.0)
     per_element, per_row, _, sigma = (
         np.where(single, alone, chained)
@@ -89,10 +88,23 @@ def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams, *, fused: bo
     memory, busy = moved / (law.hbm_share * gpu.hbm_bytes_per_s), cycles / (gpu.num_sms * clock_hz(gpu))
     power = 4 if name.startswith(HIDES) else 2
     stream = (memory**power + busy**power) ** (1 / power)
-    overhead = law.launch_s * np.where(single, runs[2], op.kernels) + own[2]
+    overhead = law.launch_s * launches(op, fused=fused) + own[2]
     return Cost(
         time_s=plain(stream + overhead), memory_s=plain(stream), overhead_s=plain(overhead), log_sigma=plain(sigma)
     )
+
+
+def launches(op: MemoryBound, *, fused: bool) -> IntArray:
+    """Kernels that run for an operator."""
+    return np.where(_is_single(op), _runs(name_of(op), fused=fused)[2], op.kernels)
+
+
+def _is_single(op: MemoryBound) -> BoolArray:
+    return np.asarray((np.asarray(op.kernels) == 1) | (op.kind is MemoryBoundKind.CROSS_ENTROPY))
+
+
+def _runs(name: str, *, fused: bool) -> tuple[float, float, int]:
+    return (1.0, 0.0, 1) if fused and name.startswith(FUSED) else RUNS.get(name, (1.0, 0.0, 1))
 
 
 def name_of(op: MemoryBound) -> str:
