@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 WORDS = ("serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "1,64")
@@ -64,7 +67,8 @@ def test_each_pool_must_hold_the_weights_and_what_would_fit_does(sartor, words: 
     [
         (("gpt-oss-120b", "--gpu", "h100"), {"dtype": "int4_wo"}),
         (("deepseek-v3", "--gpu", "h200", "--tp", 8), {"dtype": "fp8_block"}),
-        (("deepseek-v3", "--gpu", "h200"), {"tp": 16}),
+        (("deepseek-v3", "--gpu", "h200"), {"dtype": "fp8_block", "tp": 8}),
+        (("deepseek-v3", "--gpu", "h100", "--tp", 8), {"dtype": "fp8_block", "tp": 16}),
         (("gpt-oss-120b", "--gpu", "h100", "--dtype", "bf16"), {"tp": 4}),
     ],
 )
@@ -76,6 +80,27 @@ def test_a_model_released_in_few_bits_fits_in_them(sartor, words: tuple[object, 
     assert fits.code == 0
     said = any("released in" in each for each in fits.body["model"]["assumptions"])
     assert said == ("--dtype" not in given)
+
+
+QUANTIZED = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+    "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": False,
+    "max_position_embeddings": 131072, "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+"""gpt-oss 120B as published."""
+
+
+def test_a_quantized_checkpoint_is_said_and_its_type_suggested_where_bf16_does_not_fit(sartor, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QUANTIZED))
+    ran, text = (sartor("serving", tmp_path, "--gpu", "h100", *how) for how in (("--json",), ()))
+    assert (ran.code, text.code, ran.body["would_fit"]) == (3, 3, {"dtype": "int4_wo"})
+    for note in ("dtype=bf16 (default)", "weights were released in mxfp4: dtype=int4_wo serves them so"):
+        assert any(note in said for said in ran.body["model"]["assumptions"])
+        assert note in " ".join(text.out.split())
+    assert "It would with dtype=int4_wo." in " ".join(text.out.split())
+    assert sartor("serving", tmp_path, "--gpu", "h100", "--dtype", "int4_wo", "--concurrency", 4).code == 0
+    assert sartor("serving", tmp_path, "--gpu", "b200", "--tp", 1, "--json").body["would_fit"] == {"dtype": "mxfp4"}
 
 
 def test_an_odd_vocabulary_is_padded_as_engines_do(sartor) -> None:

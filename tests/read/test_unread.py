@@ -130,4 +130,4 @@ def test_an_untied_head_is_no_tower(repo_dir: Path) -> None:
 def test_a_named_quantization_is_said_like_an_object() -> None:
     for value in ("gptq", {"quant_method": "gptq"}):
         reading = read_model(json.loads(json.dumps({"model_type": "llama", **SIZES, "quantization_config": value})))
-        assert "quantization_config is not read: parameters are counted as if they were not quantized" in reading.notes
+        assert any("parameters are counted as if not quantized" in note for note in reading.notes)

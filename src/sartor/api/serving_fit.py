@@ -38,26 +38,24 @@ def prompts_fit(prefill: Server | None, load: Load) -> bool:
 def change_that_fits(
     server: Server, prefill: Server | None, load: Load, released: DType | None
 ) -> dict[str, int | str]:
-    """If a pool does not fit: the type in which the weights were released, if they do in it, else wider servers."""
-    held, first = bool(np.all(holds(server, load))), prompts_fit(prefill, load)
-    if held and first:
+    """If a pool does not fit: the type in which the weights were released and, if they don't fit in it either, wider
+    servers. Empty if all fit or nothing tried does."""
+    if np.all(holds(server, load)) and prompts_fit(prefill, load):
         return {}
+    found: dict[str, int | str] = {}
     if released is not None:
         dtype = stored(released, server.gpu)
-        narrow = replace(server, dtype=dtype), None if prefill is None else replace(prefill, dtype=dtype)
-        if np.all(holds(narrow[0], load)) and prompts_fit(narrow[1], load):
-            return {"dtype": dtype.value}
-    found: dict[str, int | str] = {}
+        found["dtype"] = dtype.value
+        server, prefill = replace(server, dtype=dtype), None if prefill is None else replace(prefill, dtype=dtype)
     prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
-    if not held:
-        found |= _wider(server, prompt, answer)
-    if not first and prefill is not None:
-        found |= {f"prefill_{name}": value for name, value in _wider(prefill, prompt, 0).items()}
+    for name, pool, tokens in (("tp", server, answer), ("prefill_tp", prefill, 0)):
+        if pool is None or capacity(pool, prompt, tokens):
+            continue
+        wider = would_fit(replace(pool, shape=padded(pool.shape, VOCABULARY_MULTIPLE)), prompt, tokens)
+        if not wider:
+            return {}
+        found[name] = wider["tp"]
     return found
-
-
-def _wider(server: Server, prompt: int, answer: int) -> dict[str, int]:
-    return would_fit(replace(server, shape=padded(server.shape, VOCABULARY_MULTIPLE)), prompt, answer)
 
 
 def stored(released: DType, gpu: Gpu) -> DType:

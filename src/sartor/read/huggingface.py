@@ -24,6 +24,7 @@ from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.numerics import read_numerics
 from sartor.read.published import default_class, is_published_class, types_of_class
+from sartor.read.quantization import released_type, says_quantized
 from sartor.read.unread import say_unread
 from sartor.read.verified import unverified
 from sartor.units import format_count
@@ -88,6 +89,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
         inexact_because=reasons,
         interval_factor=ledger.factor,
         architecture=architecture,
+        weights=released.value if (released := released_type(config)) else "",
     )
 
 
@@ -209,5 +211,5 @@ def _check_what_changes_no_count(config: JsonDict, ledger: Ledger, path: str = "
 def _note_what_is_left_aside(config: JsonDict, ledger: Ledger) -> None:
     if config.get("auto_map"):
         ledger.note("auto_map names code of the repository; it is not followed")
-    if config.get("quantization_config") or config.get("compression_config"):
-        ledger.note("quantization_config is not read: parameters are counted as if they were not quantized")
+    if says_quantized(config):
+        ledger.note("quantization_config changes no count and no dtype: parameters are counted as if not quantized")

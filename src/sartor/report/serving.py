@@ -96,7 +96,7 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     if not body["fits"]:
         wider = ", ".join(f"{name}={value}" for name, value in body["would_fit"].items())
         words = _lacking(answer) + (f" It would with {wider}." if wider else "")
-        return Group(head, rule, Text(words, style="bold red"))
+        return Group(head, rule, Text(words, style="bold red"), *notes("Assumed", answer.assumptions))
     table = plain_table("in flight", "first token", "per token", "tokens/s", "per GPU")
     for each in body["loads"]:
         waits = f" ({_short(each['waiting'])} wait)" if each["waiting"] >= 1 else ""
