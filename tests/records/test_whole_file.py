@@ -15,17 +15,27 @@ from sartor.operators import DType
 from sartor.validate.accuracy import validate_operators
 
 
-def made(path: Path, label: str, gpu: str, rows: int = 200, slower: float = 1.0, most: int = 100) -> Path:
+def made(
+    path: Path,
+    label: str,
+    gpu: str,
+    rows: int = 200,
+    slower: float = 1.0,
+    most: int = 100,
+    columns: str = "m,n,k",
+    few: bool = False,
+) -> Path:
     """Rows of one device (4% of noise) under the label of another."""
     draw = np.random.default_rng(5)
     sizes: dict[str, Index] = {name: 64 * draw.integers(4, most, rows) for name in ("m", "n", "k")}
+    sizes["m"] //= 64 if few else 1
     whole = np.ones(rows, dtype=np.int64)
     each = Products(gpu=load_gpu(gpu), dtype=DType.BF16, batch=whole, layouts=np.full(rows, "TN"), **sizes)
     seconds = slower * packaged_seconds(each) * np.exp(0.04 * draw.standard_normal(rows))
     lines = [
         f"{label},bf16,{m},{n},{k},{1e6 * s:.5f}" for m, n, k, s in zip(each.m, each.n, each.k, seconds, strict=True)
     ]
-    path.write_text("\n".join(["gpu,dtype,m,n,k,latency_us", *lines]))
+    path.write_text("\n".join([f"gpu,dtype,{columns},latency_us", *lines]))
     return path
 
 
@@ -60,3 +70,18 @@ def test_a_file_with_many_rows_faster_than_its_device_can_be_is_refused(tmp_path
     assert why.value.nearest == "b200_sxm"
     said = " ".join(validate_operators(path).remarks)
     assert "of 60 shapes are faster than its datasheet allows" in said
+
+
+@pytest.mark.parametrize("columns", ["n,m,k", "k,n,m"])
+def test_sizes_in_another_order_than_their_columns_say_are_doubted(tmp_path: Path, columns: str) -> None:
+    said = " ".join(read_records(made(tmp_path / "x.csv", "h200_sxm", "h200_sxm", columns=columns, few=True)).remarks)
+    assert f"m, n, k: the rows fit much better with {columns.replace(',', ', ')} in their place" in said
+    assert "exchanged" not in " ".join(read_records(made(tmp_path / "y.csv", "h200_sxm", "h200_sxm", few=True)).remarks)
+
+
+@pytest.mark.parametrize(("gpu", "slower", "doubted"), [("h200_sxm", 2.0, True), ("h200_sxm", 1.3, False)])
+def test_rows_all_slower_than_a_calibrated_device_are_doubted(
+    tmp_path: Path, gpu: str, slower: float, doubted: bool
+) -> None:
+    said = " ".join(read_records(made(tmp_path / "x.csv", gpu, gpu, slower=slower)).remarks)
+    assert ("a shared or throttled GPU" in said) is doubted

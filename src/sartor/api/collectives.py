@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, given_siz
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.tiers import members
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.cost import Source
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, own_links
 from sartor.hardware.cluster_catalog import usual_cluster
@@ -61,13 +63,14 @@ def collective(
     if op.library is not CollectiveLibrary.NCCL:
         refuse_on_a_chip(device, "library", library, "these are kernels of GPU engines")
     _check(op, where)
-    links = where or own_links(device)
+    links, cost = where or own_links(device), collective_cost(op, device, load_calibration(device), where)
+    imagined = () if where else _one_link(op, device)
     return CollectiveAnswer(
         collective=op,
         cluster=links,
-        cost=collective_cost(op, device, load_calibration(device), where),
+        cost=replace(cost, source=Source.ASSUMED) if imagined else cost,
         members=_reach(op, links, alone),
-        assumptions=_straddling(op, where) if where else _one_link(op, device),
+        assumptions=imagined or (_straddling(op, where) if where else ()),
     )
 
 

@@ -9,7 +9,7 @@ is fitted on every chosen row and written. docs/howto/calibrate.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,14 @@ def calibrate(
     samples: int | None = None,
     start: str | None = None,
     date: str = "",
+    progress: Callable[[int, int], None] | None = None,
 ) -> CalibrationFit:
     """Fit the GEMMs of a CSV or Parquet file.
 
     ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on (the most
     informative); ``start`` the device to take starting coefficients from (default: itself). ``date`` is written as the
-    date of the measurements if the file has no date column. Raises ``InputError``.
+    date of the measurements if the file has no date column. ``progress`` is told how many fits of how many are done.
+    Raises ``InputError``.
     """
     records = read_records(path, gpu, dtype)
     device = records.products.gpu
@@ -98,7 +100,10 @@ def calibrate(
     if samples is not None and samples < LEAST_ROWS:
         raise InputError("samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
     chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
-    found = replace(_fitted(records, begun, chosen, as_packaged=start is None, date=date), start=donor.name)
+    packaged_s = packaged_seconds(records.products)
+    tried = trials(records.products, records.measured_s, chosen, begun, packaged_s if start is None else None, progress)
+    best = min(tried, key=lambda trial: trial.error)
+    found = replace(_fitted(records, begun, chosen, best, packaged_s, date), start=donor.name)
     own = {**load_calibration(device).gemm, found.dtype: found.coefficients}
     known_of = replace(load_calibration(device), gemm=own)
     remarks = (*found.remarks, *passed_over(path, device, known_of))
@@ -111,11 +116,10 @@ def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
 
 
 def _fitted(
-    records: Records, begun: GemmCoefficients, chosen: Index, *, as_packaged: bool, date: str
+    records: Records, begun: GemmCoefficients, chosen: Index, best: Trial, packaged_s: FloatArray, date: str
 ) -> CalibrationFit:
+    """The best way fitted on all chosen rows."""
     products, measured_s = records.products, records.measured_s
-    packaged_s = packaged_seconds(products)
-    best = min(trials(products, measured_s, chosen, begun, packaged_s if as_packaged else None), key=lambda t: t.error)
     part, predicted = products.part(chosen), best.predicted_s
     if best.freedom is None:
         final, fitted_s = begun, packaged_s[chosen]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sartor.calibrate.fit import Index, Products, packaged, packaged_seconds
+from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.peaks import peak_flops_per_s
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
@@ -137,7 +139,12 @@ def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, di
             f"allows ({by_peak} by its {kind.value} peak, {by_memory} by its memory)"
         )
         raise InputError("latency_us", file, must, other.gpu.name if other else "")
-    return good, left_out, [*remarks, *(() if other else _all_slow(measured_s[good] / predicted_s[good]))]
+    if other is None:
+        remarks += [
+            *_columns_exchanged(given.part(good), measured_s[good]),
+            *_all_slow(timed, measured_s[good] / predicted_s[good]),
+        ]
+    return good, left_out, remarks
 
 
 def _check_copies(timed: Timed, file: str) -> None:
@@ -157,16 +164,40 @@ UNLIKE_TIMES = 3.0
 """Ratio of predicted times that a coarse clock does not explain (assumed)."""
 
 
-def _all_slow(ratio: FloatArray) -> Iterator[str]:
+def _columns_exchanged(given: Products, measured_s: FloatArray) -> Iterator[str]:
+    """What is said of rows that fit much better with m, n and k in another order."""
+    some = np.linspace(0, len(given) - 1, min(len(given), SOME)).astype(np.int64)
+    part, off = given.part(some), {}
+    for order in permutations("mnk"):
+        sizes = {name: getattr(part, column) for name, column in zip("mnk", order, strict=True)}
+        off[order] = float(np.median(np.abs(np.log(packaged_seconds(replace(part, **sizes)) / measured_s[some]))))
+    own, best = off[*"mnk",], min(off, key=lambda order: off[order])
+    if off[best] < min(own / UNLIKE_TIMES, LIKE_ONE):
+        yield (
+            f"m, n, k: the rows fit much better with {', '.join(best)} in their place (median error "
+            f"{np.expm1(off[best]):.0%}, as given {np.expm1(own):.0%}): are the columns exchanged?"
+        )
+
+
+SOME, LIKE_ONE = 300, 0.2
+"""Rows that are looked at; the largest median error of an order of columns that is believed (assumed: calibrated GPUs
+are 2 to 16% off)."""
+
+
+def _all_slow(timed: Timed, ratio: FloatArray) -> Iterator[str]:
     """What is said of times that no GPU's own software explains: a fit would take them as they are."""
     least, middle = (float(np.quantile(ratio, q)) for q in (0.05, 0.5)) if ratio.size else (0.0, 0.0)
-    if least > SLOW:
-        yield f"latency_us: nearly all rows take {least:.3g} times what is predicted or more (median {middle:.3g})"
+    calibrated = timed.section in load_calibration(timed.gpu).calibrated
+    if least > (SLOW_CALIBRATED if calibrated else SLOW):
+        yield (
+            f"latency_us: nearly all rows take {least:.3g} times what is predicted or more (median {middle:.3g}): a "
+            "shared or throttled GPU, or more than the GEMM in each time?"
+        )
 
 
-SLOW = 3.0
+SLOW, SLOW_CALIBRATED = 3.0, 1.5
 """Times this many times too long in 95% of rows are those of a throttled or shared device, of more than the GEMM, or
-of another unit (assumed)."""
+of another unit (assumed); the second where GEMMs of this GPU and type were measured."""
 
 
 def _too_few(shapes: int, device: Gpu, kind: DType, left_out: Mapping[str, int], file: str) -> InputError:

@@ -30,7 +30,12 @@ FREEDOMS = (1.0, 0.3, 0.1)
 
 
 def trials(
-    products: Products, measured_s: FloatArray, chosen: Index, start: GemmCoefficients, packaged_s: FloatArray | None
+    products: Products,
+    measured_s: FloatArray,
+    chosen: Index,
+    start: GemmCoefficients,
+    packaged_s: FloatArray | None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Trial]:
     """Trials with coefficients that may leave the start by much or little (few rows can only spoil a start that is this
     device's own fit) and with the package's prediction as it is, each with and without a smooth factor."""
@@ -41,9 +46,12 @@ def trials(
         known_s = packaged_s
         bases.append((None, lambda learned, where: known_s[where]))
     fold = regions(products)
-    for freedom, base in bases:
+    parts = np.unique(fold)
+    for turn, (freedom, base) in enumerate(bases):
         plain, moved = (seconds(products)(start) if packaged_s is None else packaged_s.copy() for _ in range(2))
-        for each in np.unique(fold):
+        for at, each in enumerate(parts):
+            if progress:
+                progress(turn * parts.size + at, len(bases) * parts.size)
             learned, where = chosen[fold[chosen] != each], np.flatnonzero(fold == each)
             if not learned.size or not where.size:
                 continue

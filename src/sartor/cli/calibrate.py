@@ -66,7 +66,8 @@ def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, 
     from sartor.calibrate.fit_file import calibrate as fit_records
     from sartor.cost.correction.calibration_file import CalibrationFile
 
-    found = fit_records(records, gpu, **words)
+    with c.progress_bar("fits") as progress:
+        found = fit_records(records, gpu, **words, progress=progress)
     made = {"date": found.date, **found.made_with}
     after = CalibrationFile(
         gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance=made, own_rows=found.own_rows

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +69,7 @@ def plan(
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
     if global_batch_size is None:
         raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
-    with progress_bar() as progress:
+    with c.progress_bar("plans") as progress:
         as_numbers = {
             "num_devices": parse_counts(num_devices),
             "framework": framework or trainer_of(write[0] if write else None),
@@ -185,17 +182,3 @@ def parse_count(field: str, text: str) -> float:
     if not 0 < value < 1e20:
         raise InputError(field, text, "must be above 0 and below 1e20", "1T")
     return value
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr if that is a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("plans", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)

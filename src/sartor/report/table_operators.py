@@ -73,8 +73,13 @@ def gemm_reason(answer: GemmAnswer) -> str:
         f"{format_share(float(d.get('tile_efficiency', 1)))} of the tiles and "
         f"{format_share(float(d.get('wave_efficiency', 1)))} of the waves do useful work. Operand alignment allows "
         f"{format_share(float(d.get('alignment', 1)))} of the main loop's speed{_guilty(gemm)}. {ends}"
-        f"{_residual(answer)} Calibration: {owner_words(answer.calibration)}."
+        f"{_residual(answer)} Calibration: {owner_words(answer.calibration)}{_but(answer)}."
     )
+
+
+def _but(answer: GemmAnswer) -> str:
+    """That a calibration holds no shapes like this one, where an assumption dominates."""
+    return ", but not shapes like this one" if answer.cost.details.get("assumed") else ""
 
 
 def _on_arrays(answer: GemmAnswer) -> str:
