@@ -229,7 +229,7 @@ def test_a_file_of_another_device_is_refused_and_the_rest_of_what_is_known_is_ke
     [
         ('gpu = "h200_sxm"', "", "must name its gpu"),
         ('dtype = "bf16"', 'dtype = "bf17"', "must be one of"),
-        ("launch_s = ", "lunch_s = ", "is no coefficient"),
+        ("launch_s = ", "lunch_s = ", "is not a GEMM coefficient"),
         ("launch_s = ", "launch_s = -", "must be a number above 0"),
         ("tiles = [", "tiles = [[1, 2],", "must be rows of tile_m"),
         ("[gemm]", "[gem]", r"must have a \[gemm\] section"),

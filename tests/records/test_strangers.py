@@ -79,7 +79,7 @@ def test_a_third_of_rows_in_another_unit_is_told_by_both_also_where_predictions_
     assert by_calibrate(tmp_path / "records.csv") == by_validate(tmp_path / "records.csv") == expected
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1.6, False), (11.5, True)])
+@pytest.mark.parametrize(("factor", "said"), [(1.4, False), (2.0, True), (11.5, True)])
 def test_a_file_that_is_slow_throughout_is_said_to_be(factor: float, said: bool, tmp_path: Path) -> None:
     each = products("h200_sxm")
     lines = ["gpu,dtype,m,n,k,latency_us"]

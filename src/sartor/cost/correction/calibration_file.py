@@ -121,7 +121,7 @@ def _stream(kind: type, values: object, path: str | Path) -> Any:
     out = {}
     for name, value in values.items():
         if name not in known:
-            raise InputError(name, value, f"in {path} is no coefficient of {kind.__name__}")
+            raise InputError(name, value, f"in {path} is not a coefficient of {kind.__name__}")
         rows = value if isinstance(value, list) else [[value]]
         if not all(
             isinstance(row, list) and all(isinstance(v, (str, bool)) or _above(v, 0, equal=True) for v in row)
