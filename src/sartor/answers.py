@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from sartor.step.run_change import RunChange
     from sartor.step.run_cost import RunCost
     from sartor.step.running import InRun
-    from sartor.step.served import Server
+    from sartor.step.served import Server, Shortage
     from sartor.step.stage_table import StageRow
     from sartor.step.waterfall import Waterfall
 
@@ -230,13 +230,13 @@ class ServingAnswer:
     decode_workers: int = 1
     would_fit: Mapping[str, int | str] = field(default_factory=dict)
     """If not even one sequence fits: a change with which one does."""
-    prompts_fit: bool = True
-    """Servers of their own for prompts hold the weights and one prompt."""
+    shortages: tuple[Shortage, ...] = ()
+    """What servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
     assumptions: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
-        return self.most_sequences > 0 and self.prompts_fit
+        return not self.shortages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,40 @@ def test_a_model_released_in_few_bits_fits_in_them(sartor, words: tuple[object, 
     assert said == ("--dtype" not in given)
 
 
+@pytest.mark.parametrize(
+    ("words", "named", "free_gib"),
+    [
+        (("llama-3-8b", "--input-len", 1_000_000), "the weights leave 57 GiB free, enough for at most 467,", 57.0),
+        (
+            ("llama-3.1-70b", "--tp", 4, "--dtype", "fp8", "--input-len", 10_000_000, "--output-len", 1),
+            "one sequence of 10,000,001 tokens take 763 GiB per GPU",
+            54.9,
+        ),
+    ],
+)
+def test_a_sequence_that_is_too_long_is_named_and_not_the_weights(sartor, words, named: str, free_gib: float) -> None:
+    asked = ("serving", *words, "--gpu", "h100", "--concurrency", 1)
+    body, ran = sartor(*asked, "--json").body, sartor(*asked)
+    assert (ran.code, ran.err) == (3, "")
+    text = " ".join(ran.out.split())
+    assert named in text
+    assert "is beyond the model's 131072" in text
+    (lack,) = body["shortages"]
+    assert lack["server"] == "answers"
+    assert lack["sequence_bytes"] > lack["free_bytes"] == pytest.approx(free_gib * 2**30, rel=0.01)
+    longest = (*words[: words.index("--input-len")], "--input-len", lack["most_tokens"] - 1, "--output-len")
+    codes = [sartor("serving", *longest, n, "--gpu", "h100", "--concurrency", 1, "--json").code for n in (1, 2)]
+    assert codes == [0, 3]
+
+
+def test_weights_that_do_not_fit_are_named(sartor) -> None:
+    text = " ".join(sartor("serving", "llama-3.1-70b", "--gpu", "h100").out.split())
+    assert (
+        "Does not fit: the weights take 131 GiB per GPU, more than the 72 GiB that a server fills. It would with tp=2."
+        in text
+    )
+
+
 QUANTIZED = {
     "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
     "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,

@@ -75,7 +75,9 @@ def test_a_sequence_that_finds_no_memory_waits_for_one_to_end() -> None:
 
 def test_where_weights_do_not_fit_times_are_infinite_and_a_wider_split_is_named() -> None:
     small = replace(LLAMA, gpu=replace(LLAMA.gpu, hbm_bytes=9e9))
-    assert steady_state(small, replace(LOAD, concurrency=1)).tpot_s == np.inf
+    for answer in (512, 1):
+        found = steady_state(small, replace(LOAD, concurrency=1, output_len=answer))
+        assert (found.tpot_s, found.ttft_s, found.output_tokens_per_s) == (np.inf, np.inf, 0)
     assert would_fit(small, 1280) == {"tp": 2}
 
 

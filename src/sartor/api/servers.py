@@ -10,7 +10,7 @@ import numpy as np
 
 from sartor.answers import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.serving_fit import change_that_fits, padded, padding_note, prompts_fit, released_note
+from sartor.api.serving_fit import change_that_fits, padded, padding_note, released_note, shortages
 from sartor.api.words import (
     GpuLike,
     device_of,
@@ -116,7 +116,7 @@ def serving(
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
-        prompts_fit=prompts_fit(prefill, load),
+        shortages=shortages(server, prefill, load),
         would_fit=change_that_fits(server, prefill, load, released),
         assumptions=(
             *reading.assumptions,

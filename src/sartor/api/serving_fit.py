@@ -11,7 +11,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.operators import DType
 from sartor.step.load import Load
-from sartor.step.served import Server, capacity, holds, would_fit
+from sartor.step.served import Server, Shortage, capacity, shortage, would_fit
 from sartor.units import round_up
 
 VOCABULARY_MULTIPLE = 64
@@ -30,9 +30,11 @@ def padding_note(asked: TransformerShape, server: Server) -> tuple[str, ...]:
     return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
 
 
-def prompts_fit(prefill: Server | None, load: Load) -> bool:
-    """Whether servers of their own for prompts, if there are any, hold the weights and one prompt."""
-    return prefill is None or bool(np.all(capacity(prefill, load.input_len)))
+def shortages(server: Server, prefill: Server | None, load: Load) -> tuple[Shortage, ...]:
+    """What the servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
+    prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+    first = None if prefill is None else shortage(prefill, prompt)
+    return tuple(each for each in (first, shortage(server, prompt, answer)) if each is not None)
 
 
 def change_that_fits(
@@ -40,7 +42,7 @@ def change_that_fits(
 ) -> dict[str, int | str]:
     """If a pool does not fit: the type in which the weights were released and, if they don't fit in it either, wider
     servers. Empty if all fit or nothing tried does."""
-    if np.all(holds(server, load)) and prompts_fit(prefill, load):
+    if not shortages(server, prefill, load):
         return {}
     found: dict[str, int | str] = {}
     if released is not None:

@@ -14,11 +14,12 @@ from sartor.cost.intervals import interval_80
 from sartor.json_types import JsonDict, picked
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import count_text, printable
-from sartor.units import format_count, format_seconds
+from sartor.step.served import MEMORY_SHARE
+from sartor.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers import ServingAnswer
-    from sartor.step.served import Server
+    from sartor.step.served import Server, Shortage
 
 
 def serving_body(answer: ServingAnswer) -> JsonDict:
@@ -38,6 +39,7 @@ def serving_body(answer: ServingAnswer) -> JsonDict:
         "output_len": int(answer.load.output_len),
         "max_sequences": answer.most_sequences,
         "fits": answer.fits,
+        "shortages": [_shortage(answer, each) for each in answer.shortages],
         "would_fit": dict(answer.would_fit),
         "loads": _loads(answer) if answer.fits else [],
     }
@@ -48,6 +50,11 @@ def _server(server: Server) -> JsonDict:
         "gpu": server.gpu.name,
         **picked(server, "dtype", "tp", "copies", "ep"),
     }
+
+
+def _shortage(answer: ServingAnswer, lack: Shortage) -> JsonDict:
+    sizes = picked(lack, "weight_bytes", "free_bytes", "sequence_bytes", "most_tokens")
+    return {"server": _pool(answer, lack), **sizes}
 
 
 def _loads(answer: ServingAnswer) -> list[JsonDict]:
@@ -95,7 +102,8 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     rule = Rule(style="dim", characters="-")
     if not body["fits"]:
         wider = ", ".join(f"{name}={value}" for name, value in body["would_fit"].items())
-        words = _lacking(answer) + (f" It would with {wider}." if wider else "")
+        lacks = " ".join(_lacks(answer, each) for each in answer.shortages)
+        words = lacks + (f" It would with {wider}." if wider else "")
         return Group(head, rule, Text(words, style="bold red"), *notes("Assumed", answer.assumptions))
     table = plain_table("in flight", "first token", "per token", "tokens/s", "per GPU")
     for each in body["loads"]:
@@ -110,12 +118,20 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     return Group(head, rule, table, Text(), Text(_reason(answer, body)), *notes("Assumed", answer.assumptions))
 
 
-def _lacking(answer: ServingAnswer) -> str:
-    room = "weights leave no room for the keys and values of one"
-    if answer.prompts_fit:
-        return f"Does not fit: {room} sequence."
-    servers = "servers for prompts" if answer.most_sequences else "servers for prompts and those for answers"
-    return f"Does not fit on the {servers}: {room} {'prompt' if answer.most_sequences else 'sequence'}."
+def _lacks(answer: ServingAnswer, lack: Shortage) -> str:
+    pool = f" on the servers for {_pool(answer, lack)}" if answer.prefill else ""
+    if lack.free_bytes <= 0:
+        weights, room = (format_bytes(n) for n in (lack.weight_bytes, MEMORY_SHARE * lack.server.gpu.hbm_bytes))
+        return f"Does not fit{pool}: the weights take {weights} per GPU, more than the {room} that a server fills."
+    return (
+        f"Does not fit{pool}: keys and values of one sequence of {count_text(lack.tokens, 'token')} take "
+        f"{format_bytes(lack.sequence_bytes)} per GPU; the weights leave {format_bytes(lack.free_bytes)} free, "
+        f"enough for at most {count_text(lack.most_tokens, 'token')}."
+    )
+
+
+def _pool(answer: ServingAnswer, lack: Shortage) -> str:
+    return "prompts" if lack.server is answer.prefill else "answers"
 
 
 def _devices(answer: ServingAnswer) -> str:

@@ -129,8 +129,8 @@ def steady(
     """The columns in the form of ``load``; infinite times where not one sequence is held."""
     flight, answer = load.columns()
     fits = np.asarray(held) >= 1
+    tokens_per_s = np.where(fits, flight * answer / (ttft_s + (answer - 1) * tpot_s), 0.0)
     tpot_s, ttft_s = np.where(fits, tpot_s, np.inf), np.where(fits, ttft_s, np.inf)
-    tokens_per_s = flight * answer / (ttft_s + (answer - 1) * tpot_s)
     found = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s)
     names = ("running", "waiting", "each_prompt_s", "step_s", "tpot_s", "ttft_s", "output_tokens_per_s")
     return Steady(

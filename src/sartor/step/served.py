@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -190,12 +191,17 @@ def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
 
 def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     """Sequences with so many tokens that one copy holds besides its weights; 0 if the weights leave no room."""
-    free = max(MEMORY_SHARE * server.gpu.hbm_bytes - server_weight_bytes(server), 0.0)
+    free = max(free_bytes(server), 0.0)
     both = np.stack([each.ravel() for each in np.broadcast_arrays(prompt, answer)])
     pairs, where = np.unique(both, axis=1, return_inverse=True)
     each = [cache_bytes(server, int(first), int(then)) for first, then in pairs.T]
     held = np.asarray([free // max(one, 1.0) for one in each], dtype=np.int64)[where.ravel()]
     return held.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
+
+
+def free_bytes(server: Server) -> float:
+    """Memory of one device besides its weights; negative if they don't fit."""
+    return MEMORY_SHARE * server.gpu.hbm_bytes - server_weight_bytes(server)
 
 
 def cache_bytes(server: Server, prompt: int, answer: int) -> float:
@@ -228,6 +234,38 @@ def holds(server: Server, load: Load) -> IntArray:
     whole = capacity(server, prompt, answer) >= 1
     found: IntArray = np.where(whole, capacity(server, prompt, answer // 2), 0)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Why a server does not hold one sequence; bytes of one device."""
+
+    server: Server
+    weight_bytes: float
+    free_bytes: float
+    """Memory besides the weights; negative if they don't fit."""
+    sequence_bytes: float
+    """Keys and values of one whole sequence."""
+    tokens: int
+    """Of that sequence: its prompt and its answer."""
+    most_tokens: int
+    """Tokens of the longest sequence that fits."""
+
+
+def shortage(server: Server, prompt: int, answer: int = 0) -> Shortage | None:
+    """What a server lacks to hold one sequence; None if it does."""
+    if capacity(server, prompt, answer):
+        return None
+    free, tokens = free_bytes(server), prompt + answer
+    longest = bisect_right(range(1, tokens), free, key=lambda n: cache_bytes(server, n, 0))
+    return Shortage(
+        server=server,
+        weight_bytes=server_weight_bytes(server),
+        free_bytes=free,
+        sequence_bytes=cache_bytes(server, prompt, answer),
+        tokens=tokens,
+        most_tokens=longest,
+    )
 
 
 def would_fit(server: Server, prompt: int, answer: int = 0) -> dict[str, int]:
