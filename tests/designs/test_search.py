@@ -31,6 +31,7 @@ from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase
 from sartor.placement.terms import PlacementTerms
+from sartor.report.design_words import not_buildable_text
 
 
 def point(index: int, accelerator: Accelerator, hbm_bytes: float, options: tuple[Option, ...]) -> Point:
@@ -84,6 +85,11 @@ def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
     (marked, *_) = cautions(published, space, search_design(published, space))
     assert "this chip cannot be built: clock_mhz=9,000" in marked
     assert "counts only cores and buffers" in marked
+    chips = [each.evaluation.point.accelerator for each in (best, mad)]
+    assert not_buildable_text(published, chips[0]) == ""
+    assert not_buildable_text(published, chips[1]).startswith(", but it could not be built (clock_mhz=9,000")
+    assert "--area-model die searches buildable chips" in not_buildable_text(published, chips[1])
+    assert "--plausibility searches buildable chips" in not_buildable_text(free, chips[1])
 
 
 def test_a_best_chip_on_a_plateau_or_hotter_than_most_is_marked() -> None:

@@ -32,7 +32,7 @@ AXES: dict[str, tuple[str, float]] = {
 
 AS_PUBLISHED = (
     "; the published area formula counts only cores and buffers, so such chips are searched too "
-    '(area_model = "die" in a space file leaves them out)'
+    '(--area-model die, or area_model = "die" in a space file, leaves them out)'
 )
 """Why a chip that cannot be built may win."""
 PLATEAU = 0.01

@@ -9,6 +9,7 @@ from sartor.designs.against import AgainstModel
 from sartor.designs.detail import ModelDetail, area_parts, power_parts
 from sartor.designs.question import AreaModel
 from sartor.designs.result import Ranked
+from sartor.hardware.accelerator import SUSTAINED_SHARES
 from sartor.model.workload import Phase
 from sartor.report.design_words import (
     AREA_WORDS,
@@ -165,10 +166,24 @@ GPU_NOTES = (
 SERVED_NOTE = "Served, a GPU takes batches pass after pass as the chip does, in 16 bits; a step is one pass."
 
 
+IDEAL_NOTE = (
+    "'chip vs GPU' compares ideal rates with measured ones: the chip's arrays, memory and links sustain all of their "
+    "peak rates, the GPU's rates are calibrated. To compare alike, lower the chip's with "
+    f"{', '.join(SUSTAINED_SHARES)} of a space file, or search --space modern, which sets them as measured on A100."
+)
+"""For a chip whose rates are those of its datasheet."""
+
+
+def _ideal(answer: DesignAnswer) -> bool:
+    """Whether the best chip sustains all of its peak rates."""
+    chip = answer.best.evaluation.point.accelerator if answer.best else None
+    return chip is not None and all(float(getattr(chip, name)) == 1 for name in SUSTAINED_SHARES)
+
+
 def gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     """How to read the table of GPUs."""
     served = any(model.served for model in answer.question.models)
-    told = (*GPU_NOTES, *([SERVED_NOTE] if served else []))
+    told = (*([IDEAL_NOTE] if _ideal(answer) else []), *GPU_NOTES, *([SERVED_NOTE] if served else []))
     if answer.question.costs.area is AreaModel.DIE:
         return told
     return (*told, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")

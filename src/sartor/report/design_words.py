@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from sartor.answers import DesignAnswer
+from sartor.cost.chip.buildable import faults
 from sartor.designs.detail import ModelDetail, StepTime, plan_fields
 from sartor.designs.energy import evaluated_joules
 from sartor.designs.nearby import Nearby
@@ -152,9 +153,17 @@ def headline(answer: DesignAnswer) -> str:
     )
     at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
-        f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}. "
+        f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}"
+        f"{not_buildable_text(asked, point.accelerator)}. "
         f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token. {proof_text(answer)}"
     )
+
+
+def not_buildable_text(asked: DesignQuestion, chip: Accelerator) -> str:
+    """That the best chip could not be built, why, and how to search those that could; empty if it could."""
+    found = list(faults(chip))
+    buildable = "--area-model die" if asked.costs.area is AreaModel.PUBLISHED else "--plausibility"
+    return f", but it could not be built ({'; '.join(found)}; {buildable} searches buildable chips)" if found else ""
 
 
 def nothing_text(answer: DesignAnswer) -> str:
@@ -179,7 +188,8 @@ def proof_text(answer: DesignAnswer) -> str:
     how += f", {found.waiting:,} not looked at" if found.waiting else ""
     size = f"{found.space_size:,} combinations"
     if found.status is DesignStatus.OPTIMAL:
-        return f"Proved optimal: none of {size} is better ({how})."
+        under = " under the published area model" if answer.question.costs.area is AreaModel.PUBLISHED else ""
+        return f"Proved optimal{under}: none of {size} is better ({how})."
     if not (found.waiting or found.interrupted):
         return f"Proved to within {format_share(found.gap)}: none of {size} is better by more ({how})."
     why = "interrupted" if found.interrupted else "out of time"

@@ -36,7 +36,7 @@ EDGE_OF_ROOT = 3 * 2**0.5
 """Perimeter of a die twice as long as wide, over the root of its area: the longest edge assumed."""
 WORDS = {
     "clock": "clock_mhz={needs:,.0f}: no array has shipped above 2,800 MHz; at most {most:,.0f} is taken as possible",
-    "die": "a whole die of {needs:,.0f} mm2 at {node} nm (links and control too): scanners expose {most:.0f} mm2",
+    "die": "a whole die of {needs:,.0f} mm2 at {node} nm with links and control: scanners expose {most:.0f} mm2",
     "edge": "{where} need {needs:,.0f} mm of die edge; a die of {die:,.0f} mm2 has at most {most:,.0f} mm",
     "power": "{needs:,.0f} W with all parts at peak rate: the most in one package is {most:,.0f} W (GB300, 2025)",
     "cooling": "{needs:.3g} W/mm2 on the die: cold plates take about {most:.3g}",
