@@ -109,8 +109,10 @@ class ModelEstimate:
             return self.serving.would_fit
         if held is None or priced is None or self.fits:
             return ()
+        from sartor.plans.fits import would_fit
+
         dims = priced.plan.dims  # the plan of a smaller split, where the model cannot run as requested
-        return held.split(tp=int(dims.tp), ep=int(dims.ep), pp=int(dims.pp)).would_fit(self.question.calibration)
+        return would_fit(held.split(tp=int(dims.tp), ep=int(dims.ep), pp=int(dims.pp)), self.question.calibration)
 
     @property
     def peak_bytes(self) -> float:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 import pickle
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,11 +200,44 @@ def test_an_odd_vocabulary_is_padded_as_far_as_tensor_parallelism_needs_and_no_f
     assert any("vocabulary padded to 50258, which tp=2 divides" in each for each in split.question.assumptions)
 
 
-def test_a_model_that_needs_stages_says_what_would_fit_and_how_to_ask() -> None:
+ROOMIER = {
+    "qwen3-235b-a22b": ("h100", {}, {"ep": 8, "recompute": "full", "tp": 2, "pp": 8}),
+    "gpt-oss-120b": ("h100", {"seq_len": 8192}, {"ep": 8, "tp": 2, "pp": 4}),
+    "llama-3-8b": ("h100", {"seq_len": 8192}, {"zero_stage": 2}),
+    "gpt3-175b": ("a100_sxm", {"tp": 2}, {"num_devices": 64, "tp": 4, "pp": 16}),  # tp=2 does not divide its vocabulary
+    "llama3-70b": ("h100", {"tp": 4}, {"num_devices": 256}),
+}
+
+
+@pytest.mark.parametrize("model", ROOMIER)
+def test_a_typical_run_that_does_not_fit_names_the_command_of_one_that_does(model: str) -> None:
     from sartor.report.fit_words import does_not_fit
 
-    words = does_not_fit(api.estimate("gpt3-175b", "a100_sxm"))
-    assert "It would fit with tp=8 and pp=2 and recompute=full (give --num-devices and --global-batch-size)" in words
+    gpu, asked, change = ROOMIER[model]
+    found = api.lint(model, gpu, **asked).base
+    assert found.would_fit[0].items() >= change.items()
+    assert api.estimate(model, gpu, **asked | found.would_fit[0]).fits
+    command = shlex.split(does_not_fit(found).partition("It would fit as `sartor ")[2].partition("`")[0])
+    options = (
+        typer.main.get_command(app_with(*GROUPS)).commands["estimate"].make_context("estimate", command[1:]).params
+    )
+    options = {name: value for name, value in options.items() if name in inspect.signature(api.estimate).parameters}
+    assert api.estimate(**options).fits
+
+
+def test_a_hint_on_given_devices_is_an_option_of_estimate() -> None:
+    from sartor.report.fit_words import does_not_fit
+
+    some = {"num_devices": 8, "global_batch_size": 512, "seq_len": 8192}
+    assert "It would fit with --zero-stage 3; " in does_not_fit(api.estimate("llama-3-8b", **some))
+
+
+def test_where_no_change_fits_the_hint_is_a_search_over_all_plans() -> None:
+    from sartor.report.fit_words import does_not_fit
+
+    words = does_not_fit(api.estimate("llama-3.1-405b", num_devices=8, global_batch_size=512))
+    command = "plan llama-3.1-405b --cluster dgx-h100 --num-devices 8 --global-batch-size 512 --seq-len 4096"
+    assert f"Nothing that was tried would fit: `sartor {command}` tries all plans" in words
 
 
 def test_answers_can_be_pickled_and_copied() -> None:

@@ -27,13 +27,14 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
     A path that exists wins over a zoo name; a model already read is returned as it is. ``changed_by`` names a caller
     that changes the shape, which is not possible for a graph. Raises ``InputError``.
     """
-    reading = model if isinstance(model, ModelReading) else _named(model)
+    reading = model if isinstance(model, ModelReading) else replace(_named(model), asked=(str(model),))
     if set or changed_by:
         not_traced(reading, "set" if set else changed_by)
     if not set:
         return reading
     shape, notes = edit_fields(reading.shape, set)
-    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes))
+    asked = [word for name, value in set.items() for word in ("--set", f"{name}={value}")]
+    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes), asked=(*reading.asked, *asked))
 
 
 def _named(model: str | Path) -> ModelReading:

@@ -26,6 +26,8 @@ class ModelReading:
     architecture: str = ""
     weights: str = ""
     """Type in which the weights were released, if it has fewer than 16 bits."""
+    asked: tuple[str, ...] = ("MODEL",)
+    """The model as a user names it on a command line, with the options that change it."""
 
     @property
     def params(self) -> ParamCounts:

@@ -22,7 +22,7 @@ from sartor.model.blocks import blocks
 from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute, TrainingJob
+from sartor.model.training import TrainingJob
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import (
     Footprints,
@@ -36,7 +36,7 @@ from sartor.plans.evaluate import (
 )
 from sartor.plans.fixed import check_fixed, impossible_axis
 from sartor.plans.front import Kept, chosen, first_of, joined
-from sartor.plans.relax import one_change, something_fits, tightest, word_of
+from sartor.plans.relax import one_change, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
@@ -55,24 +55,6 @@ filled completely: its compiler lays out its memory."""
 
 FRONT = 60
 """Points of the front that are priced in detail, evenly spaced along it."""
-
-LEANER: tuple[Mapping[str, int], ...] = (
-    {"recompute": int(Recompute.SELECTIVE)},
-    {"recompute": int(Recompute.FULL)},
-    {"zero_stage": 3},
-    {"microbatch_size": 1},
-    {"microbatch_size": 1, "recompute": int(Recompute.FULL)},
-    {"zero_stage": 3, "recompute": int(Recompute.FULL)},
-    {"zero_stage": 3, "microbatch_size": 1, "recompute": int(Recompute.FULL)},
-)
-"""Changes of a plan that keep the split of the model, cheapest first."""
-
-WIDER: tuple[Mapping[str, int], ...] = tuple(
-    {"tp": tp, "pp": pp, "recompute": int(recompute)}
-    for tp, pp in ((2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16))
-    for recompute in (Recompute.NONE, Recompute.FULL)
-)
-"""Splits of the model over more devices, fewest first."""
 
 FRONTS = 1000
 """Number of fastest plans (front and best of each dims) tried with every number of recomputed layers."""
@@ -183,27 +165,6 @@ class HeldPlan:
     def limit_bytes(self) -> float:
         """Bytes that the plan may use on a device."""
         return (1 - self.headroom) * usable_bytes(self.cluster)
-
-    def would_fit(self, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
-        """For a plan that does not fit, changes with which it would: without and with more devices per replica."""
-        pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
-        found = [next((c for c in changes if self._fits_with(pricer, c)), None) for changes in (LEANER, WIDER)]
-        some = [{n: v for n, v in c.items() if v != self.axes[n]} for c in found if c is not None]
-        apart = some[:1] + [c for c in some[1:] if not some[0].items() <= c.items()]
-        words = {int(each): each.word for each in Recompute}
-        return tuple({n: words[v] if n == "recompute" else v for n, v in change.items()} for change in apart)
-
-    def _fits_with(self, pricer: Pricer, change: Mapping[str, int]) -> bool:
-        """Whether the change fits with the same devices, or with the same replicas if the devices are assumed."""
-        axes = {**self.axes, **change}
-        if any(axes[name] < self.axes[name] for name in ("tp", "pp", "zero_stage", "recompute")) or axes == self.axes:
-            return False
-        one_replica = axes["tp"] * axes["pp"] * axes["cp"]
-        if not self.assumed:
-            axes["dp"] = self.num_devices // one_replica
-        axes["sequence_parallel"] = int(axes["tp"] > 1 and self.job.seq_len % (axes["tp"] * axes["cp"]) == 0)
-        devices = one_replica * axes["dp"]
-        return (self.assumed or devices == self.num_devices) and something_fits(pricer, devices, axes)
 
     def split(self, **degrees: int) -> HeldPlan:
         """The same plan with other degrees of tensor, expert and pipeline parallelism, and as many replicas."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ from rich.text import Text
 
 from sartor.cost.intervals import Z80
 from sartor.cost.narrowing import IntervalPart, Narrows
+from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
 from sartor.report.words import count_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import ModelEstimate
+    from sartor.plans.search import HeldPlan
     from sartor.step.inference import Serving
 
 NAMES = {
@@ -62,15 +65,47 @@ def _kept(answer: ModelEstimate) -> str:
 
 def _would_fit(answer: ModelEstimate) -> str:
     changes, held = answer.would_fit, answer.question.held
+    if held is not None:
+        return _plan_would_fit(answer, held)
     if not changes:
         return "Nothing that was tried would fit: use more devices, devices with more memory, or shorter sequences."
-    told = " (give --num-devices and --global-batch-size)" if held is not None and held.assumed else ""
-    words = [_change(each) + (told if "pp" in each else "") for each in changes]
-    return f"It would fit with {', or with '.join(words)}."
+    return f"It would fit with {', or with '.join(map(_change, changes))}."
 
 
 def _change(change: Mapping[str, int | str]) -> str:
     return " and ".join(f"{name}={value}" for name, value in change.items())
+
+
+def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
+    """``It would fit with --zero-stage 2; `sartor plan` ...``; for a typical run, the whole command of `sartor
+    estimate`, which takes every axis of a plan."""
+    if not answer.would_fit:
+        plan = _command("plan", answer, held)
+        return f"Nothing that was tried would fit: `{plan}` tries all plans and says how many devices are enough."
+    change = answer.would_fit[0]
+    words = f"as `{_command('estimate', answer, held, change)}`" if held.assumed else f"with {_options(change)}"
+    return f"It would fit {words}; `sartor plan` with the same model, cluster and sizes finds the fastest plan."
+
+
+def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
+    """The command about the same model, cluster and sizes; a ``change`` is of `sartor estimate`."""
+    job, kept = held.job, held.kept_free
+    catalogued = held.cluster.name in cluster_names()
+    options: dict[str, int | str] = {"cluster": held.cluster.name if catalogued else "CLUSTER.toml"}
+    if change is not None and not catalogued:
+        options = {"gpu": answer.question.gpu.name}
+    options |= {"num_devices": held.num_devices, "global_batch_size": job.global_batch_size, "seq_len": job.seq_len}
+    options |= {"dtype": job.recipe.value} if job.recipe.value != "bf16" else {}
+    options |= {} if kept is None else {"headroom": f"{kept:g}"}
+    if change is not None and answer.priced is not None:
+        dims = answer.priced.plan.dims  # of a smaller split, where the model cannot run as requested
+        split = {name: int(size) for name, size in (("tp", dims.tp), ("ep", dims.ep)) if int(size) > 1}
+        options |= {"microbatch_size": held.axes["microbatch_size"], **split, **change}
+    return printable(f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}")
+
+
+def _options(values: Mapping[str, int | str]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
 
 
 def serving_words(answer: ModelEstimate, served: Serving) -> str:

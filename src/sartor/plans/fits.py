@@ -1,0 +1,90 @@
+"""The changes with which a plan that does not fit in memory would: of all plans that fit, those of the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.model.training import Recompute
+from sartor.plans.conditions import structures, with_switches
+from sartor.plans.search import HeldPlan, make_pricer
+from sartor.plans.space import Rows, plan_space, size_of, take
+from sartor.units import Array
+
+NAMED = ("zero_stage", "ep", "recompute", "microbatch_size", "tp", "pp")
+"""Axes that may change, in the order to try them."""
+
+FREE = (*NAMED, "dp", "sequence_parallel")
+
+DOUBLINGS = 7
+"""How often to double the devices of a typical run in search of a plan that fits."""
+EQUAL = 0.02
+"""Plans closer than this in step time are not ranked (docs/accuracy.md): of those the fewest changes win."""
+
+
+def would_fit(held: HeldPlan, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
+    """For a plan that does not fit, the changes with which it would and its step is shortest, as one mapping.
+
+    The devices stay as they are. If they are a default, twice, four times, ... as many are tried until something fits,
+    with as many more sequences, and both numbers are part of the change. Empty if nothing fits.
+    """
+    for wider in _wider(held):
+        rows, step_s = _priced(wider, calibration)
+        if size_of(rows):
+            size = {"num_devices": wider.num_devices, "global_batch_size": wider.job.global_batch_size}
+            return ((size if held.assumed else {}) | _change(held, rows, _cheapest(held, rows, step_s)),)
+    return ()
+
+
+def _wider(held: HeldPlan) -> Iterator[HeldPlan]:
+    yield held
+    for times in (2**k for k in range(1, DOUBLINGS + 1) if held.assumed):
+        devices, job = held.num_devices * times, held.job
+        job = replace(job, global_batch_size=job.global_batch_size * times)
+        yield replace(held, job=job, num_devices=devices, cluster=held.cluster.reached(devices))
+
+
+def _priced(held: HeldPlan, calibration: Calibration | None) -> tuple[Rows, Array]:
+    """All plans of the job on the same devices that change axes of `NAMED` only and fit, with the seconds of a step."""
+    fixed = {name: value for name, value in held.axes.items() if name not in FREE}
+    space = plan_space(held.job, held.num_devices, fixed)
+    rows = structures(held.job, space).rows
+    rows = take(rows, _wanted_structures(held, rows))
+    rows = with_switches(held.job, space, rows, {})
+    rows = take(rows, _wanted_switches(held, rows))
+    pricer = make_pricer(held.job, held.cluster, calibration, headroom=held.headroom)
+    if size_of(rows):
+        rows = take(rows, pricer.memory(rows)[0] <= pricer.limit_bytes)
+    return rows, pricer.seconds(rows)[0] if size_of(rows) else np.zeros(0)
+
+
+def _wanted_structures(held: HeldPlan, rows: Rows) -> Array:
+    axes = held.axes
+    wanted = np.isin(rows["microbatch_size"], (1, axes["microbatch_size"]))
+    for name in ("tp", "pp", "ep"):
+        wanted &= rows[name] >= axes[name]
+    return np.asarray(wanted & (rows["tp"] <= max(axes["tp"], held.cluster.devices_per_node)))
+
+
+def _wanted_switches(held: HeldPlan, rows: Rows) -> Array:
+    axes = held.axes
+    sequence = (rows["tp"] > 1) & (held.job.seq_len % (rows["tp"] * rows["cp"]) == 0)
+    sequence &= bool(axes["sequence_parallel"]) or axes["tp"] == 1
+    sharded = (rows["zero_stage"] >= axes["zero_stage"]) | (rows["dp"] * rows["cp"] == 1)
+    return np.asarray(sharded & (rows["sequence_parallel"] == sequence) & (rows["recompute"] >= axes["recompute"]))
+
+
+def _cheapest(held: HeldPlan, rows: Rows, step_s: Array) -> int:
+    """Of the rows within `EQUAL` of the fastest, the one with the fewest and first changes of `NAMED`."""
+    changed = np.stack([rows[name] != held.axes[name] for name in NAMED])
+    order = np.lexsort([step_s, 2 ** np.arange(len(NAMED)) @ changed, changed.sum(axis=0)])
+    return int(order[np.argmax(step_s[order] <= (1 + EQUAL) * step_s.min())])
+
+
+def _change(held: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
+    at = {name: int(rows[name][index]) for name in NAMED if name != "zero_stage" or rows["dp"][index] > 1}
+    words = {int(each): each.word for each in Recompute}
+    return {n: words[v] if n == "recompute" else v for n, v in at.items() if v != held.axes[n]}
