@@ -162,7 +162,7 @@ def notes_of(spread: Spread, held: HeldPlan) -> tuple[str, ...]:
             *size,
             f"one device of a training run with {axes['dp']} replicas on {held.num_devices} devices "
             f"({held.cluster.name}): {microbatches} microbatches per step, {sharded}, {_vocabulary(held)} "
-            "(default; set --num-devices and --global-batch-size)",
+            "(default; `sartor estimate` takes --num-devices and --global-batch-size)",
         )
     said = {
         "microbatch_size": spread.microbatch_size,
