@@ -303,3 +303,21 @@ def test_a_gemm_says_where_its_weights_are_read_from_and_what_it_takes_in_a_mode
     assert long.assumptions == ("the weights (8 MiB) are read from memory, as in a model, though they fit in L2",)
     assert api.gemm(4096, 4096, 2048, "l40s").assumptions[0].endswith("from memory, as in a model, it takes as long")
     assert not api.gemm(64, 16384, 8192, "l40s").assumptions  # larger than L2
+
+
+def test_fp8_without_matrix_units_is_8_bit_weights_in_every_question() -> None:
+    """As vLLM runs such checkpoints on Ampere; `validate` took it so and the others refused it."""
+    said = "a100_sxm has no matrix units for fp8: 8-bit weights are widened to 16 (int8_wo), as in vLLM"
+    one, other = (api.gemm(512, 4096, 4096, "a100", dtype=dtype) for dtype in ("fp8", "int8_wo"))
+    assert one.cost == other.cost
+    assert one.assumptions == (said, *other.assumptions)
+    words = {"phase": "decode", "microbatch_size": 8, "context_len": 1024}
+    passes = [api.estimate("llama-3.1-8b", "a100", dtype=dtype, **words) for dtype in ("fp8", "int8_wo")]  # type: ignore[arg-type]
+    assert passes[0].estimate.time_s == passes[1].estimate.time_s
+    assert said in passes[0].question.assumptions
+    served = api.serving("llama-3.1-8b", "a100", dtype="fp8")
+    assert said in served.assumptions
+    with pytest.raises(InputError):
+        api.gemm(512, 4096, 4096, "a100", dtype="nvfp4")
+    with pytest.raises(InputError, match="fp8"):  # nothing trains with 8-bit weights alone
+        api.estimate("llama-3.1-8b", "a100", dtype="fp8")

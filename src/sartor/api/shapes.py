@@ -155,7 +155,7 @@ def gemm(
     Raises ``InputError``.
     """
     device = device_of(gpu)
-    dtype_, _ = precision_of(dtype, device)
+    dtype_, widened = precision_of(dtype, device)
     if str(layout).upper() == Layout.TILED.value and device.vendor != "AMD":
         raise InputError("layout", layout, f"is of pre-shuffled weights on AMD GPUs, not of {device.name}", "TN")
     product = Gemm(
@@ -178,6 +178,7 @@ def gemm(
         alternatives=gemm_mappings(product, device, known, clock=clock_),
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
         assumptions=(
+            *(widened if dtype is not None else ()),
             *of_frameworks(kernels, known, dtype_, int(batch) * int(m) * int(k)),
             *_of_software(product, device, known, kernels),
             *_of_cache(product, cost, device, known, clock_),

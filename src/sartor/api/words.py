@@ -18,6 +18,7 @@ from sartor.cost.correction.calibration import ANY, TORCH, Calibration, load_cal
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.gemm import frameworks_of_gemms, kernel_of_quantizing, libraries_measured
 from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
+from sartor.cost.peaks import as_run, widened_note
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -193,12 +194,15 @@ def given_size(field: str, value: object, near: int, *, least: int = 1) -> int:
 
 
 def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
-    """The given dtype, if the device has it; by default bf16 (fp16 on devices without bf16)."""
+    """The given dtype as the device runs it (``as_run``), with a note if that is another; by default bf16 (fp16 on
+    devices without bf16)."""
     if dtype is None:
         return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (default)",)
     wanted: DType = word_of(
         DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
     )
+    if (runs := as_run(wanted, gpu)) is not wanted:
+        return runs, (widened_note(wanted, gpu),)
     if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # weight-only types run as 16-bit GEMMs
         known = ", ".join(dict.fromkeys(d.value for d in (*gpu.peak_flops_per_s, DType.INT8_WO, DType.INT4_WO)))
         raise InputError("dtype", wanted.value, f"{gpu.name} has no matrix rate for it", known)

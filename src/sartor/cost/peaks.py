@@ -28,3 +28,19 @@ def peak_flops_per_s(gpu: Gpu, dtype: DType) -> float:
         if each in gpu.peak_flops_per_s:
             return gpu.peak_flops_per_s[each]
     return max(gpu.peak_flops_per_s.values())
+
+
+def as_run(dtype: DType, gpu: Gpu) -> DType:
+    """The type as ``gpu`` runs it: without matrix units for fp8, weights are stored in 8 bits and widened to 16 (vLLM's
+    documentation, "FP8 W8A8": Ampere and Turing run "as weight-only W8A16"; Intel's Xe2: ``fp8_gemm_w8a16``). Arc B60
+    takes as long in fp8 as in bf16 from 256 rows on (median 0.98)."""
+    widened = dtype is DType.FP8 and dtype not in gpu.peak_flops_per_s and gpu.accelerator is None
+    return DType.INT8_WO if widened else dtype
+
+
+def widened_note(dtype: DType, gpu: Gpu) -> str:
+    """What is said of a type that ``as_run`` replaces."""
+    runs = as_run(dtype, gpu).value
+    return (
+        f"{gpu.name} has no matrix units for {dtype.value}: 8-bit weights are widened to 16 ({runs}), as in vLLM"
+    )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.peaks import as_run
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
@@ -104,13 +105,6 @@ def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------- GEMMs
-
-
-def as_run(dtype: DType, gpu: Gpu) -> DType:
-    """The type as ``gpu`` runs it: without matrix units for fp8, weights are stored in 8 bits and widened to 16 (vLLM's
-    documentation, "FP8 W8A8": Ampere and Turing run "as weight-only W8A16"; Intel's Xe2: ``fp8_gemm_w8a16``). Arc B60
-    takes as long in fp8 as in bf16 from 256 rows on (median 0.98)."""
-    return DType.INT8_WO if dtype is DType.FP8 and dtype not in gpu.peak_flops_per_s else dtype
 
 
 def _gemm(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
@@ -261,7 +255,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     such draws are used (``drawn_loads``). With ``random`` routing, the expected number of experts with rows is used.
     Rows with a ``one_stage`` column timed only the two grouped GEMMs.
     """
-    dtype = dtype_of(words["dtype"])
+    dtype = as_run(dtype_of(words["dtype"]), gpu)
     tokens, hidden, k, experts = (sizes[name] for name in ("num_tokens", "hidden_size", "topk", "num_experts"))
     width, ep = ceil_div(sizes["inter_size"], sizes["moe_tp_size"]), sizes["moe_ep_size"]
     routed = ceil_div(tokens * k, ep)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.peaks import as_run, peak_flops_per_s
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -142,6 +142,7 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
     if dtype is None:
         raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(DTYPES)}")
     gpu = known(row["gpu"])
+    dtype = as_run(dtype, gpu)
     if whole_of(row, "tp", 1) < 1:
         raise Unexpressed("tp is below 1")
     if whole_of(row, "pp", 1) < 1:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.peaks import as_run
 from sartor.errors import InputError
 from sartor.operators import DType
 from sartor.records.devices import known
@@ -136,6 +137,7 @@ def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_d
         raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(DTYPES)}")
     if row.get("gemm_quant") == DType.FP8_BLOCK.value:
         dtype = DType.FP8_BLOCK
+    dtype = as_run(dtype, gpu)
     sizes = {"tp": whole_of(row, tp, 1), "copies": whole_of(row, copies, 1), "ep": whole_of(row, ep, 1)}
     return Server(shape=shape_of(row), gpu=gpu, dtype=dtype, engine=engine, **sizes)
 

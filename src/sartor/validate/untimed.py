@@ -20,6 +20,7 @@ from sartor.cost.correction.calibration import ANY, Calibration, Clock
 from sartor.cost.correction.gemm import frameworks_of_gemms
 from sartor.cost.cost import Bound, Cost, weakest_source
 from sartor.cost.intervals import variance_of_each
+from sartor.cost.peaks import widened_note
 from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -238,8 +239,8 @@ def _notes(part: Part, kind: str, known: Calibration) -> list[str]:
     of_frameworks = kind in ("attention", "moe")
     if isinstance(main, Gemm):
         of_frameworks = bool(frameworks_of_gemms(known, main.dtype))
-        if main.dtype is not dtype_of(part.words["dtype"]):
-            said.append(f"{known.gpu} has no matrix units for {part.words['dtype']}: priced as {main.dtype.value}")
+    if isinstance(main, (Gemm, GroupedGemm)) and main.dtype is not (asked := dtype_of(part.words["dtype"])):
+        said.append(widened_note(asked, part.device))
     if known.kernels == ANY and of_frameworks:
         names = "|".join(dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known)))
         said.append(f"{known.gpu}, unknown framework: intervals cover the kernels of all; kernels={names} narrows them")
