@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from records.made_tables import gemm_rows, write_csv, write_parquet
+from sartor import api
 
 GEMM = {"dtype": "bf16", "m": 4096, "n": 4096, "k": 1024}
 ATTENTION = {
@@ -314,3 +315,16 @@ def test_what_cannot_be_priced_is_said_in_one_sentence(sartor: Callable[..., Any
     ran = sartor("operators", *words.format(**given).split(), "--json")
     for name in must_name:
         assert name in ran.refusal()
+
+
+def test_python_asks_the_same_question(sartor: Callable[..., Any], tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.csv", VARIED)
+    said = sartor("operators", str(file), "--gpu", "h100", "--json").body
+    found = api.operators(file, gpu="h100")
+    assert [found.rows.numbers["time_s"][row["row"] - 1] for row in said["operators"]] == [
+        row["time_s"] for row in said["operators"]
+    ]
+    assert list(found.assumptions) == said["assumptions"]
+    one = api.operators("attention", {**ATTENTION, "causal": False}, gpu="h100")
+    assert one.rows.texts["source"].tolist() == ["calibrated"]
+    assert one.rows.numbers["time_s"][0] > api.operators("attention", ATTENTION, gpu="h100").rows.numbers["time_s"][0]

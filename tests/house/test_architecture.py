@@ -70,8 +70,9 @@ def may_import(room: str) -> set[str]:
     if room in EDGE:
         return {*CORE, *EDGE[room], room, "__version__"}
     if room == "api":
-        # The journeys start at a file that a user names (read, launch, traces); a long one runs on workers (engine).
-        return {*CORE, "api", "read", "launch", "traces", "engine", "__version__"}
+        # The journeys start at a file that a user names (read, launch, traces, and rows of shapes: records, priced by
+        # the readers that validate has); a long one runs on workers (engine).
+        return {*CORE, "api", "read", "launch", "traces", "records", "validate", "engine", "__version__"}
     return {*CORE, *EDGE, "api", "cli", "web", "__version__"}
 
 

@@ -15,6 +15,7 @@ from sartor.api.logs import diagnose_log
 from sartor.api.models import Model, read
 from sartor.api.plans import launch, lint_launch, plan
 from sartor.api.questions import ask
+from sartor.api.rows import operators
 from sartor.api.servers import serving
 from sartor.api.shapes import advise, answer_question, estimate, gemm, lint, lint_question
 from sartor.api.words import ClusterLike, GpuLike
@@ -37,6 +38,7 @@ __all__ = [
     "lint",
     "lint_launch",
     "lint_question",
+    "operators",
     "place",
     "plan",
     "read",

@@ -41,6 +41,4 @@ def as_run(dtype: DType, gpu: Gpu) -> DType:
 def widened_note(dtype: DType, gpu: Gpu) -> str:
     """What is said of a type that ``as_run`` replaces."""
     runs = as_run(dtype, gpu).value
-    return (
-        f"{gpu.name} has no matrix units for {dtype.value}: 8-bit weights are widened to 16 ({runs}), as in vLLM"
-    )
+    return f"{gpu.name} has no matrix units for {dtype.value}: 8-bit weights are widened to 16 ({runs}), as in vLLM"

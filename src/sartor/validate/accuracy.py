@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration, Clock
-from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
+from sartor.cost.correction.calibration import Clock
+from sartor.cost.correction.calibration_file import own_calibration_of_file
 from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.json_types import JsonDict, JsonMap
-from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
@@ -106,7 +105,7 @@ def validate_operators(
     """
     asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
     devices = {gpu.name: gpu for gpu in map(load_gpu, map(str, gpus))}
-    own = calibration_of_file(calibration, devices)
+    own = own_calibration_of_file(calibration, devices)
     reading = read_tables(data, asked)
     groups: list[Group] = []
     not_expressed: dict[str, int] = {}
@@ -141,14 +140,6 @@ def validate_operators(
         assumptions={p.targets.kind.name: ASSUMED[p.targets.kind.name] for p in kept},
         predicted=tuple(kept),
     )
-
-
-def calibration_of_file(path: str | Path | None, devices: Devices) -> Calibration | None:
-    """A user's calibration, of whichever device it is about."""
-    if path is None:
-        return None
-    name = read_calibration_file(path).gpu
-    return load_own_calibration(path, devices[name] if name in devices else load_gpu(name))
 
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:

@@ -250,7 +250,7 @@ def _notes(part: Part, kind: str, known: Calibration) -> list[str]:
 # ------------------------------------------------------------------------------------------- as data
 
 
-def priced_body(found: Priced, assumptions: Sequence[str] = ()) -> JsonDict:
+def priced_body(found: Priced) -> JsonDict:
     """The result keys of ``sartor operators``. Rows count from 1, below the header."""
     shapes = found.shapes
     return {
@@ -262,7 +262,7 @@ def priced_body(found: Priced, assumptions: Sequence[str] = ()) -> JsonDict:
             {"reason": reason, "count": int(rows.size), "rows": (rows[:NAMED] + 1).tolist()}
             for reason, rows in found.refused.items()
         ],
-        "assumptions": [*assumptions, *found.assumptions],
+        "assumptions": list(found.assumptions),
     }
 
 

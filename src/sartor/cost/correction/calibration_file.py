@@ -21,6 +21,7 @@ from sartor.cost.correction.network import find_residual
 from sartor.cost.correction.own_rows import OwnRows, own_rows_of
 from sartor.cost.correction.training_calibration import LARGEST_SIGMA
 from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
@@ -71,6 +72,14 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
         torch_streams=None if "memory_bound" in own.streams else known.torch_streams,
         **own.streams,
     )
+
+
+def own_calibration_of_file(path: str | Path | None, devices: Mapping[str, Gpu] | None = None) -> Calibration | None:
+    """A user's calibration, of whichever device it is about: of ``devices`` by name, or of the catalogue."""
+    if path is None:
+        return None
+    name = read_calibration_file(path).gpu
+    return load_own_calibration(path, (devices or {}).get(name) or load_gpu(name))
 
 
 def read_calibration_file(path: str | Path) -> CalibrationFile:

@@ -1,0 +1,109 @@
+"""Prices of single operators: every row of a file of shapes, or one operator by its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sartor.api.words import (
+    GpuLike,
+    device_of,
+    own_calibration,
+    with_kernels_of,
+    with_kernels_or_any,
+    word_of,
+)
+from sartor.cost.correction.calibration import Clock
+from sartor.cost.correction.calibration_file import own_calibration_of_file
+from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
+
+if TYPE_CHECKING:
+    from sartor.records.shapes import Shapes
+    from sartor.validate.untimed import Priced
+
+
+def operators(
+    shapes: str | Path,
+    columns: Mapping[str, object] | None = None,
+    *,
+    gpu: GpuLike | None = None,
+    kernels: str | None = None,
+    clock: str = "boost",
+    calibration: str | Path | None = None,
+) -> Priced:
+    """What single operators take: every row of a file of shapes (.csv, .parquet), or one operator of the kind
+    ``shapes`` (gemm, attention, memory_bound, moe, collectives) with these ``columns``.
+
+    Columns are those of tables of measurements without the measured one (docs/howto/price-operators.md). ``gpu`` prices
+    every row, in place of the file's column; one operator without it runs on H100 SXM. ``kernels`` is the framework of
+    rows that name none, without which intervals cover all; ``clock`` as in ``gemm``; ``calibration`` is a file of
+    ``sartor calibrate``. The answer holds an array per number (``rows.numbers``) and word (``rows.texts``) in the order
+    of the rows; ``rows.texts["reason"]`` says why a row has no price. Needs pyarrow. Raises ``InputError``,
+    ``MissingExtraError``.
+
+    >>> found = operators("gemm", {"m": 4096, "n": 4096, "k": 1024}, gpu="h100")
+    >>> found.rows.texts["source"]
+    array(['calibrated'], dtype=object)
+    >>> found.rows.numbers["time_s"] < 1e-4
+    array([ True])
+    """
+    from sartor.validate.untimed import price_shapes
+
+    at = word_of(Clock, "clock", clock)
+    device = None if gpu is None else device_of(gpu)
+    words = {name: str(value) for name, value in (columns or {}).items()}
+    found, device, said = _read(str(shapes), words, device)
+    own = own_calibration_of_file(calibration) if device is None else own_calibration(calibration, device)
+    if device is not None and kernels is not None:
+        with_kernels_of(kernels, device, own)  # an unknown one is an error, not a reason for every row
+    priced = price_shapes(
+        found,
+        lambda of: with_kernels_or_any(kernels, of, own if own and own.gpu == of.name else None),
+        at,
+        {} if device is None else {device.name: device},
+    )
+    return replace(priced, assumptions=(*said, *priced.assumptions))
+
+
+def _read(source: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Shapes, Gpu | None, list[str]]:
+    """The shapes asked about, the one device that prices them (None: each row's own), and what is assumed."""
+    from sartor.records.shapes import OPERATORS, one_shape
+
+    if source not in {kind.name for kind in OPERATORS}:
+        return _read_file(source, words, device)
+    named = words.get("gpu")
+    if named and device is not None:
+        raise InputError("columns", f"gpu={named}", "names a device, as --gpu does; leave one out")
+    said = ["gpu=h100_sxm (default)"] if device is None and named is None else []
+    device = device or device_of(named or "h100_sxm")
+    own = {name: value for name, value in words.items() if name != "gpu"}
+    found = one_shape(source, own, {"gpu": device.name}, {"dtype": device.default_dtype.value})
+    return found, device, said + _default_dtype(found, device)
+
+
+def _read_file(path: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Shapes, Gpu | None, list[str]]:
+    """The shapes of a file. One ``device`` prices all of them; its type is that of rows in files without a dtype."""
+    from sartor.records.shapes import read_shapes
+
+    given = {} if device is None else {"gpu": device.name}
+    defaults = {} if device is None else {"dtype": device.default_dtype.value}
+    found = read_shapes(path, given, defaults)
+    if words:
+        must = "belong to one operator, after its kind; a file has its own"
+        raise InputError("columns", " ".join(f"{name}={value}" for name, value in words.items()), must)
+    if device is None:
+        return found, None, []
+    others = ", ".join(name or "an empty cell" for name in found.gpus if name != device.name)
+    said = (
+        [f"gpu={device.name} (--gpu) prices every row, in place of {others} in the file's gpu column"] if others else []
+    )
+    if not found.gpus:
+        said = [f"gpu={device.name} (--gpu) prices every row: the file has no gpu column"]
+    return found, device, said + _default_dtype(found, device)
+
+
+def _default_dtype(found: Shapes, device: Gpu) -> list[str]:
+    return [] if "dtype" in found.own else [f"dtype={device.default_dtype.value} (default)"]
