@@ -13,6 +13,7 @@ import pytest
 
 from records.made_tables import gemm_rows, write_csv, write_parquet
 from sartor import api
+from sartor.validate.untimed import kinds_of, priced_body
 
 GEMM = {"dtype": "bf16", "m": 4096, "n": 4096, "k": 1024}
 ATTENTION = {
@@ -328,3 +329,18 @@ def test_python_asks_the_same_question(sartor: Callable[..., Any], tmp_path: Pat
     one = api.operators("attention", {**ATTENTION, "causal": False}, gpu="h100")
     assert one.rows.texts["source"].tolist() == ["calibrated"]
     assert one.rows.numbers["time_s"][0] > api.operators("attention", ATTENTION, gpu="h100").rows.numbers["time_s"][0]
+
+
+def test_the_first_rows_of_every_kind_are_those_of_all(tmp_path: Path) -> None:
+    """The terminal shows some rows, and needs no entry of the million others."""
+    found = api.operators(write(tmp_path / "rows.csv", VARIED), gpu="h100")
+    whole, some = priced_body(found)["operators"], priced_body(found, 2)["operators"]
+    for kind in KINDS:
+        assert [row for row in some if row["table"] == kind] == [row for row in whole if row["table"] == kind][:2]
+    for kind in kinds_of(found):
+        rows = [{**row["shape"], "gpu": row["gpu"]} for row in whole if row["table"] == kind["table"]]
+        assert kind["count"] == len(rows)
+        assert kind["columns"].keys() == {name for row in rows for name in row}
+        for name, value in kind["columns"].items():
+            distinct = {row.get(name) for row in rows}
+            assert value is None if len(distinct) > 1 else {value} == distinct

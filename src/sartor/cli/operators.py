@@ -53,18 +53,18 @@ def operators(
     from sartor import api
     from sartor.files import write_atomic
     from sartor.records.shapes import check_table, table_with
-    from sartor.validate.untimed import predicted_columns, priced_body
+    from sartor.validate.untimed import kinds_of, predicted_columns, priced_body
 
     if write is not None:
         check_table(write)
     words = c.parse_sets(columns, field="columns", name="COLUMN", near="m=4096")
     found = api.operators(shapes, words, gpu=gpu, kernels=kernels, clock=clock, calibration=calibration)
-    body = priced_body(found)
     if write is not None:
         write_atomic(write, table_with(found.shapes, predicted_columns(found), write), field="--write")
         c.say(f"wrote {write}")
-    c.answer("operators", body, as_json=json, out=out)
+    if json or out is not None:
+        c.answer("operators", priced_body(found), as_json=json, out=out)
     if not json:
-        from sartor.report.table_shapes import shapes_view
+        from sartor.report.table_shapes import SHOWN, shapes_view
 
-        c.show(shapes_view(body))
+        c.show(shapes_view(priced_body(found, SHOWN), kinds_of(found)))

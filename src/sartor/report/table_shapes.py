@@ -21,28 +21,26 @@ MOST_COLUMNS = 3
 """Most columns of a shape that fit beside its times; more are written into one."""
 
 
-def shapes_view(body: JsonMap) -> RenderableType:
-    """Times by kind of operator, and the rows without one. Columns that hold the same in all rows are said once."""
-    rows = body["operators"]
+def shapes_view(body: JsonMap, kinds: Sequence[JsonMap]) -> RenderableType:
+    """Times by kind of operator, of the first rows at least, and the rows without one. ``kinds`` are those of all rows
+    (``kinds_of``); columns that hold the same in all are said once."""
     where = f" ({printable(body['file'])})" if body["file"] else ""
     head = Text(f"{body['expressed']:,} of {count_text(body['num_rows'], 'operator')} priced{where}", style="bold")
     parts: list[RenderableType] = [head] if body["file"] else []
-    for kind in dict.fromkeys(row["table"] for row in rows):
-        parts += _of_kind(kind, [row for row in rows if row["table"] == kind])
+    for kind in kinds:
+        parts += _of_kind(kind, [row for row in body["operators"] if row["table"] == kind["table"]])
     refused = [f"{_named(each)}: {each['reason']}" for each in body["refused"]]
     return Group(*parts, *notes("Not priced", refused), *notes("Assumed", body["assumptions"]))
 
 
-def _of_kind(kind: str, rows: Sequence[JsonMap]) -> list[RenderableType]:
-    columns = {"gpu": [row["gpu"] for row in rows]}
-    names = dict.fromkeys(name for row in rows for name in row["shape"])
-    columns |= {name: [row["shape"].get(name, "") for row in rows] for name in names}
-    same = {name: values[0] for name, values in columns.items() if len(set(map(str, values))) == 1}
+def _of_kind(of: JsonMap, rows: Sequence[JsonMap]) -> list[RenderableType]:
+    kind, count, columns = of["table"], of["count"], of["columns"]
+    same = {name: value for name, value in columns.items() if value is not None}
     said = ", ".join(
         _cell(value) if name in ("gpu", "dtype") else f"{name} {_cell(value)}" for name, value in same.items()
     )
     title = Padding(Text(printable(f"{kind}: {said}" if said else kind), style="bold"), (1, 0, 0, 0), expand=False)
-    if len(rows) == 1:
+    if count == 1:
         (row,) = rows
         line = Text(interval_text(row["time_s"], row["low_s"], row["high_s"]), style="bold")
         rate = [f"{text} {unit}" for text, unit in zip(_rates(row), ("TFLOP/s", "GB/s"), strict=True) if text]
@@ -57,12 +55,12 @@ def _of_kind(kind: str, rows: Sequence[JsonMap]) -> list[RenderableType]:
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("bound by", "source"):
         table.add_column(name, no_wrap=True)
-    for i, row in enumerate(rows[:SHOWN]):
-        sizes = {name: printable(_cell(columns[name][i])) for name in shown}
+    for row in rows[:SHOWN]:
+        sizes = {name: printable(_cell({**row["shape"], "gpu": row["gpu"]}.get(name, ""))) for name in shown}
         told = (", ".join(f"{name} {size}" for name, size in sizes.items() if size),) if together else sizes.values()
         times = (format_seconds(row[name]) for name in ("time_s", "low_s", "high_s"))
         table.add_row(*map(Text, (f"{row['row']}", *told, *times, *_rates(row), row["bound_by"], row["source"])))
-    rest = len(rows) - SHOWN
+    rest = count - SHOWN
     more = [Text(f"and {rest:,} more (--json and --write have all)", style="dim")] if rest > 0 else []
     return [title, table, *more]
 

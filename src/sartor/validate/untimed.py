@@ -29,7 +29,7 @@ from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Layout, O
 from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED, Unexpressed, dtype_of
 from sartor.records.shapes import ARGUMENT, LABELS, Shapes
-from sartor.records.tables import Floats64, Index
+from sartor.records.tables import Floats64, Index, Table
 from sartor.records.targets import Targets, targets_of
 from sartor.units import Floats
 from sartor.validate.predictions import Part, parts_of
@@ -250,14 +250,15 @@ def _notes(part: Part, kind: str, known: Calibration) -> list[str]:
 # ------------------------------------------------------------------------------------------- as data
 
 
-def priced_body(found: Priced) -> JsonDict:
-    """The result keys of ``sartor operators``. Rows count from 1, below the header."""
+def priced_body(found: Priced, most: int | None = None) -> JsonDict:
+    """The result keys of ``sartor operators``. Rows count from 1, below the header. With ``most``, only so many rows of
+    every kind, the first."""
     shapes = found.shapes
     return {
         "file": shapes.file or None,
         "num_rows": shapes.num_rows,
         "expressed": found.expressed,
-        "operators": [row for _, row in sorted(_operators(found), key=lambda each: each[0])],
+        "operators": [row for _, row in sorted(_operators(found, most), key=lambda each: each[0])],
         "refused": [
             {"reason": reason, "count": int(rows.size), "rows": (rows[:NAMED] + 1).tolist()}
             for reason, rows in found.refused.items()
@@ -270,29 +271,59 @@ NAMED = 10
 """Most rows that are named for one reason."""
 
 
-def _operators(found: Priced) -> Iterator[tuple[int, JsonDict]]:
+def _operators(found: Priced, most: int | None) -> Iterator[tuple[int, JsonDict]]:
     """Position and entry of every row with a prediction, kind by kind; columns with their usual value are left out."""
-    numbers = {name: values.tolist() for name, values in found.rows.numbers.items()}
-    texts = {name: values.tolist() for name, values in found.rows.texts.items()}
     for table, rows in zip(found.shapes.tables, found.shapes.rows, strict=True):
-        columns = {name: column.plain() for name, column in table.coded.items() if name != "gpu"}
-        columns |= {name: values.tolist() for name, values in table.numbers.items()}
-        usual = table.kind.optional
-        for i, at in enumerate(rows.tolist()):
-            if texts["reason"][at]:
-                continue
+        which = np.flatnonzero(found.rows.texts["reason"][rows] == "")[:most]
+        at, usual = rows[which], table.kind.optional
+        columns = {name: values.tolist() for name, values in _columns(table, which).items()}
+        numbers = {name: values[at].tolist() for name, values in found.rows.numbers.items()}
+        texts = {name: values[at].tolist() for name, values in found.rows.texts.items()}
+        for i, position in enumerate(at.tolist()):
             yield (
-                at,
+                position,
                 {
-                    "row": at + 1,
+                    "row": position + 1,
                     "table": table.kind.name,
-                    "gpu": texts["gpu"][at],
+                    "gpu": texts["gpu"][i],
                     "shape": {name: of[i] for name, of in columns.items() if of[i] not in ("", usual.get(name))},
-                    **{name: values[at] for name, values in numbers.items()},
-                    "bound_by": texts["bound_by"][at],
-                    "source": texts["source"][at],
+                    **{name: values[i] for name, values in numbers.items()},
+                    "bound_by": texts["bound_by"][i],
+                    "source": texts["source"][i],
                 },
             )
+
+
+def kinds_of(found: Priced) -> list[JsonDict]:
+    """Of every kind of operator with a prediction, in the order of the first rows: how many there are, and the columns
+    of their shapes, each with its value if all rows have the same, else None."""
+    kinds = []
+    for table, rows in zip(found.shapes.tables, found.shapes.rows, strict=True):
+        which = np.flatnonzero(found.rows.texts["reason"][rows] == "")
+        if which.size:
+            columns = {"gpu": found.rows.texts["gpu"][rows[which]], **_columns(table, which)}
+            kind = {
+                "table": table.kind.name,
+                "count": int(which.size),
+                "columns": _shared(columns, table.kind.optional),
+            }
+            kinds.append((int(rows[which[0]]), kind))
+    return [kind for _, kind in sorted(kinds, key=lambda each: each[0])]
+
+
+def _shared(columns: Mapping[str, Words | Floats64], usual: JsonMap) -> JsonDict:
+    """The value that all rows share, or None, of columns with another than the usual one, in the order of the first."""
+    told = {name: of != usual.get(name) for name, of in columns.items()}
+    told |= {name: (of != "") & told[name] for name, of in columns.items() if of.dtype == object}
+    names = sorted((name for name, where in told.items() if where.any()), key=lambda name: int(told[name].argmax()))
+    return {name: columns[name][0] if np.all(columns[name] == columns[name][0]) else None for name in names}
+
+
+def _columns(table: Table, which: Index) -> dict[str, Words | Floats64]:
+    """The columns of these rows of a table that describe their shapes."""
+    words = {name: column.take(which).plain() for name, column in table.coded.items() if name != "gpu"}
+    numbers = {name: values[which] for name, values in table.numbers.items()}
+    return {**{name: np.asarray([*values, None], dtype=object)[:-1] for name, values in words.items()}, **numbers}
 
 
 def predicted_columns(found: Priced) -> dict[str, list[Any]]:
