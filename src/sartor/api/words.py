@@ -16,7 +16,12 @@ from sartor.cost.correction.attention import frameworks_of, kernels_measured
 from sartor.cost.correction.borrowing import sdpa_measured
 from sartor.cost.correction.calibration import ANY, TORCH, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
-from sartor.cost.correction.gemm import frameworks_of_gemms, kernel_of_quantizing, libraries_measured
+from sartor.cost.correction.gemm import (
+    frameworks_of_gemms,
+    kernel_of_quantizing,
+    libraries_measured,
+    libraries_of_gemms,
+)
 from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
 from sartor.cost.peaks import as_run, widened_note
 from sartor.errors import InputError
@@ -122,7 +127,7 @@ def of_frameworks(kernels: str | None, known: Calibration, dtype: DType, element
     ``elements`` of one, alone; or, if none is named or its times are not known, that intervals cover several."""
     names, framework = frameworks_of_gemms(known, dtype), (kernels or "").partition("_")[0]
     if not names:
-        return ()
+        return _of_libraries(kernels, known, dtype)
     if framework in names:
         return _quantizing(framework, known, dtype, elements)
     if kernels is None:
@@ -132,6 +137,19 @@ def of_frameworks(kernels: str | None, known: Calibration, dtype: DType, element
             f"{kernels}'s {dtype.value} GEMMs were timed call by call: they wait for the host, in a model they do not",
         )
     return (f"{kernels}'s own {dtype.value} GEMMs are not known; intervals cover those of {' and '.join(names)}",)
+
+
+def _of_libraries(kernels: str | None, known: Calibration, dtype: DType) -> tuple[str, ...]:
+    """What is said of GEMMs whose tables hold the fastest library of each shape."""
+    names = libraries_of_gemms(known, dtype)
+    if kernels is None and names:
+        return (
+            f"{dtype.value} GEMMs take the time of the fastest library of a tuning run; "
+            f"kernels={'|'.join(names)} prices one of them, which may take longer",
+        )
+    if kernels in libraries_measured(known) and kernels not in names:
+        return (f"{kernels}'s own {dtype.value} GEMMs are not known: this is the time of the fastest library",)
+    return ()
 
 
 def _quantizing(framework: str, known: Calibration, dtype: DType, elements: int) -> tuple[str, ...]:

@@ -428,7 +428,8 @@ def _uneven(n: object, per_node: Ints, cluster: Cluster) -> Any:
 ASSUMED: Mapping[str, str] = {
     "gemm": "layout, where none is given: bmm NN, everything else TN (a linear layer's forward)",
     "attention": "values as wide as keys; the mask of the phase where no causal column says otherwise",
-    "memory_bound": "framework torch means eager launches; elementwise kernels stream like a residual add",
+    "memory_bound": "rows with framework=torch are launched by the host, which waits for each (kernels=torch: the same "
+    "kernels in a queue); elementwise kernels stream like a residual add",
     "moe": "gated unless a kernel of that shape says nongated; predicted for the kernels that its rows name; "
     "power-law loads as expected of their draw; router and top-k are not in a row",
     "collectives": "message_bytes = bytes; replayed from a graph unless the library's name says eager; "

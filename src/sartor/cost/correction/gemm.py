@@ -264,11 +264,16 @@ def libraries_measured(calibration: Calibration) -> tuple[str, ...]:
     return tuple(sorted({name for each in known if each for name in each.libraries}))
 
 
-def frameworks_of_gemms(calibration: Calibration, dtype: DType) -> tuple[str, ...]:
+def frameworks_of_gemms(calibration: Calibration, dtype: DType, part: str = FRAMEWORK) -> tuple[str, ...]:
     """Frameworks whose GEMMs of a type were told apart on the device, or on one of its die."""
     c = calibration.gemm.get(dtype)
-    known = applicable(calibration, c, FRAMEWORK) if c else None
+    known = applicable(calibration, c, part) if c else None
     return known.libraries if known else ()
+
+
+def libraries_of_gemms(calibration: Calibration, dtype: DType) -> tuple[str, ...]:
+    """Libraries that a tuning run chose among for GEMMs of a type and that were told apart."""
+    return frameworks_of_gemms(calibration, dtype, LIBRARY)
 
 
 def kernel_of_quantizing(calibration: Calibration, dtype: DType) -> tuple[float, float]:
