@@ -50,7 +50,7 @@ WORDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "sq": "int8"}
 OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb300": "b200_sxm"}
 """A device of the same generation with another die, in addition to those of kin_docs."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
-"""The device with the same links and node size, whose collectives are most similar (cost/correction/borrowing.py)."""
+"""The device with the same links and node size: its collectives are most alike (cost/correction/borrowing_links.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

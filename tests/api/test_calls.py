@@ -321,3 +321,14 @@ def test_fp8_without_matrix_units_is_8_bit_weights_in_every_question() -> None:
         api.gemm(512, 4096, 4096, "a100", dtype="nvfp4")
     with pytest.raises(InputError, match="fp8"):  # nothing trains with 8-bit weights alone
         api.estimate("llama-3.1-8b", "a100", dtype="fp8")
+
+
+def test_gemms_of_tuning_runs_say_whose_time_they_take() -> None:
+    (said,) = api.gemm(4096, 4096, 4096, "mi355x", dtype="mxfp4").assumptions
+    assert said.startswith(
+        "mxfp4 GEMMs take the time of the fastest library of a tuning run; kernels=aiter_asm|aiter_ck"
+    )
+    assert not api.gemm(4096, 4096, 4096, "mi355x", dtype="mxfp4", kernels="aiter_ck").assumptions
+    assert api.gemm(4096, 4096, 4096, "mi355x", dtype="fp8", kernels="aiter_ck").assumptions == (
+        "aiter_ck's own fp8 GEMMs are not known: this is the time of the fastest library",
+    )

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sartor.cost.collective.collective import collective_cost
-from sartor.cost.correction.borrowing import (
+from sartor.cost.correction.borrowing_links import (
     OTHER_LINKS,
     SAME_LINKS,
     SAME_LINKS_OTHER_NODE,
-    Relative,
     nearest_links,
     nearest_rate,
 )
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.relatives import Relative
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sartor.cost.collective.ring import fitted, hops, tree_steps, volume
 from sartor.cost.collective.shares import NetworkCoefficients
 from sartor.cost.collective.torus import torus_terms
-from sartor.cost.correction.borrowing import collectives_on
+from sartor.cost.correction.borrowing_links import collectives_on
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.cost import Cost, Source

@@ -14,15 +14,13 @@ from enum import Enum
 from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.borrowing import (
     attention_families,
-    collective_coefficients,
-    fewest_m,
-    gemm_coefficients,
     grouped_families,
-    relative_of,
     section_coefficients,
     streaming_coefficients,
     torch_streams,
 )
+from sartor.cost.correction.borrowing_gemm import fewest_m, gemm_coefficients
+from sartor.cost.correction.borrowing_links import collective_coefficients
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
     CollectiveCoefficients,
@@ -33,6 +31,7 @@ from sartor.cost.correction.coefficients import (
     TorchStreams,
 )
 from sartor.cost.correction.own_rows import OwnRows
+from sartor.cost.correction.relatives import relative_of
 from sartor.cost.correction.tables import coefficients, generation, table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.borrowing import fewest_m
+from sartor.cost.correction.borrowing_gemm import fewest_m
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import without_residuals
