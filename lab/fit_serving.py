@@ -133,7 +133,7 @@ def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
             continue
         yield ((row["model"], server.engine.name), float(row["tpot_ms"]) / 1e3, float(row["ttft_ms"]) / 1e3,
                none.tpot_s[i], none.step_s[i] - every.step_s[i], waited_s[i], gap_s[i],
-               shipped.tpot_log_sigma[i], shipped.ttft_log_sigma)  # fmt: skip
+               shipped.tpot_log_sigma[i], shipped.ttft_log_sigma[i])  # fmt: skip
 
 
 if __name__ == "__main__":

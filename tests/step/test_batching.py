@@ -73,6 +73,25 @@ def test_a_sequence_that_finds_no_memory_waits_for_one_to_end() -> None:
     assert over.ttft_s > full.ttft_s + 7 / held * 512 * full.step_s
 
 
+@pytest.mark.parametrize("pools", [False, True])
+def test_a_long_queue_is_as_certain_as_the_throughput_and_a_first_token_that_does_not_wait_as_measured(pools) -> None:
+    """Nobody waits at 8 in flight; of 100,000 all but a thousand do, and their wait is C over the throughput."""
+    load = replace(LOAD, concurrency=np.array([8, 2000, 5000, 100_000, 1_000_000]))
+    found = disaggregated(LLAMA, 8, LLAMA, 1, load) if pools else steady_state(LLAMA, load)
+    assert found.waiting[0] < 1e-6 < found.waiting[1]
+    assert found.ttft_log_sigma[0] == pytest.approx(LLAMA.engine.first_token_log_sigma, rel=1e-3)
+    assert np.all(np.diff(found.ttft_log_sigma[2:]) < 0)
+    assert float(found.step.log_sigma[-1]) < found.ttft_log_sigma[-1] < 0.2
+
+
+def test_a_wait_that_may_not_be_has_a_wide_interval_and_little_weight() -> None:
+    held = int(capacity(LLAMA, 1024 + 256))
+    load = replace(LOAD, concurrency=np.array([held, held + 1, int(1.1 * held)]))
+    sigma = np.asarray(steady_state(LLAMA, load).ttft_log_sigma)
+    assert sigma[0] == pytest.approx(LLAMA.engine.first_token_log_sigma)
+    assert sigma[1] < 2 * sigma[0] < 2 * sigma[2]
+
+
 def test_where_weights_do_not_fit_times_are_infinite_and_a_wider_split_is_named() -> None:
     small = replace(LLAMA, gpu=replace(LLAMA.gpu, hbm_bytes=9e9))
     for answer in (512, 1):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import Estimate
 from sartor.step.decode_steps import decode_steps, decoding
+from sartor.step.first_token import first_token_log_sigma, full_log_sigma
 from sartor.step.load import Load
 from sartor.step.prompt_passes import prompt_passes
 from sartor.step.served import Server, holds
@@ -52,7 +53,7 @@ class Steady:
     """Mean time between a sequence's tokens."""
     ttft_s: Floats
     """Mean time from a request to its first token."""
-    ttft_log_sigma: float
+    ttft_log_sigma: Floats
     output_tokens_per_s: Floats
     """Throughput of the whole server."""
 
@@ -82,7 +83,8 @@ def steady_state(
     held = holds(server, load)
     asked = flight / server.copies
     running = np.minimum(asked, np.maximum(held, 1))
-    step_s = decode_steps(server, load, float(running.max()), known).at(running)
+    steps = decode_steps(server, load, float(running.max()), known)
+    step_s = steps.at(running)
     passes = prompt_passes(server, load, known)
     others = np.maximum(running - 1, 0.0)
     alone_s, full_s = passes.alone_s, passes.full_s
@@ -92,19 +94,29 @@ def steady_state(
     met_s = np.minimum(queued_s + gaps * others / answer * prompt_s, others * prompt_s)
     tpot_s = step_s + (others * prompt_s - met_s) / np.maximum(answer - 1, 1)
     first_s = alone_s + met_s + gaps * step_s + FIRST_TOKEN_S
-    room_s = (asked / running - 1) * (first_s + (answer - 1) * tpot_s)
+    request_s = first_s + (answer - 1) * tpot_s
+    room_s = (asked / running - 1) * request_s
+    step = decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known)
+    met, decoded = others * prompt_s, (answer - 1) * step_s  # a request meets each prompt once: all of request_s but
+    # the scheduling of the first token, which deviates as measured; passes deviate as their operators do
+    passes_s = (alone_s + met) * load.flat(passes.alone.log_sigma) + decoded * load.flat(step.log_sigma)
+    first = server.engine.first_token_log_sigma
+    paced = np.hypot(passes_s, (request_s - alone_s - met - decoded) * first) / request_s
+    slope = (met + (gaps * step_s + decoded) * steps.slope(running)) / request_s
+    waited = np.hypot(paced, full_log_sigma(1 - running / asked, slope))
     return steady(
         server,
         load,
         held,
         running * server.copies,
         flight - running * server.copies,
-        decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known),
+        step,
         passes.alone,
         prompt_s,
         step_s,
         tpot_s,
         room_s + first_s,
+        first_token_log_sigma(first_s, first, room_s, waited),
     )
 
 
@@ -125,6 +137,7 @@ def steady(
     step_s: Array,
     tpot_s: Array,
     ttft_s: Array,
+    ttft_log_sigma: Floats,
 ) -> Steady:
     """The columns in the form of ``load``; infinite times where not one sequence is held."""
     flight, answer = load.columns()
@@ -136,6 +149,6 @@ def steady(
     return Steady(
         step=step,
         prompt=prompt,
-        ttft_log_sigma=server.engine.first_token_log_sigma,
+        ttft_log_sigma=plain(np.broadcast_to(ttft_log_sigma, flight.shape).reshape(load.form)),
         **{name: plain(each.reshape(load.form)) for name, each in zip(names, found, strict=True)},
     )

@@ -43,6 +43,11 @@ class DecodeSteps:
         found: Array = (1 - share) * self.seconds[i, column] + share * self.seconds[i + 1, column]
         return found
 
+    def slope(self, sequences: Array) -> Array:
+        """d ln(seconds) / d ln(sequences), over the last tenth of the sequences."""
+        found: Array = np.log(self.at(sequences) / self.at(sequences / 1.1)) / np.log(1.1)
+        return found
+
 
 def decode_steps(server: Server, load: Load, most: float, known: Calibration) -> DecodeSteps:
     """Steps of up to ``most`` sequences, each halfway through its answer."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.units import Ints
+from sartor.units import Floats, Ints
 
 Array = npt.NDArray[np.float64]
 
@@ -53,6 +53,6 @@ class Load:
     def form(self) -> tuple[int, ...]:
         return np.broadcast_shapes(*(np.shape(n) for n in (self.concurrency, self.input_len, self.output_len)))
 
-    def flat(self, values: Ints) -> npt.NDArray[Any]:
+    def flat(self, values: Floats) -> npt.NDArray[Any]:
         """One value per load."""
         return np.broadcast_to(values, self.form).reshape(-1)

@@ -19,6 +19,7 @@ from sartor.step.batching import (
     steady,
 )
 from sartor.step.decode_steps import DecodeSteps, decode_steps, decoding
+from sartor.step.first_token import amplified, first_token_log_sigma, full_log_sigma
 from sartor.step.load import Load
 from sartor.step.prompt_passes import prompt_passes
 from sartor.step.served import Server, cache_bytes, capacity, holds
@@ -63,20 +64,26 @@ def disaggregated(
     )
     running = pools.running(most)
     per_s, step_s = pools.per_s(running), pools.steps.at(running)
-    first_s = np.maximum(pools.first_s(running), flight / per_s - (answer - 1) * step_s)
+    own_s = pools.first_s(running)
+    first_s = np.maximum(own_s, flight / per_s - (answer - 1) * step_s)
     each = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
+    step = decoding(decode, load, each, known)
+    share, pace = (first_s - own_s) * per_s / flight, load.flat(step.log_sigma)
+    full = np.hypot(pace, full_log_sigma(share, pools.steps.slope(running)))
+    waited = np.where(running < most, amplified(load.flat(passes.alone.log_sigma), share), full)
     return steady(
         decode,
         load,
         held,
         running * copies,
         np.maximum(flight - per_s * pools.request_s(running), 0.0),
-        decoding(decode, load, each, known),
+        step,
         passes.alone,
         each_s,
         step_s,
         step_s,
         first_s,
+        first_token_log_sigma(own_s, decode.engine.first_token_log_sigma, first_s - own_s, waited),
     )
 
 
