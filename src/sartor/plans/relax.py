@@ -55,7 +55,10 @@ def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> s
 
 def _has(pricer: Pricer) -> str:
     room = format_bytes(pricer.limit_bytes)
-    return f"has ({room})" if not pricer.headroom else f"may fill ({room}, {100 * pricer.headroom:g}% left free)"
+    if not pricer.headroom:
+        return f"has ({room})"
+    whole = format_bytes(pricer.limit_bytes / (1 - pricer.headroom))
+    return f"may fill ({room}: {whole} less {100 * pricer.headroom:g}% headroom)"
 
 
 def _relaxations(

@@ -13,7 +13,7 @@ from sartor.cost.intervals import Z80
 from sartor.cost.narrowing import IntervalPart, Narrows
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
-from sartor.report.words import count_text, printable
+from sartor.report.words import count_text, printable, room_text
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -43,24 +43,23 @@ def does_not_fit(answer: ModelEstimate) -> str:
     sizes = {word: float(getattr(of, name, 0.0)) for name, word in NAMES.items()}
     largest = sorted(sizes, key=lambda word: -sizes[word])[:3]
     parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
-    gpu, room = printable(answer.question.gpu.name), format_bytes(answer.usable_bytes)
+    gpu = printable(answer.question.gpu.name)
     return (
         f"Does not fit: {format_bytes(answer.peak_bytes)} per device ({parts}), but {gpu} has "
-        f"{room} to fill{_kept(answer)}. {_would_fit(answer)} Times are those of a "
+        f"{_room(answer)} to fill. {_would_fit(answer)} Times are those of a "
         "device with enough memory."
     )
 
 
 def memory_words(answer: ModelEstimate) -> str:
-    """``It does not fit: 89.3 GiB of 75.2 GiB per device.``"""
+    """``It does not fit: 89.3 GiB of 75.2 GiB (79.2 GiB less 5% headroom) per device.``"""
     verdict = "It fits" if answer.fits else "It does not fit"
-    return f"{verdict}: {format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)} per device."
+    return f"{verdict}: {format_bytes(answer.peak_bytes)} of {_room(answer)} per device."
 
 
-def _kept(answer: ModelEstimate) -> str:
+def _room(answer: ModelEstimate) -> str:
     question = answer.question
-    share = question.headroom if question.held is None else question.held.headroom
-    return f" ({100 * share:g}% is kept free)" if share else ""
+    return room_text(answer.usable_bytes, question.headroom if question.held is None else question.held.headroom)
 
 
 def _would_fit(answer: ModelEstimate) -> str:

@@ -15,7 +15,7 @@ from sartor.report.plan_body import cluster_body, priced_body
 from sartor.report.plan_grids import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
-from sartor.report.words import count_text, interval_text, printable
+from sartor.report.words import count_text, interval_text, printable, room_text
 from sartor.rules.rule import Grade
 from sartor.step.waterfall import StageMemory
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -96,8 +96,8 @@ def _heading(answer: LaunchAnswer) -> str:
 
 def _headline(answer: LaunchAnswer) -> str:
     priced = answer.priced
-    memory = f"{format_bytes(priced.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
-    memory += "" if answer.fits or not answer.headroom else f", of which {format_share(answer.headroom)} stay free"
+    room = room_text((1 - answer.headroom) * answer.usable_bytes, answer.headroom)
+    memory = f"{format_bytes(priced.peak_bytes)} of {room}"
     fits = f"The fullest device needs {memory}." if answer.fits else f"IT DOES NOT FIT: a device would need {memory}."
     rate = format_count(float(priced.step.tokens_per_s_per_device))
     return (

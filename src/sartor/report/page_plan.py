@@ -11,8 +11,8 @@ from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
 from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid
 from sartor.report.plan_points import plan_points
-from sartor.report.plan_words import cost_text, heading_text, headline, next_lines, plan_words
-from sartor.step.footprint import usable_bytes
+from sartor.report.plan_words import cost_text, heading_text, headline, limit_of, next_lines, plan_words
+from sartor.report.words import room_text
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -106,7 +106,6 @@ def _infeasible(answer: PlanAnswer) -> list[Markup]:
 def _numbers(answer: PlanAnswer) -> Markup:
     best, found = answer.best, answer.search
     assert best is not None
-    limit = usable_bytes(answer.cluster)
     step = best.step
     cost = answer.cost
     cards = [
@@ -120,7 +119,7 @@ def _numbers(answer: PlanAnswer) -> Markup:
             format_share(float(step.mfu)),
             f"{format_count(float(step.tokens_per_s_per_device))} tokens/s per device",
         ),
-        ("Fullest device", format_bytes(best.peak_bytes), f"{format_share(best.peak_bytes / limit)} of usable memory"),
+        ("Fullest device", format_bytes(best.peak_bytes), f"of {room_text(*limit_of(answer))}"),
         ("Plans priced", f"{found.evaluated:,}", f"of {found.space_size:,} in the grid"),
     ]
     if cost is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.report.words import count_text, interval_text, printable, signed_share, three_digits
+from sartor.report.words import count_text, interval_text, printable, room_text, signed_share, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -55,19 +55,26 @@ def headline(answer: PlanAnswer) -> str:
     """One paragraph: the best plan, its step, throughput, memory and largest loss."""
     found, best = answer.search, answer.search.best
     assert best is not None
-    rate, limit = float(best.step.tokens_per_s_per_device), usable_bytes(answer.cluster)
+    rate = float(best.step.tokens_per_s_per_device)
     return (
         f"Best of {count_text(found.fitting, 'plan')} that fit: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
         f"{format_share(float(best.step.mfu))} of dense peak (MFU). The fullest device needs "
-        f"{memory_text(best, limit)}. {bound_text(best)}{_simpler(answer)}"
+        f"{memory_text(best, *limit_of(answer))}. {bound_text(best)}{_simpler(answer)}"
     )
 
 
-def memory_text(best: PricedPlan, limit: float) -> str:
-    """``61.2 GiB of 79.2 GiB``; if the allocator fills the device completely, the memory in use."""
-    if best.peak_bytes < limit * (1 - 1e-6):
-        return f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}"
+def limit_of(answer: PlanAnswer) -> tuple[float, float]:
+    """Bytes of a device that a plan may use, and the share of memory that it leaves free."""
+    headroom = answer.search.headroom
+    return (1 - headroom) * usable_bytes(answer.cluster), headroom
+
+
+def memory_text(best: PricedPlan, limit: float, headroom: float = 0.0) -> str:
+    """``61.2 GiB of 75.2 GiB (79.2 GiB less 5% headroom)``; if the allocator fills the device completely, the
+    memory in use."""
+    if headroom or best.peak_bytes < limit * (1 - 1e-6):
+        return f"{format_bytes(best.peak_bytes)} of {room_text(limit, headroom)}"
     used = format_bytes(float(best.footprint.allocated_bytes))
     return f"all of {format_bytes(limit)}, {used} of it in use: the allocator gives idle blocks back to stay inside"
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
 from sartor.step.changes import what_to_change
-from sartor.units import format_bytes, format_share
+from sartor.units import format_bytes
 
 
 def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
@@ -36,7 +36,7 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     stage = int(context.footprint.stage)
     changes = what_to_change(context.job, context.plan, context.cluster, context.calibration, room)
     where = f"stage {stage} needs" if int(context.plan.dims.pp) > 1 else "a device needs"
-    left = f" with {format_share(context.headroom)} left free" if context.headroom else ""
+    left = f" with {100 * context.headroom:g}% headroom" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
     yield PlanSuspicion(
         grade=Grade.ERROR,
