@@ -25,6 +25,7 @@ def test_the_table_says_what_fits_and_what_is_assumed(sartor) -> None:
     assert "1024 tokens in, 1024 out" in text
     assert "sequences fit in memory, each halfway through its answer" in text
     assert "no speculative decoding" in text
+    assert "the first token includes about 6 decoding steps of scheduling and 9 ms of the client" in text
 
 
 def test_more_devices_than_a_node_has_are_said_to_be_joined(sartor) -> None:

@@ -26,7 +26,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import too_long
 from sartor.model.reading import ModelReading
 from sartor.operators import DType
-from sartor.step.batching import steady_state
+from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
 from sartor.step.load import Load
 from sartor.step.pools import disaggregated
 from sartor.step.served import ENGINES, Engine, Server, holds
@@ -195,5 +195,7 @@ def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
         *((far,) if server.num_devices > joined else ()),
         *(("attention's projections in bf16, as in 4-bit mixtures of experts",) if server.wide_attention else ()),
         f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
+        f"the first token includes about {FIRST_TOKEN_STEPS:.0f} decoding steps of scheduling and "
+        f"{1e3 * FIRST_TOKEN_S:.0f} ms of the client, fitted on benchmarks; an idle server may answer sooner",
         "requests start and end at any time; all prompts and answers have the given lengths",
     )
