@@ -22,7 +22,7 @@ def test_every_time_has_its_interval_and_loads_come_as_asked(sartor) -> None:
 
 def test_the_table_says_what_fits_and_what_is_assumed(sartor) -> None:
     text = " ".join(sartor(*WORDS).out.split())
-    assert "1024 tokens in, 1024 out" in text
+    assert "1,024 tokens in, 1,024 out" in text
     assert "sequences fit in memory, each halfway through its answer" in text
     assert "no speculative decoding" in text
     assert "the first token includes about 6 decoding steps of scheduling and 9 ms of the client" in text
@@ -156,8 +156,9 @@ def test_one_whole_answer_must_fit_not_half(sartor) -> None:
 
 
 def test_an_answer_of_one_token_has_no_time_between_tokens(sartor) -> None:
-    row = next(line for line in sartor(*WORDS, "--output-len", 1).out.splitlines() if line.startswith("64 "))
-    assert "  -  " in row
+    lines = sartor(*WORDS, "--output-len", 1, "--input-len", 1).out.splitlines()
+    assert lines[0].endswith("1 token in, 1 out")
+    assert "  -  " in next(line for line in lines if line.startswith("64 "))
 
 
 def test_a_billion_requests_keep_to_one_line(sartor) -> None:

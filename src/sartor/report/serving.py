@@ -98,7 +98,7 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     """The server, one line per load, and the assumptions."""
     body = serving_body(answer)
     head = Text(f"{printable(answer.reading.shape.name or 'model')} served on {_devices(answer)}", style="bold")
-    head.append(f"  {body['input_len']} tokens in, {body['output_len']} out", style="dim")
+    head.append(f"  {count_text(body['input_len'], 'token')} in, {body['output_len']:,} out", style="dim")
     rule = Rule(style="dim", characters="-")
     if not body["fits"]:
         wider = ", ".join(f"{name}={value}" for name, value in body["would_fit"].items())
