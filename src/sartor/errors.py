@@ -14,6 +14,14 @@ NOT_GIVEN = "not given"
 """The value of a missing option."""
 
 
+class Shown(str):
+    """A value in words, which messages show as they are."""
+
+
+class Stated(Shown):
+    """What is wrong with a field, in words that follow its name: ``is empty``."""
+
+
 class InputError(ValueError):
     """Invalid user input. ``str(error)`` is the whole sentence; its parts are kept for ``--json``.
 
@@ -24,7 +32,8 @@ class InputError(ValueError):
     def __init__(self, field: str, value: object, must: str, nearest: str = "") -> None:
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
         missing = f"missing {'option' if field.startswith('-') else 'argument'} {field}: {must}"
-        sentence = missing if isinstance(value, str) and value == NOT_GIVEN else f"{field}={_show(value)}: {must}"
+        said = f"{field}: {value}; {must}" if isinstance(value, Stated) else f"{field}={_show(value)}: {must}"
+        sentence = missing if isinstance(value, str) and value == NOT_GIVEN else said
         super().__init__(f"{sentence}; nearest: {nearest}" if nearest else sentence)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,9 +86,9 @@ def quoted(value: object) -> object:
     """A value given where a number must be: a text keeps its quotes, or ``"128"`` would read like 128.
 
     >>> str(InputError("array_rows", quoted("128"), "must be a number"))
-    'array_rows="128": must be a number'
+    'array_rows="128" (a string): must be a number'
     """
-    return json.dumps(value) if isinstance(value, str) else value
+    return Shown(f"{json.dumps(value[:40])} (a string)") if isinstance(value, str) else value
 
 
 def check_positive(field: str, value: float, otherwise: str = "") -> None:
@@ -107,6 +116,8 @@ def visible(text: str) -> str:
 def _show(value: object, limit: int = 60) -> str:
     """A value as files spell it, safe to print: control characters escaped, long values (except paths) cut."""
     text = _spelled(value)
+    if isinstance(value, Shown):
+        return str(value)
     if isinstance(value, str) and value.isprintable() and " " not in value and value:
         text = value
     limit = 1000 if isinstance(value, str | Path) and "/" in str(value) else limit

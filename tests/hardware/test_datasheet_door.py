@@ -65,7 +65,7 @@ def test_a_file_without_a_name_is_called_after_itself(tmp_path: Path) -> None:
         ("num_sms = 132", "num_sms = -132", "num_sms=-132: must be a finite number not below 0"),
         ("num_sms = 132", "num_sms = 0", "num_sms=0: must be a finite number above 0"),
         ("num_sms = 132", "num_sms = 264", "must agree with 264 SMs x 1830 MHz"),
-        ("num_sms = 132", 'num_sms = "132"', 'num_sms="132": must be a finite number'),
+        ("num_sms = 132", 'num_sms = "132"', 'num_sms="132" (a string): must be a finite number'),
         ("hbm_gib = 80", "hbm_gib = nan", "hbm_gib=nan: must be a finite number"),
         ("hbm_gib = 80", "hbm_gib = inf", "hbm_gib=inf: must be a finite number"),
         ("hbm_gb_per_s = 3350", "hbm_gb_per_s = 0", "hbm_gb_per_s=0: must be a finite number above 0"),

@@ -55,7 +55,7 @@ def test_every_reference_instance_is_read(shared_dir: Path) -> None:
     ("change", "said"),
     [
         ({"num_tc": None}, "num_tc=null: must be a whole number"),
-        ({"num_vc": "2"}, 'num_vc="2": must be a whole number'),
+        ({"num_vc": "2"}, 'num_vc="2" (a string): must be a whole number'),
         ({"ops": {}}, "ops={}: must be a list"),
         ({"ops": [7]}, "ops[0]=7: must be an object with id, type, latency, intra_latency"),
         ({"ops": [{"id": 0, "type": "TC", "latency": 1}]}, "ops[0].intra_latency=missing: must be given"),

@@ -96,7 +96,7 @@ area_limit_mm2 = 600
         (LEAST + "node_nm = 6", "node_nm=6: no area or energy is known for it"),
         (LEAST + "node_nm = 5.5", "node_nm=5.5: must be a whole number"),
         (LEAST + "area_model = 'half'", "area_model=half: must be published or die"),
-        (LEAST + "vector_lanes = 'rows'", 'vector_lanes="rows": must be a number'),
+        (LEAST + "vector_lanes = 'rows'", 'vector_lanes="rows" (a string): must be a number'),
         (LEAST + "clock_mhz = {from = 1, to = 1e9, step = 1e-3}", "clock_mhz={"),
         (LEAST + "hbm_gb = []", "hbm_gb="),
         (

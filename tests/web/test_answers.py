@@ -241,6 +241,22 @@ def test_unknown_fields_are_refused_with_the_nearest(server: Any) -> None:
     assert reply.json()["error"]["nearest"].startswith("seq_len")
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"m": "4096"}, 'm="4096" (a string): must be a whole number; nearest: 4096 without quotes'),
+        ({"m": 1e300}, "m=1e+300: must be a whole number; nearest: 1099511627776"),
+        ({"m": -4.2}, "m=-4.2: must be a whole number; nearest: 1"),
+        ({"k": None}, "missing argument k: must be given, for example 4096"),
+        ({"kernels": "trtlm"}, "must be a framework or library whose kernels were measured on h100_sxm"),
+    ],
+)
+def test_a_wrong_size_is_shown_as_sent_with_a_value_near_it(server: Any, body: dict[str, Any], message: str) -> None:
+    reply = server.post("/api/gemm", {"m": 8, "n": 8, "k": 8, **body})
+    assert reply.status_code == 422
+    assert message in reply.json()["error"]["message"]
+
+
 def test_changes_are_written_into_the_files_own_keys_and_read_back(server: Any, pythia: dict[str, Any]) -> None:
     reply = server.post("/api/config", {"config": pythia, "set": {"num_heads": 20, "num_layers": 30}})
     assert reply.status_code == 200, reply.text

@@ -28,7 +28,7 @@ def estimate(body: Body) -> Reply:
 
 
 def gemm(body: Body) -> Reply:
-    words = {name: body[name] for name in ("batch", "dtype", "layout", "clock", "calibration")}
+    words = {name: body[name] for name in ("batch", "dtype", "layout", "kernels", "clock", "calibration")}
     found = api.gemm(body["m"], body["n"], body["k"], device_of(body), **words)
     return answered("gemm", contract.gemm_body(found))
 

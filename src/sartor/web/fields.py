@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sartor.errors import InputError
+from sartor.errors import NOT_GIVEN, InputError, Stated, quoted
 from sartor.json_types import JsonDict, JsonMap
+from sartor.step.question import MOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +84,32 @@ def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
 def _value(field: Field, value: object) -> object:
     if value is None:
         if field.required:
-            raise InputError(field.name, "not given", "must be given", field.example)
+            raise InputError(
+                field.name, NOT_GIVEN, f"must be given{field.example and f', for example {field.example}'}"
+            )
         return field.default
     if not any(_is(kind, value) for kind in field.kinds):
-        raise InputError(field.name, value, f"must be {_kinds(field.kinds)}", field.example)
+        given = value if "string" in field.kinds else quoted(value)
+        raise InputError(field.name, given, f"must be {_kinds(field.kinds)}", _near(field, value))
     if isinstance(value, list):
         _check_list(field, value)
     return float(value) if isinstance(value, int | float) and field.kinds == ("number",) else value
 
 
+def _near(field: Field, value: object) -> str:
+    """The nearest value of the field's kind: a string's number without its quotes, or a whole number beside a broken
+    one; empty if there is none."""
+    if isinstance(value, str) and not {"integer", "number"}.isdisjoint(field.kinds):
+        return f"{value} without quotes" if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", value) else ""
+    if not isinstance(value, float) or "integer" not in field.kinds:
+        return ""
+    return str(min(max(round(value), field.about.get("minimum", -MOST)), MOST))
+
+
 def _check_list(field: Field, values: list[object]) -> None:
     most = field.about.get("maxItems", len(values))
     if "maxItems" in field.about and not 1 <= len(values) <= most:
-        raise InputError(field.name, f"{len(values)} entries", f"must be a list of 1 to {most}")
+        raise InputError(field.name, Stated(f"has {len(values)} entries"), f"must be a list of 1 to {most}")
     for value in values:
         if field.items and not _is(field.items, value):
             raise InputError(field.name, value, f"must be a list of which each is {_kinds((field.items,))}")
