@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sartor.errors import InputError
+from sartor.errors import InputError, Stated
 from sartor.json_types import JsonDict
 
 MAX_BYTES = 10_000_000
@@ -161,10 +161,10 @@ def parse_json(data: bytes, *, name: str) -> JsonDict:
     except json.JSONDecodeError as error:
         raise _no_json(error, name) from None
     except RecursionError:
-        raise InputError(name, "deeply nested", f"must nest at most {MAX_DEPTH} levels") from None
+        raise InputError(name, Stated("is deeply nested"), f"must nest at most {MAX_DEPTH} levels") from None
     if not isinstance(root, dict):
         kind = {list: "a list", str: "a string", type(None): "null"}.get(type(root), "a number")
-        raise InputError(name, kind, "the top level must be an object { ... }")
+        raise InputError(name, Stated(f"is {kind}"), "the top level must be an object { ... }")
     return root
 
 
@@ -172,10 +172,10 @@ def _json_text(data: bytes, name: str) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(name, f"{len(data)} bytes", f"must be at most {MAX_BYTES} bytes")
     if not data.strip():
-        raise InputError(name, "an empty file", "must hold a JSON object")
+        raise InputError(name, Stated("is empty"), "must hold a JSON object")
     text = decoded(data, "file", name)
     if "\x00" in text:
-        raise InputError(name, "binary data", "must be a JSON text, not weights or an archive")
+        raise InputError(name, Stated("is binary data"), "must be a JSON text, not weights or an archive")
     return text
 
 
@@ -184,7 +184,7 @@ def _refuse_what_is_no_json(text: str, name: str) -> None:
     if start.startswith("<"):
         raise InputError(name, start[:30], "must be JSON; this is a web page or XML saved under that name")
     if start.startswith("version https://git-lfs"):
-        raise InputError(name, "a Git LFS pointer", "must be the file itself; run: git lfs pull")
+        raise InputError(name, Stated("is a Git LFS pointer"), "must be the file itself; run: git lfs pull")
 
 
 def _no_json(error: json.JSONDecodeError, name: str) -> InputError:

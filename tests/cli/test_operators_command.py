@@ -270,7 +270,7 @@ BAD = {
     "columns beside a file": ("{no_gpu} m=4 --gpu h100", ["columns=m=4", "a file has its own"]),
     "a column without a value": ("gemm m", ["columns=m", "must read COLUMN=VALUE"]),
     "no such column": ("gemm m=1 n=1 k=1 bath=2", ["bath=2", "not a column of a gemm table", "batch"]),
-    "missing columns": ("gemm m=1", ["shapes=gemm", "must come with n=..., k=..."]),
+    "missing columns": ("gemm m=1", ["gemm: lacks n, k; add n=... k=..."]),
     "a negative size": ("gemm m=-5 n=3 k=4", ["m=-5: must be a whole number from 1 to 2^40; nearest: 1"]),
     "a word for a size": ("gemm m=big n=3 k=4", ["m=big: must be a whole number"]),
     "sizes that 64 bits do not count": (
@@ -286,6 +286,7 @@ BAD = {
         "memory_bound op=rmsnorm rows=8 cols=8 bytes=999 dtype=bf61",
         ["dtype=bf61", "bf16"],
     ),
+    "a kernel like no other": ("memory_bound op=xyz rows=8 cols=8 bytes=999", ["op=xyz", "known: rmsnorm, layernorm"]),
     "an unknown kernel": ("memory_bound op=rmsnrm rows=8 cols=8 bytes=999", ["op=rmsnrm", "rmsnorm"]),
     "an unknown gpu": ("gemm m=1 n=1 k=1 --gpu h1000", ["--gpu=h1000", "h100_sxm"]),
     "an unknown gpu in words": ("gemm m=1 n=1 k=1 gpu=h1000", ["gpu=h1000", "h100_sxm"]),

@@ -56,8 +56,8 @@ TRUNCATED = json.dumps(LLAMA, indent=2)[:200].encode()
 
 # name: (bytes, words the sentence must hold)
 BROKEN: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "empty": (b"", ("empty file",)),
-    "blank": (b"  \n\t ", ("empty file",)),
+    "empty": (b"", ("is empty",)),
+    "blank": (b"  \n\t ", ("is empty",)),
     "truncated": (TRUNCATED, ("valid JSON", "line", "column")),
     "trailing_comma": (swapped("32000}", "32000,}"), ("valid JSON", "line 1")),
     "single_quotes": (json.dumps(LLAMA).replace('"', "'").encode(), ("valid JSON",)),
@@ -222,9 +222,7 @@ def test_a_byte_order_mark_is_no_error() -> None:
 def test_digits_in_a_string_are_refused_and_whole_floats_read_with_a_note() -> None:
     with pytest.raises(InputError) as found:
         read_model(LLAMA | {"hidden_size": "4096"})
-    assert "hidden_size='the string \"4096\"': must be a positive integer; nearest: 4096 without quotes" in str(
-        found.value
-    )
+    assert 'hidden_size="4096" (a string): must be a positive integer; nearest: 4096 without quotes' in str(found.value)
     reading = read_model(LLAMA | {"intermediate_size": 11008.0})
     assert reading.shape.num_layers == 32
     assert any("11008.0" in note for note in reading.notes)

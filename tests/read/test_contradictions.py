@@ -22,7 +22,7 @@ def llama(repo_dir: Path) -> dict[str, Any]:
     [
         ({"rope_theta": 0}, "rope_theta=0: must be above 0"),
         ({"max_position_embeddings": 0}, "max_position_embeddings=0: must be above 0"),
-        ({"tie_word_embeddings": "false"}, 'the string "false"\': must be true or false'),
+        ({"tie_word_embeddings": "false"}, 'tie_word_embeddings="false" (a string): must be true or false'),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(llama: dict[str, Any], change: dict[str, Any], said: str) -> None:

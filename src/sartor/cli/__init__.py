@@ -297,6 +297,8 @@ def _from_usage(error: Any) -> InputError:
     if meant := _meant(error, str(getattr(error, "option_name", ""))):
         unknown = f"No such option: {field}" if field else error.format_message().rstrip(".")
         return UsageError(field or "command line", unknown, meant)
+    if re.fullmatch(r"-[0-9.]", str(field)):
+        return UsageError(str(field), f"No such option: {field} (sizes must be at least 1)")
     possibilities = ", ".join(getattr(error, "possibilities", None) or ())
     message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]
     message = re.sub(r"'([^']{60})[^']{3,}'", r"'\1...'", message)

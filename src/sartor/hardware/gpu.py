@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
@@ -119,6 +120,11 @@ class Gpu:
         """The 16-bit type for training: bf16 if supported, else fp16, else any other."""
         preferred = (DType.BF16, DType.FP16, DType.FP32)
         return next((d for d in preferred if d in self.peak_flops_per_s), next(iter(self.peak_flops_per_s)))
+
+    def dtype_near(self, wanted: DType) -> DType:
+        """The type with a matrix rate that is nearest to one without: in width, then in name."""
+        alike = {d: SequenceMatcher(None, wanted.value, d.value).ratio() for d in self.peak_flops_per_s}
+        return min(alike, key=lambda d: (abs(d.bytes - wanted.bytes), -alike[d]))
 
     def ridge_flops_per_byte(self, dtype: DType) -> float:
         """Arithmetic intensity above which a dense GEMM is compute-bound."""

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from sartor.bounded import decoded, parse_json, printable, read_bytes
-from sartor.errors import InputError
+from sartor.errors import InputError, Stated
 from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonDict
@@ -279,7 +279,7 @@ def _text(path: Path) -> str:
     must = "must be a launch script or config file"
     text = decoded(read_bytes(path, "launch", must, most=MAX_BYTES), "launch", str(path))
     if not text.strip():
-        raise InputError("launch", printable(path.name), "an empty file; must hold a launch")
+        raise InputError(printable(path.name), Stated("is empty"), "must hold a launch")
     return text
 
 

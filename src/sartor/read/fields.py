@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from sartor.errors import InputError
+from sartor.errors import InputError, Stated, quoted
 from sartor.json_types import JsonDict
 from sartor.model.shape import MAX_LAYERS
 from sartor.read.defaults import ClassDefaults, class_defaults
@@ -111,8 +111,7 @@ class Fields:
         if isinstance(value, int) and value in (0, 1):
             value = bool(value)
         if not isinstance(value, bool):
-            shown = f'the string "{value:.40}"' if isinstance(value, str) else value
-            raise InputError(self.path + found, shown, "must be true or false")
+            raise InputError(self.path + found, quoted(value), "must be true or false")
         if not in_file:
             self.ledger.assume(self._default_sentence(name, value))
         return value
@@ -145,7 +144,9 @@ class Fields:
         if not isinstance(value, list):
             raise InputError(self.path + found, value, "must be a list")
         if len(value) > MAX_LAYERS:
-            raise InputError(self.path + found, f"{len(value)} entries", f"must have at most {MAX_LAYERS} entries")
+            raise InputError(
+                self.path + found, Stated(f"has {len(value)} entries"), f"must have at most {MAX_LAYERS} entries"
+            )
         return value
 
     def sizes(self, name: str, *aliases: str, length: int | None = None, least: int = 1) -> list[int] | None:
@@ -157,7 +158,9 @@ class Fields:
             return [self._integer(found, value, least)] * (length or 1)
         out = [self._integer(f"{found}[{i}]", x, least) for i, x in enumerate(self.sequence(name, *aliases) or [])]
         if length is not None and len(out) != length:
-            raise InputError(self.path + found, f"{len(out)} entries", f"must have {length} entries, one per layer")
+            raise InputError(
+                self.path + found, Stated(f"has {len(out)} entries"), f"must have {length} entries, one per layer"
+            )
         return out
 
     def words(self, name: str, *aliases: str, length: int | None = None) -> list[str] | None:
@@ -170,7 +173,9 @@ class Fields:
             if not isinstance(x, str) or len(x) > 100 or not x.isprintable():
                 raise InputError(f"{self.path}{found}[{i}]", x, "must be a short string")
         if length is not None and len(out) != length:
-            raise InputError(self.path + found, f"{len(out)} entries", f"must have {length} entries, one per layer")
+            raise InputError(
+                self.path + found, Stated(f"has {len(out)} entries"), f"must have {length} entries, one per layer"
+            )
         return out
 
     def has(self, *names: str) -> bool:
@@ -249,8 +254,7 @@ class Fields:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             digits = isinstance(value, str) and re.fullmatch("[0-9]{1,12}", value)
-            shown = f'the string "{value:.40}"' if isinstance(value, str) else value
-            raise InputError(self.path + name, shown, must, f"{value} without quotes" if digits else "")
+            raise InputError(self.path + name, quoted(value), must, f"{value} without quotes" if digits else "")
         if value < least:
             raise InputError(self.path + name, value, must)
         if value > MAX_SIZE:

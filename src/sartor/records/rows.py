@@ -99,9 +99,9 @@ def dtype_of(label: object) -> DType:
 
 
 def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
-    """The reason for rows with an unknown word, with the nearest known ones."""
+    """The reason for rows with an unknown word, with the nearest known ones, or all if none is near."""
     near = difflib.get_close_matches(str(value).lower(), list(known), n=3, cutoff=0.4)
-    return f"{field} {str(value)[:40]}: {must}" + (f"; nearest: {', '.join(near)}" if near else "")
+    return f"{field} {str(value)[:40]}: {must}; {'nearest' if near else 'known'}: {', '.join(near or known)}"
 
 
 # ------------------------------------------------------------------------------------------- GEMMs

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.errors import InputError
+from sartor.errors import InputError, Stated
 from sartor.files import pyarrow
 from sartor.records.tables import (
     KINDS,
@@ -97,7 +97,9 @@ def one_shape(kind: str, words: Mapping[str, str], given: Mapping[str, str], def
     row = {**defaults, **words, **given}
     missing = [name for name in of.described if name not in row]
     if missing:
-        raise InputError(ARGUMENT, kind, f"must come with {', '.join(f'{name}=...' for name in missing)}")
+        raise InputError(
+            kind, Stated(f"lacks {', '.join(missing)}"), f"add {' '.join(f'{name}=...' for name in missing)}"
+        )
     table = usable(of, kind, pa.table({name: [value] for name, value in row.items()}), LABELS, timed=False)
     return Shapes(
         file="",

@@ -228,7 +228,8 @@ def _check(part: Part, kind: str) -> None:
         dtype = op.dtype if isinstance(op, (Gemm, GroupedGemm, Attention)) else None
         if dtype and not (dtype.weight_only or dtype in gpu.peak_flops_per_s):
             known = ", ".join(each.value for each in gpu.peak_flops_per_s)
-            raise Unexpressed(f"dtype {dtype.value}: {gpu.name} has no matrix rate for it; nearest: {known}")
+            must = f"{gpu.name} has no matrix rate for it; supported: {known}"
+            raise Unexpressed(f"dtype {dtype.value}: {must}; nearest: {gpu.dtype_near(dtype).value}")
         if isinstance(op, Gemm) and op.layout is Layout.TILED and gpu.vendor != "AMD":
             raise Unexpressed(f"layout TILED: is of pre-shuffled weights on AMD GPUs, not of {gpu.name}; nearest: TN")
 

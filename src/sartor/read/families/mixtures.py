@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sartor.errors import Stated
 from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
@@ -86,7 +87,9 @@ def _llama4_spans(f: Fields, layers: int) -> list[Reach]:
     every = f.optional_size("no_rope_layer_interval") or 4
     rotary = f.sizes("no_rope_layers", least=0) or [int((i + 1) % every != 0) for i in range(layers)]
     if len(rotary) != layers:
-        raise f.refuse("no_rope_layers", f"{len(rotary)} entries", f"must have {layers} entries, one per layer")
+        raise f.refuse(
+            "no_rope_layers", Stated(f"has {len(rotary)} entries"), f"must have {layers} entries, one per layer"
+        )
     chunk = f.optional_size("attention_chunk_size") or 0
     return [Reach(chunk, chunked=True) if flag else Reach() for flag in rotary]
 
