@@ -42,6 +42,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "kin_docs": (SHARED / "data",),
     "interval_docs": (SHARED / "data",),
     "mix_intervals": (SHARED,),
+    "plan_pairs": (SHARED,),
     "calibration_curve": (SHARED,),
     "accuracy_gate": ("--check",),
     "zoo_findings": ("--check",),

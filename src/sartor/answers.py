@@ -286,7 +286,7 @@ class PlanAnswer:
     roomier: PricedPlan | None = None
     """The fastest plan that leaves 10% of memory free, if the best does not."""
     simpler: Simpler | None = None
-    """The simplest plan whose step lies inside the best plan's interval; None where that is the best itself."""
+    """The simplest plan about as fast as the best (`sartor.plans.simpler.CLOSE`); None if that is the best."""
     source: Source = Source.ANALYTIC
     calibration: Calibration | None = None
 

@@ -6,7 +6,7 @@ import pytest
 
 import sartor
 from sartor.errors import InputError
-from sartor.plans.simpler import mechanisms
+from sartor.plans.simpler import CLOSE, mechanisms
 from sartor.report.plan_words import headline, memory_text
 from sartor.step.footprint import usable_bytes
 
@@ -38,13 +38,13 @@ def test_headroom_is_a_share(headroom: float) -> None:
         sartor.plan("llama-3-8b", "dgx-h100", headroom=headroom, **ASKED)  # type: ignore[arg-type]
 
 
-def test_the_simpler_plan_has_fewer_mechanisms_and_lies_inside_the_interval(answer: sartor.answers.PlanAnswer) -> None:
+def test_the_simpler_plan_has_fewer_mechanisms_and_is_about_as_fast(answer: sartor.answers.PlanAnswer) -> None:
     best, found = answer.best, answer.simpler
     assert best is not None
     assert found is not None
     assert len(mechanisms(found.priced.plan)) < len(mechanisms(best.plan))
-    assert best.step_s <= found.priced.step_s <= best.high_s
-    assert "inside the interval" in headline(answer)
+    assert best.step_s <= found.priced.step_s < (1 + CLOSE) * best.step_s
+    assert "pairs of plans this close are ranked correctly 70% of the time" in headline(answer)
 
 
 def test_a_clamp_is_not_shown_as_a_prediction(answer: sartor.answers.PlanAnswer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -39,19 +39,9 @@ class Ranking:
 
 
 def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
-    """Pairs and regrets among timed runs; repeats of a configuration count once, with their mean."""
-    questions: dict[tuple[object, ...], dict[str, list[TrainingOutcome]]] = {}
-    for i, each in enumerate(outcomes):
-        if each.timed:
-            words = each.case.words
-            same = (*(words.get(name, "") for name in SAME), _devices(each))
-            questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(each)
+    """Pairs and regrets among timed runs."""
     pairs, right, regrets = 0, 0.0, []
-    for plans in questions.values():
-        times = [
-            (float(np.mean([p.case.measured_s for p in of])), float(np.mean([p.predicted_s for p in of])))
-            for of in plans.values()
-        ]
+    for times in rivals(outcomes):
         for (measured, guessed), (other, other_guess) in combinations(times, 2):
             if abs(measured / other - 1) > NEAR:
                 pairs += 1
@@ -60,6 +50,22 @@ def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
             chosen = min(times, key=lambda pair: pair[1])[0]
             regrets.append(chosen / min(measured for measured, _ in times) - 1)
     return Ranking(pairs=pairs, right=right, regrets=tuple(regrets))
+
+
+def rivals(outcomes: Sequence[TrainingOutcome]) -> Iterator[list[tuple[float, float]]]:
+    """Measured and predicted seconds of the plans of one model on one cluster, a list for each; repeats of a
+    configuration count once, with their mean."""
+    questions: dict[tuple[object, ...], dict[str, list[TrainingOutcome]]] = {}
+    for i, each in enumerate(outcomes):
+        if each.timed:
+            words = each.case.words
+            same = (*(words.get(name, "") for name in SAME), _devices(each))
+            questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(each)
+    for plans in questions.values():
+        yield [
+            (float(np.mean([p.case.measured_s for p in of])), float(np.mean([p.predicted_s for p in of])))
+            for of in plans.values()
+        ]
 
 
 def _devices(each: TrainingOutcome) -> int:
