@@ -95,6 +95,12 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def format_rate(bytes_per_s: float) -> str:
+    """``4.5e11`` -> ``'450 GB/s'``: decimal, as vendors and NCCL quote links and memory."""
+    rate = bytes_per_s / GIGA
+    return f"{rate:.3g} GB/s" if rate < 999.5 else f"{rate:,.0f} GB/s"
+
+
 def format_share(share: float) -> str:
     """``0.1234`` -> ``'12.3%'``."""
     return f"{100 * share:.1f}%"

@@ -48,7 +48,8 @@ def test_the_terminal_says_which_links_it_crosses(sartor) -> None:
     assert ran.code == 0
     assert "over NVLink" in ran.out
     assert "8 devices" in ran.out
-    assert "bus bandwidth" in ran.out
+    assert "(450 GB/s per device)" in ran.out
+    assert "GB/s bus bandwidth" in ran.out
 
 
 @pytest.mark.parametrize(

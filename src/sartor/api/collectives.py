@@ -34,7 +34,9 @@ def collective(
     library: str = "nccl",
     eager: bool = False,
 ) -> CollectiveAnswer:
-    """One collective over ``group_size`` devices, ``stride`` apart; ``message_bytes`` is the whole, unsharded buffer.
+    """One collective over ``group_size`` devices, ``stride`` apart.
+
+    ``message_bytes`` is the whole, unsharded buffer of an all-gather or reduce-scatter, else the buffer of each device.
 
     With ``cluster`` the bytes cross its tiers; otherwise they stay on the links of ``gpu`` (default: H100). ``alone``:
     no other group of the nodes communicates, as in a benchmark. ``library`` and ``eager`` as in ``Collective``.

@@ -109,7 +109,12 @@ def collective(
         str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
     ],
     message_bytes: Annotated[
-        float, typer.Argument(metavar="BYTES", parser=number_of_bytes, help="Size of the whole, unsharded buffer.")
+        float,
+        typer.Argument(
+            metavar="BYTES",
+            parser=number_of_bytes,
+            help="all_gather and reduce_scatter: the whole, unsharded buffer; else what each device holds or sends.",
+        ),
     ],
     group_size: Annotated[int, typer.Argument(metavar="DEVICES", parser=o.whole_number, help="In the group.")],
     cluster: o.ClusterOrGpu = None,

@@ -23,7 +23,7 @@ from sartor.report.words import (
     size_text,
     tile_text,
 )
-from sartor.units import format_bytes, format_seconds, format_share
+from sartor.units import format_bytes, format_rate, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import CollectiveAnswer, GemmAnswer
@@ -139,7 +139,7 @@ def collective_view(answer: CollectiveAnswer) -> RenderableType:
     where = f"{op.kind.value} of {size_text(op)} devices on {printable(answer.cluster.name)}"
     apart = f", {op.stride} apart" if int(op.stride) > 1 else ""
     line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
-    line.append(f"; {format_bytes(float(bus_bytes_per_s(op, cost)))}/s bus bandwidth; {cost.source.value}")
+    line.append(f"; {format_rate(float(bus_bytes_per_s(op, cost)))} bus bandwidth; {cost.source.value}")
     parts = (
         f"transfer {format_seconds(float(cost.network_s))}, launch and latency {format_seconds(float(cost.overhead_s))}"
     )
@@ -157,7 +157,7 @@ def _tiers(answer: CollectiveAnswer) -> list[Text]:
     inner, lines = 1, []
     for tier, here in zip(answer.cluster.tiers, answer.members, strict=True):
         if here > inner:
-            rate = f"{format_bytes(tier.bytes_per_s)}/s per device"
+            rate = f"{format_rate(tier.bytes_per_s)} per device"
             lines.append(Text(f"over {printable(tier.name)} ({rate}): {here} devices"))
         inner = here
     return lines

@@ -43,10 +43,10 @@ def network_time_s(
 ) -> Cost:
     """Cost of a collective over ``group_size`` devices ``stride`` apart; all arguments but the kind broadcast.
 
-    ``message_bytes`` is the whole, unsharded buffer. Every device is assumed to be in such a group at the same time,
-    with its own share of links and rails, as all tensor- or data-parallel groups of a plan communicate together;
-    ``alone`` is a single group with idle neighbours, as in benchmarks. ``SEND_RECV`` passes the buffer to the next
-    member over the group's slowest link. A group of one costs nothing.
+    ``message_bytes`` is the whole, unsharded buffer, of an all-to-all that of each device. Every device is assumed to
+    be in such a group at the same time, with its own share of links and rails, as all tensor- or data-parallel groups
+    of a plan communicate together; ``alone`` is a single group with idle neighbours, as in benchmarks. ``SEND_RECV``
+    passes the buffer to the next member over the group's slowest link. A group of one costs nothing.
     """
     if cluster.one_ring and len(cluster.tiers) > 1:
         return _one_ring(kind, message_bytes, group_size, stride, cluster, calibration, alone)
