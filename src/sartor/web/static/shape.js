@@ -165,7 +165,8 @@ export function shapeView({ banner, status }) {
     put(ticker, h("strong", {}, seconds(totals.time_s)), moved ? delta.cloneNode(true) : null, h("span", { class: totals.fits ? "" : "wrong" }, `${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`));
   }
 
-  const settings = (change_) => Object.entries(change_).map(([name, value]) => `${name}=${value}`).join(" and ");
+  const settings = ({ num_devices: devices, global_batch_size: _, ...change_ }) =>
+    Object.entries(change_).map(([name, value]) => `${name}=${value}`).join(" and ") + (devices ? ` on ${whole(devices)} devices` : "");
 
   function drawTotal() {
     const { totals, baseline, model } = answer;
