@@ -65,6 +65,16 @@ def test_a_gemm_says_whose_coefficients_it_is_priced_with(gpu: str, words: str) 
     assert words in " ".join(" ".join(rendered(table_operators.gemm_view(api.gemm(4096, 4096, 4096, gpu)))).split())
 
 
+def test_a_batch_of_gemms_and_an_odd_length_are_said_in_words() -> None:
+    words, fp8 = (
+        " ".join(" ".join(rendered(table_operators.gemm_view(api.gemm(64, 64, 63, "h100", **more)))).split())
+        for more in ({"batch": 2000}, {"dtype": "fp8"})
+    )
+    assert "Batch of 2,000 GEMMs of 64 x 64 x 63 (bf16" in words
+    assert "k=63 (contiguous in A and B) is odd and aligns rows to 2 bytes, not 16" in words
+    assert "aligns rows to 1 byte, not 16" in fp8
+
+
 def test_shares_of_shown_operators_add_up_to_the_step(advice: Advice) -> None:
     lines = rendered(table_estimate.operators_table(advice.base.estimate, small=0.02))
     rows = [line for line in lines[1:] if "%" in line]

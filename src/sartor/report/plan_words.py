@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.simpler import RIGHT
-from sartor.report.words import count_text, interval_text, printable, room_text, signed_share, three_digits
+from sartor.report.words import interval_text, printable, room_text, signed_share, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -56,9 +56,10 @@ def headline(answer: PlanAnswer) -> str:
     """One paragraph: the best plan, its step, throughput, memory and largest loss."""
     found, best = answer.search, answer.search.best
     assert best is not None
+    among = "Only one plan fits" if found.fitting == 1 else f"Best of {found.fitting:,} plans that fit"
     rate = float(best.step.tokens_per_s_per_device)
     return (
-        f"Best of {count_text(found.fitting, 'plan')} that fit: {plan_words(best.plan)}. A training step takes "
+        f"{among}: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
         f"{format_share(float(best.step.mfu))} of dense peak (MFU). The fullest device needs "
         f"{memory_text(best, *limit_of(answer))}. {bound_text(best)}{_simpler(answer)}"

@@ -102,7 +102,7 @@ MISALIGNED_SHARE = 0.02
 
 
 def _misaligned_lines(answer: ModelEstimate) -> list[Text]:
-    """``Misaligned: logits dgrad: k=50257 (contiguous in A) is a multiple of 2 bytes, not 16``"""
+    """``Misaligned: logits dgrad: k=50257 (contiguous in A) is odd and aligns rows to 2 bytes, not 16``"""
     found = answer.estimate
     least = MISALIGNED_SHARE * float(found.time_s)
     told = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -33,7 +34,8 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     """``sartor gemm``: time, reason, and the tiles considered."""
     gemm, cost = answer.gemm, answer.cost
     achieved = float(gemm.flops) / float(cost.time_s)
-    head = Text(f"{size_text(gemm)} ", style="bold")
+    batch, each = int(gemm.batch), size_text(replace(gemm, batch=1))
+    head = Text(f"{each} " if batch == 1 else f"Batch of {batch:,} GEMMs of {each} ", style="bold")
     head.append(f"({gemm.dtype.value}, {gemm.layout.value}) on {printable(answer.gpu.name)}", style="bold")
     line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
     line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.stated_source.value}")
@@ -136,7 +138,8 @@ def _get(record: object, name: str) -> Any:
 def collective_view(answer: CollectiveAnswer) -> RenderableType:
     """One collective: interval, bus bandwidth, and the group's members at each tier."""
     op, cost = answer.collective, answer.cost
-    where = f"{op.kind.value} of {size_text(op)} devices on {printable(answer.cluster.name)}"
+    devices = "device" if int(op.group_size) == 1 else "devices"
+    where = f"{op.kind.value} of {size_text(op)} {devices} on {printable(answer.cluster.name)}"
     apart = f", {op.stride} apart" if int(op.stride) > 1 else ""
     line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
     line.append(f"; {format_rate(float(bus_bytes_per_s(op, cost)))} bus bandwidth; {cost.source.value}")

@@ -115,7 +115,7 @@ def why_to_keep(search: ShapeSearch) -> str:
     best = search.unsure
     return (
         f"Keep this shape: no other of the same size is surely faster. The best of {others:,} tried, "
-        f"{change_text(best.changed)}, is {gain_words(best)}: its interval includes 1."
+        f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {gain_words(best)}."
     )
 
 

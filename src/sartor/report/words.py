@@ -51,14 +51,15 @@ def size_text(operator: Operator) -> str:
 
 
 def misaligned_text(gemm: Gemm) -> str:
-    """Dimensions (with the operands contiguous along them) that are not a multiple of 16 bytes, else empty: ``k=4095
-    (contiguous in A and B) is a multiple of 2 bytes, not 16``."""
+    """Dimensions (with the operands contiguous along them) whose rows are not aligned to 16 bytes, else empty: ``k=4095
+    (contiguous in A and B) is odd and aligns rows to 2 bytes, not 16``."""
     lengths = {name: int(getattr(gemm, name)) for name in gemm.layout.contiguous}
     element = round(8 * gemm.dtype.bytes) / 8  # without a block's scales
     width = {name: max(2.0, element) if of == "C" else element for name, of in gemm.layout.contiguous.items()}
     steps = {name: (length & -length) * width[name] for name, length in lengths.items()}
     return "; ".join(
-        f"{name}={lengths[name]} (contiguous in {operands}) is a multiple of {steps[name]:.3g} bytes, not 16"
+        f"{name}={lengths[name]} (contiguous in {operands}) {'is odd and ' if lengths[name] % 2 else ''}"
+        f"aligns rows to {steps[name]:.3g} byte{'' if steps[name] == 1 else 's'}, not 16"
         for name, operands in gemm.layout.contiguous.items()
         if steps[name] < 16
     )

@@ -108,7 +108,7 @@ export function planView({ banner, status }) {
         return together(parts);
       });
       if (found === null) { if (!work.busy) status(parts.length ? `Cancelled after ${parts.length} of ${counts.length} numbers of devices.` : "Cancelled: the result before is still shown."); return; }
-      status(found.best ? `Best of ${whole(found.fitting)} plans that fit: ${seconds(found.best.step_s)} per step` : "Nothing fits");
+      status(found.best ? `${found.fitting === 1 ? "Only one plan fits" : `Best of ${whole(found.fitting)} plans that fit`}: ${seconds(found.best.step_s)} per step` : "Nothing fits");
       if (!found.best) return;
       const drawn = await work.run("Drawing", (signal) => ask("/api/plan/figures", ofBest(parts, body), { signal }));
       if (drawn !== null) draw(found, drawn, ofBest(parts, body));
