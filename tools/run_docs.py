@@ -13,6 +13,7 @@ They are checked, not written: ``--check`` and a test say which are not printed 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import hashlib
@@ -159,9 +160,12 @@ def _rounded(value: Any) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    check = "--check" in arguments
-    chosen = [Path(a).resolve() for a in arguments if not a.startswith("-")]
-    stale = 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", type=Path, help="pages to run; all of docs and lab if none is given")
+    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--insert", action="store_true", help="add output blocks where there are none")
+    asked = parser.parse_args(arguments)
+    check, chosen, stale = asked.check, [page.resolve() for page in asked.pages], 0
     for page in chosen or sorted((ROOT / "docs").rglob("*.md")):
         for command, lines in commands(page):
             for line in not_printed(command, lines):
@@ -169,7 +173,7 @@ def main(arguments: list[str]) -> int:
                 print(f"{os.path.relpath(page, ROOT)}: {command}\n    not: {line}")
     chosen = chosen or list(pages())
     for page in chosen:
-        new = refreshed(page, draw=not check, insert="--insert" in arguments)
+        new = refreshed(page, draw=not check, insert=asked.insert)
         if new == page.read_text(encoding="utf-8"):
             continue
         stale += 1
