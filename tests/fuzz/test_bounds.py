@@ -99,7 +99,7 @@ def test_a_launch_of_millions_of_layers_is_refused(tmp_path: Path, layers: str, 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('gpu = "h200_sxm"\n[gemm]\nstep_s = 1e-7', "calibration=gpu: .* no section of step constants"),
+        ('gpu = "h200_sxm"\n[gemm]\nstep_s = 1e-7', "calibration=gpu: .* not a section of step constants"),
         ("[generation.hopper]\ncompute_factor = 1.0", r"must have step constants in \[default\]"),
         ("[default]\nstep_sigma = 40.0", "default.step_sigma=40.0: must be at most 3"),
         ("[default]\nstep_sigma = nan", "default.step_sigma=nan: must be a finite number"),

@@ -15,7 +15,6 @@ from typing import Any
 
 from sartor.errors import NOT_GIVEN, InputError, Stated, quoted
 from sartor.json_types import JsonDict, JsonMap
-from sartor.step.question import MOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +102,8 @@ def _near(field: Field, value: object) -> str:
         return f"{value} without quotes" if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", value) else ""
     if not isinstance(value, float) or "integer" not in field.kinds:
         return ""
+    from sartor.step.question import MOST  # late: the first page waits for no NumPy
+
     return str(min(max(round(value), field.about.get("minimum", -MOST)), MOST))
 
 
