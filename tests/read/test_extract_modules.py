@@ -307,7 +307,7 @@ def test_a_graph_of_ones_own_module_is_written_read_and_priced(tmp_path: Path) -
         ("Mlp", ("x=2x8xsixty",), "NAME=SHAPE:DTYPE"),
         ("Mlp", ("x=2x8x64:float63",), "is not a PyTorch dtype"),
         ("Mlp", ("x=0x64",), "at least 1"),
-        ("wants_an_argument", ("x=2x8x64",), "it wants width"),
+        ("wants_an_argument", ("x=2x8x64",), "it takes width"),
         ("no_module", ("x=2x8x64",), "must return an nn.Module"),
         ("lazy", (), "is a lazy module's, without a size"),
         ("raises", ("x=2x8x64",), r"OSError: no weights here.*torch_modules\.py:\d+"),
