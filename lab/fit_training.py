@@ -353,14 +353,18 @@ def step_sigma(residual: np.ndarray, sigma: np.ndarray) -> float:
     return round(high, 4)
 
 
-def pairs_of(found: Sequence[TrainingOutcome], residual: np.ndarray) -> dict[str, float]:
-    """How many pairs of plans of one job are ranked as measured, with predictions off by ``residual``."""
-    guessed = [
+def guessed(found: Sequence[TrainingOutcome], residual: np.ndarray) -> list[TrainingOutcome]:
+    """The same runs with predictions off by ``residual``."""
+    return [
         replace(each, predicted_s=each.case.measured_s * float(np.exp(off)))
         for each, off in zip(found, residual, strict=True)
     ]
-    told = ranking(guessed)
-    return {"pairs": told.pairs, "right": told.right}
+
+
+def pairs_of(found: Sequence[TrainingOutcome], residual: np.ndarray) -> dict[str, float]:
+    """How many pairs of plans of one job are ranked as measured, with predictions off by ``residual``."""
+    ranked = ranking(guessed(found, residual))
+    return {"pairs": ranked.pairs, "right": ranked.right}
 
 
 def main() -> None:

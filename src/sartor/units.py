@@ -95,6 +95,19 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def room_text(limit_bytes: float, headroom: float) -> str:
+    """Memory that may be used, and what it is of.
+
+    >>> room_text(0.95 * 80 * 2**30, 0.05)
+    '76 GiB (80 GiB less 5% headroom)'
+    """
+    if not headroom:
+        return format_bytes(limit_bytes)
+    return (
+        f"{format_bytes(limit_bytes)} ({format_bytes(limit_bytes / (1 - headroom))} less {100 * headroom:g}% headroom)"
+    )
+
+
 def format_rate(bytes_per_s: float) -> str:
     """``4.5e11`` -> ``'450 GB/s'``: decimal, as vendors and NCCL quote links and memory."""
     rate = bytes_per_s / GIGA

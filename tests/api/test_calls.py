@@ -301,7 +301,7 @@ def test_a_gemm_says_where_its_weights_are_read_from_and_what_it_takes_in_a_mode
     )
     long = api.gemm(64, 4096, 1024, "l40s", clock="sustained")
     assert long.assumptions == ("the weights (8 MiB) are read from memory, as in a model, though they fit in L2",)
-    assert api.gemm(4096, 4096, 2048, "l40s").assumptions[0].endswith("from memory, as in a model, it takes as long")
+    assert not api.gemm(4096, 4096, 2048, "l40s").assumptions  # takes as long from memory
     assert not api.gemm(64, 16384, 8192, "l40s").assumptions  # larger than L2
 
 

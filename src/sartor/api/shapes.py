@@ -187,8 +187,8 @@ def gemm(
 
 
 def _of_cache(gemm: Gemm, cost: Cost, gpu: Gpu, known: Calibration, clock: Clock) -> tuple[str, ...]:
-    """Where weights that fit in L2 are read from if they stay there or reading them is what takes long, and what the
-    GEMM takes in a model if that is another time."""
+    """Where weights that fit in L2 are read from: what the GEMM takes in a model if that is another time, or that its
+    time is a model's."""
     size = float(weight_bytes(gemm))
     if gpu.accelerator is not None or size > gpu.l2_bytes:
         return ()
@@ -196,22 +196,24 @@ def _of_cache(gemm: Gemm, cost: Cost, gpu: Gpu, known: Calibration, clock: Clock
         said = f"the weights ({format_bytes(size)}) are read from memory, as in a model, though they fit in L2"
         return (said,) if cost.bound_by is Bound.MEMORY else ()
     in_model = operator_costs([replace(gemm, role=Role.FFN_UP)], gpu, known, clock=clock)[0]
-    said = f"the weights ({format_bytes(size)}) stay in L2 from one run to the next, as in a benchmark"
     if abs(float(in_model.time_s / cost.time_s) - 1) < SAME:
-        return (f"{said}; from memory, as in a model, it takes as long",)
-    return (f"{said}; in a model it reads them from memory and takes {format_seconds(float(in_model.time_s))}",)
+        return ()
+    return (
+        f"the weights ({format_bytes(size)}) stay in L2 from one run to the next, as in a benchmark; in a model it "
+        f"reads them from memory and takes {format_seconds(float(in_model.time_s))}",
+    )
 
 
 SAME = 0.02
-"""Relative difference up to which two times of a GEMM are said to be the same."""
+"""Relative difference of two times of a GEMM that is not worth a sentence."""
 
 
 def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) -> tuple[str, ...]:
     """What the time holds besides the GEMM, and whose kernels its interval holds."""
     said = []
     c = known.gemm.get(gemm.dtype)
-    told = kernels and frameworks_of_gemms(known, gemm.dtype)  # the kernels of a named framework are counted already
-    if c and (c.quantize_s or c.quantize_bytes) and not gemm.quantized and not told:
+    counted = kernels and frameworks_of_gemms(known, gemm.dtype)  # the kernels of a named framework are counted already
+    if c and (c.quantize_s or c.quantize_bytes) and not gemm.quantized and not counted:
         said.append(f"the time includes the kernel that narrows the activation to {gemm.dtype.value}")
     if holds_newer(gemm.dtype, known):
         said.append(

@@ -22,7 +22,7 @@ FREE = (*NAMED, "dp", "sequence_parallel")
 DOUBLINGS = 7
 """How often to double the devices of a typical run in search of a plan that fits."""
 EQUAL = 0.02
-"""Plans closer than this in step time are not ranked (docs/accuracy.md): of those the fewest changes win."""
+"""Of plans whose steps differ by less, the one with the fewest changes wins (a choice)."""
 
 
 def would_fit(held: HeldPlan, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:

@@ -13,7 +13,7 @@ from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PricedPlan, Relaxation, Tightest
 from sartor.plans.space import AXES, chunks, plan_space, size_of
-from sartor.units import format_bytes, round_up
+from sartor.units import format_bytes, room_text, round_up
 
 DOUBLINGS = 7
 """How often to double the devices, and to halve the sequence, in search of a plan that fits."""
@@ -54,11 +54,8 @@ def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> s
 
 
 def _has(pricer: Pricer) -> str:
-    room = format_bytes(pricer.limit_bytes)
-    if not pricer.headroom:
-        return f"has ({room})"
-    whole = format_bytes(pricer.limit_bytes / (1 - pricer.headroom))
-    return f"may fill ({room}: {whole} less {100 * pricer.headroom:g}% headroom)"
+    verb = "may fill" if pricer.headroom else "has"
+    return f"{verb}: {room_text(pricer.limit_bytes, pricer.headroom)}"
 
 
 def _relaxations(

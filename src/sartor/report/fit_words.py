@@ -13,8 +13,8 @@ from sartor.cost.intervals import Z80
 from sartor.cost.narrowing import IntervalPart, Narrows
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
-from sartor.report.words import count_text, printable, room_text
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.report.words import count_text, printable
+from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers import ModelEstimate

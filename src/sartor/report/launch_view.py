@@ -15,10 +15,10 @@ from sartor.report.plan_body import cluster_body, priced_body
 from sartor.report.plan_grids import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
-from sartor.report.words import count_text, interval_text, printable, room_text
+from sartor.report.words import count_text, interval_text, printable
 from sartor.rules.rule import Grade
 from sartor.step.waterfall import StageMemory
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers import LaunchAnswer

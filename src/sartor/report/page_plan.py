@@ -12,8 +12,7 @@ from sartor.report.page_sections import bullets, figure
 from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid
 from sartor.report.plan_points import plan_points
 from sartor.report.plan_words import cost_text, heading_text, headline, limit_of, next_lines, plan_words
-from sartor.report.words import room_text
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer

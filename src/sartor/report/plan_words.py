@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.simpler import RIGHT
-from sartor.report.words import interval_text, printable, room_text, signed_share, three_digits
+from sartor.report.words import interval_text, printable, signed_share, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer

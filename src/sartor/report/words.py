@@ -201,16 +201,3 @@ EVIDENCE_WORDS = (
     "outside = neither"
 )
 """The meaning of the words on quality."""
-
-
-def room_text(limit_bytes: float, headroom: float) -> str:
-    """Memory that may be used, and what it is of.
-
-    >>> room_text(0.95 * 80 * 2**30, 0.05)
-    '76 GiB (80 GiB less 5% headroom)'
-    """
-    if not headroom:
-        return format_bytes(limit_bytes)
-    return (
-        f"{format_bytes(limit_bytes)} ({format_bytes(limit_bytes / (1 - headroom))} less {100 * headroom:g}% headroom)"
-    )
