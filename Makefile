@@ -52,6 +52,7 @@ check: lint types test ## format, lint, types and every test: what CI runs
 lint: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/house.py --check
 
 types: .venv/dev.stamp
 	$(BIN)/mypy

@@ -34,8 +34,9 @@ Answer = dict[str, Any]
 GOLDEN = REPO / "tests" / "golden" / "replay.json"
 SHARED = REPO.parent / "shared"
 DIGITS = 9
-TOLERANCE = 1e-7
-"""Relative; sums in another order move a number by less."""
+TOLERANCE = 1e-6
+"""Relative: another machine's BLAS kernel moves a price by up to 4e-7. What must be equal to the last bit is compared
+within one machine (tests/house/test_one_price.py, test_same_bytes.py)."""
 ZERO = 1e-12
 """A difference of seconds, or a gap, below this is none."""
 ERRORS, ERROR = "groups.", 1e-6
