@@ -22,7 +22,7 @@ from sartor.model.blocks import blocks
 from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.training import TrainingJob
+from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import (
     Footprints,
@@ -35,14 +35,14 @@ from sartor.plans.evaluate import (
     priced,
 )
 from sartor.plans.fixed import check_fixed, impossible_axis
-from sartor.plans.front import Kept, chosen, first_of, joined
+from sartor.plans.front import KEYS, Kept, chosen, first_of, joined
 from sartor.plans.relax import one_change, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
 from sartor.plans.stages import WORTH, Placed, place_layers
 from sartor.step.block_seconds import compute_factors
 from sartor.step.coefficients import coefficients_for
-from sartor.step.footprint import usable_bytes
+from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.question import padded_shape
 from sartor.step.recipes import as_trained, kernels_of
 from sartor.step.running import InRun, in_a_run
@@ -119,10 +119,44 @@ def search_plans(
     )
 
 
+def fastest_plan(
+    job: TrainingJob,
+    cluster: Cluster,
+    num_devices: int,
+    fixed: Mapping[str, int | str] | Mapping[str, int] | None = None,
+    *,
+    calibration: Calibration | None = None,
+    headroom: float | None = None,
+) -> PricedPlan | None:
+    """`search_plans(...).best` alone, without runners-up, front and explanations; None if no plan fits.
+
+    Raises ``InputError`` for a fixed value that no plan on ``num_devices`` can have.
+    """
+    pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
+    kept, _ = _stream(pricer, plan_space(job, num_devices, check_fixed(job, num_devices, fixed or {})), None, 1)
+    _, best = _best(pricer, kept, 1, not job.trainer.one_program)
+    return best[0] if best else None
+
+
+def fewest_devices(job: TrainingJob, cluster: Cluster, headroom: float | None = None) -> int:
+    """A lower bound on the devices that any plan without optimizer offload needs: their memory holds at least one copy
+    of weights, gradients and optimizer states."""
+    alone = TrainingPlan(dims=ParallelDims())
+    held = every_stage(job, alone, cluster).held
+    share = usual_headroom(cluster) if headroom is None else checked_headroom(headroom)
+    room = (1 - share) * usable_bytes(cluster) - held.context.max()
+    states = float((held.weights + held.grads + held.optimizer).max())
+    return max(1, math.ceil(states / max(float(room), 1.0)))
+
+
 def _best(pricer: Pricer, kept: Kept, top: int, uneven: bool = True) -> tuple[Placed, tuple[PricedPlan, ...]]:
     """The fastest plans that were kept, with layers unevenly placed on stages if that pays off."""
     placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
-    return placed, _merged(_top(pricer, kept, top), placed.plans, top)
+    best = kept.best
+    even_s = dict(
+        zip(zip(*(best.rows[name].tolist() for name in KEYS), strict=True), best.step_s.tolist(), strict=True)
+    )
+    return placed, _merged(_top(pricer, kept, top), placed.plans, even_s, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,15 +310,18 @@ def _top(pricer: Pricer, kept: Kept, top: int) -> list[PricedPlan]:
     return priced(pricer, first_of(kept.best, ("step_s", "device_bytes"), top).rows)
 
 
-def _merged(even: Sequence[PricedPlan], uneven: Sequence[PricedPlan], top: int) -> tuple[PricedPlan, ...]:
-    """The best of each (tp, pp, dp, cp, ep), fastest first; an uneven split only if it saves enough."""
-    kept: dict[tuple[int, ...], PricedPlan] = {}
-    for each in (*even, *uneven):
-        dims = each.plan.dims
-        key = tuple(int(n) for n in (dims.tp, dims.pp, dims.dp, dims.cp, dims.ep))
-        if key not in kept or each.step_s < kept[key].step_s * (1 - WORTH):
-            kept[key] = each
-    return tuple(sorted(kept.values(), key=lambda each: each.step_s)[:top])
+def _merged(
+    even: Sequence[PricedPlan], uneven: Sequence[PricedPlan], even_s: Mapping[tuple[int, ...], float], top: int
+) -> tuple[PricedPlan, ...]:
+    """The best of each (tp, pp, cp, dp, ep), fastest first; an uneven split only if it saves enough over the fastest
+    even one of the same dims (``even_s``)."""
+    plans = {tuple(int(getattr(plan.plan.dims, name)) for name in KEYS): plan for plan in even}
+    step_s = dict(even_s)
+    for plan in uneven:
+        key = tuple(int(getattr(plan.plan.dims, name)) for name in KEYS)
+        if plan.step_s < step_s.get(key, math.inf) * (1 - WORTH):
+            plans[key], step_s[key] = plan, plan.step_s
+    return tuple(sorted(plans.values(), key=lambda plan: plan.step_s)[:top])
 
 
 def _front(pricer: Pricer, kept: Kept) -> tuple[PricedPlan, ...]:

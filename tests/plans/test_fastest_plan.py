@@ -1,0 +1,51 @@
+"""`fastest_plan` is `search_plans(...).best`, and no plan fits on fewer devices than `fewest_devices`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.editing import edit
+from sartor.model.training import TrainingJob
+from sartor.model.zoo import load_model
+from sartor.plans.search import fastest_plan, fewest_devices, search_plans
+from sartor.step.question import training_job
+
+MODELS = ("llama-3-8b", "mixtral-8x7b", "gpt2-large", "bert-large")
+TRAINERS = ("megatron", "torchtitan", "deepspeed", "maxtext")
+
+
+@st.composite
+def jobs(draw: Any) -> TrainingJob:
+    shape = load_model(draw(st.sampled_from(MODELS)))
+    if len(shape.stacks) == 1:
+        shape = edit(shape, num_layers=draw(st.integers(2, 12)))
+    gpu, batch = load_cluster("dgx-a100").gpu, draw(st.sampled_from((8, 24, 64)))
+    trainer = draw(st.sampled_from(TRAINERS))
+    return training_job(shape, gpu, global_batch_size=batch, seq_len=512, framework=trainer)[0]
+
+
+def cluster(hbm_gb: float) -> Cluster:
+    whole = load_cluster("dgx-a100")
+    return replace(whole, gpu=replace(whole.gpu, hbm_bytes=hbm_gb * 1e9))
+
+
+@settings(max_examples=15, deadline=None)
+@given(job=jobs(), devices=st.sampled_from((1, 2, 4, 8)), hbm_gb=st.sampled_from((6.0, 16.0, 40.0, 80.0)))
+def test_the_fastest_plan_is_the_best_of_the_search(job: TrainingJob, devices: int, hbm_gb: float) -> None:
+    where = cluster(hbm_gb)
+    assert fastest_plan(job, where, devices) == search_plans(job, where, devices, explain=False).best
+
+
+@settings(max_examples=15, deadline=None)
+@given(job=jobs(), hbm_gb=st.sampled_from((4.0, 6.0, 16.0)))
+def test_no_plan_fits_on_fewer_than_the_fewest_devices(job: TrainingJob, hbm_gb: float) -> None:
+    where = cluster(hbm_gb)
+    fewest = fewest_devices(job, where)
+    for devices in (1, 2, 4, 8):
+        assert devices >= fewest or fastest_plan(job, where, devices) is None
