@@ -18,10 +18,6 @@ A launch file that leaves out the rotary base trains another model than the one 
 that changes what it computes is written or refused: `sartor plan --write` names the field and stops.
 
 DeepSpeed and accelerate start your own program, which builds the model from its own config: nothing has to be written.
-
-MaxText takes the model's keys (`base_emb_dim`, `decoder_block`, `rope_max_timescale` ...). The keys are read back as a
-config.json of the block's family; where sizes or fields then differ from the model's (another rotary scaling than
-Llama 3.1's, a softcap, a window that the block lacks), the launch is refused with the field's name.
 """
 
 

@@ -94,7 +94,7 @@ def test_frozen_weights_in_4_bits_hold_a_quarter_and_are_widened_for_every_produ
 
 
 @pytest.mark.parametrize(("field", "value"), [("trains_weights", False), ("document_len", 1024)])
-@pytest.mark.parametrize("kind", ["megatron", "torchtitan", "maxtext", "deepspeed", "accelerate"])
+@pytest.mark.parametrize("kind", ["megatron", "torchtitan", "deepspeed", "accelerate"])
 def test_no_launch_file_is_written_for_what_it_could_not_say(kind: str, field: str, value: int) -> None:
     with pytest.raises(InputError, match=r"train all weights|set in the data loader"):
         launch_files(kind, replace(JOB, **{field: value}), PLAN, CLUSTER)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from effort import LONG, times
-from sartor.launch.plan import LaunchKind
+from sartor.launch.plan import WRITTEN
 from sartor.web.openapi import openapi
 from sartor.web.routes import ROUTES
 
@@ -66,4 +66,4 @@ def test_the_page_of_the_documentation_is_the_table_of_routes(repo_dir: Path, mo
 def test_launch_files_are_offered_for_every_trainer_there_is() -> None:
     (route,) = (route for route in ROUTES if route.name == "plan_launch")
     (field,) = (field for field in route.fields if field.name == "trainer")
-    assert field.words == tuple(kind.value for kind in LaunchKind)
+    assert field.words == tuple(kind.value for kind in WRITTEN)

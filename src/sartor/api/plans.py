@@ -206,7 +206,7 @@ STARTS_GPUS = "launch files start a framework on GPUs"
 
 def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple[LaunchFiles, PricedPlan]:
     """The files that start an answer's best plan under a ``trainer`` (megatron, megatron-bridge, torchtitan, deepspeed,
-    accelerate, maxtext; its newest release unless ``trainer_version`` is given), and the plan in them: the fastest that
+    accelerate; its newest release unless ``trainer_version`` is given), and the plan in them: the fastest that
     the trainer can run, if it cannot run the best (reported in ``notes``).
 
     Raises ``InputError`` if the trainer can run no plan of the answer, with the reason for the best one.

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 def trainer_of(kind: str | None) -> str | None:
     """The trainer for launch files of this kind; None for an unknown kind, which is checked when writing."""
-    from sartor.launch.plan import LaunchKind
+    from sartor.launch.plan import WRITTEN
 
-    return kind if kind in {each.value for each in LaunchKind} else None
+    return kind if kind in {each.value for each in WRITTEN} else None
 
 
 def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = "", overwrite: bool) -> PricedPlan:

@@ -43,8 +43,8 @@ Write = Annotated[
     tuple[str, Path] | None,
     o.WRITE(
         metavar="TRAINER DIR",
-        help="Write the best plan's launch files: megatron, megatron-bridge, torchtitan, deepspeed, "
-        "accelerate or maxtext, and a folder.",
+        help="Write the best plan's launch files: megatron, megatron-bridge, torchtitan, deepspeed "
+        "or accelerate, and a folder.",
     ),
 ]
 TrainerVersion = Annotated[

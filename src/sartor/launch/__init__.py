@@ -1,1 +1,1 @@
-"""Read and write launch files of Megatron-LM, torchtitan, DeepSpeed, accelerate and MaxText."""
+"""Read launch files of Megatron-LM, NeMo, torchtitan, DeepSpeed, accelerate and MaxText, and write most of them."""

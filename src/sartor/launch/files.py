@@ -20,7 +20,7 @@ from sartor.json_types import JsonDict
 from sartor.launch.accelerate import accelerate_files, launcher_config, read_accelerate
 from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
-from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, maxtext_files, read_maxtext
+from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
 from sartor.launch.megatron import megatron_files
 from sartor.launch.megatron_arguments import argument_names
 from sartor.launch.megatron_read import read_megatron
@@ -36,7 +36,6 @@ from sartor.launch.plan import (
     check_positions,
     launch_kind,
 )
-from sartor.launch.release import release_of
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import read_torchtitan, read_torchtitan_python
@@ -74,9 +73,6 @@ def launch_files(
     if not job.trains_weights:
         raise InputError("train_weights", "off", f"{kind.value} files train all weights", "train_weights=on")
     check_positions(job.shape, job.seq_len)
-    if kind is LaunchKind.MAXTEXT:
-        release_of(kind, version)
-        return maxtext_files(job, plan, cluster)
     return WRITERS[kind](job, plan, cluster.devices_per_node, version)
 
 

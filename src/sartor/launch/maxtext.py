@@ -1,4 +1,4 @@
-"""Write a plan as a MaxText launch (``train base.yml key=value ...``), and read one as a plan.
+"""Read a MaxText launch (``train base.yml key=value ...``) as a plan.
 
 Keys, defaults and checks: maxtext/configs/base.yml and configs/types.py, remat policies: layers/nnx_decoders.py of
 MaxText 0.2.5 (its wheel on PyPI, read 2026-11-23). ``ici_*`` degrees apply within a slice (a pod, or a node of GPUs),
@@ -15,28 +15,21 @@ from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonDict
 from sartor.launch.document import Document
 from sartor.launch.flags import hole_text
-from sartor.launch.maxtext_model import model_keys, shape_of
+from sartor.launch.maxtext_model import shape_of
 from sartor.launch.plan import (
     JobParts,
-    LaunchFile,
-    LaunchFiles,
     LaunchKind,
     LaunchReading,
     canonical,
     check_numbers,
-    launchable,
     no_devices,
-    nodes_of,
-    refuser,
 )
 from sartor.launch.script import Command
 from sartor.launch.shell_words import HOLE
 from sartor.launch.yaml_text import read_yaml
-from sartor.model.numerics import Value
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
@@ -47,7 +40,6 @@ from sartor.model.training import (
     Recipe,
     Recompute,
     RecomputeModule,
-    TrainingJob,
     TrainingPlan,
 )
 from sartor.model.workload import AttentionKernel
@@ -57,7 +49,6 @@ from sartor.step.trainers import MAXTEXT
 KIND = LaunchKind.MAXTEXT
 PROGRAM = re.compile(r"maxtext(\.\w+)*\.train|(.*/)?maxtext/(\w+/)*train\.py|maxtext\.train", re.IGNORECASE)
 """Modules and files that train: maxtext.trainers.pre_train.train; MaxText/train.py in older versions."""
-_refuse = refuser(KIND)
 
 OPTIMIZERS = {Optimizer.ADAM: "adamw", Optimizer.SGD: "sgd", Optimizer.MUON: "muon"}
 QUANTIZED = {
@@ -66,14 +57,13 @@ QUANTIZED = {
     Recipe.MXFP8: ("te_mxfp8",),
     Recipe.NVFP4: ("te_nvfp4", "te_nvfp4_no_rht"),
 }
-"""Values of ``quantization``; the first of each is the one written."""
+"""Values of ``quantization``."""
 EXCHANGES = {
     ContextParallel.ALL_GATHER: "all_gather",
     ContextParallel.RING: "ring",
     ContextParallel.ALL_TO_ALL: "ulysses",
 }
 AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
-"""Mesh axes that are written, innermost first."""
 
 QKV = ("query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv")
 OUT = ("out_proj",)
@@ -97,166 +87,10 @@ POLICIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Tensors that ``remat_policy`` keeps on the device, and in host memory."""
 
 
-def maxtext_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> LaunchFiles:
-    """``launch.sh``, run by every host, with all keys that affect time and memory. Raises `InputError` for what MaxText
-    cannot do, naming what it can."""
-    plan = launchable(job, plan, splits_experts=True)
-    _check(job, plan)
-    model, notes = model_keys(job.shape)
-    hardware: dict[str, Value] = {"hardware": "tpu" if cluster.gpu.vendor.lower() == "google" else "gpu"}
-    groups = {
-        "MODEL_ARGS": model,
-        "PARALLEL_ARGS": _parallel(job, plan, cluster),
-        "TRAINING_ARGS": _training(job, plan) | _remat(job, plan) | hardware,
-    }
-    about = f"MaxText: {job.shape.name or 'a model'} on {plan.num_devices} devices"
-    notes += ["run it on every host, with run_name, base_output_directory, data and learning rate behind its name"]
-    lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
-    lines += [f"# {note[0].upper()}{note[1:]}." for note in notes] + ["set -euo pipefail", ""]
-    for name, keys in groups.items():
-        lines += [f"{name}=(", *(f"    {key}={_text(value)}" for key, value in keys.items()), ")", ""]
-    arrays = " ".join(f'"${{{name}[@]}}"' for name in groups)
-    config = '"${MAXTEXT_CONFIG_FILE:-src/maxtext/configs/base.yml}"'
-    lines += [f"python3 -m maxtext.trainers.pre_train.train {config} \\", f'    {arrays} "$@"', ""]
-    return LaunchFiles(
-        kind=KIND, files=(LaunchFile(name="launch.sh", text="\n".join(lines), executable=True),), notes=tuple(notes)
-    )
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = value if isinstance(value, str) else f"{value:.10g}"
-    return re.sub(r"^(-?\d+)e", r"\1.0e", text)  # YAML's floats have a point
-
-
-def _check(job: TrainingJob, plan: TrainingPlan) -> None:
-    d, layers = plan.dims, int(job.shape.num_layers)
-    if d.pp > 1 and plan.schedule is not PipelineSchedule.GPIPE:
-        raise _refuse(
-            "schedule",
-            PipelineSchedule(int(plan.schedule)).word,
-            "runs all forward, then all backward",
-            "schedule=gpipe",
-        )
-    chunks = d.pp * plan.virtual_stages
-    if plan.stage_layers is not None or layers % chunks:
-        raise _refuse("pp", d.pp, f"puts equal layers into {chunks} chunks; the model has {layers}", "pp=1")
-    if d.pp > 1 and plan.num_microbatches % d.pp:
-        raise _refuse("num_microbatches", plan.num_microbatches, f"needs a multiple of pp={d.pp}", str(d.pp))
-    if d.dp % d.ep:
-        raise _refuse("ep", d.ep, f"takes experts' ranks from dp={d.dp}", "ep=1")
-    if plan.zero_stage == 2 or (plan.zero_stage == 1 and d.ep * d.cp > 1):
-        why = "shards weights (fsdp, expert and context axes) or, without these, the optimizer over data"
-        raise _refuse("zero_stage", plan.zero_stage, why, "zero_stage=3")
-    if plan.zero_stage == 0 and d.ep * d.cp > 1:
-        raise _refuse("zero_stage", 0, "shards weights over experts' and context ranks", "zero_stage=3")
-    shards = plan.shard_group or d.dp * d.cp
-    if plan.zero_stage and (shards % (d.cp * d.ep) or (d.dp * d.cp) % shards):
-        must = f"shards over a multiple of cp x ep = {d.cp * d.ep} that divides dp x cp = {d.dp * d.cp}"
-        raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
-    if job.recipe not in (Recipe.BF16, Recipe.FP32, *QUANTIZED):
-        known = ", ".join(r.value for r in (Recipe.BF16, Recipe.FP32, *QUANTIZED))
-        raise _refuse("recipe", job.recipe.value, "does not support this precision", known)
-    if d.tp > 1 and not d.sequence_parallel:
-        why = "always divides activations over tensor ranks"
-        raise _refuse("sequence_parallel", "false", why, "sequence_parallel=true")
-    if job.moments_dtype is not DType.FP32:
-        raise _refuse("moments_dtype", job.moments_dtype.value, "can narrow only the first moment", "fp32")
-
-
-def _parallel(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> dict[str, Value]:
-    """Degrees of every mesh axis, within slices as long as these have devices left."""
-    d = plan.dims
-    shards = (plan.shard_group or d.dp * d.cp) if plan.zero_stage == 3 else d.cp * d.ep
-    degrees = {
-        "tensor": d.tp,
-        "context": d.cp,
-        "expert": d.ep,
-        "fsdp": shards // (d.cp * d.ep),
-        "data": d.dp * d.cp // shards,
-        "pipeline": d.pp,
-    }
-    _, left = nodes_of(int(plan.num_devices), cluster.devices_per_node)
-    out: dict[str, Value] = {}
-    for axis in AXES:
-        inside = math.gcd(int(degrees[axis]), left)
-        left //= inside
-        out |= {f"ici_{axis}_parallelism": inside, f"dcn_{axis}_parallelism": int(degrees[axis]) // inside}
-    if left > 1:
-        raise _refuse("num_devices", int(plan.num_devices), f"leaves {left} devices of a node without an axis", "tp=8")
-    if d.cp > 1:
-        out["context_parallel_strategy"] = EXCHANGES[job.context_parallel]
-    if plan.zero_stage == 1:
-        out["shard_optimizer_over_data"] = True
-    if d.pp > 1:
-        out["num_pipeline_repeats"] = int(plan.virtual_stages)
-        out["num_layers_per_pipeline_stage"] = int(job.shape.num_layers) // int(d.pp * plan.virtual_stages)
-        out["num_pipeline_microbatches"] = int(plan.num_microbatches)
-        if plan.zero_stage == 3:
-            out["pipeline_fsdp_ag_once"] = False
-    return out
-
-
-def _training(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
-    d = plan.dims
-    steps = 1 if d.pp > 1 else int(plan.num_microbatches)
-    quantization = QUANTIZED.get(job.recipe)
-    flash = job.attention_kernel is AttentionKernel.FLASH
-    return {
-        "max_target_length": job.seq_len,
-        "per_device_batch_size": _per_device(job.global_batch_size // steps, int(plan.num_devices)),
-        "gradient_accumulation_steps": steps,
-        "dtype": "float32" if job.recipe is Recipe.FP32 else "bfloat16",
-        "weight_dtype": "float32",
-        "grad_dtype": "bfloat16" if job.trainer.grad_dtype is DType.BF16 else "float32",
-        **({"quantization": quantization[0]} if quantization else {}),
-        "opt_type": OPTIMIZERS[job.optimizer],
-        "optimizer_memory_host_offload": bool(plan.optimizer_offload),
-        "enable_dropout": job.dropout,
-        **({"dropout_rate": 0.1} if job.dropout else {}),
-        "attention": "autoselected" if flash else "dot_product",
-    }
-
-
-def _per_device(batch: int, devices: int) -> str:
-    """``per_device_batch_size``, such that its product with the devices is not truncated below ``batch``."""
-    each = batch / devices
-    return repr(each if int(each * devices) == batch else math.nextafter(each, math.inf))
-
-
-def _remat(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
-    """Which tensors are kept, on the device or in host memory. Norms and activation functions are always recomputed."""
-    away = job.offload_modules
-    inputs: dict[str, Value] = {"decoder_layer_input": "offload"} if OffloadModule.LAYER_INPUT in away else {}
-    if plan.recompute is Recompute.FULL:
-        if plan.recompute_layers >= 0:
-            raise _refuse("recompute_layers", plan.recompute_layers, "recomputes every layer alike", "recompute=full")
-        return {"remat_policy": "custom" if inputs else "full", **inputs}
-    again = job.recompute_modules if plan.recompute is Recompute.SELECTIVE else frozenset()
-    if not again >= _always(job.shape):
-        need = "+".join(module.value for module in RecomputeModule if module in _always(job.shape) | again)
-        why = "always recomputes norms and activation functions"
-        raise _refuse(
-            "recompute", Recompute(int(plan.recompute)).word, why, f"recompute=selective,recompute_modules={need}"
-        )
-    where = "offload" if OffloadModule.LAYER in away else "device"
-    kept = {**dict.fromkeys((*QKV, *OUT), where)}
-    kept |= {} if RecomputeModule.CORE_ATTN in again else dict.fromkeys(CONTEXT, where)
-    kept |= {} if RecomputeModule.MLP in again else dict.fromkeys(MLP, where)
-    kept |= {} if RecomputeModule.MOE in again or job.shape.moe_ffn is None else dict.fromkeys(EXPERTS, where)
-    kept |= dict.fromkeys(QKV, "offload") if OffloadModule.CORE_ATTN in away else {}
-    kept |= dict.fromkeys((*OUT, *CONTEXT), "offload") if OffloadModule.ATTN_PROJ in away else {}
-    return {"remat_policy": "custom", **inputs, **kept}
-
-
 def _always(shape: TransformerShape | None) -> frozenset[RecomputeModule]:
     """Modules that are recomputed whatever is kept."""
     experts = {RecomputeModule.MOE_ACT} if shape is not None and shape.moe_ffn is not None else set()
     return frozenset({RecomputeModule.LAYERNORM, *experts})
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def is_maxtext(value: JsonDict) -> bool:

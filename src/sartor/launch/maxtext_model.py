@@ -1,21 +1,16 @@
-"""Convert a model to MaxText's keys, and such keys to a model, via an equivalent config.json.
+"""Read a model from MaxText's keys, via an equivalent config.json.
 
 Keys and defaults: maxtext/configs/base.yml, configs/types.py and configs/models/*.yml of MaxText 0.2.5 (its wheel on
-PyPI, read 2026-11-23). A decoder block computes what the model family of the same name does; a model whose keys do not
-read back as the same model is refused.
+PyPI, read 2026-11-23). A decoder block computes what the model family of the same name does.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.document import Document
-from sartor.launch.model_fields import OWN_CONFIG
-from sartor.model.layer import DenseFfn, LatentAttentionMixer
-from sartor.model.numerics import Numerics, Value
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_fields
@@ -45,114 +40,6 @@ LLAMA3_SCALING: JsonDict = {
     "original_max_position_embeddings": 8192,
 }
 """Constants of LLaMARotaryEmbedding (layers/embeddings.py)."""
-
-
-def model_keys(shape: TransformerShape) -> tuple[dict[str, Value], list[str]]:
-    """Every key that defines the model, and notes. Raises `InputError` for what MaxText's blocks do not compute."""
-    blocks = {family: block for block, family in BLOCKS.items()}
-    if shape.model_type not in blocks:
-        must = f"sartor writes MaxText's blocks {', '.join(BLOCKS)}"
-        raise InputError("MODEL", shape.name or shape.model_type, must, OWN_CONFIG)
-    computes = shape.numerics or Numerics()
-    keys: dict[str, Value] = {"decoder_block": blocks[shape.model_type], **_sizes(shape), **_experts(shape, computes)}
-    keys |= _rope(computes)
-    keys["normalization_layer_epsilon"] = computes.get("norm_eps") or 1e-5
-    keys["logits_via_embedding"] = shape.tied_embeddings
-    keys["normalize_embedding_logits"] = False
-    if shape.model_type in ("qwen3", "qwen3_moe"):
-        keys["use_qk_norm"] = True
-    if shape.model_type == "qwen2":
-        keys["attention_bias"] = True
-    _check_same(shape, keys)
-    known = shape.numerics is not None
-    return keys, [] if known else ["norm epsilon, rotary base and scaling are not known of this model: defaults stand"]
-
-
-def _sizes(shape: TransformerShape) -> dict[str, Value]:
-    mixer, dense = shape.attention, shape.dense_ffn
-    found: dict[str, Value] = {
-        "base_emb_dim": int(shape.hidden_size),
-        "base_num_decoder_layers": int(shape.num_layers),
-        "base_num_query_heads": int(shape.num_heads),
-        "base_num_kv_heads": int(shape.num_kv_heads),
-        "base_mlp_dim": int(dense.ffn_hidden_size if dense else shape.ffn_hidden_size),
-        "vocab_size": int(shape.vocab_size),
-    }
-    if isinstance(mixer, LatentAttentionMixer):
-        ranks = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        return {**found, "attention_type": "mla", **{name: int(getattr(mixer, name)) for name in ranks}}
-    windows = {int(getattr(each, "window", 0)) for run in shape.main.runs for each in run.layer.mixers}
-    found["head_dim"] = int(shape.head_dim)
-    return {**found, "sliding_window_size": max(windows)} if any(windows) else found
-
-
-def _experts(shape: TransformerShape, computes: Numerics) -> dict[str, Value]:
-    moe = shape.moe_ffn
-    if moe is None:
-        return {}
-    found: dict[str, Value] = {
-        "num_experts": int(moe.num_experts),
-        "num_experts_per_tok": int(moe.experts_per_token),
-        "base_moe_mlp_dim": int(moe.expert.ffn_hidden_size),
-        "load_balance_loss_weight": computes.get("aux_loss") or 0.0,
-        "norm_topk_prob": bool(computes.get("router_normalized")),
-    }
-    if shape.model_type != "deepseek_v3":
-        return found
-    dense = sum(int(run.count) for run in shape.main.runs if isinstance(run.layer.ffn, DenseFfn))
-    groups, best = int(computes.get("router_groups") or 1), int(computes.get("router_topk_groups") or 1)
-    return {
-        **found,
-        "first_num_dense_layers": dense,
-        "shared_experts": 0 if moe.shared is None else int(moe.num_shared),
-        "routed_score_func": str(computes.get("router_score")),
-        "routed_bias": bool(computes.get("router_bias")),
-        "routed_scaling_factor": computes.get("router_scale") or 1.0,
-        **({"n_routing_groups": groups, "topk_routing_group": best} if groups > 1 else {}),
-        **({"mtp_num_layers": shape.mtp_layers} if shape.mtp_layers else {}),
-    }
-
-
-def _rope(computes: Numerics) -> dict[str, Value]:
-    """The rotary base and its scaling."""
-    kind, said = computes.get("rope_type"), computes.get
-    found: dict[str, Value] = {"rope_max_timescale": said("rope_theta") or 10000.0}
-    if kind == "llama3":
-        return {**found, "rope_type": "llama3.1"}
-    if kind == "linear":
-        return {**found, "rope_linear_scaling_factor": said("rope_factor") or 1.0}
-    if kind != "yarn":
-        return found
-    return {
-        **found,
-        "rope_type": "yarn",
-        "rope_factor": said("rope_factor") or 1.0,
-        "beta_fast": said("rope_beta_fast") or 32.0,
-        "beta_slow": said("rope_beta_slow") or 1.0,
-        "mscale": said("rope_mscale_all_dim") or 0.0,
-        "original_max_position_embeddings": int(said("rope_original_max_positions") or 4096),
-        "rope_truncate": bool(said("rope_truncate")),
-    }
-
-
-def _check_same(shape: TransformerShape, keys: dict[str, Value]) -> None:
-    """Check that the keys read back as the model they were written from."""
-    again = shape_of(Document(raw=dict(keys)), shape.max_positions)
-    assert again is not None
-    sizes, read = shape.fields(), again.fields()
-    other = [f"{name}={sizes[name]}" for name in sizes if read.get(name) != sizes[name]]
-    bare = [replace(each, name="", max_positions=0) for each in (shape, again)]
-    if not other and bare[0] != bare[1]:
-        other = ["layers built otherwise than the family's"]
-    if shape.numerics is not None and again.numerics is not None:
-        asked, there = shape.numerics.unusual, again.numerics.unusual
-        other += [f"{n}={asked.get(n)}" for n in {**asked, **there} if asked.get(n) != there.get(n)]
-    if other:
-        must = f"MaxText's block {keys['decoder_block']} does not compute {', '.join(other[:3])}"
-        raise InputError("MODEL", shape.name or shape.model_type, must, OWN_CONFIG)
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def shape_of(keys: Document, positions: int = 0) -> TransformerShape | None:

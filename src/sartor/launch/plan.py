@@ -56,13 +56,17 @@ class LaunchKind(Enum):
         return titles.get(self.value, self.value)
 
 
+WRITTEN = tuple(kind for kind in LaunchKind if kind is not LaunchKind.MAXTEXT)
+"""Formats that are written; all are read."""
+
+
 def launch_kind(word: LaunchKind | str) -> LaunchKind:
-    """The framework with this name. Raises `InputError`."""
-    try:
-        return word if isinstance(word, LaunchKind) else LaunchKind(word.replace("_", "-"))
-    except ValueError:
-        must = "must be one of " + ", ".join(kind.value for kind in LaunchKind)
-        raise InputError("trainer", word, must) from None
+    """The format of this name, if files are written in it. Raises `InputError`."""
+    name = word.value if isinstance(word, LaunchKind) else word.replace("_", "-")
+    kind = next((kind for kind in WRITTEN if kind.value == name), None)
+    if kind is None:
+        raise InputError("trainer", name, "must be one of " + ", ".join(kind.value for kind in WRITTEN))
+    return kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,9 @@ TRAINERS: Mapping[str, Trainer] = {
 }
 """Most specific names first, since the software column of a table can match several."""
 
+OF_ONE_SOURCE = ("hai-llm", "internevo", "llama-3", "llm-foundry", "megascale")
+"""Trainers known from one published source: rows of measurements name them, lists of choices leave them out."""
+
 DEFAULT = "megatron"
 
 
@@ -81,8 +84,9 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
     said, _, release = name.strip().lower().replace("_", "-").partition("@")
     word = next((key for key, each in TRAINERS.items() if said in each.aliases), said)
     if word not in TRAINERS:
+        choices = sorted(set(TRAINERS) - {*OF_ONE_SOURCE})
         nearest = ", ".join(difflib.get_close_matches(word, TRAINERS, n=1, cutoff=0.3))
-        raise InputError("framework", name, f"must be one of {', '.join(sorted(TRAINERS))}", nearest)
+        raise InputError("framework", name, f"must be one of {', '.join(choices)}", nearest)
     return of_release(as_launched(TRAINERS[word]), release, gpu.generation)
 
 

@@ -33,7 +33,7 @@ export function planView({ banner, status }) {
       field("global_batch_size", "global_batch_size", text("global_batch_size")),
       field("seq_len", "seq_len", text("seq_len", "own")),
       field("dtype", "dtype", text("dtype", "own")),
-      field("framework", "framework", select("framework", ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "nemo", "fsdp", "llm-foundry", "maxtext", "internevo", "pytorch"])),
+      field("framework", "framework", select("framework", ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "nemo", "fsdp", "maxtext", "pytorch"])),
       field("optimizer", "optimizer", select("optimizer", ["adam", "sgd", "muon"])),
       field("fix", "fix", text("fix", "tp=8, pp=4")),
       h("button", { class: "primary", id: "run-plan", type: "submit" }, "Plan"));
@@ -284,7 +284,7 @@ export function planView({ banner, status }) {
 
   function launch(body) {
     const files = h("div", { class: "files" });
-    const trainer = h("select", { "aria-label": "Trainer of the launch files", id: "trainer", onchange: (e) => set("trainer", e.target.value) }, ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "maxtext"].map((t) => h("option", { value: t, selected: t === state.plan.trainer }, t)));
+    const trainer = h("select", { "aria-label": "Trainer of the launch files", id: "trainer", onchange: (e) => set("trainer", e.target.value) }, ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate"].map((t) => h("option", { value: t, selected: t === state.plan.trainer }, t)));
     const button = h("button", { id: "get-launch", onclick: async () => {
       button.disabled = true;
       try {
