@@ -304,7 +304,7 @@ def test_the_catalogue_needs_nothing_heavy() -> None:
 
 
 def test_datasheets_are_named_by_their_devices() -> None:
-    assert {path.stem for path in DATASHEETS.glob("*.toml")} == {*NAMES, "aliases"}
+    assert {path.stem for path in DATASHEETS.glob("*.toml")} == {*NAMES}
 
 
 def test_a_device_of_the_catalogue_is_read_once() -> None:

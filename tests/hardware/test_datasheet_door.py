@@ -171,8 +171,6 @@ def test_a_generation_of_ones_own_is_held_to_ratios_only() -> None:
 @pytest.mark.parametrize("path", sorted(Path(door.__file__).parent.glob("*/*.toml")), ids=lambda path: str(path.stem))
 def test_every_file_of_the_package_passes_the_door_of_a_users_own(path: Path) -> None:
     """Answers trust the package's own files, so that no one waits for pydantic."""
-    if path.stem == "aliases":
-        return
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     if path.parent.name == "clusters":
         assert cluster_from_table(table, path.stem).gpu == load_cluster(path.stem).gpu

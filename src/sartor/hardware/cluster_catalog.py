@@ -262,8 +262,8 @@ def _model() -> type[BaseModel]:
     }
     needed = ("gpu", "devices_per_node", "tiers")
     others = listed(model_of(pool, (*needed, "num_devices")), most=MAX_POOLS, must="must be tables, written [[others]]")
-    aliases = {"aliases": kind(lambda value: None)}
-    return model_of({**pool, "num_devices": kind(door.count(0)), "others": others, **aliases}, needed)
+    whole = {"num_devices": kind(door.count(0)), "others": others, "aliases": kind(door.texts)}
+    return model_of({**pool, **whole}, needed)
 
 
 _TIERS = "must be tables from the innermost link out, each written [[tiers]]"

@@ -127,6 +127,12 @@ def text(value: object) -> Complaint:
     return None if fits else ("must be printable text in quotes", "")
 
 
+def texts(value: object) -> Complaint:
+    """A list of texts."""
+    fits = isinstance(value, list) and all(text(entry) is None for entry in value)
+    return None if fits else ("must be a list of texts in quotes", "")
+
+
 def plain_name(value: object) -> Complaint:
     """A name that can be a file name: no path, no hidden file."""
     fits = isinstance(value, str) and re.fullmatch(r"[^\W_][\w .+()-]{0,99}", value, re.ASCII)
