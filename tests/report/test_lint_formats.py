@@ -79,7 +79,11 @@ def test_rich_text_says_what_plain_text_says(findings: tuple[Finding, ...]) -> N
 
 
 def test_nothing_found_is_said() -> None:
-    assert lint_formats.plain(()) == "Clean: none of the 22 rules finds waste in this shape."
+    assert lint_formats.plain(()) == "Clean: no rule finds waste in this shape."
+    unread = "moe_latent_size=1024 is not read: the parameter count is unknown"
+    lines = lint_formats.plain((), unread)
+    assert lines.startswith("No verdict: no rule finds waste in the sizes that were read, but moe_latent_size=1024")
+    assert "Clean" not in lines
     assert str(lint_formats.text(())) == lint_formats.plain(())
 
 

@@ -143,8 +143,8 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
             print(printable(model))
         for line in fit_lines(found.base):
             c.show(line)
-        c.show(lint_formats.text(found.findings, width=c.console().width - 2))
         reading = found.base.question.reading
+        c.show(lint_formats.text(found.findings, c.console().width - 2, reading.unread))
         for word, sentences in (("assumed", reading.assumptions), ("note", reading.notes)):
             for sentence in sentences:
                 c.say(f"{word}: {printable(sentence)}")

@@ -27,8 +27,12 @@ class Ledger:
     """Reasons why the counts may differ from the real model's."""
     factor: float = 1.0
     """Factor by which the interval of every prediction is widened."""
+    unread_sizes: list[str] = field(default_factory=list)
+    """Sizes of the file that no reader knows, as ``field=value``: the parameter count is unknown."""
     parts: list[str] = field(default_factory=list)
     """Model types of the nested configs that were read."""
+    read_sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes of the file that were read, by field."""
     asked: dict[str, set[str]] = field(default_factory=dict)
     """Names of the fields that readers looked up, by path of their config in the file."""
 
@@ -92,7 +96,9 @@ class Fields:
         if value is None:
             return None
         checked = self._integer(found, value, least)
-        if not in_file:
+        if in_file:
+            self.ledger.read_sizes[found] = checked
+        else:
             self.ledger.assume(self._default_sentence(name, checked))
         return checked
 

@@ -18,15 +18,14 @@ from sartor.model.layer import AttentionMixer, MoeFfn
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
-from sartor.read.families import readers
+from sartor.read.families import read_part, readers
 from sartor.read.families.tabled import is_tabled, with_table
-from sartor.read.families.unknown import read_unknown
 from sartor.read.fields import Fields, Ledger
 from sartor.read.numerics import read_numerics
 from sartor.read.published import default_class, is_published_class, types_of_class
 from sartor.read.quantization import released_type, says_quantized
 from sartor.read.unread import say_unread
-from sartor.read.verified import unverified
+from sartor.read.verified import StatedParams, stated_params, unverified
 from sartor.units import format_count
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
@@ -41,6 +40,7 @@ def read_model(source: Path | str | bytes | JsonDict, *, name: str = "") -> Mode
     >>> reading.shape.hidden_size
     768
     """
+    folder = None
     if isinstance(source, dict):
         config = source
     elif isinstance(source, bytes):
@@ -49,11 +49,13 @@ def read_model(source: Path | str | bytes | JsonDict, *, name: str = "") -> Mode
         path = Path(source)
         config = read_config(path)
         name = name or _name_of(path)
-    return read_fields(config, name=name)
+        folder = path if path.is_dir() else path.parent if path.name == "config.json" else None
+    return read_fields(config, name=name, folder=folder)
 
 
-def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
-    """Read a parsed config. ``name`` is the model's name if the file has none."""
+def read_fields(config: JsonDict, *, name: str = "", folder: Path | None = None) -> ModelReading:
+    """Read a parsed config. ``name`` is the model's name if the file has none; ``folder`` may hold its weights, whose
+    sizes prove the reading."""
     ledger = Ledger()
     model_type, architecture = _model_type(config), _architecture(config)
     if not model_type and not architecture:
@@ -70,7 +72,7 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
     if reader and (other := _other_type(architecture, model_type)):
         ledger.assume(f"architectures={architecture} is a class of {other}: read as model_type={model_type} says")
     fields = Fields(config, model_type, "", ledger, built)
-    shape = read_unknown(fields, readers()) if reader is None else reader(fields)
+    shape = read_part(fields)
     if reader and is_tabled(model_type, built):
         shape = with_table(fields, shape)
     _check_heads(shape)
@@ -81,16 +83,52 @@ def read_fields(config: JsonDict, *, name: str = "") -> ModelReading:
     numerics = read_numerics(config, model_type, part.activation if part else "")
     shape = replace(shape, name=named, model_type=model_type, numerics=numerics)
     reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
-    return ModelReading(
+    reading = ModelReading(
         shape=shape,
         assumptions=tuple(ledger.assumptions),
         notes=tuple(ledger.notes),
         exact=not reasons,
         inexact_because=reasons,
+        unread_sizes=tuple(ledger.unread_sizes),
         interval_factor=ledger.factor,
         architecture=architecture,
         weights=released.value if (released := released_type(config)) else "",
     )
+    stated = stated_params(config, None if says_quantized(config) else folder)
+    return reading if stated is None else _compared(reading, stated)
+
+
+def _compared(reading: ModelReading, stated: StatedParams) -> ModelReading:
+    """The reading with its count compared to the stated one: exact if they are equal."""
+    counted = int(reading.num_params)
+    if counted == stated.num_params:
+        note = f"the parameter count equals that of {stated.where}, {counted:,}"
+        return replace(
+            reading,
+            exact=True,
+            inexact_because=(),
+            unread_sizes=(),
+            interval_factor=1.0,
+            notes=(*reading.notes, note),
+        )
+    if reading.exact and not stated.by_user:
+        note = f"{stated.where} holds {stated.num_params:,} parameters, the class {counted:,}: tied or further tensors"
+        return replace(reading, notes=(*reading.notes, note))
+    change = 100 * (counted / stated.num_params - 1)
+    sentence = (
+        f"{stated.where} states {stated.num_params:,} parameters, but the fields give {counted:,} ({change:+.2g}%)"
+    )
+    return replace(
+        reading,
+        exact=False,
+        assumptions=(*reading.assumptions, sentence),
+        inexact_because=(*reading.inexact_because, sentence),
+        interval_factor=reading.interval_factor * UNLIKE_STATED,
+    )
+
+
+UNLIKE_STATED = 1.05
+"""Factor on the interval of a model whose count differs from the stated one."""
 
 
 def _check_heads(shape: TransformerShape) -> None:

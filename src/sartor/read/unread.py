@@ -7,9 +7,14 @@ import re
 from collections.abc import Iterator
 
 from sartor.json_types import JsonDict
+from sartor.model.reading import unread_words
 from sartor.read.config_text import packaged_json
 from sartor.read.defaults import class_defaults, published_field_names
 from sartor.read.fields import Fields, Ledger
+from sartor.read.verified import STATED, ignored_fields
+
+UNREAD = 1.2
+"""Factor on the interval of a model with sizes that were not read: one more matrix in each layer may hang on them."""
 
 MIXERS = re.compile(
     r"^(linear|mamba|ssm|gdn|gla|kda|rwkv|lru|hyena|retention|delta)_|_(mamba|ssm)_|^full_attention_interval$|"
@@ -17,24 +22,34 @@ MIXERS = re.compile(
 )
 """Fields of layers that are not plain attention, by the names that published configs give them."""
 EXPERTS = re.compile(r"experts?(_|$)|(^|_)moe_(?!layer_freq_|aux|z_)")
-SIZES = re.compile(
-    r"_(sizes?|dims?|width|rank|layers?|heads|interval|channels)$|^[nd]_(layers?|heads?|model|inner|ff)$"
-)
+SIZES = re.compile(r"_(sizes?|dims?|width|ranks?|layers?|heads?|experts?|interval|channels|groups?)$|^(num|n|d)_")
 NO_STRUCTURE = re.compile(
     r"router|aux|loss|coef|capacity|jitter|dropout|norm_|_norm|_eps|dtype|scal|_bias|overlap|parallel|_impl|backend|act$|"
-    r"window|time_step|dt_|_min$|_max$|vocab|position|chunk|max_batch|_batch_size|layer_?norm|residual|_(e|t)p_size|^ep_size"
+    r"window|time_step|dt_|_min$|_max$|vocab|position|chunk|max_batch|_batch_size|layer_?norm|residual|_(e|t)p_size|"
+    r"^ep_size|sink_size|spatial_patch_size|feature_layer|labels|beam|_sequences$|steps|epochs|train|logits|frames|crops|"
+    r"n_ctx$|n_special|image_tokens|image_size|tokens_per|_per_token$|^num_nextn_|no_rope_layer"
 )
 """What changes neither parameters nor FLOPs, although its name holds one of the words above."""
 
 
-def unread(config: JsonDict, ledger: Ledger, path: str, model_type: str) -> list[str]:
-    """Names of sizes, experts and mixers in one (sub-)config that say more than 0 or 1, that no reader asked for and
-    that the class of ``model_type`` does not have."""
+def unread(config: JsonDict, ledger: Ledger, path: str, model_type: str, outer_type: str = "") -> list[str]:
+    """Names of sizes, experts and mixers in one (sub-)config that say more than 0 or 1, that no reader asked for, that
+    the class of ``model_type`` does not have, and without which no count of that class was compared."""
     own = class_defaults(model_type)
-    known = {*ledger.asked.get(path, ()), *own.values, *own.aliases}
+    read = {
+        *ledger.asked.get(path, ()),
+        *own.values,
+        *own.aliases,
+        *ignored_fields(part_name(model_type, outer_type, path)),
+    }
     return [
-        name for name, value in config.items() if name not in known and _is_structure(name) and _says_much(name, value)
+        name for name, value in config.items() if name not in read and _is_structure(name) and _says_much(name, value)
     ]
+
+
+def part_name(model_type: str, outer_type: str, path: str) -> str:
+    """The model type of a (sub-)config, or where it stands in one that has a type: ``molmo2.adapter_config``."""
+    return model_type or f"{outer_type}.{path.removesuffix('.')}"
 
 
 def refuse_unread(f: Fields) -> None:
@@ -47,27 +62,32 @@ def refuse_unread(f: Fields) -> None:
         raise f.refuse(left[0], f.raw[left[0]], must, _nearest_type(f.raw, left))
 
 
-def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = "") -> None:
+def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = "", outer_type: str = "") -> None:
     """Report the fields that were ignored.
 
-    Sizes that the class does not have are named with their values. One that resembles a field missing from the file is
-    taken for a misspelling; that, and experts in a model counted without any, make the counts inexact.
+    A size that no reader knows makes the parameter count unknown. One that resembles a field missing from the file is
+    taken for a misspelling; that, and experts in a model counted without any, make the counts inexact too.
     """
-    said = config.get("model_type")
-    left = unread(config, ledger, path, said if isinstance(said, str) else "")
-    left = [name for name in left if not _repeats(config, name)]
+    stated = config.get("model_type")
+    model_type = stated if isinstance(stated, str) else ""
+    left = unread(config, ledger, path, model_type, outer_type)
+    left = [name for name in left if not _repeats(config, name) and not _restates(ledger, name, config[name])]
     asked, published = ledger.asked.get(path, set()), published_field_names()
-    strange = [k for k in config if k not in asked and k not in published and not k.startswith("_")]
+    strange = [k for k in config if k not in asked and k not in published and not k.startswith("_") and k != STATED]
     lacking = sorted(asked - config.keys())
     meant = {name: difflib.get_close_matches(name[:60], lacking, 1, 0.85) for name in strange[:20]}
     for name in (name for name, near in meant.items() if near):
         lost = f"it may mean {meant[name][0]}, which is not in the file"
         ledger.guess(f"{path}{name[:60]} is ignored: no published class has it; {lost}")
-    if left := [name for name in left if not meant.get(name)]:
-        shown = ", ".join(f"{path}{name[:60]}={config[name]!r:.30}" for name in left[:12])
-        more = f" and {len(left) - 12} more" if len(left) > 12 else ""
+    left = [name for name in left if not meant.get(name)]
+    if sizes := [f"{path}{name[:60]}={config[name]}" for name in left if _is_size(config[name])]:
+        ledger.unread_sizes += sizes
+        ledger.guess(unread_words(sizes), UNREAD)
+    if rest := [name for name in left if not _is_size(config[name])]:
+        shown = ", ".join(f"{path}{name[:60]}={config[name]!r:.30}" for name in rest[:12])
+        more = f" and {len(rest) - 12} more" if len(rest) > 12 else ""
         sentence = f"ignored, as the class of this model_type does not read them: {shown}{more}"
-        other = any(MIXERS.search(n) for n in left) or (not sparse and any(EXPERTS.search(n) for n in left))
+        other = any(MIXERS.search(n) for n in rest) or (not sparse and any(EXPERTS.search(n) for n in rest))
         ledger.guess(sentence) if other else ledger.note(sentence)
     if strange := [name for name in strange if not meant.get(name) and name not in left]:
         more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
@@ -75,7 +95,13 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
         ledger.note(f"ignored, as no published class has such a field: {shown}{more}")
     for name, value in config.items():
         if isinstance(value, dict) and f"{path}{name}." in ledger.asked:
-            say_unread(value, ledger, sparse=sparse, path=f"{path}{name}.")
+            say_unread(
+                value, ledger, sparse=sparse, path=f"{path}{name}.", outer_type=outer_type if path else model_type
+            )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
 
 def _is_structure(name: str) -> bool:
@@ -97,6 +123,13 @@ def _says_much(name: str, value: object) -> bool:
 def _repeats(config: JsonDict, name: str) -> bool:
     """Whether a number of key-value heads only repeats that of the heads, as older files of classes without it do."""
     return name == "num_key_value_heads" and config[name] == config.get("num_attention_heads")
+
+
+def _restates(ledger: Ledger, name: str, value: object) -> bool:
+    """Whether a size names one that was read elsewhere in the file: ``text_hidden_size`` and the text's
+    ``hidden_size``."""
+    words = name.split("_")
+    return any(ledger.read_sizes.get("_".join(words[i:])) == value for i in range(1, len(words) - 1))
 
 
 def _shown(names: list[str]) -> str:

@@ -41,6 +41,7 @@ def model_body(answer: ModelEstimate) -> JsonDict:
         "name": reading.shape.name,
         "model_type": reading.shape.model_type or None,
         **picked(reading, "num_params", "num_active_params", "text_params", "exact"),
+        "unread_sizes": list(reading.unread_sizes),
         "assumptions": list(answer.question.assumptions),
         **{field: plain(value) for field, value in reading.shape.fields().items()},
     }

@@ -19,7 +19,7 @@ from sartor import __version__
 from sartor.json_types import JsonDict
 from sartor.report.words import printable
 from sartor.rules import rule as rules
-from sartor.rules.catalog import RULES, find_rule
+from sartor.rules.catalog import find_rule
 from sartor.rules.pricing import LEAST_GAIN
 from sartor.rules.rule import Finding, Grade, Rule
 from sartor.units import format_share
@@ -65,24 +65,25 @@ def worst_grade(findings: Iterable[Finding]) -> str | None:
     return None if worst is None else worst.value
 
 
-def text(findings: Sequence[Finding], width: int = WIDTH) -> Text:
-    """Findings for a terminal, as coloured ``rich`` text of at most ``width`` columns."""
+def text(findings: Sequence[Finding], width: int = WIDTH, unread: str = "") -> Text:
+    """Findings for a terminal, as coloured ``rich`` text of at most ``width`` columns. ``unread``: what the config says
+    and was not read, without which there is no verdict."""
     from rich.text import Text
 
-    lines = _lines(findings, width)
+    lines = _lines(findings, width, unread)
     return Text("\n").join(Text(line, style=style) for line, style in lines)
 
 
-def plain(findings: Sequence[Finding]) -> str:
+def plain(findings: Sequence[Finding], unread: str = "") -> str:
     """``text`` without colours."""
-    return "\n".join(line for line, _ in _lines(findings, WIDTH))
+    return "\n".join(line for line, _ in _lines(findings, WIDTH, unread))
 
 
-def _lines(findings: Sequence[Finding], width: int) -> list[tuple[str, str]]:
+def _lines(findings: Sequence[Finding], width: int, unread: str) -> list[tuple[str, str]]:
     """Findings and their counts, then remarks under their own heading."""
     faults, remarks = split_remarks(findings)
     lines = [line for each in faults for line in _finding_lines(each, width)]
-    lines.append((_tally(faults), ""))
+    lines += [(line, "") for line in wrap(_tally(faults, unread), width)]
     if remarks:
         lines += [("", ""), (f"{REMARKS}:", "bold")]
         lines += [line for each in remarks for line in _finding_lines(each, width)]
@@ -136,18 +137,24 @@ def _fix(finding: Finding) -> str:
     return said if abs(change) < LEAST_CHANGE else f"{said} ({'+' * (change > 0)}{format_share(change)} parameters)"
 
 
-def _tally(findings: Sequence[Finding]) -> str:
-    """The number of findings of each grade; a clean result if there are none."""
+def _tally(findings: Sequence[Finding], unread: str) -> str:
+    """The number of findings of each grade; the verdict if there are none."""
     if not findings:
-        return CLEAN
+        return verdict_without_findings(unread)
     words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
     counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
     tally = ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
     cheap = all(each.gain_s is not None and (each.gain_fraction or 0.0) < LEAST_GAIN for each in findings)
-    return f"{tally}; none costs {format_share(LEAST_GAIN)} of the step" if cheap else tally
+    tally += f"; none costs {format_share(LEAST_GAIN)} of the step" if cheap else ""
+    return f"{tally}. {unread}" if unread else tally
 
 
-CLEAN = f"Clean: none of the {len(RULES)} rules finds waste in this shape."
+CLEAN = "Clean: no rule finds waste in this shape."
+
+
+def verdict_without_findings(unread: str) -> str:
+    """The verdict of a lint without findings: clean, unless the config has sizes that were not read."""
+    return f"No verdict: no rule finds waste in the sizes that were read, but {unread}." if unread else CLEAN
 
 
 def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:

@@ -11,7 +11,7 @@ from sartor.json_types import JsonMap
 from sartor.operators import kind_name
 from sartor.report.grid import GridColumn
 from sartor.report.html import Markup, element, join, markdown, table
-from sartor.report.lint_formats import CLEAN, REMARKS, also, gain_text, split_remarks
+from sartor.report.lint_formats import REMARKS, also, gain_text, split_remarks, verdict_without_findings
 from sartor.report.table_advice import (
     MIXES,
     WORSE,
@@ -57,7 +57,9 @@ def figure(records: JsonMap, name: str, note: str = "") -> Markup:
 def findings_section(advice: Advice, records: JsonMap) -> Markup:
     heading = element("h2", "Findings, and what each costs", id="findings")
     faults, remarks = split_remarks(advice.findings)
-    parts = [heading, figure(records, "findings") if faults else element("p", CLEAN)]
+    unread = advice.base.question.reading.unread
+    verdict = element("p", verdict_without_findings(unread))
+    parts = [heading, figure(records, "findings") if faults else verdict]
     pages = _rule_pages()
     parts += [_finding(finding, pages.get(finding.rule, "")) for finding in faults]
     if remarks:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.report.lint_formats import CLEAN, REMARKS, also, split_remarks
+from sartor.report.lint_formats import REMARKS, also, split_remarks, verdict_without_findings
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import heading, notes, plain_table, section_title, times_table, totals_line
 from sartor.report.verdict import verdict, why_to_keep
@@ -45,7 +45,7 @@ def advice_view(advice: Advice) -> RenderableType:
         times_table(operator_times(advice.base.estimate, small=0.02)),
         totals_line(advice.base),
         section_title("Findings, and what each costs"),
-        *findings_view(advice.findings),
+        *findings_view(advice.findings, base.reading.unread),
         section_title("Shapes that gain at equal work"),
         candidates_table(search),
         *_legend(search),
@@ -82,10 +82,10 @@ def codesign_view(found: CoDesign) -> list[RenderableType]:
     return [Text(words, style="bold"), table]
 
 
-def findings_view(findings: Iterable[Finding]) -> list[RenderableType]:
+def findings_view(findings: Iterable[Finding], unread: str) -> list[RenderableType]:
     """Each finding: grade, gain, message, rules and fix; then remarks under their own heading."""
     faults, remarks = split_remarks(findings)
-    parts: list[RenderableType] = [_findings_table(faults) if faults else Text(CLEAN)]
+    parts: list[RenderableType] = [_findings_table(faults) if faults else Text(verdict_without_findings(unread))]
     return parts + ([section_title(REMARKS), _findings_table(remarks)] if remarks else [])
 
 

@@ -28,7 +28,9 @@ def verdict(advice: Advice) -> str:
 
 def verdict_parts(advice: Advice) -> tuple[str, str, str]:
     """Three parts: where the time goes, what costs time, what to change."""
-    return where_time_goes(advice), what_costs_time(advice.findings), what_to_change(advice)
+    unread = advice.base.question.reading.unread
+    costs = what_costs_time(advice.findings) + (f" {printable(unread)}." if unread else "")
+    return where_time_goes(advice), costs, what_to_change(advice)
 
 
 def where_time_goes(advice: Advice) -> str:

@@ -43,6 +43,13 @@ _MODULES = (
 )
 
 
+def read_part(f: Fields) -> TransformerShape:
+    """The shape of a config, or of a config inside another; an unknown model type is read by its field names."""
+    reader = readers().get(f.model_type)
+    shape: TransformerShape = reader(f) if reader else import_module("sartor.read.families.unknown").read_unknown(f)
+    return shape
+
+
 @cache
 def readers() -> Mapping[str, Reader]:
     """Every reader by model type."""

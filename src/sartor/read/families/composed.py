@@ -7,7 +7,8 @@ from dataclasses import replace
 from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, Layer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, parts, readers
+from sartor.read import families
+from sartor.read.families import Reader, parts
 from sartor.read.families.encoder_decoder import Seq2Seq, build_stack, decoder_alone, read_side
 from sartor.read.fields import Fields
 
@@ -47,10 +48,7 @@ def part(f: Fields, name: str) -> Fields:
 
 def read_part(f: Fields, ending: str) -> TransformerShape:
     """One of the two models, with no head or with a language-model head."""
-    reader = readers().get(f.model_type)
-    if reader is None:
-        raise f.refuse("model_type", f.model_type, "must be a model this program reads")
-    return reader(replace(f, architecture=ending))
+    return families.read_part(replace(f, architecture=ending))
 
 
 def attending(stack: Stack, f: Fields) -> Stack:

@@ -8,7 +8,7 @@ from functools import partial
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, parts, readers
+from sartor.read.families import Reader, parts, read_part, readers
 from sartor.read.families.decoder import Family, read_decoder
 from sartor.read.families.encoder_decoder import Seq2Seq, Side, build_stack, read_side
 from sartor.read.families.encoders import Encoder, read_encoder
@@ -31,10 +31,7 @@ def read_text_encoder(f: Fields, family: Encoder = PLAIN, path: str = "text_conf
 def read_nested(f: Fields, fallback: str, path: str = "text_config") -> TransformerShape:
     """A language model in a nested config, by the reader of its own type."""
     inner = f.part(path, fallback)
-    reader = readers().get(inner.model_type)
-    if reader is None:
-        raise inner.refuse("model_type", inner.model_type, "must be a text model this program reads")
-    return reader(inner)
+    return read_part(inner)
 
 
 def read_captions(f: Fields) -> TransformerShape:

@@ -77,6 +77,8 @@ class Experts:
     score_bias: bool = False
     """A trained correction per expert, as wide as the router's output."""
     gated: bool = True
+    latent: tuple[str, ...] = ()
+    """Fields with the width of the experts' input, if it is not the hidden size: a projection each way around them."""
     vectors: Callable[[Fields, Sizes], tuple[Vectors, ...]] | None = None
     """Additional vectors of a sparse layer's feed-forward part."""
 
@@ -342,6 +344,7 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     width = f.size(own) if own else f.size(*e.width)
     check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
     groups, chosen = _routing_groups(f, num)
+    latent = (f.optional_size(*e.latent) if e.latent else None) or 0
     bias = choose(f, e.bias)
     expert = DenseFfn(
         ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=activation(f, family)
@@ -353,6 +356,8 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
         shared=shared_expert(f, family, width),
         shared_width=_shared_width(e),
         shared_gate=e.shared_gate,
+        expert_hidden_size=latent or None,
+        projections=latent_projections(sizes.hidden, latent),
         router_bias=e.router_bias,
         routing_groups=groups,
         groups_per_token=chosen,
@@ -361,6 +366,12 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
             *(e.vectors(f, sizes) if e.vectors else ()),
         ),
     )
+
+
+def latent_projections(hidden: int, latent: int, *, bias: bool = False) -> tuple[Linear, ...]:
+    """The projections of every token around experts that are ``latent`` wide; none if it is 0."""
+    sides = (("latent_down", hidden, latent), ("latent_up", latent, hidden))
+    return tuple(parts.plain(name, d_in, d_out, bias=bias) for name, d_in, d_out in sides) if latent else ()
 
 
 def _routing_groups(f: Fields, num: int) -> tuple[int, int]:

@@ -127,10 +127,19 @@ def gated_delta_net(f: Fields, hidden: int, *, fused: bool) -> StateSpaceMixer:
 def kimi_linear(f: Fields) -> TransformerShape:
     """Kimi delta attention, every fourth layer latent attention, experts after the first layer."""
     family = _latent_hybrid(f)
+    if latent := f.optional_size("routed_expert_hidden_size"):
+        f.ledger.guess(
+            f"routed_expert_hidden_size={latent}: experts of that width between a projection each way, which the "
+            "published class does not have"
+        )
+        assert family.experts is not None
+        family = replace(family, experts=replace(family.experts, latent=("routed_expert_hidden_size",)))
     sizes = read_sizes(f, family)
     nested = f.given("linear_attn_config")
     inner = replace(f, raw=nested, path=f"{f.path}linear_attn_config.") if isinstance(nested, dict) else f
-    full = inner.sizes("full_attn_layers", least=1)
+    full, linear = inner.sizes("full_attn_layers", least=1), inner.sizes("kda_layers", least=1)
+    if full is None and linear is not None:
+        full = [i + 1 for i in range(sizes.layers) if i + 1 not in set(linear)]
     kinds = f.words("layer_types", length=sizes.layers)
     if kinds is None and full is not None:  # Counted from 1 in published files.
         kinds = ["full_attention" if i + 1 in set(full) else "linear_attention" for i in range(sizes.layers)]

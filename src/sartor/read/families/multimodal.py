@@ -8,7 +8,7 @@ from functools import partial
 
 from sartor.model.layer import AttentionMixer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, readers
+from sartor.read.families import Reader, read_part, readers
 from sartor.read.families.decoder import Family, QkNorm, read_decoder
 from sartor.read.families.parts import group_layers, layer_norm, plain
 from sartor.read.families.tabled import is_tabled
@@ -119,10 +119,7 @@ def text_fields(f: Fields, family: Multimodal) -> Fields:
 
 def read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> TransformerShape:
     """The language model's shape; whether its head is tied is in the whole model's config."""
-    reader = readers().get(t.model_type)
-    if reader is None:
-        raise t.refuse("model_type", t.model_type, "must be a text model this program reads")
-    shape = reader(t)
+    shape = read_part(t)
     tied = (t if text_says_tied else f).flag("tie_word_embeddings", default=False)
     return replace(shape, tied_embeddings=tied) if shape.lm_head else shape
 

@@ -19,6 +19,7 @@ from sartor.read.families.decoder import (
     attention,
     choose,
     dense_ffn,
+    latent_projections,
     moe_ffn,
     read_sizes,
 )
@@ -323,14 +324,13 @@ def nemotron_experts(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     )
     width = (f.optional_size("n_shared_experts", least=0) or 0) and f.size("moe_shared_expert_intermediate_size")
     shared = replace(expert, ffn_hidden_size=width, up_bias=bias, down_bias=bias) if width else None
-    sides = (("latent_down", sizes.hidden, latent or 0), ("latent_up", latent or 0, sizes.hidden))
     return MoeFfn(
         num_experts=num,
         experts_per_token=top_k,
         expert=expert,
         shared=shared,
         expert_hidden_size=latent,
-        projections=tuple(plain(name, a, b, bias=bias) for name, a, b in sides) if latent else (),
+        projections=latent_projections(sizes.hidden, latent or 0, bias=bias),
     )
 
 

@@ -7,12 +7,11 @@ is a guess, and listed as one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from sartor.model.layer import Norm
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts, read_part, readers
 from sartor.read.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
 from sartor.read.families.patterns import (
     Reach,
@@ -45,6 +44,7 @@ TOP_K_MORE = (*TOP_K, "moe_k", "top_k", "topk", "num_selected_experts")
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_intermediate_size")
 SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
 SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+EXPERT_INPUT = ("moe_latent_size", "routed_expert_hidden_size")
 NESTED = ("text_config", "llm_config", "language_config", "language_model", "decoder", "thinker_config")
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "activation_type", "act_fn")
 GATED = ("silu", "swish", "swiglu", "geglu", "glu", "reglu")
@@ -64,32 +64,32 @@ NOT_A_DECODER = {
 }
 
 
-def read_unknown(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
+def read_unknown(f: Fields) -> TransformerShape:
     """The shape that the field names suggest. Raises `InputError` if they are not enough, or say of experts or mixers
     what the shape does not have."""
-    shape = _suggested(f, known)
+    shape = _suggested(f)
     if f.model_type:
         refuse_unread(f)
     return shape
 
 
-def _suggested(f: Fields, known: Mapping[str, Reader]) -> TransformerShape:
+def _suggested(f: Fields) -> TransformerShape:
     inner = next((f.nested(name) for name in NESTED if isinstance(f.given(name), dict)), None)
     if inner is not None:
-        return _nested(f, inner, known)
+        return _nested(f, inner)
     f = _with_own_head(f)
     nearest = _nearest(f)
     if nearest:
         f.ledger.guess(f"model_type {_said(f)} is unknown: read as {nearest.model_type}, whose fields it has", BY_CLASS)
-        return known[nearest.model_type](nearest)
-    twin = _class_known(f, known)
+        return read_part(nearest)
+    twin = _class_type(f)
     if twin:
         sentence = f"model_type is {_said(f)}: read as {twin}, the model type of class {f.architecture}"
         if f.model_type:
             f.ledger.guess(sentence, BY_CLASS)
         else:
             f.ledger.assume(sentence)
-        return known[twin](_as(f, twin))
+        return read_part(_as(f, twin))
     for name, what in NOT_A_DECODER.items():
         if f.has(name):
             must = f"is {what}; model_type {_said(f)} is unknown, and field names do not determine its structure"
@@ -164,23 +164,25 @@ def _nearest(f: Fields) -> Fields | None:
     return None
 
 
-def _class_known(f: Fields, known: Mapping[str, Reader]) -> str:
+def _class_type(f: Fields) -> str:
     """The model type in the class's name: ``LlamaForCausalLM`` -> ``llama``."""
+    if f.path:  # the file names the class of the whole model, not of this part
+        return ""
     for suffix in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "Model"):
         if f.architecture.endswith(suffix):
             stem = f.architecture.removesuffix(suffix).lower()
-            return next((t for t in known if t.replace("_", "").replace("-", "") == stem), "")
+            return next((t for t in readers() if t.replace("_", "").replace("-", "") == stem), "")
     return ""
 
 
-def _nested(f: Fields, inner: Fields, known: Mapping[str, Reader]) -> TransformerShape:
+def _nested(f: Fields, inner: Fields) -> TransformerShape:
     """The text part of a composite model; the rest is not counted, which is recorded."""
     name = inner.path.removesuffix(".")
-    reader = known.get(inner.model_type)
+    readable = inner.model_type in readers()
     sentence = f"model_type {_said(f)} is unknown: only its {name} is read, what surrounds it is not counted"
-    f.ledger.guess(sentence, 1.0 if reader else WIDENED)
+    f.ledger.guess(sentence, 1.0 if readable else WIDENED)
     f.ledger.factor = max(f.ledger.factor, 1.2)
-    return reader(inner) if reader else read_unknown(inner, known)
+    return read_part(inner)
 
 
 def _guess_rms(f: Fields) -> bool:
@@ -247,6 +249,7 @@ def _guess_experts(f: Fields) -> Experts | None:
         width=(*EXPERT_WIDTH, *parts.FFN),
         shared_width=tuple(n for n in SHARED_WIDTH if f.has(n)),
         shared_count=tuple(n for n in SHARED_COUNT if f.has(n)),
+        latent=tuple(n for n in EXPERT_INPUT if f.has(n)),
     )
 
 
