@@ -16,15 +16,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from sartor.designs.baselines import options_of
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.options import options_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.search import search_design
 from sartor.designs.space import published_space
 from sartor.model.zoo import load_model
-from sartor.schedules.from_graph import schedule_problem
+from sartor.schedules.makespan import schedule_problem
 from sartor.schedules.problem import ScheduleProblem
 from sartor.schedules.solve import solve
 

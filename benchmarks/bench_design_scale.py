@@ -25,7 +25,7 @@ from sartor.designs.result import JointResult
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace, space_from
 from sartor.designs.tasks import Result, Task, run_task
-from sartor.engine.whole import Beside, run_whole
+from sartor.engine.run import Beside, run_whole
 from sartor.model.zoo import load_model
 
 FINE = {

@@ -27,7 +27,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import OperatorGraph
-from sartor.schedules.from_graph import schedule_problems
+from sartor.schedules.makespan import schedule_problems
 
 WIDTHS = (1, 2, 4, 8)
 SAMPLE = 40

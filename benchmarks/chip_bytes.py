@@ -25,7 +25,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import OperatorGraph
-from sartor.schedules.from_graph import UNIT_S, schedule_problems
+from sartor.schedules.makespan import UNIT_S, schedule_problems
 from sartor.schedules.solve import solve
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / part) for part in ("", "schedules")]

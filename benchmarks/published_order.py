@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sartor.designs.baselines import options_of
 from sartor.designs.bounds import LoweredModel, lower_models
 from sartor.designs.candidates import Candidates, candidates_of, priced
-from sartor.designs.keep import Keep, afresh
-from sartor.designs.options import options_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline, Ranked
+from sartor.designs.result import Baseline, Keep, Ranked, afresh
 from sartor.designs.space import AcceleratorSpace
 
 BUCKET_MM2 = 0.01

@@ -15,21 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.designs.baselines import expert_point, searched
+from sartor.designs.baselines import NamedChip, expert_point, searched
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.chips import NamedChip
-from sartor.designs.fixed import expert_options, fixed_outcome
-from sartor.designs.keep import Keep, afresh
+from sartor.designs.experts import expert_options, fixed_outcome
 from sartor.designs.parts import ModelPart, ModelParts
 from sartor.designs.point import LayerTime, Point, ScheduleStore, parts_of
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline
+from sartor.designs.result import Baseline, Keep, afresh
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import OperatorGraph
-from sartor.schedules.from_graph import UNIT_S, fuse_graph, whole_latencies
-from sartor.schedules.makespan import in_turn_s
+from sartor.schedules.makespan import UNIT_S, fuse_graph, in_turn_s, whole_latencies
 
 Array = npt.NDArray[Any]
 

@@ -15,10 +15,9 @@ from sartor.designs.question import DesignQuestion
 from sartor.designs.result import JointResult
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PointTask, Result, Task, run_task
-from sartor.engine.executors import make_executor
+from sartor.engine.executors import OnDone, make_executor
 from sartor.engine.run import run_search
 from sartor.engine.store import open_study
-from sartor.engine.submitting import OnDone
 
 ASKED = question(models=tuple(replace(model, widths=(1,)) for model in TWO), microbatch_sizes=(4,))
 SPACE = small_space(num_tensor_cores=[1, 2, 3, 4, 5, 6, 8], array_rows=[8, 16, 24, 32, 48], array_cols=[16, 32, 48])

@@ -24,9 +24,9 @@ from sartor.units import Floats
 if TYPE_CHECKING:
     from sartor.designs.against import Against
     from sartor.designs.front import ProvedFront
-    from sartor.designs.nearby import Nearby
     from sartor.designs.question import DesignQuestion
     from sartor.designs.result import JointResult, Ranked
+    from sartor.designs.sensitivity import Nearby
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.shapes_proved import JointShapes
     from sartor.designs.space import AcceleratorSpace

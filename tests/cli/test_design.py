@@ -257,7 +257,7 @@ def test_other_ways_to_choose_are_priced_and_ctrl_c_keeps_those_there_are(
         yield Baseline(name="chip, searched placement", ranked=None, evaluations=3, seconds=1.0, note="none fits")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sartor.engine.whole.compare", two)
+    monkeypatch.setattr("sartor.engine.run.compare", two)
     ran = sartor(*small, "--baselines", "--json")
     assert ran.code == 130
     body = ran.body

@@ -13,7 +13,7 @@ from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Workload
-from sartor.schedules.from_graph import fuse_graph
+from sartor.schedules.makespan import fuse_graph
 from strategies import shapes
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
-from sartor.designs.baselines import chip_baselines
-from sartor.designs.chips import NamedChip, known_chips
+from sartor.designs.baselines import NamedChip, chip_baselines, known_chips
 from sartor.designs.front import front_over, not_dominated
 from sartor.designs.question import DesignModel, ExpertPlan
 from sartor.designs.result import DesignStatus

@@ -9,12 +9,11 @@ import pytest
 from design_samples import question, small_space
 from sartor.designs.baselines import alone, point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.cautions import PLATEAU
-from sartor.designs.nearby import SWINGS, Nearby, nearby
 from sartor.designs.point import evaluate_point
 from sartor.designs.question import Budgets, Objective
 from sartor.designs.result import JointResult
 from sartor.designs.search import candidates_of, search_design
+from sartor.designs.sensitivity import PLATEAU, SWINGS, Nearby, nearby
 from sartor.model.training import Recompute
 
 pytestmark = pytest.mark.slow
@@ -64,7 +63,7 @@ def test_each_assumption_is_changed_both_ways_and_faster_is_never_slower(result:
 
 
 def test_a_slower_rate_is_never_a_gain_per_watt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sartor.designs.nearby.RIVALS", 0)
+    monkeypatch.setattr("sartor.designs.sensitivity.RIVALS", 0)
     asked = replace(ASKED, objective=Objective.PER_WATT)
     best = search_design(asked, SPACE)
     found = nearby(asked, SPACE, best)

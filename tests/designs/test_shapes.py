@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from design_samples import question, small_shape, small_space
+from sartor.designs.baselines import NamedChip
 from sartor.designs.candidates import candidates_of
-from sartor.designs.chips import NamedChip
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import DesignStatus
 from sartor.designs.search import search_design

@@ -28,7 +28,7 @@ from sartor.model.edit import edit_fields
 from sartor.model.training import Recompute
 from sartor.model.workload import Phase
 from sartor.model.zoo import load_model
-from sartor.schedules.from_graph import fuse_graph
+from sartor.schedules.makespan import fuse_graph
 from sartor.schedules.solve import ScheduleCache
 from sartor.shapes.quality import QualityGuard
 

@@ -19,8 +19,7 @@ from sartor.designs.shape_family import search_with_family
 from sartor.designs.shapes_proved import JointShapes, search_with_shapes
 from sartor.designs.space import AcceleratorSpace
 from sartor.model.training import Recompute
-from sartor.schedules.answer import BlockAnswer
-from sartor.schedules.split import OpBlock
+from sartor.schedules.split import BlockAnswer, OpBlock
 
 NEEDED_S = 100.0
 """Seconds of work without which no schedule is proved here."""

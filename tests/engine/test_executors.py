@@ -18,9 +18,8 @@ import pytest
 
 from engine_samples import ASKED, SPACE, Scripted, evaluations, facts, run_design, run_search, search
 from sartor.designs.result import DesignStatus, JointResult, Progress
-from sartor.engine.executors import Local, make_executor, start_pool
+from sartor.engine.executors import Local, Submitting, make_executor, run_elsewhere, start_pool
 from sartor.engine.study import read_study
-from sartor.engine.submitting import Submitting, run_elsewhere
 from sartor.errors import InputError
 
 

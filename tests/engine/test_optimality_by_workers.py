@@ -25,9 +25,8 @@ from sartor.designs.question import Budgets, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Ranked
 from sartor.designs.search import run_here, search_design
 from sartor.designs.tasks import Result, Task
-from sartor.engine.executors import start_pool
+from sartor.engine.executors import Submitting, start_pool
 from sartor.engine.run import Remembering
-from sartor.engine.submitting import Submitting
 
 SPACE = small_space(num_tensor_cores=[1, 2, 4], num_vector_cores=[2], array_rows=[32], hbm_gb=[0.02, 0.2])
 ONE = question(microbatch_sizes=(1,))
@@ -118,7 +117,7 @@ class Late(Executor):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_is_late_changes_neither_answer_nor_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sartor.engine.submitting as module
+    import sartor.engine.executors as module
 
     late, wait = Late(seed), module.wait
 

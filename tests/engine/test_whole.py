@@ -20,7 +20,7 @@ from design_samples import question, small_shape, small_space
 from effort import times
 from engine_samples import CutError
 from sartor.designs import baselines as joint_baselines
-from sartor.designs.chips import known_chips
+from sartor.designs.baselines import known_chips
 from sartor.designs.point import ModelOutcome
 from sartor.designs.question import DesignModel
 from sartor.designs.result import Progress
@@ -29,9 +29,9 @@ from sartor.designs.shapes import ShapeVariant, search_design_shapes
 from sartor.designs.shapes_proved import search_with_shapes
 from sartor.engine.codec import from_text, to_text
 from sartor.engine.export import export_study
+from sartor.engine.run import Beside, Whole, run_whole
 from sartor.engine.store import SearchStore
 from sartor.engine.study import read_study
-from sartor.engine.whole import Beside, Whole, run_whole
 from sartor.errors import InputError
 from sartor.model.training import Recompute
 

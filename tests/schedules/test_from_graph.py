@@ -17,7 +17,7 @@ from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
 from sartor.schedules import CoreType, ScheduleProblem, solve
-from sartor.schedules.from_graph import UNIT_S, fuse_graph, schedule_problem, schedule_problems
+from sartor.schedules.makespan import UNIT_S, fuse_graph, schedule_problem, schedule_problems
 
 
 def gpt3() -> TransformerShape:

@@ -23,7 +23,7 @@ from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
 from sartor.schedules.check import violations
-from sartor.schedules.from_graph import UNIT_S, fuse_graph, schedule_problem, schedule_problems
+from sartor.schedules.makespan import UNIT_S, fuse_graph, schedule_problem, schedule_problems
 from sartor.schedules.many import makespan_bounds, makespan_floors
 from sartor.schedules.solve import solve
 from sartor.units import Floats

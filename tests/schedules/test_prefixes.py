@@ -14,8 +14,7 @@ from hypothesis import assume, given, settings
 from effort import times
 from sartor.read.schedule_json import read_schedule_problem
 from sartor.schedules import ScheduledOperator, Status, cp_sat, prefixes, solve
-from sartor.schedules.dominance import _undominated
-from sartor.schedules.prefixes import MOST_OPERATORS, improve
+from sartor.schedules.prefixes import MOST_OPERATORS, _undominated, improve
 from sartor.schedules.solve import _without_solver
 from sartor.schedules.split import OpBlock, Timetable
 from schedules.instances import best_by_enumeration, problem, problems, random_problem

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from sartor.schedules.quiet import silently
+from sartor.schedules.milp import silently
 
 CHILD = """
 import ctypes, os
-from sartor.schedules.quiet import silently
+from sartor.schedules.milp import silently
 def noisy(word):
     ctypes.CDLL(None).puts(b"from C")
     os.write(1, b"from the kernel")

@@ -20,8 +20,8 @@ import pytest
 
 from sartor.errors import InputError, MissingExtraError
 from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, prefixes, solve
-from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.solve import ScheduleCache
+from sartor.schedules.split import BlockAnswer
 from schedules.instances import operator, problem, random_problem
 
 HARD = random_problem(1, 14, 2, 2)

@@ -15,8 +15,8 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_model
-from sartor.shapes.experts import equal_mixes
 from sartor.shapes.frozen import EXPERT_FIELDS
+from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.near import build_space
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.search import search_shapes

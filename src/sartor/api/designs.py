@@ -17,14 +17,14 @@ from sartor.model.reading import ModelReading
 from sartor.units import GIB
 
 if TYPE_CHECKING:
-    from sartor.designs.chips import NamedChip
+    from sartor.designs.baselines import NamedChip
     from sartor.designs.front import NamedSearch
-    from sartor.designs.keep import Keep
     from sartor.designs.question import DesignQuestion
+    from sartor.designs.result import Keep
     from sartor.designs.result import Progress as DesignProgress
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
-    from sartor.engine.whole import EveryShape
+    from sartor.engine.run import EveryShape
 
 
 BESIDE = ("h100_sxm", "tpu_v5p")
@@ -104,11 +104,10 @@ def design(
     from sartor.designs.against import against as beside_chips
     from sartor.designs.against import cluster_of
     from sartor.designs.ask import Jobs, design_models, design_question, objective_of
-    from sartor.designs.cautions import cautions, left_out
     from sartor.designs.front import check_axes
-    from sartor.designs.nearby import nearby
+    from sartor.designs.sensitivity import cautions, left_out, nearby
     from sartor.designs.space import AcceleratorSpace
-    from sartor.engine.whole import Beside, run_whole
+    from sartor.engine.run import Beside, run_whole
     from sartor.read.space_file import load_space
 
     readings = read_each(model, set)
@@ -200,7 +199,7 @@ def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:
 
 def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
     """Existing accelerators with their weights. Raises ``InputError``."""
-    from sartor.designs.chips import NamedChip
+    from sartor.designs.baselines import NamedChip
     from sartor.hardware.accelerator_catalog import load_accelerator
 
     chips = []

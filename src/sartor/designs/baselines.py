@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
-from sartor.designs.bounds import LoweredModel, lower_models
+from sartor.designs.bounds import LoweredModel, lower_models, part_seconds, placed_rates
 from sartor.designs.candidates import area_of, divisor_of, memory_usd, ownership_usd
-from sartor.designs.chips import NamedChip, known_chips
-from sartor.designs.fixed import expert_options, fixed_outcome
-from sartor.designs.keep import Keep, afresh
-from sartor.designs.options import options_of
-from sartor.designs.point import (
-    Evaluation,
-    ModelOutcome,
-    Point,
-    ScheduleStore,
-    evaluate_point,
-    layer_times,
-)
-from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import Baseline, Ranked
-from sartor.designs.space import AcceleratorSpace
-from sartor.hardware.accelerator import Accelerator
+from sartor.designs.experts import expert_options, fixed_outcome
+from sartor.designs.point import Evaluation, ModelOutcome, Option, Point, ScheduleStore, evaluate_point, layer_times
+from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
+from sartor.designs.result import Baseline, Keep, Ranked, afresh
+from sartor.designs.shape_bounds import stacked_seconds
+from sartor.designs.space import AcceleratorSpace, taken
+from sartor.hardware.accelerator import IN_LONG_RUNS, Accelerator
+from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.training import Recompute
+from sartor.units import Array
 
 
 def compare(question: DesignQuestion, space: AcceleratorSpace, *, keep: Keep = afresh) -> Iterator[Baseline]:
@@ -185,3 +179,80 @@ def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: Sched
         if outcome and (best is None or outcome.step_s < best.step_s):
             best = outcome
     return best
+
+
+CHIPS = {
+    "TPUv4-like": ("tpu_v4_like", "the published template's point (8, 2, 128, 128, 128, 128 MiB)"),
+    "TPUv4 with its lanes": (
+        "tpu_v4_lanes",
+        "the same with the real chip's 2 x 2048 vector lanes and 2 x 16 MiB beside them",
+    ),
+    "A100-like": (
+        "a100_like",
+        "the tensor cores of each of 108 SMs drawn as a 32 x 32 array, its lanes as a vector core (whitepaper, 2020)",
+    ),
+    "H100-like": (
+        "h100_like",
+        "the tensor cores of each of 132 SMs drawn as a 64 x 32 array, its lanes as a vector core (whitepaper, 2022)",
+    ),
+}
+"""Name in the comparison -> catalogue accelerator, with notes on how it follows from the datasheet."""
+LIKE = "what they sustain of their peak rates is what the space's chips do"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedChip:
+    """A known accelerator and the memory sizes it may have [bytes]."""
+
+    name: str
+    accelerator: Accelerator
+    hbm_bytes: tuple[float, ...]
+    note: str = ""
+    for_all_shapes: bool = False
+    """Whether this is the best chip for all shapes together."""
+
+
+def known_chips(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[NamedChip]:
+    """`CHIPS` with the space's memory sizes within the budget (else their own).
+
+    They sustain the shares of their peaks that the space's candidates do: differences of real chips that no candidate
+    has would count as differences of design.
+    If area is the published closed form (always at 22 nm), power is also taken at the space's node, so that chips
+    differ by their parts and not by their year. A whole die is priced at the chip's own node.
+    """
+    limit, first = question.budgets.hbm_bytes or float("inf"), space.groups[0]
+    shares: dict[str, Any] = {field: getattr(first, field) for field in IN_LONG_RUNS}
+    for name, (entry, how) in CHIPS.items():
+        chip = load_accelerator(entry)
+        sizes = tuple(size for size in space.hbm_bytes or (float(chip.hbm_bytes),) if size <= limit)
+        node = first.node_nm if question.costs.area is AreaModel.PUBLISHED else chip.node_nm
+        moved = f"; area and power at {node} nm" if node != chip.node_nm else ""
+        yield NamedChip(
+            name=name,
+            accelerator=replace(chip, node_nm=node, **shares),
+            hbm_bytes=sizes or (limit,),
+            note=f"{how}{moved}; {LIKE}",
+        )
+
+
+def options_of(
+    question: DesignQuestion, models: Sequence[LoweredModel], candidates: Accelerator, hbm_bytes: Array
+) -> list[tuple[Option, ...]]:
+    """The options of each candidate [candidates] with its memory, without those that do not fit; one array pass over
+    splits and candidates."""
+    found: list[list[Option]] = [[] for _ in range(len(hbm_bytes))]
+    for m, model in enumerate(models):
+        every, count = list(model.parts.values()), len(hbm_bytes)
+        pairs = np.tile(np.arange(count), len(every))
+        forward, backward = stacked_seconds(
+            every, np.arange(len(pairs)) // count, taken(candidates, pairs), part_seconds
+        )
+        for s, parts in enumerate(every):
+            mine = slice(s * count, (s + 1) * count)
+            rates = placed_rates(question, parts, forward[:, mine], backward[:, mine], candidates, hbm_bytes[None])[
+                :, 0
+            ]
+            for recompute, row in zip(question.recomputes, rates, strict=True):
+                for i in np.flatnonzero(row > 0):
+                    found[i].append(Option(model=m, split=parts.split, recompute=recompute, bound=float(row[i])))
+    return [tuple(options) for options in found]

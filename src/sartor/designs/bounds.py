@@ -22,8 +22,7 @@ from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.many import ChainSet, batch_time_bounds, work_shares
 from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width, copies_together
-from sartor.schedules.from_graph import UNIT_S
-from sartor.schedules.makespan import in_turn_s
+from sartor.schedules.makespan import UNIT_S, in_turn_s
 from sartor.schedules.many import makespan_bounds, makespan_floors
 from sartor.step.lockstep import WIDTH_BYTES
 from sartor.step.optimizer import chip_update_s_per_param

@@ -13,7 +13,6 @@ from sartor.cost.chip.buildable import excess, faults
 from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
 from sartor.cost.chip.ownership import electricity_usd, package_usd
-from sartor.designs.cautions import refuses
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked
@@ -89,7 +88,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
         each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
         each["stacks"] = np.broadcast_to(group.num_stacks, group.shape)
-        each["excess"] = np.asarray(excess(group) if refuses(question) else np.zeros(group.shape))
+        each["excess"] = np.asarray(excess(group) if question.leaves_out_unbuildable else np.zeros(group.shape))
         for name, value in {**each, "hbm": hbm}.items():
             columns.setdefault(name, []).append(np.asarray(value))
     all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}

@@ -27,8 +27,7 @@ from sartor.operators import OperatorGraph
 from sartor.placement.check import price
 from sartor.placement.plan import Plan
 from sartor.placement.problem import PlacementProblem, expert_replicas
-from sartor.schedules.from_graph import schedule_problem
-from sartor.schedules.makespan import SCHEDULE_LIMIT_S
+from sartor.schedules.makespan import SCHEDULE_LIMIT_S, schedule_problem
 from sartor.schedules.result import ScheduleResult
 from sartor.schedules.solve import solve
 from sartor.units import FloatArray

@@ -1,12 +1,111 @@
-"""Experts' placements of known models: the baselines of the published comparison, and published launches."""
+"""Experts' placements, published or by Megatron's rule of thumb, and models under them without a search."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
-from sartor.designs.question import ExpertPlan
+from sartor.designs.bounds import bare_problem
+from sartor.designs.infeasible import bare_width
+from sartor.designs.parts import ModelParts, Split, parts_of
+from sartor.designs.point import LayerTime, ModelOutcome, Option, Point, placement_problem
+from sartor.designs.question import DesignQuestion, ExpertPlan
+from sartor.model.training import Recompute
+from sartor.placement.check import fixed_strategy_stages, price
+from sartor.placement.plan import Plan
+from sartor.placement.problem import FixedStrategy, PlacementProblem
+
+NODE = 8
+"""Devices per node with fast links, as in the rule of thumb."""
+
+
+def expert_options(question: DesignQuestion, m: int, hbm_bytes: float) -> Iterator[tuple[Option, ExpertPlan]]:
+    """Every microbatch and recomputation at the expert's width for model ``m``, with the expert's plan; empty if no
+    plan of the rule of thumb fits."""
+    expert = question.models[m].expert or rule_of_thumb(question, m, hbm_bytes)
+    if expert is None:
+        return
+    for size in question.whole_microbatches:
+        for recompute in question.recomputes:
+            yield Option(model=m, split=Split(size, expert.tp, expert.ep), recompute=Recompute(recompute)), expert
+
+
+@lru_cache(maxsize=256)
+def rule_of_thumb(question: DesignQuestion, m: int, hbm_bytes: float) -> ExpertPlan | None:
+    """The smallest tensor x pipeline group that holds the model, tensor-parallel first and within a node; the rest
+    are copies (Narayanan et al., SC 2021, takeaways 1 to 3); experts are shared among up to a node's copies."""
+    model = question.models[m]
+    ways = sorted((t * p, -t, p) for t in model.widths if t <= NODE for p in _stages(question, m))
+    for group, width, stages in ways:
+        room = question.num_devices // group
+        copies = max((d for d in range(1, room + 1) if question.global_batch_size % d == 0), default=0)
+        ep = max((e for e in model.expert_widths if e <= min(NODE, copies)), default=1)
+        plan = ExpertPlan(tp=-width, pp=stages, dp=copies // ep * ep, ep=ep)
+        if plan.dp and any(_fits(question, m, plan, size, hbm_bytes) for size in question.whole_microbatches):
+            return plan
+    return None
+
+
+def _stages(question: DesignQuestion, m: int) -> list[int]:
+    """Numbers of stages that divide the layers evenly or nearly, without empty stages."""
+    layers = sum(int(run.count) for run in question.models[m].shape.main.runs)
+    return [p for p in range(1, min(layers, question.num_devices) + 1) if -(-layers // p) * (p - 1) < layers]
+
+
+def _fits(question: DesignQuestion, m: int, plan: ExpertPlan, size: int, hbm_bytes: float) -> bool:
+    parts = parts_of(question, m, Split(size, plan.tp, plan.ep))
+    if parts is None:
+        return False
+    for recompute in question.recomputes:
+        bare = bare_problem(question, size, hbm_bytes, Recompute(recompute))
+        if not _priced(replace(bare, widths=(bare_width(parts),)), parts, plan)[1]:
+            return True
+    return False
+
+
+def fixed_outcome(
+    question: DesignQuestion,
+    point: Point,
+    option: Option,
+    expert: ExpertPlan,
+    found: tuple[ModelParts, tuple[LayerTime, ...]],
+) -> ModelOutcome | None:
+    """The expert's plan of one option with these layer times, priced by the placement's checker; None if it does not
+    fit."""
+    parts, layers = found
+    model = question.models[option.model]
+    priced, faults = _priced(placement_problem(question, point, option, parts, layers, least=False), parts, expert)
+    if faults or priced is None:
+        return None
+    step_s = priced.time_per_batch_s
+    return ModelOutcome(
+        name=model.name,
+        option=option,
+        plan=priced,
+        sequences_per_s=question.global_batch_size / step_s,
+        tokens_per_s=question.global_batch_size * model.seq_len / step_s,
+        step_s=step_s,
+        layers=layers,
+    )
+
+
+def _priced(problem: PlacementProblem, parts: ModelParts, expert: ExpertPlan) -> tuple[Plan | None, tuple[str, ...]]:
+    """The plan by the checker, without ZeRO, and what is wrong with it. Published plans may share a batch unevenly."""
+    problem = replace(problem, zero_stage=0, even_copies=False)
+    fixed = FixedStrategy(
+        num_stages=expert.pp,
+        tensor_parallel=expert.tp,
+        data_parallel=expert.dp,
+        num_transformer_layers=len(parts.order),
+    )
+    stages = fixed_strategy_stages(replace(problem, fixed=fixed))
+    if not stages:
+        return None, ("more stages than devices",)
+    result = price(problem, problem.widths[0], stages, expert.dp)
+    return result.plan, result.faults
+
 
 PUBLISHED_DEVICES = 1024
 

@@ -12,10 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.keep import Keep, afresh
 from sartor.designs.pareto import pareto_front
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Ranked
+from sartor.designs.result import DesignStatus, JointResult, Keep, Ranked, afresh
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError

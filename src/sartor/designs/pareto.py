@@ -17,10 +17,9 @@ import numpy as np
 
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.designs.candidates import Candidates, candidates_of, memory_usd, priced
-from sartor.designs.keep import Keep, afresh
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import Ranked
+from sartor.designs.result import Keep, Ranked, afresh
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
 from sartor.pareto import is_pareto

@@ -244,6 +244,12 @@ class DesignQuestion:
         return OPTIMIZER_COPIES[self.optimizer] if given is None else given
 
     @property
+    def leaves_out_unbuildable(self) -> bool:
+        """Whether chips that cannot be built are left out. The published closed form counts no memory interfaces, links
+        or control, so its space is searched as published and its best chip is only marked."""
+        return self.budgets.plausible and self.costs.area is AreaModel.DIE
+
+    @property
     def batch(self) -> int | None:
         """The sequences of a training step; None where no model is trained."""
         return None if all(model.served for model in self.models) else self.global_batch_size

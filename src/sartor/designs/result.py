@@ -1,12 +1,15 @@
-"""The result of the joint search: the best point with its proof, the effort of the search, and baselines."""
+"""The result of the joint search: the best point with its proof, the effort of the search, and baselines; and the
+protocol of a store (`Keep`) for whatever else is computed once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sartor.designs.point import Evaluation
+from sartor.interrupts import point
 
 
 class DesignStatus(StrEnum):
@@ -103,3 +106,22 @@ class JointResult:
     def waiting(self) -> int:
         """Points that were neither evaluated nor ruled out."""
         return max(self.num_points - self.left_out - self.evaluated - self.pruned, 0)
+
+
+T = TypeVar("T")
+
+
+class Keep(Protocol):
+    """Returns ``make()``, or the value that was stored under ``key`` before.
+
+    Within one question a key has one value: None, a number, a text, one of the records a design answers with
+    (`designs.result`, `designs.point`), or a tuple of these.
+    """
+
+    def __call__(self, key: str, make: Callable[[], T]) -> T: ...
+
+
+def afresh(key: str, make: Callable[[], T]) -> T:
+    """A `Keep` that stores nothing."""
+    point()
+    return make()

@@ -21,8 +21,7 @@ from math import inf
 import numpy as np
 
 from sartor.designs.candidates import Candidates, area_of, candidates_of, priced
-from sartor.designs.infeasible import tightest_constraint
-from sartor.designs.least_energy import LeastEnergy, least_energy
+from sartor.designs.infeasible import LeastEnergy, least_energy, tightest_constraint
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.designs.space import AcceleratorSpace

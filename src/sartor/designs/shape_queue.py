@@ -15,7 +15,6 @@ from sartor.designs.candidates import Candidates, priced
 from sartor.designs.point import Evaluation, Interval, Option, Point
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import Ranked
-from sartor.designs.shape_tasks import Row, SecondPairs, together
 from sartor.designs.state import (
     LATER_TIME,
     LEAST_POINTS,
@@ -24,7 +23,7 @@ from sartor.designs.state import (
     MOST_POINTS,
     next_limit_s,
 )
-from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
+from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array

@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from sartor.designs.baselines import point_on
+from sartor.designs.baselines import NamedChip, point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.chips import NamedChip
 from sartor.designs.front import NamedSearch, plain_search
-from sartor.designs.keep import Keep, afresh
 from sartor.designs.parts import Split
 from sartor.designs.point import ModelOutcome, Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult
+from sartor.designs.result import DesignStatus, JointResult, Keep, afresh
 from sartor.designs.shape_axes import ShapeVariant
 from sartor.designs.shapes_proved import with_shape
 from sartor.designs.space import AcceleratorSpace

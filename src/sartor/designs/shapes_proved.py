@@ -22,9 +22,8 @@ from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked
 from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
 from sartor.designs.shape_queue import Pairs, ShapeQueue, Spot, no_pairs, pairs_of
-from sartor.designs.shape_tasks import FirstPairs, rows_of
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import Result, Task
+from sartor.designs.tasks import FirstPairs, Result, Task, rows_of
 from sartor.hardware.accelerator import ARRAY_FIELDS
 from sartor.units import Array
 

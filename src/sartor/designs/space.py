@@ -28,7 +28,7 @@ from sartor.hardware.accelerator import (
 )
 from sartor.hardware.memory import Memory
 from sartor.operators import DType
-from sartor.units import GIGA, MEGA, Array, Floats, Ints
+from sartor.units import GIGA, MEGA, MIB, Array, Floats, Ints
 
 PUBLISHED = "published"
 PUBLISHED_HBM_BYTES = (32 * GIGA, 64 * GIGA, 80 * GIGA)
@@ -57,6 +57,11 @@ class AcceleratorSpace:
         return tuple(dict.fromkeys(each for group in self.groups for each in (group.dtype, group.packed_dtype) if each))
 
     @property
+    def lanes_are_tied(self) -> bool:
+        """Whether vector lanes equal array columns everywhere, as published."""
+        return all(np.array_equal(group.vector_lanes, group.array_cols) for group in self.groups)
+
+    @property
     def num_kept(self) -> int:
         return sum(int(np.prod(group.shape, dtype=np.int64)) for group in self.groups)
 
@@ -83,31 +88,43 @@ def published_space() -> AcceleratorSpace:
     )
 
 
-_AXES = {
-    "num_tensor_cores": 1,
-    "num_vector_cores": 1,
-    "array_rows": 1,
-    "array_cols": 1,
-    "vector_lanes": 1,
-    "global_buffer_mib": 1,
-    "clock_mhz": MEGA,
-    "num_stacks": 1,
-    "num_links": 1,
-    "link_gb_per_s": GIGA,
-    "scale_up_devices": 1,
-    "scale_out_gb_per_s": GIGA,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipAxis:
+    """A number of a chip that a space may vary. ``field`` of `Accelerator`, in the SI unit ``unit`` per unit of the
+    file; ``argument`` of `Accelerator.from_template` (default: the field), in units of ``argument_unit``."""
+
+    field: str
+    unit: float = 1
+    argument: str = ""
+    argument_unit: float | None = None
+    """None: ``unit``."""
+    default: float | None = None
+    """In the file's unit; None: the space must state it."""
+    may_be_zero: bool = False
+    is_whole: bool = True
+
+
+AXES: Mapping[str, ChipAxis] = {
+    "num_tensor_cores": ChipAxis(field="num_tensor_cores"),
+    "num_vector_cores": ChipAxis(field="num_vector_cores"),
+    "array_rows": ChipAxis(field="array_rows", argument="depth"),
+    "array_cols": ChipAxis(field="array_cols", argument="width"),
+    "vector_lanes": ChipAxis(field="vector_lanes"),
+    "global_buffer_mib": ChipAxis(
+        field="global_buffer_bytes", unit=MIB, argument="global_buffer_mib", argument_unit=1, is_whole=False
+    ),
+    "clock_mhz": ChipAxis(field="clock_hz", unit=MEGA, default=PUBLISHED_CLOCK_HZ / MEGA, is_whole=False),
+    "num_stacks": ChipAxis(field="num_stacks", default=4),
+    "num_links": ChipAxis(field="num_links", default=6, may_be_zero=True),
+    "link_gb_per_s": ChipAxis(field="link_bytes_per_s", unit=GIGA, default=50, is_whole=False),
+    "scale_up_devices": ChipAxis(field="scale_up_devices", default=0, may_be_zero=True),
+    "scale_out_gb_per_s": ChipAxis(
+        field="scale_out_bytes_per_s", unit=GIGA, default=0, may_be_zero=True, is_whole=False
+    ),
 }
-"""File key -> factor to SI (the buffer stays in MiB, the template's unit)."""
-_DEFAULTS: dict[str, Any] = {
-    "clock_mhz": PUBLISHED_CLOCK_HZ / MEGA,
-    "num_stacks": 4,
-    "num_links": 6,
-    "link_gb_per_s": 50,
-    "scale_up_devices": 0,
-    "scale_out_gb_per_s": 0,
-}
-MAY_BE_NONE = ("num_links", "scale_up_devices", "scale_out_gb_per_s")
-_REQUIRED = ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib")
+"""Axes of a space by their key in a space file, in the order of the candidates. ``vector_lanes`` follow the columns of
+the arrays unless stated."""
+TIED_LANES = "array_cols"
 DTYPES = (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4)
 """Narrowest types that an array may pack; every array supports 16 bits, which attention always uses."""
 _CHOICES = (
@@ -131,16 +148,18 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     what runs add, is one number each. Raises ``InputError`` for unknown keys and
     invalid values.
     """
+    required = [key for key, axis in AXES.items() if axis.default is None and key != "vector_lanes"]
     for key in table:
-        if key not in _AXES and key not in _CHOICES:
-            near = difflib.get_close_matches(key, [*_AXES, *_CHOICES], n=2, cutoff=0.4)
-            raise InputError(key, table[key], "is not an axis of a space", ", ".join(near or _REQUIRED))
-    for key in _REQUIRED:
+        if key not in AXES and key not in _CHOICES:
+            near = difflib.get_close_matches(key, [*AXES, *_CHOICES], n=2, cutoff=0.4)
+            raise InputError(key, table[key], "is not an axis of a space", ", ".join(near or required))
+    for key in required:
         if key not in table:
             raise InputError(key, "missing", "the space must state it")
-    tied = table.get("vector_lanes", "array_cols") == "array_cols"
-    asked = {**_DEFAULTS, **{key: table[key] for key in _AXES if key in table and not (key == "vector_lanes" and tied)}}
-    axes = {key: _values(key, value) for key, value in asked.items()}
+    tied = table.get("vector_lanes", TIED_LANES) == TIED_LANES
+    stated = {key: table[key] for key in AXES if key in table and not (key == "vector_lanes" and tied)}
+    defaults = {key: axis.default for key, axis in AXES.items() if axis.default is not None}
+    axes = {key: _values(key, value) for key, value in {**defaults, **stated}.items()}
     count = int(np.prod([len(values) for values in axes.values()], dtype=object))
     groups = list(_groups(table))
     if count * len(groups) > MAX_CANDIDATES:
@@ -152,7 +171,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     return AcceleratorSpace(
         name=str(table.get("name", "own")),
         groups=tuple(
-            replace(_candidates(mesh, memory, node, flow, tied=tied), packed_dtype=narrow, **shares)
+            replace(_candidates(mesh, memory, node, flow), packed_dtype=narrow, **shares)
             for memory, node, flow, narrow in groups
         ),
         hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
@@ -173,24 +192,13 @@ def _told(shares: Mapping[str, float]) -> str:
     return said.format(*shares.values()) + "its schedule"
 
 
-def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Dataflow, *, tied: bool) -> Accelerator:
-    return Accelerator.from_template(
-        num_tensor_cores=_ints(mesh["num_tensor_cores"], "num_tensor_cores"),
-        num_vector_cores=_ints(mesh["num_vector_cores"], "num_vector_cores"),
-        width=_ints(mesh["array_cols"], "array_cols"),
-        depth=_ints(mesh["array_rows"], "array_rows"),
-        vector_lanes=None if tied else _ints(mesh["vector_lanes"], "vector_lanes"),
-        global_buffer_mib=mesh["global_buffer_mib"],
-        clock_hz=mesh["clock_mhz"] * MEGA,
-        num_stacks=_ints(mesh["num_stacks"], "num_stacks"),
-        num_links=_ints(mesh["num_links"], "num_links"),
-        link_bytes_per_s=mesh["link_gb_per_s"] * GIGA,
-        scale_up_devices=_ints(mesh["scale_up_devices"], "scale_up_devices"),
-        scale_out_bytes_per_s=mesh["scale_out_gb_per_s"] * GIGA,
-        memory=memory,
-        node_nm=node,
-        dataflow=flow,
-    )
+def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Dataflow) -> Accelerator:
+    arguments: dict[str, Any] = {}
+    for key, values in mesh.items():
+        axis = AXES[key]
+        scaled = (_ints(values, key) if axis.is_whole else values) * (axis.argument_unit or axis.unit)
+        arguments[axis.argument or axis.field] = scaled
+    return Accelerator.from_template(**arguments, memory=memory, node_nm=node, dataflow=flow)
 
 
 def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow, DType | None]]:
@@ -231,7 +239,7 @@ def _values(key: str, value: Floats, least: float = 0.0) -> Array:
         ) from None
     if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
         raise InputError(key, value, "must hold at least one number, all finite")
-    if numbers.min() < least or (least == 0.0 and key in _AXES and numbers.min() <= 0 and key not in MAY_BE_NONE):
+    if numbers.min() < least or (least == 0.0 and key in AXES and numbers.min() <= 0 and not AXES[key].may_be_zero):
         raise InputError(key, low := float(numbers.min()), "must be above 0", f"{-low:g}" if low < 0 else "")
     return np.unique(numbers)
 

@@ -2,24 +2,28 @@
 
 So the answer does not depend on which worker runs them, in which order or how many at a time. Three kinds, each more
 costly than the one before: first bounds of many candidates, second bounds of a few, exact evaluation of points.
+
+In a search over shapes, a pair is a shape on a chip. Its bounds have one row per model and split (`Row`), the same rows
+for every shape.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from sartor.cost.chip.energy_floor import energy_floor_j
-from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
+from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, splits, work_rates
+from sartor.designs.candidates import Candidates
 from sartor.designs.energy import dynamic_j, within_energy
-from sartor.designs.parts import Split
+from sartor.designs.parts import Split, parts_of
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
-from sartor.designs.shape_tasks import FirstPairs, PairTask, SecondPairs
+from sartor.designs.shape_bounds import first_rates, second_rates
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import timing_fields
@@ -84,7 +88,122 @@ class EvaluatedPoints:
     schedules: tuple[tuple[str, Interval], ...] = ()
 
 
-Task = WorkTask | PlanTask | PointTask | PairTask | ShapeTask
+Row = tuple[int, Split]
+"""A model's index and its split."""
+
+
+def rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tuple[Row, ...]:
+    """The rows that occur for any of the shapes."""
+    every = dict[Row, None]()
+    for shape in shapes:
+        asked = question.with_shape(shape)
+        every |= dict.fromkeys((m, split) for m, model in enumerate(asked.models) for split in splits(asked, model))
+    return tuple(sorted(every, key=lambda row: row[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPairs:
+    """First bounds of all ``shapes`` on all ``candidates``, kept if they exceed ``hopes`` [candidates]; ``start`` is
+    the index of the first shape."""
+
+    start: int
+    shapes: tuple[TransformerShape, ...]
+    rows: tuple[Row, ...]
+    candidates: Candidates
+    hopes: Array
+
+    @property
+    def key(self) -> str:
+        return f"first {self.start} {len(self.shapes)} {_digest(self.hopes)}"
+
+    def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
+        """[2 + rows, 1 + pairs]: index of the shape, position of the chip, and the bound of each row (0 if the split
+        does not divide the shape). The first column has, in its first row, the upper bound of all pairs left out."""
+        chips = np.arange(len(self.candidates))
+        rates = np.zeros((len(self.rows), len(self.shapes), len(chips)))
+        asked = [question.with_shape(shape) for shape in self.shapes]
+        for r, (m, split) in enumerate(self.rows):
+            check()
+            parts = {s: parts_of(each, m, split) for s, each in enumerate(asked)}
+            there = {s: each for s, each in parts.items() if each is not None}
+            if there:
+                some = [asked[s] for s in there]
+                rates[r, list(there)] = first_rates(some, list(there.values()), self.candidates, chips)
+        joint = together(question, self.rows, rates)
+        shape, chip = np.nonzero(joint > self.hopes)
+        others = np.zeros((2 + len(self.rows), 1))
+        others[0] = np.where(joint > self.hopes, 0.0, joint / self.candidates.least_divisor).max(initial=0.0)
+        pairs = np.concatenate([[shape + self.start], [chip], rates[:, shape, chip]])
+        return np.concatenate([others, pairs], axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondPairs:
+    """Second bounds of pairs of ``shape`` (index into ``shapes``) and ``chip`` (into ``candidates``). ``rates`` [rows,
+    pairs] are first bounds where ``blunt``. The best blunt row is bounded repeatedly, until the best row has its second
+    bound or the pair does not exceed ``hopes`` [pairs]; with ``every``, all rows that exceed it are."""
+
+    shapes: tuple[TransformerShape, ...]
+    rows: tuple[Row, ...]
+    candidates: Candidates
+    shape: Array
+    chip: Array
+    rates: Array
+    blunt: Array
+    hopes: Array
+    every: bool
+
+    @property
+    def key(self) -> str:
+        return f"second {self.every} {_digest(self.shape, self.chip, self.rates, self.blunt, self.hopes)}"
+
+    def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
+        """[2, rows, pairs]: rates, and which of them are still first bounds."""
+        asked = [question.with_shape(shape) for shape in self.shapes]
+        rates, blunt = self.rates.copy(), self.blunt.copy()
+        todo = self._every if self.every else self._best
+        while (wanted := todo(question, rates, blunt)).any():
+            check()
+            for m in range(len(question.models)):
+                row, at = np.nonzero(wanted & (_models(self.rows) == m)[:, None])
+                if len(at):
+                    rates[row, at] = np.minimum(rates[row, at], self._second(asked, m, row, at))
+                    blunt[row, at] = False
+        return np.stack([rates, blunt.astype(np.float64)])
+
+    def _best(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
+        """Mask [rows, pairs] of blunt rows that are the best of their model, for pairs above ``hopes``."""
+        hopeful = together(question, self.rows, rates) > self.hopes
+        wanted, of_model = np.zeros(blunt.shape, dtype=bool), _models(self.rows)
+        for m in range(len(question.models)):
+            mine = np.flatnonzero(of_model == m)
+            wanted[mine[rates[mine].argmax(axis=0)], np.arange(rates.shape[1])] = True
+        return np.asarray(wanted & blunt & hopeful)
+
+    def _every(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
+        """Mask of all blunt rows that exceed ``hopes`` together with the best rows of the other models."""
+        best, wanted = best_rows(question, self.rows, rates), blunt.copy()
+        for r, (m, _) in enumerate(self.rows):
+            joint = question.together(np.concatenate([best[:m], rates[r][None], best[m + 1 :]]))
+            wanted[r] &= np.asarray(joint) > self.hopes
+        return wanted
+
+    def _second(self, asked: Sequence[DesignQuestion], m: int, row: Array, at: Array) -> Array:
+        """Second bounds of rows ``row`` [...] of model ``m`` for pairs ``at`` [...], in one array pass."""
+        both, place = np.unique(np.stack([self.shape[at], row]), axis=1, return_inverse=True)
+        parts = [parts_of(asked[s], m, self.rows[r][1]) for s, r in both.T.tolist()]
+        enough = self.hopes[at] if len(asked[0].models) == 1 else np.zeros(len(at))
+        return second_rates(
+            [asked[s] for s in both[0].tolist()],
+            [each for each in parts if each is not None],  # splits that do not divide a shape have rate 0: none here
+            self.candidates,
+            place.reshape(-1),
+            self.chip[at],
+            enough,
+        )
+
+
+Task = WorkTask | PlanTask | PointTask | FirstPairs | SecondPairs | ShapeTask
 Result = Array | EvaluatedPoints
 """Rates [models, candidates] of a first bound and [recomputations, memories, candidates] of a second."""
 
@@ -147,3 +266,25 @@ def _points(
         evaluations=evaluations,
         schedules=tuple((name, interval) for name, interval in found if known.get((cores, name)) != interval),
     )
+
+
+def together(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
+    """Rates of all models together [...], each with its best row, from rates [rows, ...]."""
+    return np.asarray(question.together(best_rows(question, rows, rates)))
+
+
+def best_rows(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
+    """The best row's rate of every model [models, ...]."""
+    of_model = _models(rows)
+    return np.stack([rates[of_model == m].max(axis=0, initial=0.0) for m in range(len(question.models))])
+
+
+def _models(rows: Sequence[Row]) -> Array:
+    return np.array([m for m, _ in rows])
+
+
+def _digest(*arrays: Array) -> str:
+    found = hashlib.blake2b(digest_size=12)
+    for each in arrays:
+        found.update(np.ascontiguousarray(each, dtype="<f8").tobytes())
+    return found.hexdigest()

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sartor.designs.keep import Keep, afresh
 from sartor.designs.point import ModelOutcome, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline, Ranked
+from sartor.designs.result import Baseline, Keep, Ranked, afresh
 from sartor.hardware.accelerator import Accelerator
 
 AGAINST = "TPUv4-like"

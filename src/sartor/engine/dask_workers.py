@@ -10,7 +10,7 @@ from typing import Any
 
 from sartor.designs.question import DesignQuestion
 from sartor.designs.tasks import Result, Task
-from sartor.engine.submitting import OnDone, Submitting
+from sartor.engine.executors import OnDone, Submitting
 from sartor.errors import InputError, MissingExtraError
 
 REACH_S = 10.0

@@ -228,7 +228,7 @@ class SearchStore:
         connection.execute(update, (len(rows), seconds, self.store.session))
 
     def keep(self, key: str, make: Callable[[], T]) -> T:
-        """`designs.keep.Keep`: the value under ``key``, computed and written once. Raises ``InputError`` if the
+        """`designs.result.Keep`: the value under ``key``, computed and written once. Raises ``InputError`` if the
         disk is full."""
         where = "SELECT value FROM kept WHERE search=? AND key=?"
         row = self.store.connection.execute(where, (self.search, key)).fetchone()

@@ -89,7 +89,7 @@ class StudyRecord:
     history: tuple[StudyStep, ...]
     sessions: tuple[StudySession, ...]
     kept: tuple[tuple[str, Any], ...] = ()
-    """Other stored results by key (`designs.keep`), in the order of the keys."""
+    """Other stored results by key (`designs.result`), in the order of the keys."""
 
     @property
     def incumbent(self) -> StudyPoint | None:

@@ -16,9 +16,9 @@ from sartor.designs.detail import (
     power_parts,
 )
 from sartor.designs.energy import evaluated_joules
-from sartor.designs.nearby import Swing
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Progress, Ranked
+from sartor.designs.sensitivity import Swing
 from sartor.designs.why import Reason
 from sartor.hardware.accelerator_catalog import accelerator_fields
 from sartor.json_types import JsonDict, JsonMap, picked, plain, record

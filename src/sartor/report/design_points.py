@@ -25,7 +25,7 @@ from sartor.report.gantt import SHARED
 from sartor.report.plan_points import PipelineBars, StepBars
 from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
-from sartor.schedules.from_graph import UNIT_S
+from sartor.schedules.makespan import UNIT_S
 from sartor.schedules.result import Mode, ScheduleResult
 from sartor.step.simulation import PipelineTimes, simulate
 from sartor.units import format_seconds, format_share

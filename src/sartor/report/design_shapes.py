@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.designs.chips import NamedChip
+from sartor.designs.baselines import NamedChip
 from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import BestShape, JointShapes

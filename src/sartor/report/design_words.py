@@ -9,9 +9,9 @@ from sartor.answers import DesignAnswer
 from sartor.cost.chip.buildable import faults
 from sartor.designs.detail import ModelDetail, StepTime, plan_fields
 from sartor.designs.energy import evaluated_joules
-from sartor.designs.nearby import Nearby
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
+from sartor.designs.sensitivity import Nearby
 from sartor.designs.why import AGAINST, Reason
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase

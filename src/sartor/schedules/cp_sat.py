@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from sartor.errors import MissingExtraError
 from sartor.interrupts import asked
-from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.bounds import paths
-from sartor.schedules.split import OpBlock, Timetable, bits
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits
 from sartor.schedules.traffic import Crowd, crowds, spread
 
 if TYPE_CHECKING:

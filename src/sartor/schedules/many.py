@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import OperatorGraph
-from sartor.schedules.from_graph import (
+from sartor.schedules.makespan import (
     UNIT_S,
     FusedGraph,
     core_type,

@@ -10,10 +10,17 @@ latencies, p_i = q_i y_i + l_i (1 - y_i) and H a horizon:
 
 All rows are given at once, and the gap is zero. SciPy's built-in HiGHS works with OR-Tools in one process; highspy does
 not (docs/dependencies.md).
+
+HiGHS writes lines to stdout regardless of its options (SciPy 1.17: its sub-solver does), so it runs silenced.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import combinations, permutations
 from math import ceil
 from typing import Any
@@ -21,9 +28,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError, MissingExtraError
-from sartor.schedules.answer import BlockAnswer
-from sartor.schedules.quiet import silently
-from sartor.schedules.split import OpBlock, Timetable, bits
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits
 
 MAX_OPERATORS = 64
 """Rows grow with the cube of the operators: 64 give 250,000, and HiGHS proves nothing well before that."""
@@ -162,3 +167,37 @@ def _scipy() -> tuple[Any, Any]:
     except ImportError:
         raise MissingExtraError("solver milp (HiGHS through SciPy)", "milp") from None
     return optimize, sparse
+
+
+def silently(call: Callable[..., Any], **words: Any) -> Any:
+    """``call(**words)`` with its output to file descriptor 1 discarded."""
+    with _nowhere():
+        return call(**words)
+
+
+@contextmanager
+def _nowhere() -> Iterator[None]:
+    try:
+        kept = os.dup(1)
+    except OSError:  # no stdout at all
+        yield
+        return
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        _flush_c()
+        os.dup2(kept, 1)
+        os.close(nowhere)
+        os.close(kept)
+
+
+def _flush_c() -> None:
+    """Flush C's output buffer, which also holds output of the call."""
+    try:
+        ctypes.CDLL(None).fflush(None)
+    except (AttributeError, OSError, TypeError):  # a platform without a default C library
+        return

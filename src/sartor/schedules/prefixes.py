@@ -10,22 +10,30 @@ next operator, so the prefix with that one is made; if it is dropped, another ca
 
 Prefixes of equally many operators are extended together. Those beyond a number are given up, and their least bound is
 remembered, so that a narrow search has a schedule and a bound too; then a wider one begins.
+
+Of two prefixes with the same operators, one is as good as the other if its last start is no later, nor do its cores get
+free later, nor the operators end that others wait for. Operators on one path never run at once, so of each kind no more
+cores matter than there are paths with operators to come: those that get free first, and, since a split operator needs
+all, the one that gets free last.
+
+The time that a schedule still takes is bounded as in `bounds`: with weights of tensor cores, vector cores and one path
+that add up to one, each operator to come adds its time on all cores or its weighted time on one, whichever is less;
+cores that are still busy add their weighted time.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from math import inf
 
 import numpy as np
 
 from sartor.interrupts import asked
-from sartor.schedules.answer import BlockAnswer
-from sartor.schedules.dominance import Dominance
-from sartor.schedules.remaining import Remaining, fits
-from sartor.schedules.split import OpBlock, Timetable
-from sartor.units import BoolArray, IntArray
+from sartor.schedules.bounds import paths
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits
+from sartor.units import BoolArray, IntArray, ceil_div
 
 MOST_OPERATORS = 62
 WIDTHS = (4_000, 32_000, 200_000)
@@ -196,3 +204,96 @@ class _Search:
             how, i = divmod(int(added[row]), size)
             starts[i], split[i], row = int(at[row]), bool(how), int(parent[row])
         return Timetable(starts=tuple(starts), split=tuple(split))
+
+
+GRID = 4
+"""Weights are multiples of 1 / GRID; 8 and 16 brought nothing on backward layers."""
+EXACT = 1 << 60
+
+
+def fits(block: OpBlock) -> bool:
+    """Whether all sums fit in 64 bits."""
+    return _scale(block) * (sum(block.latency) + sum(block.intra_latency)) < EXACT
+
+
+def _scale(block: OpBlock) -> int:
+    return GRID * max(block.num_tc, 1) * max(block.num_vc, 1)
+
+
+class Remaining:
+    """Arrays [operators, weights], in units of 1 / ``scale``: what each operator adds at least, and what the best path
+    that starts with it adds to that."""
+
+    def __init__(self, block: OpBlock) -> None:
+        self.scale, self.num_tc, self.cores = _scale(block), block.num_tc, block.num_tc + block.num_vc
+        weights = [(t, v, GRID - t - v) for t in range(GRID + 1) for v in range(GRID + 1 - t)]
+        tensor, vector, path = self.scale // GRID * np.array(weights, dtype=np.int64).T
+        self.tensor, self.vector = tensor // max(block.num_tc, 1), vector // max(block.num_vc, 1)
+        single, split = (np.array(times, dtype=np.int64)[:, None] for times in (block.latency, block.intra_latency))
+        uses_tensor = np.array([[kind.needs_tensor_core] for kind in block.core_types])
+        uses_vector = np.array([[kind.needs_vector_core] for kind in block.core_types])
+        work = single * (uses_tensor * self.tensor + uses_vector * self.vector)
+        self.each = np.minimum(work, self.scale * split)
+        self.path = np.minimum(work + single * path, self.scale * split) - self.each
+        for i in reversed(range(block.size)):
+            if later := list(bits(block.covers[i])):
+                self.path[i] += self.path[later].max(axis=0)
+
+    def least(self, begun: BoolArray, which: IntArray, until: IntArray) -> IntArray:
+        """The least time to come [prefixes]: sets of ``begun`` operators [sets, operators], ``which`` set each prefix
+        has, and ``until`` when its tensor cores, then its vector cores are busy [prefixes, cores and more]."""
+        longest = np.max([np.where(begun[:, i, None], 0, path) for i, path in enumerate(self.path)], axis=0)
+        to_come = ~begun @ self.each + longest
+        tensor, vector = until[:, : self.num_tc].sum(axis=1), until[:, self.num_tc : self.cores].sum(axis=1)
+        busy = np.outer(tensor, self.tensor) + np.outer(vector, self.vector)
+        return np.asarray(ceil_div((to_come[which] + busy).max(axis=1), self.scale))
+
+
+LEADERS = 2000
+"""Most prefixes of the same operators that the others are compared with: those with the smallest sums of times."""
+AT_ONCE = 64
+"""Of those, how many at once."""
+
+
+class Dominance:
+    """Columns of ``until`` [prefixes, columns], times after ``last``: tensor cores, then vector cores, each kind in the
+    order in which they get free; then operators."""
+
+    def __init__(self, block: OpBlock) -> None:
+        cover = [sum(1 << i for i in path) for path in paths(block)]
+        tensor = sum(kind.needs_tensor_core << i for i, kind in enumerate(block.core_types))
+        vector = sum(kind.needs_vector_core << i for i, kind in enumerate(block.core_types))
+        self.kinds = [
+            (0, block.num_tc, [path & tensor for path in cover]),
+            (block.num_tc, block.num_tc + block.num_vc, [path & vector for path in cover]),
+        ]
+
+    def undominated(self, begun: IntArray, last: IntArray, until: IntArray) -> IntArray:
+        """Rows to keep; of equally good ones the first. ``begun``: the operators of each, as bits."""
+        order = np.lexsort(((until.shape[1] + 1) * last + until.sum(axis=1), begun))
+        cuts = [*np.flatnonzero(np.diff(begun[order], prepend=-1)).tolist(), len(order)]
+        kept = [order]
+        for a, b in pairwise(cuts):
+            rows = order[a:b]
+            kept.append(rows[_undominated(self._times(int(begun[rows[0]]), last[rows], until[rows]))])
+        return np.concatenate(kept[1:] or kept)
+
+    def _times(self, begun: int, last: IntArray, until: IntArray) -> IntArray:
+        """What is compared [times, prefixes] of prefixes with the same operators."""
+        useful: BoolArray = np.any(until, axis=0)
+        for first, end, masks in self.kinds:
+            useful[first + sum(mask & ~begun > 0 for mask in masks) : end] = False
+        return np.stack([last, last + until.max(axis=1), *(last + until[:, k] for k in np.flatnonzero(useful))])
+
+
+def _undominated(times: IntArray) -> IntArray:
+    """Columns, ascending by their sums, that are in some row smaller than each one before."""
+    left, done = np.arange(times.shape[1]), 0
+    while done < min(len(left), LEADERS):
+        worse = np.triu(np.ones((min(AT_ONCE, len(left) - done), len(left) - done), dtype=bool), 1)
+        for end in times[:, done:]:
+            worse &= end[: len(worse), None] <= end
+        kept = np.concatenate([np.ones(done, dtype=bool), ~worse.any(axis=0)])
+        done += int(kept[done : done + AT_ONCE].sum())
+        left, times = left[kept], times[:, kept]
+    return left

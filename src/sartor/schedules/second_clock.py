@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from sartor.interrupts import asked
 from sartor.schedules import cp_sat
-from sartor.schedules.answer import BlockAnswer
-from sartor.schedules.split import OpBlock, Timetable, bits
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits
 from sartor.schedules.traffic import crowds, spread
 
 MOST_OPERATORS = 120

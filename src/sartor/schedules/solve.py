@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
 from sartor.schedules import bounds, cp_sat, greedy, milp, prefixes, second_clock
-from sartor.schedules.answer import BlockAnswer
 from sartor.schedules.check import violations
-from sartor.schedules.cores import assign_cores
-from sartor.schedules.problem import OperatorId, ScheduleProblem, successors, topological_order
+from sartor.schedules.problem import (
+    CoreType,
+    OperatorId,
+    ScheduledOperator,
+    ScheduleProblem,
+    successors,
+    topological_order,
+)
 from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, Status
-from sartor.schedules.split import OpBlock, Timetable, canonical, coarsest, contract, part, series
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, canonical, coarsest, contract, part, series
 from sartor.schedules.traffic import crowds, spread
 
 TIME_LIMIT_S = 20.0
@@ -200,3 +205,46 @@ def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int
         )
         for (op, start, end, split), (tensor, vector) in zip(rows, cores, strict=True)
     )
+
+
+Rows = Sequence[tuple[ScheduledOperator, int, int, bool]]
+"""Operators with start, end and whether they are split over all cores."""
+
+
+def assign_cores(num_tc: int, num_vc: int, rows: Rows) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Tensor and vector cores of each row, lowest index first unless pairing decides."""
+    out: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())] * len(rows)
+    free_at = {"tensor": [0] * num_tc, "vector": [0] * num_vc}
+    # Of operators that start together, fused ones first: pairs are scarcer than cores.
+    order = sorted(range(len(rows)), key=lambda k: (rows[k][1], rows[k][0].core_type is not CoreType.FUSED, k))
+    for k in order:
+        op, start, end, split = rows[k]
+        kind = op.core_type
+        if split or end == start:
+            tensor = range(num_tc) if split else range(1)
+            vector = range(num_vc) if split else range(1)
+            out[k] = (
+                tuple(tensor) if kind.needs_tensor_core else (),
+                tuple(vector) if kind.needs_vector_core else (),
+            )
+            continue
+        out[k] = _one_core(kind, *(_free(free_at[name], start) for name in ("tensor", "vector")))
+        for name, cores in zip(("tensor", "vector"), out[k], strict=True):
+            for core in cores:
+                free_at[name][core] = end
+    return out
+
+
+def _free(free_at: Iterable[int], start: int) -> list[int]:
+    """Free cores; the first one if none is free, which the checker will reject."""
+    return [core for core, time in enumerate(free_at) if time <= start] or [0]
+
+
+def _one_core(kind: CoreType, tensor: list[int], vector: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """One core of each kind needed, among those free."""
+    pairs = sorted(set(tensor) & set(vector))
+    if kind is CoreType.FUSED:
+        return (pairs[0] if pairs else tensor[0],), (pairs[0] if pairs else vector[0],)
+    if kind is CoreType.TC:
+        return (next((c for c in tensor if c not in pairs), tensor[-1]),), ()
+    return (), (next((c for c in vector if c not in pairs), vector[-1]),)

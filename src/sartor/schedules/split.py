@@ -223,3 +223,12 @@ def bits(mask: int) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAnswer:
+    """A schedule of a block and the best proved bound on its makespan; ``interrupted`` by the user before its limit."""
+
+    timetable: Timetable
+    lower_bound: int
+    interrupted: bool = False

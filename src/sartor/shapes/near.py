@@ -17,8 +17,8 @@ from sartor.model.layer import AttentionMixer
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Workload
-from sartor.shapes.experts import equal_mixes
 from sartor.shapes.frozen import frozen_by_structure
+from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.space import Axis, Space, is_coupled
 from sartor.units import IntArray, round_up

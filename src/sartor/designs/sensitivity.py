@@ -1,25 +1,96 @@
-"""Robustness of the best chip: which values of each axis come within 1% of it, and whether it stays ahead if an assumed
-rate is 30% off."""
+"""How far to trust the best chip of a space.
+
+`cautions`: whether it can be built, and whether it is at the end of an axis. `nearby`: which values of each axis come
+within 1% of it, and whether it stays ahead if an assumed rate is 30% off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
 
+from sartor.cost.chip.buildable import excess, faults, too_hot
 from sartor.designs.baselines import alone, point_on
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.cautions import AXES, PLATEAU, tied
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.result import JointResult, Ranked
-from sartor.designs.space import AcceleratorSpace
+from sartor.designs.space import AXES, AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
+
+AS_PUBLISHED = (
+    "; the published area formula counts only cores and buffers, so such chips are searched too "
+    '(--area-model die, or area_model = "die" in a space file, leaves them out)'
+)
+"""Why a chip that cannot be built may win."""
+PLATEAU = 0.01
+"""Share within which chips count as equal: less than the errors of the model of chips."""
+
+
+def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointResult) -> tuple[str, ...]:
+    """A sentence for each reason to doubt the best chip or to widen its space."""
+    if result.best is None:
+        return ()
+    chip = result.best.evaluation.point.accelerator
+    exempt = AS_PUBLISHED if question.budgets.plausible else ""
+    told = [f"this chip cannot be built: {fault}{exempt}" for fault in faults(chip)]
+    ends = [*_at_ends(space, chip), *_at_plan_ends(question, result.best)]
+    return tuple(filter(None, [*told, too_hot(chip), *ends, _plateau(result.best, result.ranked)]))
+
+
+def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
+    """A note if other evaluated chips are within ``PLATEAU`` of the best."""
+    least = best.objective * (1 - PLATEAU)
+    near = {timing_fields(each.evaluation.point.accelerator) for each in ranked if each.objective >= least}
+    others = len(near - {timing_fields(best.evaluation.point.accelerator)})
+    if not others:
+        return ""
+    come = "another chip comes" if others == 1 else f"{others} other chips come"
+    return f"the best is on a plateau: at least {come} within {PLATEAU:.0%} of it (--sensitivity says along which axes)"
+
+
+def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]:
+    """How many chips of the space are left out because they cannot be built."""
+    if not question.leaves_out_unbuildable:
+        return
+    total = sum(int(np.sum(excess(group) > 1)) for group in space.groups)
+    if total:
+        kept = f"{total:,} of {space.num_kept:,} chips"
+        yield f"{kept} are left out because they cannot be built (--no-plausibility prices them too)"
+
+
+def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
+    for key, axis in AXES.items():
+        values = np.unique(np.concatenate([np.ravel(getattr(group, axis.field)) for group in space.groups])) / axis.unit
+        value, low, high = float(getattr(chip, axis.field)) / axis.unit, float(values[0]), float(values[-1])
+        if low == high or (key == "vector_lanes" and space.lanes_are_tied):
+            continue
+        if value == high or (value == low and low > 1):
+            end = "largest" if value == high else "smallest"
+            yield f"{key}={value:g} is the {end} of its axis ({low:g} to {high:g}): the best may lie beyond it"
+
+
+def _at_plan_ends(question: DesignQuestion, best: Ranked) -> Iterator[str]:
+    """The largest values tried of a training plan's sizes that a model's best plan takes."""
+    trained = zip(question.models, best.evaluation.outcomes, strict=True)
+    for model, outcome in ((m, o) for m, o in trained if o is not None and not m.served):
+        split, plan = outcome.option.split, outcome.plan
+        for name, here, tried, most in (
+            ("microbatch-size", split.microbatch_size, question.whole_microbatches, question.global_batch_size),
+            ("tp", split.width, model.widths, question.num_devices),
+            ("cp", split.context_parallel, question.context_widths, question.num_devices),
+            ("virtual-stages", plan.virtual_stages, question.virtual_stages, len(plan.stages) > 1 and np.inf),
+        ):
+            if 1 < here == max(tried) < most:
+                whose = f"{model.name}: " if len(question.models) > 1 else ""
+                yield f"{whose}{here} is the largest --{name} that was tried: a larger one may be better"
+
 
 RIVALS = 3
 """Number of next best chips that are also priced under a changed assumption."""
@@ -111,11 +182,10 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
     index = best.evaluation.point.index
     mine = np.flatnonzero(candidates.group == candidates.group[index])
     group, place = candidates.groups[candidates.group[index]], candidates.place[mine]
-    lanes_follow = tied(space)
-    axes = {axis: each for axis, each in AXES.items() if axis != "vector_lanes" or not lanes_follow}
+    axes = {key: axis for key, axis in AXES.items() if key != "vector_lanes" or not space.lanes_are_tied}
     columns = {
-        axis: np.broadcast_to(getattr(group, field), group.shape).reshape(-1)[place] / unit
-        for axis, (field, unit) in axes.items()
+        key: np.broadcast_to(getattr(group, axis.field), group.shape).reshape(-1)[place] / axis.unit
+        for key, axis in axes.items()
     }
     here = int(np.flatnonzero(mine == index)[0])
     found = {}
