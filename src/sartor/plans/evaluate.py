@@ -25,6 +25,9 @@ from sartor.units import Array, Floats, round_up
 HOPE = 1.1
 """A plan over memory by at most this factor with even stages is also tried with uneven ones."""
 
+TIMED = 1 << 19
+"""Plans whose steps are computed at once: the more, the fewer times blocks, traffic and pipelines are priced."""
+
 Footprints = Callable[[TrainingJob, TrainingPlan, Cluster], Footprint]
 
 
@@ -94,14 +97,31 @@ class Evaluated:
 
 def evaluate(pricer: Pricer, rows: Rows) -> Evaluated:
     """Memory of every row, and step time of those that fit."""
+    return timed(pricer, weighed(pricer, rows))
+
+
+def weighed(pricer: Pricer, rows: Rows) -> Evaluated:
+    """Memory of every row; no row has a time yet."""
     device_bytes, stage = pricer.memory(rows)
-    fits = device_bytes <= pricer.limit_bytes
-    hopeful = fits | ((rows["pp"] > 1) & (device_bytes <= HOPE * pricer.limit_bytes))
-    step_s, bound_s = np.full(size_of(rows), np.inf), np.full(size_of(rows), np.inf)
-    if hopeful.any():
-        step_s[hopeful], bound_s[hopeful] = pricer.seconds(take(rows, hopeful))
-    step_s[~fits] = np.inf
-    return Evaluated(rows=rows, step_s=step_s, bound_s=bound_s, device_bytes=device_bytes, stage=stage)
+    untimed = np.full(size_of(rows), np.inf)
+    return Evaluated(rows=rows, step_s=untimed, bound_s=untimed, device_bytes=device_bytes, stage=stage)
+
+
+def hopeful(pricer: Pricer, found: Evaluated) -> Array:
+    """Rows that fit, or might with uneven stages."""
+    limit = np.where(found.rows["pp"] > 1, HOPE, 1.0) * pricer.limit_bytes
+    return np.asarray(found.device_bytes <= limit)
+
+
+def timed(pricer: Pricer, found: Evaluated) -> Evaluated:
+    """The rows with the step time of those that fit, and a bound of those that might with uneven stages."""
+    index = np.flatnonzero(hopeful(pricer, found))
+    step_s, bound_s = np.full(size_of(found.rows), np.inf), np.full(size_of(found.rows), np.inf)
+    for start in range(0, index.size, TIMED):
+        some = index[start : start + TIMED]
+        step_s[some], bound_s[some] = pricer.seconds(take(found.rows, some))
+    step_s[found.device_bytes > pricer.limit_bytes] = np.inf
+    return replace(found, step_s=step_s, bound_s=bound_s)
 
 
 def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf) -> Rows | None:

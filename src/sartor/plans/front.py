@@ -55,13 +55,17 @@ class Kept:
     over: dict[str, int] = field(default_factory=dict)
     """Plans that do not fit, by the stage that exceeds memory."""
 
-    def add(self, found: Evaluated) -> None:
-        """Add plans of the grid."""
+    def count(self, found: Evaluated, fits: Array) -> None:
+        """Count plans of the grid, of which some fit; the leanest is kept."""
         self.evaluated += size_of(found.rows)
-        self.fitting += int(found.fits.sum())
-        for reason, count in _why_not(found).items():
+        self.fitting += int(fits.sum())
+        for reason, count in _why_not(found, ~fits).items():
             self.over[reason] = self.over.get(reason, 0) + count
-        self.leanest = first_of(joined(self.leanest, found), ("device_bytes",), 1)
+        least = chosen(found, found.device_bytes == found.device_bytes.min(initial=np.inf))
+        self.leanest = first_of(joined(self.leanest, least), ("device_bytes",), 1)
+
+    def add(self, found: Evaluated) -> None:
+        """Add timed plans of the grid."""
         self._keep(found)
 
     def add_refined(self, found: Evaluated) -> None:
@@ -95,9 +99,9 @@ class Kept:
         return float(self.best.step_s[0]) if len(self.best.step_s) else np.inf
 
 
-def _why_not(found: Evaluated) -> dict[str, int]:
-    """Number of plans that do not fit, by which stage is fullest."""
-    over, stage, pp = ~found.fits, found.stage, found.rows["pp"]
+def _why_not(found: Evaluated, over: Array) -> dict[str, int]:
+    """Number of plans that do not fit (``over``), by which stage is fullest."""
+    stage, pp = found.stage, found.rows["pp"]
     masks = {
         "does not fit in memory": over & (pp == 1),
         "does not fit in memory: the first stage is fullest": over & (pp > 1) & (stage == 0),
@@ -107,13 +111,13 @@ def _why_not(found: Evaluated) -> dict[str, int]:
     return {reason: int(mask.sum()) for reason, mask in masks.items() if mask.any()}
 
 
-def joined(one: Evaluated, other: Evaluated) -> Evaluated:
+def joined(*parts: Evaluated) -> Evaluated:
     return Evaluated(
-        rows={name: np.concatenate([one.rows[name], other.rows[name]]) for name in COLUMNS},
-        step_s=np.concatenate([one.step_s, other.step_s]),
-        bound_s=np.concatenate([one.bound_s, other.bound_s]),
-        device_bytes=np.concatenate([one.device_bytes, other.device_bytes]),
-        stage=np.concatenate([one.stage, other.stage]),
+        rows={name: np.concatenate([part.rows[name] for part in parts]) for name in COLUMNS},
+        step_s=np.concatenate([part.step_s for part in parts]),
+        bound_s=np.concatenate([part.bound_s for part in parts]),
+        device_bytes=np.concatenate([part.device_bytes for part in parts]),
+        stage=np.concatenate([part.stage for part in parts]),
     )
 
 

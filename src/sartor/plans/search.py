@@ -31,11 +31,14 @@ from sartor.plans.evaluate import (
     distinct_but_recompute,
     evaluate,
     fewest_recomputed,
+    hopeful,
     partly_recomputed,
     priced,
+    timed,
+    weighed,
 )
 from sartor.plans.fixed import check_fixed, impossible_axis
-from sartor.plans.front import KEYS, Kept, chosen, first_of, joined
+from sartor.plans.front import KEYS, Kept, chosen, empty, first_of, joined
 from sartor.plans.relax import one_change, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
@@ -277,17 +280,21 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
     total = size_of(found.rows)
     done, held = 0, {"recompute", "recompute_layers"} & space.fixed.keys()
     by_layer = pricer.job.trainer.recomputes_some_layers and not held
+    untimed = [empty()]
     for chunk in chunks(found.rows):
         if progress:
             progress(done, total)
         rows = with_switches(pricer.job, space, chunk, rejected)
         if size_of(rows):
-            prices = evaluate(pricer, rows)
-            kept.add(prices)
-            fewer = fewest_recomputed(pricer, prices, kept.worst_s) if by_layer else None
-            if fewer is not None:
-                kept.add_refined(evaluate(pricer, fewer))
+            plans = weighed(pricer, rows)
+            kept.count(plans, plans.device_bytes <= pricer.limit_bytes)
+            untimed.append(chosen(plans, hopeful(pricer, plans)))
         done += size_of(chunk)
+    prices = timed(pricer, joined(*untimed))
+    kept.add(prices)
+    fewer = fewest_recomputed(pricer, prices, kept.worst_s) if by_layer else None
+    if fewer is not None:
+        kept.add_refined(evaluate(pricer, fewer))
     if by_layer:
         _add_partly_recomputed(pricer, kept)
     if progress:

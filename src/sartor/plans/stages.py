@@ -19,11 +19,12 @@ from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, order
 from sartor.plans.result import PricedPlan
 from sartor.plans.space import plan_at, size_of, to_plan
+from sartor.step.distinct import distinct_rows
 from sartor.step.results import StepEstimate
 from sartor.step.stage_loads import StageLoads, block_loads, held_bytes
 from sartor.step.stages import is_v_shaped
 from sartor.step.step import step_each
-from sartor.units import Array, ceil_div
+from sartor.units import Array, IntArray, ceil_div
 
 BATCH = 8
 OTHERS = 24
@@ -165,21 +166,24 @@ def least_bottleneck(
     from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace  # needed only for uneven stages
 
     start, end = np.triu_indices(chain.size + 1, k=1)
-    counts = chain.passed[end] - chain.passed[start]
-    stage_in = {pool: stage for stage, pool in enumerate(loads.pool_of[:pp].tolist())}
-    in_pool = {pool: loads.of(counts, stage) for pool, stage in stage_in.items()}
+    counts, which = _distinct_counts(chain.passed[end] - chain.passed[start])
+    pools = sorted(set(loads.pool_of[:pp].tolist()))
+    stage_in = [int(np.flatnonzero(loads.pool_of[:pp] == pool)[0]) for pool in pools]
+    costs = np.stack([loads.of(counts, stage) for stage in stage_in])[np.searchsorted(pools, loads.pool_of[:pp])]
+    if memory is not None:
+        pricer, plan = memory
+        held = held_bytes(
+            pricer.job, plan, pricer.cluster, np.tile(counts, (pp, 1)), np.repeat(np.arange(pp), len(counts))
+        )
+        costs = np.where(held.reshape(pp, -1) <= pricer.limit_bytes, costs, np.inf)
 
-    def cost_of(stage: int) -> Array:
-        costs = np.full((chain.size + 1, chain.size + 1), np.inf)
-        costs[start, end] = in_pool[int(loads.pool_of[stage])]
-        if memory is not None:
-            pricer, plan = memory
-            held = held_bytes(pricer.job, plan, pricer.cluster, counts, stage)
-            costs[start, end] = np.where(held <= pricer.limit_bytes, costs[start, end], np.inf)
-        return costs
+    def table_of(stage: int) -> Array:
+        table = np.full((chain.size + 1, chain.size + 1), np.inf)
+        table[start, end] = costs[stage][which]
+        return table
 
-    alike = memory is None and len(in_pool) == 1
-    tables = [cost_of(0)] * pp if alike else [cost_of(stage) for stage in range(pp)]
+    alike = memory is None and len(pools) == 1
+    tables = [table_of(0)] * pp if alike else [table_of(stage) for stage in range(pp)]
     kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[pp - sum(left)])
     found = least_bottlenecks([kind], np.arange(chain.size + 1), pp, pp)
     first = found.first.get((pp,))
@@ -187,6 +191,12 @@ def least_bottleneck(
         return None
     cuts, _ = trace(found, (pp,), int(np.argmin(first)))
     return chain.layers_between(cuts)
+
+
+def _distinct_counts(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """The distinct rows of ``counts`` [n, K], and the index of every row."""
+    rows, index = distinct_rows(list(counts.T))
+    return np.stack(rows, axis=1), index
 
 
 def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:
