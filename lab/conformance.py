@@ -19,7 +19,7 @@ from typing import Any
 from sartor.errors import InputError
 from sartor.model.counts import count_params, format_layer_runs, forward_matmul_flops
 from sartor.read.config_text import packaged_json
-from sartor.read.families import readers
+from sartor.read.families import model_types
 from sartor.read.huggingface import read_model
 from sartor.read.unread import part_name
 from sartor.read.verified import ignored_fields
@@ -116,7 +116,7 @@ def tables(learnt: Path, folder: Path) -> None:
             silent |= truth["text_params"] == ""
             with contextlib.suppress(InputError):
                 wrong |= mismatches(json.loads((path.parent / "config.json").read_text()), truth).keys()
-        if not wrong & {"params", "text_params"} or model_type not in readers():
+        if not wrong & {"params", "text_params"} or model_type not in model_types():
             continue
         entry["text"] = entry["text"] if "text_params" in wrong or silent else []
         if not entry["tower"]:

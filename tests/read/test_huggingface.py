@@ -16,7 +16,7 @@ from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.layer import AttentionMixer
 from sartor.read.config_text import packaged_json
 from sartor.read.defaults import class_defaults
-from sartor.read.families import readers
+from sartor.read.families import model_types
 from sartor.read.huggingface import read_model
 
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
@@ -272,8 +272,8 @@ def test_published_defaults_have_a_source() -> None:
 
 
 def test_hundreds_of_model_types_have_a_reader_and_published_defaults() -> None:
-    assert len(readers()) > 300
-    assert {"llama", "gpt2", "deepseek_v3", "bert", "t5", "mamba"} <= readers().keys()
+    assert len(model_types()) > 300
+    assert {"llama", "gpt2", "deepseek_v3", "bert", "t5", "mamba"} <= model_types()
 
 
 def test_folder_file_bytes_and_dictionary_give_the_same_shape(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from functools import cache
 
 from sartor.json_types import JsonDict
 from sartor.read.config_text import packaged_json
+from sartor.read.family_table import family_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,10 @@ class ClassDefaults:
 
 @cache
 def class_defaults(model_type: str) -> ClassDefaults:
-    """The published defaults of ``model_type``."""
+    """The defaults of ``model_type``, published or of its row."""
+    row = family_rows().get(model_type)
+    if row is not None and (row.defaults or row.aliases or row.nested):
+        return ClassDefaults(values=row.defaults, aliases=row.aliases, nested=row.nested, known=True)
     entry = packaged_json("class_defaults.json")["model_types"].get(model_type)
     if entry is None:
         return _UNKNOWN

@@ -18,7 +18,7 @@ from sartor.model.layer import AttentionMixer, MoeFfn
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
-from sartor.read.families import read_part, readers
+from sartor.read.families import model_types, read_part
 from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.fields import Fields, Ledger
 from sartor.read.numerics import read_numerics
@@ -67,13 +67,13 @@ def read_fields(config: JsonDict, *, name: str = "", folder: Path | None = None)
     _check_dtype(config)
     _check_what_changes_no_count(config, ledger)
     _note_what_is_left_aside(config, ledger)
-    reader = readers().get(model_type)
-    built = _built_class(architecture, model_type, ledger) if reader else architecture
-    if reader and (other := _other_type(architecture, model_type)):
+    is_published = model_type in model_types()
+    built = _built_class(architecture, model_type, ledger) if is_published else architecture
+    if is_published and (other := _other_type(architecture, model_type)):
         ledger.assume(f"architectures={architecture} is a class of {other}: read as model_type={model_type} says")
     fields = Fields(config, model_type, "", ledger, built)
     shape = read_part(fields)
-    if reader and is_tabled(model_type, built):
+    if is_published and is_tabled(model_type, built):
         shape = with_table(fields, shape)
     _check_heads(shape)
     _say_what_is_not_priced(shape, ledger)
@@ -82,7 +82,7 @@ def read_fields(config: JsonDict, *, name: str = "", folder: Path | None = None)
     part = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
     numerics = read_numerics(config, model_type, part.activation if part else "")
     shape = replace(shape, name=named, model_type=model_type, numerics=numerics)
-    reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if reader else ()))
+    reasons = (*ledger.inexact, *(unverified(model_type, built, ledger.parts) if is_published else ()))
     reading = ModelReading(
         shape=shape,
         assumptions=tuple(ledger.assumptions),

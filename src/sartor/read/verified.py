@@ -22,6 +22,7 @@ from sartor.bounded import parse_json, read_bytes
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.read.config_text import packaged_json
+from sartor.read.family_table import family_rows
 
 STATED = "sartor"
 """The section of a config.json with what a user states about the model."""
@@ -38,6 +39,9 @@ MEANING = {
 
 def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tuple[str, ...]:
     """Reasons why a reading is not known to be exact, one sentence each; empty if it is."""
+    row = family_rows().get(model_type)
+    if row is not None and row.verified:
+        return ()
     classes = packaged_json("verified.json")["model_types"].get(model_type)
     if classes is None:
         return (f"the counts of {model_type} have not been compared with its published class",)

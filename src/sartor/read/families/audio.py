@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.parts import group_layers, heads, layer_norm, num_labels, plain
 from sartor.read.fields import Fields
 
@@ -113,13 +112,3 @@ def top(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]
             plain("project_quantised", width, out, bias=True, rows=0),
         ), (codebook,)
     return (), ()
-
-
-FAMILIES: dict[str, Reader] = {
-    "wav2vec2": partial(read_sound, family=Sound()),
-    "hubert": partial(read_sound, family=Sound()),
-    "unispeech": partial(read_sound, family=Sound()),
-    "unispeech-sat": partial(read_sound, family=Sound()),
-    "wavlm": partial(read_sound, family=Sound(gated=True)),
-    "data2vec-audio": partial(read_sound, family=Sound(stacked=True)),
-}

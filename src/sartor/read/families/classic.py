@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from sartor.model.layer import Layer, Linear, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import Family, QkNorm, assemble, attention, dense_ffn, read_decoder, read_sizes
 from sartor.read.families.parts import check_kv_heads, head_of, heads, layer_norm
-from sartor.read.families.patterns import Reach
+from sartor.read.families.patterns import Reach, positions
 from sartor.read.fields import Fields
 
 BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, gated=False, rotary=0)
 """GPT-2 and its relatives: layer norms, biases everywhere, a plain feed-forward part."""
-
-
-def positions(*names: str, more: int = 0) -> partial[int]:
-    """Rows of a learned position table: the field's value plus ``more`` for padding."""
-    return partial(_positions, names=names, more=more)
-
-
-def _positions(f: Fields, names: tuple[str, ...], more: int) -> int:
-    return f.size(*names) + more
-
-
-ROTARY = replace(BIASED, rotary=1.0)
 GPT2 = replace(BIASED, ffn=("n_inner",), ffn_factor=4, positions=positions("n_positions", "max_position_embeddings"))
 
 
@@ -228,51 +215,3 @@ def modernbert_decoder(f: Fields) -> TransformerShape:
         vectors = (Vectors(name="head_norm", per_hidden=2 if norm.bias else 1),)
     shape = assemble(f, family, h, layers, linears=head, vectors=vectors)
     return shape
-
-
-_ROWS: dict[str, Family] = {
-    "gpt2": GPT2,
-    "gpt-sw3": GPT2,
-    "gpt_bigcode": replace(GPT2, heads=bigcode_heads),
-    "openai-gpt": replace(
-        BIASED, ffn=(), ffn_factor=4, final_norm=False, positions=positions("n_positions", "max_position_embeddings")
-    ),
-    "ctrl": replace(BIASED, ffn=("dff",), lm_head_bias=True),
-    "bloom": replace(BIASED, ffn=(), ffn_factor=4, embedding_norm=True, heads=full_heads),
-    "biogpt": replace(BIASED, positions=positions("max_position_embeddings", more=2)),
-    "xglm": replace(BIASED, ffn=("ffn_dim",)),
-    "gpt_neox": replace(
-        ROTARY, q_bias="attention_bias", out_bias="attention_bias", parallel="use_parallel_residual", rotary=0.25
-    ),
-    "persimmon": replace(ROTARY, rotary=0.5, qk_norm=QkNorm.HEAD, qk_norm_if="qk_layernorm", qk_norm_bias=True),
-    "phi": replace(
-        ROTARY,
-        rotary=0.5,
-        norms=1,
-        parallel=True,
-        lm_head_bias=True,
-        qk_norm=QkNorm.HEAD,
-        qk_norm_if="qk_layernorm",
-        qk_norm_bias=True,
-    ),
-    "gptj": replace(
-        GPT2, rotary=0.25, norms=1, parallel=True, q_bias=False, out_bias=False, lm_head_bias=True, positions=None
-    ),
-    "codegen": replace(
-        GPT2, rotary=0.25, norms=1, parallel=True, q_bias=False, out_bias=False, lm_head_bias=True, positions=None
-    ),
-    "jais2": replace(ROTARY, q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"),
-}
-
-FAMILIES: dict[str, Reader] = {}
-FAMILIES |= {
-    "falcon": falcon,
-    "mpt": mpt,
-    "opt": opt,
-    "stablelm": stablelm,
-    "gpt_neo": gpt_neo,
-    "gpt_neox_japanese": gpt_neox_japanese,
-    "cpmant": cpmant,
-    "modernbert-decoder": modernbert_decoder,
-}
-FAMILIES |= {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}

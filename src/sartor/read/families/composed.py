@@ -8,7 +8,7 @@ from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, Layer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read import families
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.encoder_decoder import Seq2Seq, build_stack, decoder_alone, read_side
 from sartor.read.fields import Fields
 
@@ -92,11 +92,3 @@ def _from_width(layer: Layer, width: int | None) -> Layer:
     own, cross = layer.mixers
     assert isinstance(cross, AttentionMixer)
     return replace(layer, mixers=(own, replace(cross, kv_hidden_size=width)))
-
-
-FAMILIES: dict[str, Reader] = {
-    "encoder-decoder": read_composed,
-    "vision-encoder-decoder": read_composed,
-    "speech-encoder-decoder": read_composed,
-    "trocr": read_trocr,
-}

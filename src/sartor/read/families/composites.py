@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, parts, read_part, readers
-from sartor.read.families.decoder import Family, read_decoder
+from sartor.read.families import parts, read_as, read_part
 from sartor.read.families.encoder_decoder import Seq2Seq, Side, build_stack, read_side
 from sartor.read.families.encoders import Encoder, read_encoder
 from sartor.read.families.parts import group_layers, plain, rms
-from sartor.read.families.t5 import T5Kind, read_t5
 from sartor.read.families.tabled import is_tabled
 from sartor.read.fields import Fields
 
 PLAIN = Encoder(token_types=False, pooler=False)
-MODERN = Encoder(norm=rms(), gated=True, bias="qkv_bias", mlp_bias="mlp_bias", token_types=False, pooler=False)
 
 
 def read_text_encoder(f: Fields, family: Encoder = PLAIN, path: str = "text_config") -> TransformerShape:
@@ -163,50 +158,4 @@ def read_omni(f: Fields, thinker: str) -> TransformerShape:
     inner = f.part("thinker_config", thinker)
     if not is_tabled(f.model_type, f.architecture):
         f.ledger.guess(f"the talker of {f.model_type} is left out: only the thinker is counted, its text part exact")
-    return readers()[thinker](inner)
-
-
-_TEXT: dict[str, Encoder] = {
-    **dict.fromkeys(
-        (
-            "align", "altclip", "bridgetower", "chinese_clip", "clap", "tipsv2", "videoprism",
-            "vision-text-dual-encoder", "clipseg", "metaclip_2", "owlvit", "owlv2", "xclip", "groupvit",
-        ),
-        PLAIN,
-    ),
-    "aimv2": MODERN,
-}  # fmt: skip
-
-_TOP: dict[str, Encoder] = {
-    **dict.fromkeys(("tvp", "sew", "sew-d", "tipsv2_text_model"), PLAIN),
-    "vilt": replace(PLAIN, bias="qkv_bias", out_bias=True),
-}
-
-_OTHERS: dict[str, Callable[[Fields], TransformerShape]] = {
-    "flava": read_flava,
-    "git": read_captions,
-    "qwen2_5_omni": partial(read_omni, thinker="qwen2_5_omni_thinker"),
-    "qwen3_omni_moe": partial(read_omni, thinker="qwen3_omni_moe_thinker"),
-    "blip": read_blip,
-    "lxmert": read_lxmert,
-    "speecht5": read_sound_decoder,
-    "pix2struct": read_pix2struct,
-    "udop": partial(read_t5, kind=T5Kind()),
-    "pop2piano": partial(read_t5, kind=T5Kind()),
-    "idefics": partial(read_decoder, family=Family()),
-    "phi4_multimodal": lambda f: readers()["phi3"](f),
-    "modernvbert": partial(read_nested, fallback="modernbert"),
-    "moss_transcribe_diarize": partial(read_nested, fallback="qwen3"),
-    "nemo_speechlm": partial(read_nested, fallback="nemotron_h"),
-    "cosmos3_omni": partial(read_nested, fallback="qwen3_vl_text"),
-    "pe_audio": partial(read_nested, fallback="modernbert"),
-    "canary": partial(read_sound_decoder, source="decoder_config"),
-    "cohere_asr": read_sound_decoder,
-    **dict.fromkeys(("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "lasr_ctc"), conformer),
-}
-
-FAMILIES: dict[str, Reader] = {
-    **{name: partial(read_text_encoder, family=row) for name, row in _TEXT.items()},
-    **{name: partial(read_text_encoder, family=row, path="") for name, row in _TOP.items()},
-    **_OTHERS,
-}
+    return read_as(inner, thinker)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sartor.json_types import JsonDict
 from sartor.model.layer import AttentionMixer, Layer, Linear, Split, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
@@ -207,10 +207,3 @@ def _compressor(f: Fields, kind: str, h: int, d: int, rank: int) -> tuple[tuple[
         parts.plain("index_weights", h, num),
     )
     return linears, (Vectors(name="pool_positions", fixed=rate * 2 * (d + narrow) + d + narrow),)
-
-
-FAMILIES: dict[str, Reader] = {
-    "hy_v4": hy_v4,
-    "dots3_note_text": dots3_note_text,
-    "deepseek_v4": deepseek_v4,
-}

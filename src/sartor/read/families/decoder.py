@@ -429,9 +429,28 @@ def sparse_layers(f: Fields, layers: int, family: Family) -> list[bool]:
     return [t != "dense" for t in types]
 
 
-def sinks(f: Fields, sizes: Sizes) -> tuple[Vectors, ...]:
-    """One attention sink per head."""
-    return (Vectors(name="sinks", fixed=sizes.heads),)
+def vectors(
+    name: str,
+    *,
+    fixed: int = 0,
+    per_hidden: int = 0,
+    per_head: int = 0,
+    per_kv_head: int = 0,
+    per_head_dim: int = 0,
+    per_width: int = 0,
+) -> Callable[..., tuple[Vectors, ...]]:
+    """Parameters beside the linear layers: a fixed number, and so many per hidden size, per (key/value) head, per
+    element of a head and per feed-forward width."""
+
+    def made(f: Fields, sizes: Sizes, width: int = 0) -> tuple[Vectors, ...]:
+        of_heads = per_head * sizes.heads + per_kv_head * sizes.kv_heads + per_head_dim * sizes.head_dim
+        return (Vectors(name=name, fixed=fixed + of_heads + per_width * width, per_hidden=per_hidden),)
+
+    return made
+
+
+sinks = vectors("sinks", per_head=1)
+"""One attention sink per head."""
 
 
 def head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.encoders import Around, Encoder, read_encoder
 from sartor.read.families.parts import plain
 from sartor.read.fields import Fields
@@ -126,19 +125,3 @@ def read_dpr(f: Fields, family: Encoder) -> TransformerShape:
     if f.architecture.endswith("Reader"):
         linears += [plain("spans", out or hidden, 2, bias=True), plain("passage", out or hidden, 1, bias=True, rows=1)]
     return replace(shape, linears=(*shape.linears, *linears))
-
-
-BERT = Encoder()
-
-FAMILIES: dict[str, Reader] = {
-    "bert-generation": partial(
-        read_encoder, family=Encoder(token_types=False, pooler=False, transform=False, spare_bias=True)
-    ),
-    "layoutlmv3": partial(read_encoder, family=Encoder(pooler=False, around=layoutlmv3_around)),
-    "bros": partial(read_encoder, family=replace(BERT, around=bros_around)),
-    "visual_bert": partial(read_encoder, family=replace(BERT, around=visual_bert_around)),
-    "lilt": partial(read_lilt, family=BERT),
-    "tapas": partial(read_tapas, family=replace(BERT, token_types=False)),
-    "dpr": partial(read_dpr, family=Encoder(pooler=False)),
-    "markuplm": partial(read_encoder, family=replace(BERT, around=markuplm_around)),
-}

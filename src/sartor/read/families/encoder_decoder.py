@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Norm, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import Choice, choose
 from sartor.read.families.parts import check_experts, group_layers, layer_norm, num_labels, plain
 from sartor.read.fields import Fields
@@ -297,59 +296,3 @@ def read_mvp(f: Fields, family: Seq2Seq) -> TransformerShape:
 
 
 # -- the table -----------------------------------------------------------------------------------------------
-
-BART = Seq2Seq(embedding_norm=True, positions=offset_positions(2))
-SINUSOIDAL = Seq2Seq(final_norm=True)
-
-_ROWS: dict[str, Seq2Seq] = {
-    "bart": BART,
-    "plbart": BART,
-    "mbart": replace(BART, final_norm=True),
-    "pegasus": Seq2Seq(final_norm=True, positions=offset_positions(0)),
-    "blenderbot": Seq2Seq(final_norm=True, positions=offset_positions(0)),
-    "blenderbot-small": Seq2Seq(embedding_norm=True, positions=offset_positions(0)),
-    "m2m_100": SINUSOIDAL,
-    "nllb-moe": replace(SINUSOIDAL, sparse_step=("encoder_sparse_step", "decoder_sparse_step")),
-    "led": Seq2Seq(
-        embedding_norm=True,
-        positions=apart("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
-        encoder_extra=global_projections,
-    ),
-    "bigbird_pegasus": Seq2Seq(embedding_norm=True, bias="use_bias", positions=offset_positions(0)),
-    "pegasus_x": Seq2Seq(final_norm=True, bias=False, encoder_norms=3, front=global_tokens),
-    "whisper": Seq2Seq(
-        final_norm=True,
-        key_bias=False,
-        positions=apart("max_source_positions", "max_target_positions"),
-        front=whisper_front,
-        encoder_tokens="max_source_positions",
-        shared_table=False,
-    ),
-    "speech_to_text": Seq2Seq(
-        final_norm=True,
-        front=speech_front,
-        encoder_tokens="max_source_positions",
-        encoder_stride=4,
-        shared_table=False,
-    ),
-    "moonshine": Seq2Seq(
-        norm=layer_norm(bias=False),
-        final_norm=True,
-        bias="attention_bias",
-        out_bias=False,
-        gated_decoder=True,
-        front=moonshine_front,
-        shared_table=False,
-    ),
-}
-
-FAMILIES: dict[str, Reader] = {
-    **{name: partial(read_seq2seq, family=row) for name, row in _ROWS.items()},
-    "marian": partial(read_marian, family=Seq2Seq(positions=offset_positions(0))),
-    "mvp": partial(read_mvp, family=BART),
-    "prophetnet": partial(
-        read_prophetnet,
-        family=Seq2Seq(embedding_norm=True, positions=offset_positions(0), decoder_extra=ngram_positions),
-    ),
-    "fsmt": partial(read_fsmt, family=Seq2Seq(positions=offset_positions(2), shared_table=False)),
-}

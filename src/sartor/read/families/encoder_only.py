@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
 from sartor.model.shape import Run, Stack, TransformerShape
-from sartor.read.families import Reader, parts
-from sartor.read.families.decoder import QkNorm
+from sartor.read.families import parts
 from sartor.read.families.encoders import Around, Encoder, around_encoder, read_encoder
-from sartor.read.families.own_heads import (
-    averaged,
-    choice_without_dense,
-    question_aware,
-    summary_head,
-    unpooled_spans,
-    wide_answers,
-)
-from sartor.read.families.parts import layer_norm, plain, rms
+from sartor.read.families.parts import plain
 from sartor.read.fields import Fields
 
 # -- families that differ by more than a row -----------------------------------------------------------------
@@ -328,141 +318,3 @@ def luke_layer(f: Fields, hidden: int) -> Around:
 
 
 # -- the table -----------------------------------------------------------------------------------------------
-
-BERT = Encoder()
-PRE_NORM = Encoder(final_norm=True, embedding_norm=False)
-MODERN = Encoder(
-    norm=layer_norm(bias=False),
-    positions=False,
-    token_types=False,
-    final_norm=True,
-    gated=True,
-    bias="attention_bias",
-    mlp_bias="mlp_bias",
-    pooler=False,
-    transform_bias="classifier_bias",
-    transform_norm=layer_norm(bias=False),
-    classifier_norm=True,
-    lm_head_bias="decoder_bias",
-    norm_bias="norm_bias",
-    window="local_attention",
-    global_every="global_attn_every_n_layers",
-    first_layer_norms=1,
-)
-LLAMA_LIKE = Encoder(
-    norm=rms(),
-    positions=False,
-    token_types=False,
-    embedding_norm=False,
-    final_norm=True,
-    gated=True,
-    bias="attention_bias",
-    mlp_bias="mlp_bias",
-    pooler=False,
-    transform=False,
-    lm_head_bias=False,
-)
-ROTARY = Encoder(positions=False)
-ROBERTA = Encoder(padded_positions=True)
-
-_ROWS: dict[str, Encoder] = {
-    **dict.fromkeys(("bert", "ernie"), BERT),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text", "ibert"), ROBERTA),
-    "megatron-bert": PRE_NORM,
-    "xlm-roberta-xl": replace(PRE_NORM, padded_positions=True),
-    "roberta-prelayernorm": replace(ROBERTA, final_norm=True),
-    "splinter": replace(BERT, pooler=False, own_head=question_aware),
-    "distilbert": Encoder(token_types=False, pooler=False, spare_bias=False),
-    "electra": Encoder(embedding_size=("embedding_size",), pooler=False, spare_bias=False),
-    "nomic_bert": Encoder(pooler=False, positions=False, gated=True, bias=False, mlp_bias=False),
-    "jina_embeddings_v3": ROTARY,
-    "gte": Encoder(pooler=False, positions=False, gated=True, up_bias=False),
-    "eurobert": replace(LLAMA_LIKE, own_head=averaged),
-    "modernbert": MODERN,
-    "big_bird": Encoder(
-        always_pools=True, classifies_unpooled=True, bias="use_bias", out_bias=True, own_head=wide_answers
-    ),
-    "layoutlm": Encoder(always_pools=True, around=layoutlm_around),
-    "mpnet": Encoder(padded_positions=True, token_types=False, around=mpnet_around),
-    "longformer": Encoder(padded_positions=True, layer_around=longformer_layer),
-    "nystromformer": Encoder(pooler=False, around=padded_positions, layer_around=nystrom_layer),
-    "mra": Encoder(pooler=False, around=padded_positions),
-    "yoso": Encoder(pooler=False, around=padded_positions),
-    "roformer": Encoder(
-        positions=False,
-        embedding_size=("embedding_size",),
-        pooler=False,
-        around=roformer_around,
-        own_head=choice_without_dense,
-    ),
-    "roc_bert": Encoder(around=rocbert_around),
-    "xmod": Encoder(padded_positions=True, layer_around=xmod_layer),
-    "esmc": replace(
-        LLAMA_LIKE,
-        transform=True,
-        transform_bias=True,
-        lm_head_bias=True,
-        norm=layer_norm(),
-        outer_norm=layer_norm(bias=False),
-        qk_norm=QkNorm.WIDTH,
-        spare_bias=False,
-    ),
-}
-_DEBERTA = Encoder(
-    pooler=False,
-    embedding_size=("embedding_size",),
-    norm_after_projection=True,
-    around=relative_tables,
-    layer_around=relative_projections,
-)
-_XLM = Encoder(
-    token_types=False,
-    pooler=False,
-    transform=False,
-    spare_bias=False,
-    ffn_factor=4,
-    ffn=("none",),
-    own_head=summary_head,
-)
-
-FAMILIES: dict[str, Reader] = {
-    **{name: partial(read_encoder, family=row) for name, row in _ROWS.items()},
-    "albert": partial(read_albert, family=Encoder(embedding_size=("embedding_size",))),
-    "deberta": partial(read_deberta, family=replace(_DEBERTA, kv_bias=False)),
-    "deberta-v2": partial(read_deberta, family=_DEBERTA),
-    "esm": partial(read_esm, family=Encoder(padded_positions=True, token_types=False)),
-    **dict.fromkeys(("xlm", "flaubert"), partial(read_xlm, family=_XLM)),
-    "convbert": partial(
-        read_convbert,
-        family=Encoder(
-            embedding_size=("embedding_size",),
-            pooler=False,
-            spare_bias=False,
-            layer_around=convbert_layer,
-            own_head=choice_without_dense,
-        ),
-    ),
-    "fnet": partial(read_fnet, family=Encoder(always_pools=True)),
-    "squeezebert": partial(
-        read_squeezebert, family=Encoder(embedding_size=("embedding_size",), projection=False, always_pools=True)
-    ),
-    "mobilebert": partial(
-        read_mobilebert,
-        family=Encoder(
-            embedding_size=("embedding_size",),
-            projection=False,
-            norm_after_projection=True,
-            wide_transform=True,
-        ),
-    ),
-    "rembert": partial(
-        read_rembert,
-        family=Encoder(embedding_size=("input_embedding_size",), tied=False, spare_bias=False),
-    ),
-    "luke": partial(
-        read_luke,
-        family=Encoder(
-            always_pools=True, tied=False, spare_bias=False, layer_around=luke_layer, own_head=unpooled_spans
-        ),
-    ),
-}

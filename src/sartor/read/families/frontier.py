@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sartor.model.layer import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.compressed import hyper_connections
 from sartor.read.families.decoder import (
     Experts,
@@ -144,10 +144,3 @@ def mistral_large4_text(f: Fields) -> TransformerShape:
     mixers = [replace(mixer, projections=linears, vectors=(*mixer.vectors, *vectors)) for mixer in (without, with_rope)]
     layers = layers_of(f, family, sizes, (mixers[1 if has_rope else 0] for has_rope in rotary))
     return assemble(f, family, h, layers)
-
-
-FAMILIES: dict[str, Reader] = {
-    "glm5_next_text": glm5_next_text,
-    "inkling_text": inkling_text,
-    "mistral_large4_text": mistral_large4_text,
-}

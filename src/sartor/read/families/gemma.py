@@ -7,7 +7,7 @@ from typing import Any
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import Family, QkNorm, Sizes, assemble, attention, read_sizes
 from sartor.read.families.parts import check_experts, check_kv_heads
 from sartor.read.families.patterns import Reach
@@ -183,10 +183,3 @@ def gemma4_experts(f: Fields, hidden: int) -> tuple[Ffn, ...]:
             vectors=(Vectors(name="router_scale", per_hidden=1), Vectors(name="expert_scale", fixed=num)),
         ),
     )
-
-
-FAMILIES: dict[str, Reader] = {
-    "gemma3n_text": gemma3n_text,
-    "gemma4_text": gemma4_text,
-    "gemma4_unified_text": gemma4_text,
-}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sartor.model.layer import Linear, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
@@ -65,9 +65,3 @@ def indexer_kinds(f: Fields, layers: int) -> list[str]:
     offset = f.given("index_skip_topk_offset", 2)
     offset = offset if isinstance(offset, int) else 2
     return ["full" if max(i - offset + 1, 0) % every == 0 else "shared" for i in range(layers)]
-
-
-FAMILIES: dict[str, Reader] = {
-    "deepseek_v32": sparse_latent,
-    "glm_moe_dsa": sparse_latent,
-}

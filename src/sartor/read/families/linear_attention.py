@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sartor.model.layer import Linear, Mixer, Split, StateSpaceMixer, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
@@ -347,16 +347,3 @@ def _lfm_tied(f: Fields, shape: TransformerShape) -> TransformerShape:
     """Older files use ``tie_embedding``."""
     tied = choose(f, "tie_embedding") if f.has("tie_embedding") else shape.tied_embeddings
     return replace(shape, tied_embeddings=tied or not shape.lm_head)
-
-
-FAMILIES: dict[str, Reader] = {
-    "qwen3_next": qwen3_next,
-    "qwen3_5_text": qwen3_5,
-    "qwen3_5_moe_text": qwen3_5_moe,
-    "kimi_linear": kimi_linear,
-    "bailing_hybrid": bailing_hybrid,
-    "minimax": minimax,
-    "lfm2": lfm2,
-    "lfm2_moe": lfm2_moe,
-    "lfm3": lfm3,
-}

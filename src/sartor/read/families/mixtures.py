@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from sartor.errors import Stated
 from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
@@ -20,27 +19,20 @@ from sartor.read.families.decoder import (
     assemble,
     attention,
     dense_ffn,
-    head_gate,
     latent_attention,
     layers_of,
     read_decoder,
     read_sizes,
     sinks,
     sparse_layers,
+    vectors,
 )
 from sartor.read.families.parts import check_experts, check_kv_heads, layer_norm
 from sartor.read.families.patterns import (
     Reach,
     all_sparse,
-    beam_spans,
     by_layer_types,
     dense_first,
-    ernie_moe_sparse,
-    first_three_dense,
-    flint_spans,
-    flint_sparse,
-    full_first_of_four,
-    window_pattern,
 )
 from sartor.read.fields import Fields
 
@@ -194,9 +186,9 @@ def doge(f: Fields) -> TransformerShape:
         ATTENTION_BIAS,
         mlp_bias="mlp_bias",
         qk_norm=QkNorm.HEAD,
-        attention_vectors=lambda _, s: (Vectors(name="A", fixed=s.kv_heads),),
+        attention_vectors=vectors("A", per_kv_head=1),
         attention_linears=_doge_mask,
-        layer_vectors=lambda *_: (Vectors(name="residual_scales", per_hidden=2),),
+        layer_vectors=vectors("residual_scales", per_hidden=2),
         ffn_vectors=_doge_experts,
     )
     return read_decoder(f, family)
@@ -291,98 +283,3 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
     listed = f.sizes("moe_layer_freq", length=sizes.layers, least=0) if f.has("moe_layer_freq") else None
     sparse = [bool(x) for x in listed] if listed else sparse_layers(f, sizes.layers, family)
     return layered(f, family, sizes, lambda i: indexer if indexed[i] else plain, sparse)
-
-
-_ROWS: dict[str, Family] = {
-    "gpt_oss": Family(
-        q_bias="attention_bias",
-        out_bias="attention_bias",
-        attention_vectors=sinks,
-        spans=window_pattern(2),
-        experts=replace(FULL_WIDTH, router_bias=True, bias=True),
-    ),
-    "granite_swa": replace(ATTENTION_BIAS, mlp_bias="mlp_bias", attention_vectors=sinks, spans=full_first_of_four),
-    "granitemoe_swa": replace(
-        ATTENTION_BIAS,
-        attention_vectors=sinks,
-        spans=full_first_of_four,
-        experts=replace(FULL_WIDTH, shared_width=("shared_intermediate_size",)),
-    ),
-    "afmoe": replace(
-        ATTENTION_BIAS,
-        norms=4,
-        qk_norm=QkNorm.HEAD,
-        attention_linears=head_gate,
-        spans=window_pattern(4, "global_attn_every_n_layers"),
-        experts=Experts(sparse=dense_first("num_dense_layers"), shared_count=("num_shared_experts",), score_bias=True),
-    ),
-    "beam": replace(
-        ATTENTION_BIAS,
-        norms=4,
-        qk_norm=QkNorm.HEAD,
-        attention_linears=head_gate,
-        attention_vectors=lambda _, s: (Vectors(name="gate_bias", fixed=s.heads),),
-        spans=beam_spans,
-        experts=replace(MOE_WIDTH, sparse=first_three_dense),
-    ),
-    "flint": replace(
-        ATTENTION_BIAS,
-        qk_norm=QkNorm.HEAD,
-        attention_vectors=sinks,
-        spans=flint_spans,
-        experts=replace(MOE_WIDTH, sparse=flint_sparse, shared_width=("shared_expert_intermediate_size",)),
-    ),
-    "ernie4_5_moe": Family(
-        q_bias="use_bias",
-        out_bias="use_bias",
-        mlp_bias="use_bias",
-        lm_head_bias="use_bias",
-        experts=Experts(
-            sparse=ernie_moe_sparse,
-            num=("moe_num_experts",),
-            top_k=("moe_k",),
-            width=("moe_intermediate_size",),
-            shared_count=("moe_num_shared_experts",),
-            score_bias=True,
-        ),
-    ),
-    "hunyuan_v1_dense": replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD),
-    "bitnet": replace(
-        ATTENTION_BIAS,
-        layer_vectors=lambda *_: (Vectors(name="attention_sub_norm", per_hidden=1),),
-        ffn_vectors=lambda _, s, width: (Vectors(name="ffn_sub_norm", fixed=width),),
-    ),
-    "diffllama": replace(
-        ATTENTION_BIAS, attention_vectors=lambda _, s: (Vectors(name="lambdas", fixed=4 * s.head_dim),)
-    ),
-    "apertus": replace(
-        ATTENTION_BIAS,
-        gated=False,
-        qk_norm=QkNorm.HEAD,
-        ffn_vectors=lambda *_: (Vectors(name="xielu", fixed=2),),
-    ),
-    "axk1": Family(
-        latent=True,
-        q_bias="attention_bias",
-        experts=replace(
-            MOE_WIDTH,
-            sparse=dense_first(otherwise=1),
-            shared_count=("n_shared_experts",),
-            vectors=lambda *_: (Vectors(name="post_mlp_norm", per_hidden=1),),
-        ),
-    ),
-}
-
-FAMILIES: dict[str, Reader] = {}
-FAMILIES |= {
-    "llama4_text": llama4_text,
-    "hunyuan_v1_moe": hunyuan_moe,
-    "dbrx": dbrx,
-    "jetmoe": jetmoe,
-    "longcat_flash": longcat_flash,
-    "doge": doge,
-    "laguna": laguna,
-    "mimo_v2_flash": mimo_v2_flash,
-    "minimax_m3_vl_text": minimax_m3_text,
-}
-FAMILIES |= {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}

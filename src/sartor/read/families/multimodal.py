@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, read_part, readers
+from sartor.read.families import read_as, read_part
 from sartor.read.families.decoder import Family, QkNorm, read_decoder
 from sartor.read.families.parts import group_layers, layer_norm, plain
 from sartor.read.families.tabled import is_tabled
-from sartor.read.families.towers import TOWERS, read_tower
+from sartor.read.families.towers import read_tower, tower_of
 from sartor.read.fields import Fields
 
 
@@ -87,7 +86,7 @@ def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: 
             "default one is counted; the text part is exact"
         )
     v = f.part(beside.tower_field, beside.tower)
-    tower = TOWERS.get(v.model_type)
+    tower = tower_of(v.model_type)
     if tower is None:
         f.ledger.guess(f"the tower {v.model_type or 'without model_type'} is left out: only the text part is counted")
         return ()
@@ -306,78 +305,9 @@ def perceiver(b: Bridge) -> Parts:
     return Parts(linears=tuple(linears), vectors=(vectors,))
 
 
-_ROWS: dict[str, Multimodal] = {
-    "llava": Multimodal(projector=two_layers),
-    "llava_next": Multimodal(projector=with_newline),
-    "llava_next_video": Multimodal(projector=with_newline),
-    "llava_onevision": Multimodal(text="qwen2", tower="siglip_vision_model", projector=with_newline),
-    "vipllava": Multimodal(projector=vip),
-    "video_llava": Multimodal(projector=two_layers, towers=2),
-    "internvl": Multimodal(text="qwen2", tower="internvl_vision", projector=shuffled),
-    "gemma3": Multimodal(text="gemma3_text", tower="siglip_vision_model", projector=soft_tokens),
-    "shieldgemma2": Multimodal(text="gemma3_text", tower="siglip_vision_model", projector=soft_tokens),
-    "paligemma": Multimodal(text="gemma", tower="siglip_vision_model", projector=one_layer),
-    "aya_vision": Multimodal(text="cohere2", tower="siglip_vision_model", projector=aya),
-    "cohere2_vision": Multimodal(text="cohere2", tower="siglip_vision_model", projector=command),
-    "idefics3": Multimodal(text="llama", tower="idefics3_vision", projector=scaled),
-    "smolvlm": Multimodal(text="llama", tower="smolvlm_vision", projector=scaled),
-    "idefics2": Multimodal(text="mistral", tower="idefics2_vision", projector=perceiver),
-    "mistral3": Multimodal(text="mistral", tower="pixtral", projector=merged),
-    "llama4": Multimodal(
-        text="llama4_text", tower="llama4_vision_model", projector=output_width(False), text_says_tied=True, flat=True
-    ),
-    "mllama": Multimodal(text="mllama_text_model", tower="mllama_vision_model", projector=output_width(True)),
-    "qwen2_vl": Multimodal(text="qwen2_vl_text", tower="qwen2_vl_vision", projector=nothing, flat=True),
-    "qwen2_5_vl": Multimodal(text="qwen2_5_vl_text", tower="qwen2_5_vl_vision", projector=nothing, flat=True),
-    "qwen3_vl": Multimodal(text="qwen3_vl_text", tower="qwen3_vl_vision", projector=nothing),
-    "qwen3_vl_moe": Multimodal(text="qwen3_vl_moe_text", tower="qwen3_vl_moe_vision", projector=nothing),
-    "qwen3_5": Multimodal(text="qwen3_5_text", tower="qwen3_5_vision", projector=nothing),
-    "qwen3_5_moe": Multimodal(text="qwen3_5_moe_text", tower="qwen3_5_moe_vision", projector=nothing),
-    **dict.fromkeys(
-        ("glm4v", "glm46v"), Multimodal(text="glm4v_text", tower="glm4v_vision", projector=nothing, flat=True)
-    ),
-    "glm4v_moe": Multimodal(text="glm4v_moe_text", tower="glm4v_moe_vision", projector=nothing),
-    "lfm2_vl": Multimodal(text="lfm2", tower="siglip2_vision_model", projector=with_norm),
-    "deepseek_vl": Multimodal(text="llama", tower="siglip_vision_model", projector=aligned),
-    "blip-2": Multimodal(text="opt", tower="blip_2_vision_model", projector=querying, text_says_tied=True),
-    "instructblip": Multimodal(text="opt", tower="instructblip_vision_model", projector=querying, text_says_tied=True),
-    "instructblipvideo": Multimodal(
-        text="opt", tower="instructblipvideo_vision_model", projector=querying, text_says_tied=True
-    ),
-    "voxtral": Multimodal(text="llama", tower="voxtral_encoder", tower_field="audio_config", projector=wide_sound),
-    **dict.fromkeys(
-        ("audioflamingo3", "musicflamingo"),
-        Multimodal(text="qwen2", tower="audioflamingo3_encoder", tower_field="audio_config", projector=aligned),
-    ),
-    "qwen2_5_omni_thinker": Multimodal(
-        text="qwen2_5_omni_text",
-        tower="qwen2_5_omni_vision_encoder",
-        projector=nothing,
-        also=(FurtherTower(tower_field="audio_config", tower="qwen2_5_omni_audio_encoder", projector=nothing),),
-    ),
-    "qwen3_omni_moe_thinker": Multimodal(
-        text="qwen3_omni_moe_text",
-        tower="qwen3_omni_moe_vision_encoder",
-        projector=nothing,
-        also=(FurtherTower(tower_field="audio_config", tower="qwen3_omni_moe_audio_encoder", projector=nothing),),
-    ),
-    "video_llama_3": Multimodal(text="qwen2", tower="video_llama_3_vision", projector=aligned),
-    "paddleocr_vl": Multimodal(text="paddleocr_vl_text", tower="paddleocr_vl_vision", projector=normed_merge),
-    "kimi_k25": Multimodal(text="deepseek_v3", tower="kimi_k25_vision", projector=normed_merge),
-    "ovis2": Multimodal(text="qwen2", tower="ovis2_vision", projector=visual_table),
-    "lighton_ocr": Multimodal(text="qwen3", tower="pixtral", projector=merged),
-    "kosmos-2": Multimodal(
-        text="kosmos_2_text_model", tower="kosmos_2_vision_model", projector=resampled, text_says_tied=True
-    ),
-    "qwen2_audio": Multimodal(
-        text="qwen2", tower="qwen2_audio_encoder", tower_field="audio_config", projector=one_linear
-    ),
-}
-
-
 def read_mllama_text(f: Fields) -> TransformerShape:
     """Llama 3.2's text model: gated cross-attention layers, which text without an image skips."""
-    shape = readers()["llama"](f)
+    shape = read_as(f, "llama")
     count, hidden = int(shape.num_layers), int(shape.hidden_size)
     where = f.sizes("cross_attention_layers", least=0) or []
     own = shape.main.runs[0].layer
@@ -436,27 +366,3 @@ def read_kosmos_text(f: Fields) -> TransformerShape:
     names = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads", "embed_dim": "hidden_size"}
     given = {new: f.raw[old] for old, new in names.items() if f.given(old) is not None}
     return read_decoder(replace(f, raw={**f.raw, **given}), KOSMOS)
-
-
-_TEXT_ALONE = (
-    "aria", "cohere_compass", "cosmos3_edge", "deepseek_ocr2", "dots3_note", "emu3",
-    "ernie4_5_vl_moe", "exaone4_5", "fast_vlm", "gemma3n", "gemma4", "gemma4_unified", "glm5_next", "glm_ocr",
-    "got_ocr2", "granite4_vision", "granite_speech", "granite_speech_plus", "hunyuan_vl",
-    "hyperclovax_vision_v2", "inkling2", "inkling_mm_model", "janus", "kosmos-2.5",
-    "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral_large4",
-    "molmo2", "muse_glimmer", "muse_spark", "nemotron_h_omni", "perception_lm",
-    "pp_chart2table", "qianfan_ocr", "qwen4_exp", "step3p7",
-    "unlimited_ocr", "florence2", "deepseek_vl_hybrid", "voxtral_realtime",
-    "glmasr", "qwen3_asr", "vibevoice_asr", "diffusion_gemma",
-    "granite_docling", "glm_image", "glmga", "pi0", "fun_asr_nano", "vibevoice",
-)  # fmt: skip
-"""Classes with towers that are not described yet: the text part is read and the rest reported as missing."""
-
-FAMILIES: dict[str, Reader] = {name: partial(read_multimodal, family=row) for name, row in _ROWS.items()}
-FAMILIES |= {name: partial(read_multimodal, family=Multimodal()) for name in _TEXT_ALONE}
-FAMILIES |= {
-    "mllama_text_model": read_mllama_text,
-    "kosmos_2_text_model": read_kosmos_text,
-    "fuyu": read_fuyu,
-    "chameleon": read_chameleon,
-}

@@ -149,3 +149,11 @@ def flint_sparse(f: Fields, layers: int) -> list[bool]:
 def first_three_dense(f: Fields, layers: int) -> list[bool]:
     """Three dense layers, then experts (Beam)."""
     return [i >= 3 for i in range(layers)]
+
+
+# -- position tables ------------------------------------------------------------------------------------------
+
+
+def positions(*names: str, more: int = 0) -> Callable[[Fields], int]:
+    """Rows of a learned position table: the field's value plus ``more`` for padding."""
+    return lambda f: f.size(*names) + more

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import DenseFfn, Layer, Linear, Mixer, MoeFfn, Split, StateSpaceMixer, Vectors, mamba2_mixer
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
@@ -378,18 +378,3 @@ def gated_recurrence(f: Fields, sizes: Sizes, width: int) -> StateSpaceMixer:
         vectors=(Vectors(name="conv", fixed=width * (taps + 1)), Vectors(name="recurrence", fixed=width)),
         variant="rg_lru",
     )
-
-
-FAMILIES: dict[str, Reader] = {
-    "mamba": read_mamba,
-    "falcon_mamba": read_mamba,
-    "mamba2": read_mamba2,
-    "rwkv": read_rwkv,
-    "xlstm": read_xlstm,
-    "jamba": read_jamba,
-    "bamba": read_bamba,
-    "falcon_h1": read_falcon_h1,
-    "granitemoehybrid": read_granite_hybrid,
-    "nemotron_h": read_nemotron_h,
-    "recurrent_gemma": read_griffin,
-}

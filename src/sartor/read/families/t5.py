@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.parts import Head, group_layers, num_labels, plain, rms
 from sartor.read.fields import Fields
 
@@ -172,13 +171,3 @@ def t5gemma_stack(side: Fields, source_width: int, *, cross: bool) -> Stack:
             Layer(mixers=(mixer, other) if cross else (mixer,), ffn=ffn, norms=(rms(),) * (6 if cross else 4))
         )
     return Stack(name="decoder" if cross else "encoder", hidden_size=hidden, runs=group_layers(layers), norms=(rms(),))
-
-
-FAMILIES: dict[str, Reader] = {
-    "t5": partial(read_t5, kind=T5Kind()),
-    "mt5": partial(read_t5, kind=T5Kind()),
-    "umt5": partial(read_t5, kind=T5Kind(bias_everywhere=True)),
-    "longt5": partial(read_longt5, kind=T5Kind()),
-    "switch_transformers": partial(read_t5, kind=T5Kind(ties_always=False, sparse=True)),
-    "t5gemma": read_t5gemma,
-}

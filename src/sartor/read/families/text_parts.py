@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, Linear
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.decoder import (
     Experts,
     Family,
     QkNorm,
     Sizes,
     attention,
-    head_gate,
     read_decoder,
     read_sizes,
-    sinks,
 )
 from sartor.read.families.mixtures import layered
 from sartor.read.families.parts import check_kv_heads
@@ -28,7 +25,6 @@ from sartor.read.families.patterns import (
     dense_first,
     sparse_steps,
     window_everywhere,
-    window_pattern,
     window_where_used,
 )
 from sartor.read.fields import Fields
@@ -98,37 +94,3 @@ def reference_window(f: Fields, layers: int) -> list[Reach]:
     window = f.optional_size("sliding_window", least=0) or 0
     kinds = f.words("layer_types", length=layers) or ["reference_sliding_attention"] * layers
     return [Reach(window) if "sliding" in kind else Reach() for kind in kinds]
-
-
-_ROWS: dict[str, Family] = {
-    "qwen2_vl_text": QWEN2,
-    "qwen2_5_vl_text": QWEN2,
-    "qwen2_5_omni_text": QWEN2,
-    "qwen3_vl_text": QWEN3,
-    "qwen3_vl_moe_text": QWEN3_MOE,
-    "qwen3_omni_moe_text": QWEN3_MOE,
-    "glm4v_text": Family(q_bias=True, norms=4),
-    "glm_image_text": Family(q_bias="attention_bias", norms=4),
-    "glm_ocr_text": Family(norms=4),
-    "glm4v_moe_text": Family(q_bias="attention_bias", experts=replace(SHARED, sparse=dense_first())),
-    "granite_docling_text": LLAMA,
-    "granite4_vision_text": LLAMA,
-    "emu3_text_model": LLAMA,
-    "paddleocr_vl_text": Family(q_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
-    "hunyuan_vl_text": replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD),
-    "cosmos3_edge_text": replace(LLAMA, gated=False),
-    "unlimited_ocr_text": replace(LLAMA, experts=SHARED, spans=reference_window),
-    "deepseek_ocr2_text": replace(LLAMA, experts=SHARED),
-    "muse_glimmer_text": replace(ATTENTION_BIAS, norms=4, attention_linears=head_gate, spans=window_pattern(4)),
-    "openai_privacy_filter": Family(
-        q_bias="attention_bias",
-        out_bias="attention_bias",
-        attention_vectors=sinks,
-        spans=window_everywhere,
-        experts=Experts(sparse=all_sparse, width=("intermediate_size",), router_bias=True, bias=True),
-    ),
-}
-
-FAMILIES: dict[str, Reader] = {}
-FAMILIES |= {"step3p5": step3, "step3p7_text": step3, "voxtral_realtime_text": voxtral_realtime}
-FAMILIES |= {name: partial(read_decoder, family=family) for name, family in _ROWS.items()}

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
 from sartor.model.shape import Run, Stack
+from sartor.read.families import made
 from sartor.read.families.decoder import Choice, choose
-from sartor.read.families.parts import layer_norm, plain, rms
+from sartor.read.families.parts import layer_norm, plain
+from sartor.read.family_table import tower_rows
 from sartor.read.fields import Fields
 
 HIDDEN = ("hidden_size", "d_model", "embed_dim", "width")
@@ -47,6 +49,12 @@ class Tower:
     qk_norm: Choice = False
     layer_vectors: Callable[[Fields, int], tuple[Vectors, ...]] | None = None
     around: Callable[[Fields, int], tuple[tuple[Linear, ...], tuple[Vectors, ...]]] | None = None
+
+
+def tower_of(model_type: str) -> Tower | None:
+    """What the class of a tower does beyond its config; None for an unknown type."""
+    row = tower_rows().get(model_type)
+    return None if row is None else made(Tower, row.facts)
 
 
 def read_tower(v: Fields, tower: Tower, *, name: str = "vision") -> Stack:
@@ -239,6 +247,11 @@ def learned_grid(v: Fields, patches: int) -> int:
     return v.size("pos_emb_height", "init_pos_emb_height") * v.size("pos_emb_width", "init_pos_emb_width")
 
 
+def optional_positions(v: Fields, patches: int) -> int:
+    """A position per patch and one for the class token, unless switched off (InternVL)."""
+    return patches + 1 if v.flag("use_absolute_position_embeddings", default=True) else 0
+
+
 def plus(extra: int) -> Callable[[Fields, int], int]:
     """A position per patch plus ``extra``."""
     return lambda v, patches: patches + extra
@@ -247,98 +260,3 @@ def plus(extra: int) -> Callable[[Fields, int], int]:
 def field_rows(name: str) -> Callable[[Fields, int], int]:
     """As many positions as the field ``name`` says."""
     return lambda v, patches: v.size(name)
-
-
-SIGLIP = Tower(positions=plus(0), outer_norms=1, around=pooling_head)
-IDEFICS = Tower(positions=plus(0), outer_norms=1)
-CLIP = Tower(positions=plus(1), class_token=1, patch_bias=False, outer_norms=2)
-PIXTRAL = Tower(norm=rms(), q_bias=False, mlp_bias=False, gated=True, patch_bias=False, outer_norms=1)
-WHISPER = Tower(
-    patch=False, k_bias=False, positions=field_rows("max_source_positions"), outer_norms=1, around=sound_front
-)
-
-TOWERS: dict[str, Tower] = {
-    "clip_vision_model": CLIP,
-    "kosmos_2_vision_model": CLIP,
-    "siglip_vision_model": SIGLIP,
-    **dict.fromkeys(("idefics2", "idefics2_vision", "idefics3_vision", "smolvlm_vision"), IDEFICS),
-    "pixtral": PIXTRAL,
-    "qwen2_vl_vision": Tower(
-        hidden=("embed_dim",), ffn=("none",), patch_bias=False, temporal=True, around=merger(2, "hidden_size")
-    ),
-    "qwen2_5_vl_vision": Tower(
-        norm=rms(), gated=True, patch_bias=False, temporal=True, around=merger(1, "out_hidden_size")
-    ),
-    **dict.fromkeys(
-        ("qwen3_vl_vision", "qwen3_vl_moe_vision"),
-        Tower(temporal=True, positions=field_rows("num_position_embeddings"), around=deepstack),
-    ),
-    **dict.fromkeys(
-        ("qwen3_5_vision", "qwen3_5_moe_vision"),
-        Tower(temporal=True, positions=field_rows("num_position_embeddings"), around=merger(2, "out_hidden_size")),
-    ),
-    "internvl_vision": Tower(
-        q_bias="attention_bias",
-        out_bias=True,
-        class_token=1,
-        positions=lambda v, n: n + 1 if v.flag("use_absolute_position_embeddings", default=True) else 0,
-        scale=2,
-        qk_norm="use_qk_norm",
-        around=mask_token,
-    ),
-    "llama4_vision_model": Tower(
-        patch_bias=False, class_token=1, positions=plus(1), outer_norms=2, around=pixel_shuffle_adapter
-    ),
-    "mllama_vision_model": Tower(
-        q_bias=False,
-        patch_bias=False,
-        class_token=1,
-        positions=plus(1),
-        outer_norms=2,
-        around=tiles_and_gates,
-    ),
-    **dict.fromkeys(
-        ("glm4v_vision", "glm4v_moe_vision"),
-        Tower(
-            norm=rms(),
-            q_bias="attention_bias",
-            out_bias=False,
-            mlp_bias=False,
-            gated=True,
-            ffn=("out_hidden_size",),
-            temporal=True,
-            positions=plus(0),
-            outer_norms=1,
-            around=gated_merger,
-        ),
-    ),
-    "siglip2_vision_model": Tower(positions=field_rows("num_patches"), outer_norms=1, around=pooling_head),
-    **dict.fromkeys(
-        ("blip_2_vision_model", "instructblip_vision_model", "instructblipvideo_vision_model"),
-        Tower(q_bias="qkv_bias", out_bias=True, class_token=1, positions=plus(1), outer_norms=1),
-    ),
-    "video_llama_3_vision": Tower(outer_norms=1),
-    "paddleocr_vl_vision": Tower(positions=plus(0), outer_norms=1),
-    "kimi_k25_vision": Tower(positions=learned_grid, outer_norms=1),
-    "ovis2_vision": Tower(
-        norm=rms(),
-        q_bias="qkv_bias",
-        mlp_bias="mlp_bias",
-        gated=True,
-        positions=plus(0),
-        outer_norms=2,
-        around=visual_words,
-    ),
-    "qwen2_5_omni_vision_encoder": Tower(
-        norm=rms(), gated=True, patch_bias=False, temporal=True, around=merger(1, "out_hidden_size")
-    ),
-    "qwen2_5_omni_audio_encoder": Tower(patch=False, k_bias=False, outer_norms=1, around=omni_sound),
-    "qwen3_omni_moe_vision_encoder": Tower(
-        temporal=True, positions=field_rows("num_position_embeddings"), around=deepstack
-    ),
-    "qwen3_omni_moe_audio_encoder": Tower(patch=False, outer_norms=1, around=strided_sound),
-    "qwen2_audio_encoder": WHISPER,
-    "whisper": WHISPER,
-    "voxtral_encoder": WHISPER,
-    "audioflamingo3_encoder": WHISPER,
-}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sartor.model.layer import Norm
 from sartor.model.shape import TransformerShape
-from sartor.read.families import parts, read_part, readers
+from sartor.read.families import model_types, parts, read_part
 from sartor.read.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
 from sartor.read.families.patterns import (
     Reach,
@@ -171,14 +171,14 @@ def _class_type(f: Fields) -> str:
     for suffix in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "Model"):
         if f.architecture.endswith(suffix):
             stem = f.architecture.removesuffix(suffix).lower()
-            return next((t for t in readers() if t.replace("_", "").replace("-", "") == stem), "")
+            return next((t for t in sorted(model_types()) if t.replace("_", "").replace("-", "") == stem), "")
     return ""
 
 
 def _nested(f: Fields, inner: Fields) -> TransformerShape:
     """The text part of a composite model; the rest is not counted, which is recorded."""
     name = inner.path.removesuffix(".")
-    readable = inner.model_type in readers()
+    readable = inner.model_type in model_types()
     sentence = f"model_type {_said(f)} is unknown: only its {name} is read, what surrounds it is not counted"
     f.ledger.guess(sentence, 1.0 if readable else WIDENED)
     f.ledger.factor = max(f.ledger.factor, 1.2)

@@ -17,7 +17,7 @@ from sartor.model.layer import (
     Vectors,
 )
 from sartor.model.shape import Run, TransformerShape
-from sartor.read.families import Reader, parts
+from sartor.read.families import parts
 from sartor.read.families.classic import GPT2
 from sartor.read.families.decoder import (
     Family,
@@ -279,16 +279,3 @@ def zaya(f: Fields) -> TransformerShape:
     later = replace(layer, vectors=(scales, Vectors(name="router_states", fixed=r)))
     vectors = (Vectors(name="input_scale", per_hidden=2),)
     return assemble(f, family, h, [layer] + [later] * (sizes.layers - 1), vectors=vectors)
-
-
-FAMILIES: dict[str, Reader] = {
-    "imagegpt": imagegpt,
-    "decision_transformer": decision_transformer,
-    "xlnet": xlnet,
-    "olmo_hybrid": olmo_hybrid,
-    "hrm_text": hrm_text,
-    "muse_spark_text": muse_spark_text,
-    "molmo2_text": molmo2_text,
-    "embedding_gemma2_text": embedding_gemma2_text,
-    "zaya": zaya,
-}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sartor.model.layer import DenseFfn, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
-from sartor.read.families import Reader
 from sartor.read.families.encoders import Encoder, read_encoder
 from sartor.read.families.parts import Head, head_of, in_every_layer, num_labels, plain
-from sartor.read.families.towers import CLIP, SIGLIP, Tower, field_rows, grid, plus, pooling_head, read_tower
+from sartor.read.families.towers import grid, read_tower, tower_of
 from sartor.read.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageModel:
-    """A tower that is the whole model. ``pooler``: the bare model ends in a dense layer on the first token;
+    """A tower that is the whole model, by its row in ``towers.toml``.
+
+    ``pooler``: the bare model ends in a dense layer on the first token;
     ``doubled``: the classifier reads the first token concatenated with the mean of the others."""
 
-    tower: Tower
     tokens: Callable[[Fields], int] | None = None
     """Tokens of one image (sound, video), if not its patches plus the learned ones."""
     pooler: bool = False
@@ -29,8 +28,10 @@ class ImageModel:
 
 def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
     """The shape of an image model, with the classifier its architecture names."""
-    stack = swiglu(f, read_tower(f, model.tower, name="encoder"))
-    hidden, tokens = int(stack.hidden_size), (model.tokens or (lambda f: grid(f) + model.tower.class_token))(f)
+    tower = tower_of(f.model_type)
+    assert tower is not None, f"{f.model_type} has no row in towers.toml"
+    stack = swiglu(f, read_tower(f, tower, name="encoder"))
+    hidden, tokens = int(stack.hidden_size), model.tokens(f) if model.tokens else grid(f) + tower.class_token
     top: tuple[Linear, ...] = ()
     if f.architecture.endswith("ForImageClassification"):
         top = (plain("classifier", hidden * (2 if model.doubled else 1), num_labels(f), bias=True, rows=1),)
@@ -91,6 +92,26 @@ def unmasked_patches(f: Fields) -> int:
     return int(grid(f) * (1 - (f.number("mask_ratio") or 0.75))) + 1
 
 
+def patches_and_detections(f: Fields) -> int:
+    """Patches, the class token and the detection tokens (YOLOS)."""
+    return grid(f) + 1 + f.size("num_detection_tokens")
+
+
+def patches_and_registers(f: Fields) -> int:
+    """Patches, the class token and the registers (DINOv3)."""
+    return grid(f) + 1 + f.size("num_register_tokens", least=0)
+
+
+def mask_token(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """DINOv2's mask token."""
+    return (), (Vectors(name="mask_token", per_hidden=1),)
+
+
+def mask_and_registers(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """DINOv2's mask token and registers (arXiv 2309.16588)."""
+    return (), (Vectors(name="mask_and_registers", per_hidden=1 + f.size("num_register_tokens")),)
+
+
 def relative_positions(f: Fields, hidden: int) -> tuple[Vectors, ...]:
     """BEiT's optional table of relative positions in each layer."""
     if not f.flag("use_relative_position_bias", default=False):
@@ -130,7 +151,9 @@ def read_pair(f: Fields, *, text: str, vision: str) -> TransformerShape:
     v = f.part("vision_config", vision)
     clip = text.startswith("clip")
     shape = read_clip_text(t) if clip else read_siglip_text(t)
-    tower = read_tower(v, CLIP if clip else SIGLIP2 if "siglip2" in vision else SIGLIP)
+    kind = tower_of(vision)
+    assert kind is not None
+    tower = read_tower(v, kind)
     scalars = Vectors(name="logit_scale", fixed=1 if clip else 2)
     if clip:
         out = f.size("projection_dim")
@@ -138,65 +161,3 @@ def read_pair(f: Fields, *, text: str, vision: str) -> TransformerShape:
         shape = replace(shape, linears=(plain("text_projection", int(shape.hidden_size), out, rows=1),))
         tower = replace(tower, linears=(*tower.linears, seen))
     return replace(shape, stacks=(*shape.stacks, tower), vectors=(*shape.vectors, scalars), model_type=f.model_type)
-
-
-SIGLIP2 = Tower(positions=field_rows("num_patches"), outer_norms=1, around=pooling_head)
-VIT = Tower(q_bias="qkv_bias", out_bias=True, class_token=1, positions=plus(1), outer_norms=1)
-
-_ROWS: dict[str, ImageModel] = {
-    "vit": ImageModel(tower=VIT, pooler=True),
-    "deit": ImageModel(tower=replace(VIT, class_token=2, positions=plus(2)), pooler=True),
-    "dinov2": ImageModel(
-        tower=replace(VIT, scale=2, around=lambda _f, _h: ((), (Vectors(name="mask_token", per_hidden=1),))),
-        doubled=True,
-    ),
-    "dinov2_with_registers": ImageModel(
-        tower=replace(
-            VIT,
-            scale=2,
-            around=lambda f, _h: (
-                (),
-                (Vectors(name="mask_and_registers", per_hidden=1 + f.size("num_register_tokens")),),
-            ),
-        ),
-        doubled=True,
-    ),
-    "vit_msn": ImageModel(tower=VIT),
-    "ijepa": ImageModel(tower=replace(VIT, class_token=0, positions=plus(0))),
-    "vit_mae": ImageModel(tower=VIT, tokens=unmasked_patches),
-    "yolos": ImageModel(tower=VIT, pooler=True, tokens=lambda f: grid(f) + 1 + f.size("num_detection_tokens")),
-    "audio-spectrogram-transformer": ImageModel(tower=replace(VIT, patch=False), tokens=spectrogram_patches),
-    "vivit": ImageModel(tower=replace(VIT, patch=False), tokens=film_patches),
-    "videomae": ImageModel(
-        tower=replace(VIT, q_bias="qv_bias", k_bias=False, patch=False, class_token=0), tokens=film_patches
-    ),
-    **dict.fromkeys(
-        ("beit", "data2vec-vision"),
-        ImageModel(tower=replace(VIT, q_bias=True, k_bias=False, scale=2, layer_vectors=relative_positions)),
-    ),
-    "dinov3_vit": ImageModel(
-        tower=replace(
-            VIT,
-            q_bias="query_bias",
-            k_bias="key_bias",
-            out_bias="proj_bias",
-            mlp_bias="mlp_bias",
-            gated="use_gated_mlp",
-            positions=None,
-            scale=2,
-        ),
-        tokens=lambda f: grid(f) + 1 + f.size("num_register_tokens", least=0),
-    ),
-    "clip_vision_model": ImageModel(tower=CLIP),
-    "siglip_vision_model": ImageModel(tower=SIGLIP),
-}
-
-FAMILIES: dict[str, Reader] = {
-    **{name: partial(read_image_model, model=row) for name, row in _ROWS.items()},
-    "clip_text_model": read_clip_text,
-    "siglip_text_model": read_siglip_text,
-    "siglip2_text_model": read_siglip_text,
-    "clip": partial(read_pair, text="clip_text_model", vision="clip_vision_model"),
-    "siglip": partial(read_pair, text="siglip_text_model", vision="siglip_vision_model"),
-    "siglip2": partial(read_pair, text="siglip2_text_model", vision="siglip2_vision_model"),
-}

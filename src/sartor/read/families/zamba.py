@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Split, StateSpaceMixer, Vectors
 from sartor.model.shape import TransformerShape
-from sartor.read.families import Reader
 from sartor.read.families.decoder import assemble
 from sartor.read.families.parts import plain, rms, with_roles
 from sartor.read.families.state_space import PURE, expanded_mamba2, mamba
@@ -105,9 +103,3 @@ def zamba_adapters(layers: list[Layer], kinds: list[str], adapters: tuple[Linear
         out.append(replace(layer, linears=(*layer.linears, *adapters, *others)))
         seen += 1
     return out
-
-
-FAMILIES: dict[str, Reader] = {
-    "zamba": partial(read_zamba, second=False),
-    "zamba2": partial(read_zamba, second=True),
-}
