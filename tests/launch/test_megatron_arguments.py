@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sartor.launch.fields import rows
 from sartor.launch.flags import parse_flags
 from sartor.launch.megatron_arguments import argument_names, left_over, no_bearing
+from sartor.launch.plan import LaunchKind
 
 NAMES = sorted(argument_names())
 
@@ -75,8 +77,9 @@ def test_what_megatron_has_and_a_step_may_feel_is_listed_without_a_guess(name: s
 def test_the_list_holds_every_name_that_is_written_and_every_name_that_is_read(repo_dir: Path) -> None:
     with (repo_dir / "tests" / "golden" / "launch_arguments.csv").open(newline="") as file:
         golden = {row["name"] for row in csv.DictReader(file) if row["kind"] == "megatron"}
-    rooms = (repo_dir / "src" / "sartor" / "launch").glob("megatron_*.py")
+    rooms = (repo_dir / "src" / "sartor" / "launch").glob("megatron*.py")
     read = {name for path in rooms for name in re.findall(r'"(--\w[\w-]*)"', path.read_text())}
+    read |= {name for row in rows(LaunchKind.MEGATRON) for name in (row.argument, *row.older) if name}
     assert len(golden) > 100
     assert len(read) > 60
     assert not (golden | read) - argument_names()

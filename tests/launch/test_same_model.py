@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sartor.errors import InputError
+from sartor.launch.fields import Row, row_of, rows
 from sartor.launch.flags import parse_flags
 from sartor.launch.megatron_arguments import argument_names
 from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_model_read import read_model as read_megatron_model
-from sartor.launch.model_fields import FieldRow, field_rows, first_release
 from sartor.launch.plan import LaunchKind
 from sartor.model.numerics import NEUTRAL
 from sartor.model.shape import TransformerShape
@@ -208,8 +208,8 @@ def test_a_family_nobody_compared_is_written_with_a_warning() -> None:
     assert any("the trainer's defaults stand" in note for note in notes)
 
 
-@pytest.mark.parametrize("row", field_rows(LaunchKind.MEGATRON), ids=lambda row: f"{row.field}-{row.argument}")
-def test_a_row_of_the_table_names_a_known_field_and_an_argument_with_its_release(row: FieldRow) -> None:
+@pytest.mark.parametrize("row", rows(LaunchKind.MEGATRON, "numerics"), ids=lambda row: f"{row.field}-{row.argument}")
+def test_a_row_of_the_table_names_a_known_field_and_an_argument_with_its_release(row: Row) -> None:
     assert row.field in NEUTRAL or row.field in {"rope_factor", "rope_original_max_positions"}
     assert row.argument or row.only
     if row.argument:
@@ -220,7 +220,9 @@ def test_a_row_of_the_table_names_a_known_field_and_an_argument_with_its_release
 def test_every_argument_that_is_written_has_its_first_release() -> None:
     for name in ("llama-3.1-8b", "deepseek-v3", "gpt-oss-20b", "gpt3-175b", "mixtral-8x7b"):
         for words in model_arguments(load_model(name), 1, 4096)[0]:
-            assert first_release(LaunchKind.MEGATRON, words[0]), words[0]
+            row = row_of(LaunchKind.MEGATRON, words[0])
+            assert row
+            assert row.since, words[0]
 
 
 def test_nothing_beside_the_sizes_changes_what_a_shape_is() -> None:

@@ -15,6 +15,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.deepspeed import flag_true, read_attention, read_deepspeed, sorted_out, trainer_arguments
 from sartor.launch.document import Document
+from sartor.launch.fields import release_of
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
@@ -30,7 +31,6 @@ from sartor.launch.plan import (
     nodes_of,
     refuser,
 )
-from sartor.launch.release import release_of
 from sartor.launch.script import Command, script_text
 from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.yaml_text import write_yaml

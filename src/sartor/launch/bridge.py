@@ -9,16 +9,14 @@ megatron-bridge 0.3.1 and megatron-core 0.16.1, read 2026-11-23; Megatron Bridge
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.launch.megatron import megatron_groups
-from sartor.launch.megatron_read import read_megatron
-from sartor.launch.model_fields import Argument
+from sartor.launch.fields import NOT, Argument, release_of, row_of, rows
+from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
-from sartor.launch.release import release_of
 from sartor.launch.script import Command, beside_script, script_text
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
@@ -38,63 +36,7 @@ MIXED = {
     Recipe.NVFP4: "bf16_with_nvfp4_mixed",
 }
 """Recipes of megatron/bridge/training/mixed_precision.py."""
-PRECISION = ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe")
-
-SECTIONS = {
-    "train": ("--micro-batch-size", "--global-batch-size"),
-    "ddp": (
-        "--use-distributed-optimizer",
-        "--overlap-grad-reduce",
-        "--overlap-param-gather",
-        "--num-distributed-optimizer-instances",
-        "--data-parallel-sharding-strategy",
-        "--use-megatron-fsdp",
-    ),
-    "optimizer": (
-        "--optimizer",
-        "--optimizer-cpu-offload",
-        "--use-precision-aware-optimizer",
-        "--exp-avg-dtype",
-        "--exp-avg-sq-dtype",
-    ),
-    "checkpoint": ("--ckpt-format",),
-}
-"""Arguments that are not fields of the model's provider."""
-
-OTHER_NAMES = {
-    "--norm-epsilon": "layernorm_epsilon",
-    "--num-experts": "num_moe_experts",
-    "--apply-layernorm-1p": "layernorm_zero_centered_gamma",
-    "--decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
-    "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
-    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
-    "--rotary-seq-len-interpolation-factor": "seq_len_interpolation_factor",
-    "--te-rng-tracker": "use_te_rng_tracker",
-    "--use-rope-scaling": "rope_scaling",
-    "--yarn-beta-fast": "beta_fast",
-    "--yarn-beta-slow": "beta_slow",
-    "--yarn-original-max-position-embeddings": "original_max_position_embeddings",
-}
-YARN = {
-    "--rotary-scaling-factor": "yarn_rotary_scaling_factor",
-    "--mscale": "yarn_mscale",
-    "--mscale-all-dim": "yarn_mscale_all_dim",
-    "--yarn-beta-fast": "yarn_beta_fast",
-    "--yarn-beta-slow": "yarn_beta_slow",
-    "--yarn-original-max-position-embeddings": "yarn_original_max_position_embeddings",
-}
-"""What Megatron-Core reads for YaRN without latent attention; no field of the provider, so it is set on the provider as
-Megatron Bridge's own gpt_oss_bridge.py does."""
 ROUNDS = "yarn_correction_range_round_to_int"
-OFF = {
-    "--disable-bias-linear": "add_bias_linear",
-    "--untie-embeddings-and-output-weights": "share_embeddings_and_output_weights",
-    "--no-bias-gelu-fusion": "bias_activation_fusion",
-    "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
-    "--no-overlap-p2p-communication": "overlap_p2p_comm",
-    "--no-yarn-correction-range-round-to-int": ROUNDS,
-}
-"""Flags that switch off a field that is on by default."""
 ON_WITHOUT = (
     "ddp.use_distributed_optimizer",
     "ddp.overlap_grad_reduce",
@@ -166,12 +108,12 @@ def _fields(arguments: list[Argument]) -> Fields:
     yarn = ("--position-embedding-type", "yarn") in arguments
     out |= {f"model.{ROUNDS}": True} if yarn else {}
     for flag, *values in arguments:
-        if flag in (*SILENT, *PRECISION, "--grad-reduce-in-bf16"):
+        if flag in (*SILENT, "--grad-reduce-in-bf16") or _says_precision(flag):
             continue
         local = flag == "--transformer-impl" and values == ["local"]
         if local or flag in NOT_SAID:
             raise _refuse(flag, " ".join(values) or "on", "has no field for it", "--write megatron")
-        out |= {f"model.{YARN[flag]}": _value(values)} if yarn and flag in YARN else dict(_said(flag, values))
+        out |= {yarn_path(flag): _value(values)} if yarn and yarn_path(flag) else dict(_said(flag, values))
     if out.get("ddp.use_megatron_fsdp"):
         out["dist.use_megatron_fsdp"] = True
     out["optimizer.use_distributed_optimizer"] = out["ddp.use_distributed_optimizer"]
@@ -184,8 +126,8 @@ def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
         yield "model.activation_func", Code(function)
         if gated:
             yield "model.gated_linear_unit", True
-    elif flag in OFF:
-        yield f"model.{OFF[flag]}", False
+    elif path_of(flag).startswith(NOT):
+        yield path_of(flag).removeprefix(NOT), False
     elif flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
         yield path_of(flag), Code(MOMENTS[values[0]])
     elif flag == "--tp-comm-overlap":
@@ -208,8 +150,21 @@ def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
 
 def path_of(flag: str) -> str:
     """The path in a recipe of the field that a Megatron-LM argument sets: ``model.layernorm_epsilon``."""
-    section = next((name for name, flags in SECTIONS.items() if flag in flags), "model")
-    return f"{section}.{OTHER_NAMES.get(flag, flag[2:].replace('-', '_'))}"
+    row = row_of(LaunchKind.MEGATRON, flag)
+    return (row.bridge if row else "") or f"model.{flag[2:].replace('-', '_')}"
+
+
+def yarn_path(flag: str) -> str:
+    """The path of what Megatron-Core reads for YaRN without latent attention, else nothing. It is no field of the
+    provider, but set on it as Megatron Bridge's own gpt_oss_bridge.py does."""
+    scaled = [row for row in rows(LaunchKind.MEGATRON, "numerics") if "yarn" in row.when and row.flag is None]
+    if flag not in {row.argument for row in scaled if row.argument and not row.by_code}:
+        return ""
+    return "model.yarn_" + flag[2:].replace("-", "_").removeprefix("yarn_")
+
+
+def _says_precision(flag: str) -> bool:
+    return flag in {row.argument for row in rows(LaunchKind.MEGATRON, "training") if row.field == "recipe"}
 
 
 def _value(values: list[str]) -> object:
@@ -329,9 +284,10 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
     shorter = {name.rpartition(".")[2]: flag for flag, (name, is_gated) in ACTIVATIONS.items() if is_gated == gated}
     if flag := shorter.get(function.rpartition(".")[2]):
         words.append(flag)
-    flags = {path: flag for flag, path in _known().items()}
-    flags |= {f"model.{field}": flag for flag, field in YARN.items()}
-    off = {f"model.{field}": flag for flag, field in OFF.items()}
+    paths = {row.argument: path_of(row.argument) for row in rows(LaunchKind.MEGATRON) if row.argument}
+    flags = {path: flag for flag, path in paths.items() if not path.startswith(NOT)}
+    flags |= {yarn_path(flag): flag for flag in paths if yarn_path(flag)}
+    off = {path.removeprefix(NOT): flag for flag, path in paths.items() if path.startswith(NOT)}
     done = {"model.gated_linear_unit", "model.activation_func", "model.should_pad_vocab", "dataset.seq_length"}
     done |= {"model.cpu_offloading"} | (set() if found.get("model.cpu_offloading") else {LAYERS_OFF})
     unknown = []
@@ -351,17 +307,11 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
     return tuple(words), unknown
 
 
-def _known() -> Mapping[str, str]:
-    """Paths of fields by argument, for arguments whose names differ."""
-    return {flag: path_of(flag) for flag in (*OTHER_NAMES, *(f for flags in SECTIONS.values() for f in flags))}
-
-
 def _precision(found: Fields) -> list[str]:
-    from sartor.launch.megatron import PRECISION as ARGUMENTS
-
     said = str(found.get("mixed_precision", "bf16_mixed")).replace("-", "_")
     recipe = next((recipe for recipe, name in reversed(MIXED.items()) if name in said), Recipe.BF16)
-    words = [word for argument in ARGUMENTS[recipe] for word in argument]
+    said_by = [row for row in rows(LaunchKind.MEGATRON, "training") if row.field == "recipe"]
+    words = [word for row in said_by for argument in row.arguments(recipe.value) for word in argument]
     wide = found.get("mixed_precision.grad_reduce_in_fp32", found.get("ddp.grad_reduce_in_fp32", True))
     return [*words, *([] if wide else ["--grad-reduce-in-bf16"])]
 

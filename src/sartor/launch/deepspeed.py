@@ -13,6 +13,7 @@ from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.document import Document
+from sartor.launch.fields import release_of
 from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
@@ -28,7 +29,6 @@ from sartor.launch.plan import (
     nodes_of,
     refuser,
 )
-from sartor.launch.release import release_of
 from sartor.launch.script import Command, beside_script, script_text
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (

@@ -21,9 +21,8 @@ from sartor.launch.accelerate import accelerate_files, launcher_config, read_acc
 from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
 from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
-from sartor.launch.megatron import megatron_files
+from sartor.launch.megatron import megatron_files, read_megatron
 from sartor.launch.megatron_arguments import argument_names
-from sartor.launch.megatron_read import read_megatron
 from sartor.launch.nemo_yaml import is_nemo, overrides, read_nemo
 from sartor.launch.other_runs import NEAREST, check_pretraining
 from sartor.launch.plan import (

@@ -1,33 +1,43 @@
-"""Write a plan as a Megatron-LM launch (``torchrun pretrain_gpt.py --flag ...``); `megatron_read` reads one.
+"""Megatron-LM launches: a plan written as ``torchrun pretrain_gpt.py --flag ...``, a command read as model and plan.
 
-Written against megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21), including its
-checks; the names are in tests/golden/launch_arguments.csv.
+Arguments and releases are rows of ``fields.toml``; here is what several arguments say together. Written against
+megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026-11-21), including its checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from sartor.errors import NOT_GIVEN, InputError
+from sartor.launch.fields import Argument, check_release, check_rows, quantities, read_rows, traits_of, written
+from sartor.launch.flags import Flags, parse_flags
+from sartor.launch.megatron_arguments import left_over
 from sartor.launch.megatron_model import model_arguments
-from sartor.launch.megatron_stages import stage_arguments
-from sartor.launch.model_fields import Argument
+from sartor.launch.megatron_model_read import read_model
+from sartor.launch.megatron_stages import read_stages, stage_arguments
 from sartor.launch.plan import (
+    JobParts,
     LaunchFile,
     LaunchFiles,
     LaunchKind,
+    LaunchReading,
+    canonical,
+    check_numbers,
+    check_runs,
     launchable,
+    no_devices,
     nodes_of,
     refuser,
 )
-from sartor.launch.release import check_arguments
-from sartor.launch.script import script_text
-from sartor.model.divisors import nearest_divisors
+from sartor.launch.script import Command, script_text
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer
+from sartor.model.numerics import Value
+from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
     Optimizer,
-    PipelineSchedule,
     Recipe,
     Recompute,
     RecomputeModule,
@@ -37,36 +47,24 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
-from sartor.step.trainers import MEGATRON
+from sartor.step.trainers import MEGATRON, MEGATRON_DEEPSPEED
+from sartor.units import ceil_div
 
 KIND = LaunchKind.MEGATRON
 _refuse = refuser(KIND)
 
-NO_FUSION = "--no-gradient-accumulation-fusion"
-SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-"""--data-parallel-sharding-strategy of Megatron-FSDP. Its guide requires --use-distributed-optimizer (alone: stage 1),
---no-gradient-accumulation-fusion and --ckpt-format fsdp_dtensor with it, and CUDA_DEVICE_MAX_CONNECTIONS is to be unset
-(docs.nvidia.com/megatron-core, Megatron-FSDP User Guide, read 2026-11-26)."""
-PRECISION: dict[Recipe, tuple[Argument, ...]] = {
-    Recipe.FP32: (),
-    Recipe.FP16: (("--fp16",),),
-    Recipe.BF16: (("--bf16",),),
-    Recipe.FP8_DELAYED: (("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
-    Recipe.FP8_CURRENT: (("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
-    Recipe.FP8_BLOCK: (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
-    Recipe.MXFP8: (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
-    Recipe.NVFP4: (("--bf16",), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
-}
-CP_TYPES = {ContextParallel.RING: "p2p", ContextParallel.ALL_TO_ALL: "a2a", ContextParallel.ALL_GATHER: "allgather"}
-OPTIMIZERS = {Optimizer.ADAM: "adam", Optimizer.SGD: "sgd", Optimizer.MUON: "muon"}
+
+# -- writing ------------------------------------------------------------------------------------------------------
 
 
 def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:
     """``launch.sh`` with every argument that affects time and memory; data, learning rate and checkpoints follow as
     ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it can."""
     plan, groups, notes = megatron_groups(job, plan)
-    check_arguments(KIND, (words for group in groups.values() for words in group), version)
+    check_release(KIND, (words for group in groups.values() for words in group), version)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
+    # Megatron-FSDP, its ZeRO 2 and 3, wants the variable unset, and --use-distributed-optimizer, --ckpt-format
+    # fsdp_dtensor and no gradient fusion with it (docs.nvidia.com/megatron-core, its User Guide, read 2026-11-26).
     env = {"CUDA_DEVICE_MAX_CONNECTIONS": "" if plan.zero_stage > 1 else "1"}
     text = script_text(
         about=_about(job, plan),
@@ -85,12 +83,27 @@ def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan,
     """The plan in canonical form, its arguments by group, and notes. Raises `InputError`."""
     layers = int(job.shape.num_layers)
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
+    values, traits = quantities(job, plan), traits_of(job, plan)
+    for part in ("parallel", "training"):
+        check_rows(KIND, part, values)
     _check(job, plan)
+    check_runs(KIND, job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
+    flash = job.attention_kernel is AttentionKernel.FLASH
+    values |= {"attention_mask": not flash}  # flash attention reads no mask, whose size is quadratic in the sequence
+    if flash and _only_fused(job.shape.attention):
+        values["attention_kernel"] = "fused"
+    if job.optimizer is Optimizer.MUON and plan.zero_stage == 1:
+        values["optimizer"] = "sharded muon"
+    code = {
+        "stages": stage_arguments(plan, layers, job.shape.mtp_layers),
+        "recompute": _recompute(job, plan),
+        "offload_modules": _offload(job, plan),
+    }
     groups = {
         "MODEL_ARGS": model,
-        "PARALLEL_ARGS": list(_parallel(job, plan, layers)),
-        "TRAINING_ARGS": list(_training(job, plan, layers)),
+        "PARALLEL_ARGS": list(written(KIND, "parallel", values, traits, code)),
+        "TRAINING_ARGS": list(written(KIND, "training", values, traits, code)),
     }
     return plan, groups, notes
 
@@ -104,131 +117,23 @@ def _about(job: TrainingJob, plan: TrainingPlan) -> str:
 
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
-    d = plan.dims
-    if plan.schedule != PipelineSchedule.ONE_F_ONE_B:
-        raise _refuse(
-            "schedule",
-            PipelineSchedule(int(plan.schedule)).word,
-            "supports only the 1F1B schedule, plain or interleaved",
-            "schedule=1f1b",
-        )
-    if job.recipe not in PRECISION:
-        raise _refuse(
-            "recipe", job.recipe.value, "does not support this precision", ", ".join(r.value for r in PRECISION)
-        )
+    """What no condition of the search knows: optimizers, moments, heads."""
     if job.trainer.broadcasts_shards and plan.zero_stage:
         raise _refuse("framework", job.trainer.name, "gathers equal shards at once", "--framework megatron")
-    if d.cp > 1 and job.seq_len % (2 * d.cp):
-        below = job.seq_len // (2 * d.cp) * 2 * d.cp
-        raise _refuse("seq_len", job.seq_len, f"needs a multiple of 2 x cp = {2 * d.cp}", f"{below or 2 * d.cp}")
-    if job.attention_kernel is AttentionKernel.FLASH and not takes_heads(job.shape.attention):
+    if job.attention_kernel is AttentionKernel.FLASH and not _takes_heads(job.shape.attention):
         wide = f"needs a multiple of {MEGATRON.fused_heads} for Transformer Engine's flash attention"
         raise _refuse("head_dim", _head_dim(job.shape.attention), wide, "attention=unfused")
     if plan.zero_stage == 1 and plan.optimizer_offload and job.optimizer is Optimizer.MUON:
         raise _refuse("optimizer_offload", "true", "offloads only Adam and SGD", "optimizer=adam")
     if job.optimizer is Optimizer.MUON and plan.zero_stage > 1:
         raise _refuse("zero_stage", plan.zero_stage, "shards Muon's states by stage 1 at most", "zero_stage=1")
-    if plan.shard_group and (d.dp * d.cp) % plan.shard_group:
-        near = nearest_divisors(d.dp * d.cp, plan.shard_group)
-        raise _refuse("shard_group", plan.shard_group, f"needs a divisor of dp x cp = {d.dp * d.cp}", near)
+    narrow = job.moments_dtype is not DType.FP32  # arguments.py, optimizer_config.py
+    if narrow and (plan.zero_stage != 1 or job.optimizer is not Optimizer.ADAM):
+        why = "narrows Adam's moments under ZeRO stage 1"
+        raise _refuse("moments_dtype", job.moments_dtype.value, why, "moments_dtype=fp32")
 
 
-def _parallel(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Argument]:
-    d = plan.dims
-    yield ("--tensor-model-parallel-size", str(d.tp))
-    if d.tp > 1 and d.sequence_parallel:
-        yield ("--sequence-parallel",)
-    yield ("--pipeline-model-parallel-size", str(d.pp))
-    yield from stage_arguments(plan, layers, job.shape.mtp_layers)
-    if d.cp > 1:
-        yield ("--context-parallel-size", str(d.cp))
-        yield ("--cp-comm-type", CP_TYPES[job.context_parallel])
-    if d.ep > 1:
-        yield ("--expert-model-parallel-size", str(d.ep))
-    if d.tp > 1 and job.shape.moe_ffn is not None:
-        yield ("--expert-tensor-parallel-size", str(d.tp if job.trainer.splits_experts else 1))
-    if plan.zero_stage:
-        yield ("--use-distributed-optimizer",)
-    if plan.zero_stage > 1:
-        yield ("--use-megatron-fsdp",)
-        yield ("--data-parallel-sharding-strategy", SHARDING[int(plan.zero_stage)])
-        yield ("--ckpt-format", "fsdp_dtensor")
-    if plan.shard_group:
-        yield ("--num-distributed-optimizer-instances", str(d.dp * d.cp // plan.shard_group))
-    yield from _overlap(job.trainer, plan)
-    yield from _exchange(job, plan)
-
-
-def _overlap(trainer: Trainer, plan: TrainingPlan) -> Iterator[Argument]:
-    if trainer.dp_overlap:
-        yield ("--overlap-grad-reduce",)
-        if plan.zero_stage:
-            yield ("--overlap-param-gather",)
-    if trainer.tp_overlap and plan.dims.tp > 1:
-        if not plan.dims.sequence_parallel:
-            raise _refuse(
-                "tp_overlap", "true", "overlaps tensor parallelism under --sequence-parallel", "tp_overlap=false"
-            )
-        yield ("--tp-comm-overlap",)
-    if not trainer.p2p_overlap and plan.virtual_stages > 1:
-        yield ("--no-overlap-p2p-communication",)
-
-
-def _exchange(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """How experts exchange tokens (transformer_config.py: overlap needs expert parallelism, interleaving in a pipeline,
-    and no full recomputation; DeepEP needs the flexible dispatcher)."""
-    if job.shape.moe_ffn is None:
-        return
-    once = job.trainer.dispatch_once and plan.dims.ep > 1
-    yield ("--moe-token-dispatcher-type", "flex" if once else "alltoall")
-    if once:
-        yield ("--moe-enable-deepep",)
-    if job.trainer.ep_overlap and plan.dims.ep > 1 and plan.virtual_stages > 1:
-        if plan.recompute is Recompute.FULL:
-            raise _refuse("recompute", "full", "hides experts' exchange where no layer is recomputed", "recompute=none")
-        yield ("--overlap-moe-expert-parallel-comm",)
-
-
-def _training(job: TrainingJob, plan: TrainingPlan, layers: int) -> Iterator[Argument]:
-    yield ("--seq-length", str(job.seq_len))
-    yield ("--micro-batch-size", str(plan.microbatch_size))
-    yield ("--global-batch-size", str(job.global_batch_size))
-    yield from PRECISION[job.recipe]
-    yield from _recompute(job, plan)
-    yield from _offload(job, plan)
-    optimizer = OPTIMIZERS[job.optimizer]
-    yield ("--optimizer", "dist_muon" if optimizer == "muon" and plan.zero_stage == 1 else optimizer)
-    if plan.optimizer_offload:
-        yield ("--optimizer-cpu-offload",)
-    yield from _moments(job, plan)
-    yield ("--attention-backend", _backend(job))
-    if job.attention_kernel is AttentionKernel.FLASH:  # it reads no mask, whose size is quadratic in the sequence
-        yield ("--no-create-attention-mask-in-dataloader",)
-    share = "0.1" if job.dropout else "0.0"
-    yield ("--attention-dropout", share)
-    yield ("--hidden-dropout", share)
-    if job.trainer.grad_dtype is DType.BF16:
-        yield ("--grad-reduce-in-bf16",)
-    if not job.trainer.grad_fusion or plan.zero_stage > 1:
-        yield (NO_FUSION,)
-    if job.trainer.fused_loss:
-        yield ("--cross-entropy-loss-fusion",)
-        yield ("--cross-entropy-fusion-impl", "te")
-    if not job.trainer.fused_kernels:
-        yield ("--transformer-impl", "local")
-    if job.trainer.cuda_graphs:
-        yield ("--cuda-graph-impl", "transformer_engine")
-        yield ("--te-rng-tracker",)
-
-
-def _backend(job: TrainingJob) -> str:
-    """Transformer Engine's FlashAttention takes neither a learnable softmax nor latent attention (version 2 of it), and
-    ``flash`` turns its other kernels off; cuDNN's (``fused``) take both and keep no scores either."""
-    flash = job.attention_kernel is AttentionKernel.FLASH
-    return "fused" if flash and _only_fused(job.shape.attention) else job.attention_kernel.value
-
-
-def takes_heads(mixer: object) -> bool:
+def _takes_heads(mixer: object) -> bool:
     """Whether Transformer Engine has a fused kernel for heads as wide as the mixer's."""
     return _head_dim(mixer) % MEGATRON.fused_heads == 0
 
@@ -238,22 +143,10 @@ def _head_dim(mixer: object) -> int:
 
 
 def _only_fused(mixer: object) -> bool:
+    """Transformer Engine's FlashAttention takes neither a learnable softmax nor latent attention (version 2 of it), and
+    ``flash`` turns its other kernels off; cuDNN's (``fused``) take both and keep no scores either."""
     sinks = isinstance(mixer, AttentionMixer) and any(vector.name == "sinks" for vector in mixer.vectors)
     return sinks or isinstance(mixer, LatentAttentionMixer)
-
-
-def _moments(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """Moments narrower than fp32 need the distributed optimizer and Adam (arguments.py, optimizer_config.py)."""
-    narrow = job.moments_dtype is not DType.FP32
-    if narrow and (plan.zero_stage != 1 or job.optimizer is not Optimizer.ADAM):
-        raise _refuse(
-            "moments_dtype", job.moments_dtype.value, "narrows Adam's moments under ZeRO stage 1", "moments_dtype=fp32"
-        )
-    if narrow or plan.optimizer_offload:
-        yield ("--use-precision-aware-optimizer",)
-    if narrow:
-        yield ("--exp-avg-dtype", job.moments_dtype.value)
-        yield ("--exp-avg-sq-dtype", job.moments_dtype.value)
 
 
 def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
@@ -276,15 +169,14 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
 
 
 def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """Activations in host memory (transformer_config.py: whole layers only without pipeline, recomputation and CUDA
-    graphs; the input of attention's projection only with that of its core)."""
+    """Activations in host memory (transformer_config.py: whole layers only without CUDA graphs; the input of
+    attention's projection only with that of its core)."""
     modules = job.offload_modules
     if absent := [module for module in modules if module not in job.trainer.offloads]:
         raise _refuse("offload_modules", absent[0].value, "does not offload it", "offload_modules=core_attn")
     if OffloadModule.LAYER in modules:
-        if plan.dims.pp > 1 or plan.recompute is not Recompute.NONE or job.trainer.cuda_graphs:
-            why = "offloads whole layers without pipeline, recomputation and CUDA graphs"
-            raise _refuse("offload_modules", "layer", why, "offload_modules=core_attn")
+        if job.trainer.cuda_graphs:
+            raise _refuse("offload_modules", "layer", "offloads whole layers without CUDA graphs", "core_attn")
         most = int(job.shape.num_layers) - 1  # all but the last, where backward starts
         yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or most, most)))
     elif modules:
@@ -294,3 +186,272 @@ def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
             raise _refuse("offload_layers", job.offload_layers, "offloads modules of all layers", "offload_layers=all")
         yield ("--fine-grained-activation-offloading",)
         yield ("--offload-modules", *(m.value for m in OffloadModule if m in modules))
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+EXCLUSIVE = (
+    ("--fp16", "--bf16"),
+    ("--fp8-format", "--fp4-format"),
+    ("--swiglu", "--squared-relu"),
+    ("--swiglu", "--quick-geglu"),
+    ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+    ("--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers"),
+    ("--pipeline-model-parallel-layout", "--decoder-last-pipeline-num-layers"),
+    ("--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split"),
+    ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+    ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers"),
+)
+"""Pairs of arguments that Megatron-LM rejects together (``validate_args``)."""
+
+
+def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
+    """The model, job and plan of a Megatron-LM command. ``num_devices`` wins over the script's.
+
+    Raises `InputError` for invalid values; unknown flags are listed in the reading.
+    """
+    flags = parse_flags(command.arguments)
+    flags.assumptions += command.notes
+    for argument, excluded in EXCLUSIVE:
+        if argument in flags.given and excluded in flags.given:
+            raise InputError(argument, f"with {excluded}", "Megatron-LM takes one of the two", excluded)
+    values = read_rows(KIND, flags, "parallel")
+    tp, pp, cp, ep = (int(values[name] or 1) for name in ("tp", "pp", "cp", "ep"))
+    shape = read_model(flags, tp)
+    values |= read_rows(KIND, flags, "training")
+    layers = None if shape is None else int(shape.num_layers)
+    splits = _splits_experts(flags, tp, int(values["expert_tp"] or tp))
+    dp = _data_parallel(flags, command, num_devices, tp * pp * cp, ceil_div(ep, 1 if splits else tp), cp)
+    microbatch, count = _batch(flags, values, dp)
+    stages, virtual = read_stages(flags, pp, layers)
+    instances = int(values["instances"] or 1)
+    recompute, recomputed = _read_recompute(flags, virtual)
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=bool(values["sequence_parallel"])),
+        microbatch_size=microbatch,
+        num_microbatches=count,
+        virtual_stages=virtual,
+        zero_stage=_read_zero(flags, values),
+        shard_group=dp * cp // instances if instances > 1 else 0,
+        optimizer_offload=bool(values["optimizer_offload"]),
+        stage_layers=stages,
+        recompute=recompute,
+        recompute_layers=recomputed,
+    )
+    check_numbers(plan, splits_experts=splits)
+    split = splits and tp > 1 and flags.on("--num-experts")
+    parts = _parts(flags, values, dp * microbatch * count, splits_experts=split)
+    if parts.attention_kernel is AttentionKernel.FLASH and shape is not None and not _takes_heads(shape.attention):
+        multiple = MEGATRON.fused_heads
+        flags.assumptions.append(
+            f"attention is unfused: Transformer Engine's flash kernels need head_dim to be a multiple of {multiple}"
+        )
+        parts = replace(parts, attention_kernel=AttentionKernel.UNFUSED)
+    if OffloadModule.LAYER in parts.offload_modules and (pp > 1 or recompute is not Recompute.NONE):
+        must = "goes with no pipeline and no recomputation in Megatron-LM"
+        raise InputError("--cpu-offloading-num-layers", parts.offload_layers, must, "--offload-modules")
+    unpriced = _experts_apart(flags, ep)
+    unknown, others, ignored = left_over(flags)
+    return LaunchReading(
+        kind=KIND,
+        plan=canonical(plan, layers),
+        parts=parts,
+        shape=shape,
+        unknown=(*unknown, *flags.odd),
+        unpriced=(*unpriced, *others),
+        ignored=tuple(ignored),
+        assumptions=tuple(flags.assumptions),
+    )
+
+
+def _splits_experts(flags: Flags, tp: int, expert_tp: int) -> bool:
+    """Whether tensor parallelism splits experts (Megatron's default: yes, over all of tp)."""
+    if expert_tp not in (1, tp):
+        flags.assumptions.append(f"--expert-tensor-parallel-size={expert_tp} is priced as {tp}, tp's own")
+    return expert_tp > 1 or tp == 1
+
+
+def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int, ep: int, cp: int) -> int:
+    """Data-parallel degree: devices over tp x pp x cp. Raises `InputError` if the number of devices is unknown."""
+    devices = num_devices or command.num_devices
+    if not devices:
+        raise no_devices(model * max(ep // cp, 1))
+    if devices % model:
+        below = devices // model * model
+        near = f"{below} and {below + model}" if below else str(model)
+        raise InputError("num_devices", devices, f"must be a multiple of tp x pp x cp = {model}", near)
+    return devices // model
+
+
+def _batch(flags: Flags, values: Mapping[str, Value | None], dp: int) -> tuple[int, int]:
+    """Microbatch size, and number of microbatches per pipeline."""
+    microbatch, total = int(values["microbatch_size"] or 0), int(values["global_batch_size"] or 0)
+    if not microbatch:
+        microbatch = 1
+        flags.assumptions.append("--micro-batch-size=1 (default)")
+    if not total:
+        total = microbatch * dp
+        flags.assumptions.append(f"--global-batch-size={total} (Megatron's default: micro-batch-size x dp)")
+    if total % (microbatch * dp):
+        step = microbatch * dp
+        must = f"must be a multiple of micro-batch-size x dp = {microbatch} x {dp}"
+        below = total // step * step
+        raise InputError("--global-batch-size", total, must, f"{below} and {below + step}" if below else str(step))
+    return microbatch, total // (microbatch * dp)
+
+
+def _read_zero(flags: Flags, values: Mapping[str, Value | None]) -> int:
+    """ZeRO stage."""
+    reshards = not flags.on("--torch-fsdp2-no-reshard-after-forward")
+    stage, by_deepspeed = flags.size("--zero-stage", least=0, most=3), flags.on("--deepspeed")
+    if values["fsdp"]:
+        return int(values["zero_stage"] or 0)
+    if flags.on("--use-torch-fsdp2"):
+        return 3 if reshards else 2
+    if stage is not None and by_deepspeed:
+        return stage
+    return int(bool(values["sharded"]) or values["optimizer"] == "sharded muon")
+
+
+def _read_recompute(flags: Flags, virtual: int) -> tuple[Recompute, int]:
+    granularity = flags.word("--recompute-granularity", ("full", "selective"))
+    method = flags.word("--recompute-method", ("uniform", "block"))
+    count = flags.size("--recompute-num-layers")
+    if flags.on("--recompute-activations") and granularity is None:
+        granularity = "selective"
+    old = flags.word("--activations-checkpoint-method", ("uniform", "block"))  # Megatron-LM of 2021 and earlier
+    if flags.on("--checkpoint-activations", "--deepspeed-activation-checkpointing") or old:
+        granularity = granularity or "full"
+        method, count = method or old, count or flags.size("--activations-checkpoint-num-layers")
+    if granularity == "full":
+        if method == "uniform" and (count or 1) > 1:
+            flags.assumptions.append(f"recomputation in units of {count} layers is priced as of one layer each")
+        return Recompute.FULL, count * virtual if method == "block" and count else -1
+    return Recompute.SELECTIVE if granularity == "selective" else Recompute.NONE, -1
+
+
+def _parts(flags: Flags, values: Mapping[str, Value | None], batch: int, *, splits_experts: bool) -> JobParts:
+    seq = values["seq_len"]
+    if seq is None and (seq := flags.size("--max-position-embeddings")):
+        flags.assumptions.append(f"--seq-length={seq} (not given: --max-position-embeddings)")
+    dropout = max(flags.number("--attention-dropout", 0.1), flags.number("--hidden-dropout", 0.1))
+    if "a2a+p2p" in flags.given.get("--cp-comm-type", ()):
+        flags.assumptions.append("--cp-comm-type a2a+p2p is priced as p2p")
+    flags.on("--use-flash-attn")
+    modules, layers = _read_offload(flags)
+    unfused = values["attention_kernel"] in ("unfused", "local")
+    return JobParts(
+        seq_len=None if seq is None else int(seq),
+        global_batch_size=batch,
+        recipe=_read_recipe(flags),
+        optimizer=Optimizer(str(values["optimizer"]).removeprefix("sharded ")),
+        moments_dtype=_read_moments(flags),
+        recompute_modules=_read_modules(flags),
+        offload_modules=modules,
+        offload_layers=layers,
+        attention_kernel=AttentionKernel.UNFUSED if unfused else AttentionKernel.FLASH,
+        context_parallel=ContextParallel(values["context_parallel"]),
+        dropout=dropout > 0,
+        trainer=_read_trainer(flags, values, splits_experts=splits_experts),
+    )
+
+
+def _read_modules(flags: Flags) -> frozenset[RecomputeModule]:
+    modules = {module.value: module for module in RecomputeModule}
+    words = flags.words("--recompute-modules") or ("core_attn",)
+    if others := [word for word in words if word not in modules]:
+        must = f"must be of {', '.join(modules)}"
+        raise InputError("--recompute-modules", " ".join(others), must, " ".join(modules))
+    return frozenset(modules[word] for word in words)
+
+
+def _read_offload(flags: Flags) -> tuple[frozenset[OffloadModule], int]:
+    """Modules whose inputs are offloaded to host memory, or whole layers and how many."""
+    switched, words = flags.on("--fine-grained-activation-offloading"), flags.words("--offload-modules")
+    if layers := flags.size("--cpu-offloading-num-layers", 0, least=0):
+        return frozenset({OffloadModule.LAYER}), layers
+    if not switched:
+        if words:
+            flags.assumptions.append("--offload-modules does nothing without --fine-grained-activation-offloading")
+        return frozenset(), 0
+    words = [part for word in words for part in FUSED_MLP.get(word, (word,))]
+    modules = [module.value for module in MEGATRON.offloads if module is not OffloadModule.LAYER]
+    if not words or set(words) - set(modules):
+        must = f"must be of {', '.join((*modules, *FUSED_MLP))}"
+        raise InputError("--offload-modules", " ".join(words) or NOT_GIVEN, must, "core_attn")
+    if "attn_proj" in words and "core_attn" not in words:
+        raise InputError("--offload-modules", "attn_proj", "needs core_attn with it", "core_attn attn_proj")
+    return frozenset(OffloadModule(word) for word in words), 0
+
+
+FUSED_MLP = {"fused_group_mlp": ("expert_fc1", "moe_act")}
+"""Inputs kept by Transformer Engine's fused experts."""
+
+
+def _read_moments(flags: Flags) -> DType:
+    """Data type of Adam's moments; the wider one if they differ."""
+    words = [flags.word(name, ("fp32", "bf16", "fp16", "fp8")) for name in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
+    if not flags.on("--use-precision-aware-optimizer"):
+        return DType.FP32
+    dtypes = {DType(word or "fp32") for word in words}
+    if len(dtypes) > 1:
+        flags.assumptions.append("moments of two data types are priced as both of the wider")
+    return max(dtypes, key=lambda dtype: dtype.bytes)
+
+
+def _read_recipe(flags: Flags) -> Recipe:
+    fp8 = flags.word("--fp8-format", ("e4m3", "hybrid"))
+    recipe = flags.word("--fp8-recipe", ("tensorwise", "delayed", "mxfp8", "blockwise", "custom")) or "delayed"
+    fp4 = flags.word("--fp4-format", ("e2m1",))
+    half, brain = flags.on("--fp16"), flags.on("--bf16")
+    if fp4:
+        return Recipe.NVFP4
+    if fp8 and recipe == "custom":
+        flags.assumptions.append("--fp8-recipe custom is priced as delayed")
+    if fp8:
+        names = {"tensorwise": Recipe.FP8_CURRENT, "mxfp8": Recipe.MXFP8, "blockwise": Recipe.FP8_BLOCK}
+        return names.get(recipe, Recipe.FP8_DELAYED)
+    if not half and not brain:
+        flags.assumptions.append("neither --bf16 nor --fp16: trained in fp32, Megatron's default")
+    return Recipe.FP16 if half else Recipe.BF16 if brain else Recipe.FP32
+
+
+def _read_trainer(flags: Flags, values: Mapping[str, Value | None], *, splits_experts: bool) -> Trainer:
+    wide = flags.on("--accumulate-allreduce-grads-in-fp32")
+    by_deepspeed = flags.on("--deepspeed")
+    flags.on("--no-pipeline-parallel", "--deepspeed_config")
+    graphs = flags.on("--enable-cuda-graph", "--external-cuda-graph")
+    return replace(
+        MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON,
+        tp_overlap=bool(values["tp_overlap"]),
+        dp_overlap=bool(values["dp_overlap"]),
+        p2p_overlap=bool(values["p2p_overlap"]),
+        ep_overlap=bool(values["ep_overlap"]),
+        fused_kernels=bool(values["fused_kernels"]),
+        cuda_graphs=graphs or bool(values["cuda_graphs"]),
+        grad_dtype=DType.FP32 if wide else DType(values["grad_dtype"]),
+        grad_fusion=bool(values["fsdp"] or values["grad_fusion"]),  # Megatron-FSDP is priced without it anyway
+        fused_loss=bool(values["fused_loss"]) and flags.word("--cross-entropy-fusion-impl") == "te",
+        splits_experts=splits_experts,
+        dispatch_once=_dispatches_once(flags),
+    )
+
+
+def _experts_apart(flags: Flags, ep: int) -> list[str]:
+    """What is different where Megatron computes a device's experts in turn (its ``SequentialMLP``)."""
+    grouped, experts = flags.on("--moe-grouped-gemm"), flags.size("--num-experts", 1) or 1
+    if grouped or experts <= ep or flags.on("--deepspeed"):
+        return []
+    return ["--moe-grouped-gemm is not given: Megatron computes the experts of a device one by one, slower than priced"]
+
+
+def _dispatches_once(flags: Flags) -> bool:
+    """Whether a token is sent to each node only once: DeepEP or HybridEP with the flexible dispatcher."""
+    kind = flags.word("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")) or "allgather"
+    backend = flags.word("--moe-flex-dispatcher-backend", ("deepep", "hybridep"))
+    deepep = flags.on("--moe-enable-deepep")
+    if kind == "allgather" and (flags.size("--expert-model-parallel-size", 1) or 1) > 1:
+        flags.assumptions.append("--moe-token-dispatcher-type allgather is priced as alltoall")
+    if (backend or deepep) and kind != "flex":
+        flags.assumptions.append(f"DeepEP goes with --moe-token-dispatcher-type flex; {kind} is priced")
+    return kind == "flex" and bool(backend or deepep)

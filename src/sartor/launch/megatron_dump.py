@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from sartor.errors import InputError
+from sartor.launch.megatron import read_megatron
 from sartor.launch.megatron_arguments import argument_names
-from sartor.launch.megatron_read import read_megatron
 from sartor.launch.plan import LaunchReading
 from sartor.launch.script import Command
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from sartor.errors import InputError
+from sartor.launch.fields import read_numerics
 from sartor.launch.flags import Flags
-from sartor.launch.model_fields import read_numerics
 from sartor.launch.plan import LaunchKind
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from sartor.errors import InputError
+from sartor.launch.fields import Argument
 from sartor.launch.flags import Flags
-from sartor.launch.model_fields import Argument
 from sartor.launch.plan import stages_of
 from sartor.model.divisors import nearest_divisors
 from sartor.model.training import TrainingPlan

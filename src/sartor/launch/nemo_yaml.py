@@ -10,52 +10,13 @@ from dataclasses import replace
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.megatron_read import read_megatron
-from sartor.launch.plan import LaunchReading, no_devices
+from sartor.launch.fields import NOT, rows
+from sartor.launch.megatron import read_megatron
+from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
 from sartor.launch.script import Command
 from sartor.launch.yaml_text import read_yaml
 from sartor.step.trainers.nemo import NEMO
 
-SAME = (
-    "micro_batch_size",
-    "global_batch_size",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "max_position_embeddings",
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "hidden_dropout",
-    "attention_dropout",
-    "make_vocab_size_divisible_by",
-    "position_embedding_type",
-    "rotary_base",
-    "moe_router_topk",
-)
-OTHER = {
-    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
-    "encoder_seq_length": "--seq-length",
-    "layernorm_epsilon": "--norm-epsilon",
-    "override_vocab_size": "--vocab-size",
-    "rotary_percentage": "--rotary-percent",
-    "num_moe_experts": "--num-experts",
-    "seq_len_interpolation_factor": "--rotary-seq-len-interpolation-factor",
-    "activations_checkpoint_granularity": "--recompute-granularity",
-    "activations_checkpoint_method": "--recompute-method",
-    "activations_checkpoint_num_layers": "--recompute-num-layers",
-}
-ON = {"sequence_parallel": "--sequence-parallel", "ub_tp_comm_overlap": "--tp-comm-overlap"}
-"""Flags for fields that are true; below, for fields that are false."""
-OFF = {
-    "bias": "--disable-bias-linear",
-    "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
-    "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion",
-}
 NORMS = {
     "layernorm": ("--normalization", "LayerNorm"),
     "low_precision_layernorm": ("--normalization", "LayerNorm"),
@@ -119,13 +80,16 @@ def _resolved(model: JsonMap) -> dict[str, object]:
 
 
 def _words(model: dict[str, object], trainer: JsonMap) -> Iterator[str]:
-    for name, flag in {**{name: "--" + name.replace("_", "-") for name in SAME}, **OTHER}.items():
-        if name in model:
-            yield from (flag, str(model[name]))
+    for row in rows(LaunchKind.MEGATRON):
+        name = row.nemo.removeprefix(NOT)
+        if not name or name not in model:
+            continue
+        if name != row.nemo or row.flag is not None:
+            yield from (row.argument,) if model[name] is (name == row.nemo) else ()
+        else:
+            yield from (row.argument, str(model[name]))
     if "num_query_groups" in model:
         yield "--group-query-attention"
-    yield from (flag for name, flag in ON.items() if model.get(name) is True)
-    yield from (flag for name, flag in OFF.items() if model.get(name) is False)
     yield from _of(NORMS, "normalization", model.get("normalization", "layernorm"))
     yield from _of(ACTIVATIONS, "activation", model.get("activation", "gelu"))
     yield from _of(PRECISIONS, "precision", trainer.get("precision", 32))

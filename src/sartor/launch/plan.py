@@ -6,7 +6,7 @@ are the same launch. `canonical` is the form that readers return.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
@@ -31,6 +31,8 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
+from sartor.plans.conditions import broken
+from sartor.step.question import within_files
 from sartor.units import Ints, ceil_div
 
 
@@ -268,6 +270,49 @@ def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
         must = f"must be whole nodes of {devices_per_node} devices"
         raise InputError("num_devices", num_devices, must, f"{below} and {below + devices_per_node}")
     return ceil_div(num_devices, devices_per_node), devices_per_node
+
+
+def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
+    """Check the plan against the conditions of the search, under the trainer that its files start. Raises `InputError`
+    that names a field of the plan, and a value of it with which the condition holds."""
+    job = within_files(job, kind.value)
+    job = replace(job, trainer=replace(job.trainer, name=kind.title))
+    reasons = broken(job, plan)
+    if not reasons:
+        return
+    for name, values in SIMPLER.items():
+        of_dims = hasattr(plan.dims, name)
+        here = getattr(plan.dims if of_dims else plan, name)
+        for value in values:
+            dims = replace(plan.dims, **{name: value}) if of_dims else plan.dims
+            changed = replace(plan, dims=dims, **({} if of_dims else {name: value}))
+            if value != here and reasons[0] not in broken(job, changed):
+                raise InputError(name, axis_word(here), reasons[0], f"{name}={axis_word(value)}")
+    raise InputError("plan", "as given", reasons[0], f"a plan that sartor plan --write {kind.value} finds")
+
+
+SIMPLER: Mapping[str, tuple[Any, ...]] = {
+    "schedule": (PipelineSchedule.ONE_F_ONE_B,),
+    "zero_stage": (2, 3, 1, 0),
+    "shard_group": (0,),
+    "sequence_parallel": (True, False),
+    "recompute": (Recompute.NONE, Recompute.FULL),
+    "optimizer_offload": (False,),
+    "virtual_stages": (1, 2),
+    "ep": (1,),
+    "cp": (1,),
+    "pp": (1,),
+    "tp": (1,),
+    "microbatch_size": (1,),
+}
+"""Fields of a plan with values that more trainers have, the most particular fields first."""
+
+
+def axis_word(value: object) -> str:
+    """A value of a plan's field as options write it."""
+    if isinstance(value, (PipelineSchedule, Recompute)):
+        return value.word
+    return str(value).lower()
 
 
 def no_devices(least: int) -> InputError:

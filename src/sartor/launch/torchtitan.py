@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.model_fields import OWN_CONFIG, Argument, numeric_arguments
+from sartor.launch.fields import OWN_CONFIG, Argument, numeric_arguments, release_of
 from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,
@@ -21,7 +21,6 @@ from sartor.launch.plan import (
     refuser,
     stages_of,
 )
-from sartor.launch.release import PYTHON_CONFIGS, release_of
 from sartor.launch.script import script_text
 from sartor.launch.torchtitan_flavors import Flavor, flavor_of
 from sartor.launch.torchtitan_python import CONVERTERS, python_text
@@ -49,6 +48,8 @@ QUANTIZED = {
     Recipe.MXFP8: ("mx", "mxfp8_cublas"),
 }
 Table = JsonDict
+PYTHON_CONFIGS = (0, 3)
+"""The first release with Python configurations; earlier ones use TOML."""
 
 
 def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, version: str = "") -> LaunchFiles:

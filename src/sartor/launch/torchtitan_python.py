@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sartor.json_types import JsonDict
-from sartor.launch.model_fields import Argument
+from sartor.launch.fields import Argument
 from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
 
 CONVERTERS: dict[Recipe, tuple[str, JsonDict]] = {

@@ -9,7 +9,7 @@ from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.document import Document
-from sartor.launch.model_fields import field_rows
+from sartor.launch.fields import rows
 from sartor.launch.plan import (
     JobParts,
     LaunchReading,
@@ -93,7 +93,7 @@ def _table(raw: JsonDict, section: str) -> JsonDict:
 def _with_settings(flavor: Flavor, source: RecipeSource) -> TransformerShape:
     """A flavor's model with the module's own settings applied."""
     values = dict(flavor.computes.values)
-    for row in field_rows(KIND):
+    for row in rows(KIND, "numerics"):
         name, _, field = row.argument.partition(".")
         said = source.settings.get(name.upper(), {}).get(field)
         if said is not None:

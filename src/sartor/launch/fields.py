@@ -1,0 +1,357 @@
+"""The launch-field table: which flag or key of a trainer sets which quantity (``fields.toml`` explains the columns).
+
+Writing and reading walk the same rows. Every numeric field of a model that differs from a plain decoder's is written,
+or the launch is refused: a file that trains another model than the one priced would be worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+
+from sartor.bounded import packaged_toml
+from sartor.errors import InputError
+from sartor.json_types import JsonDict
+from sartor.launch.flags import Flags
+from sartor.launch.plan import LaunchKind, refuser
+from sartor.model.layer import DenseFfn, LatentAttentionMixer
+from sartor.model.numerics import NEUTRAL, Numerics, Value
+from sartor.model.shape import TransformerShape
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.operators import DType
+
+Argument = tuple[str, ...]
+Code = Callable[[TrainingJob, TrainingPlan], Iterable[Argument]]
+"""Writes a quantity that several arguments say."""
+OWN_CONFIG = "a trainer that reads the model's own config (--write deepspeed or accelerate)"
+OF_SHAPE = {"activation", "norm_order"}
+"""Numeric fields written by the functions that write the shape."""
+NOT = "not "
+"""Before a field of another file that is true where the flag is not given."""
+BALANCE = {"aux_loss", "aux_loss_per_sequence", "router_bias"}
+"""Fields that balance experts in training; none but the bias changes a trained model's forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A quantity, and a trainer's argument for it."""
+
+    field: str
+    part: str = ""
+    argument: str = ""
+    older: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    default: Value | None = None
+    when: str = ""
+    only: tuple[Value, ...] = ()
+    refuse: str = ""
+    flag: Value | None = None
+    words: Mapping[str, Value] | None = None
+    also: Mapping[str, Value] | None = None
+    whole: bool = False
+    always: bool = False
+    follows: bool = False
+    by_code: bool = False
+    bridge: str = ""
+    nemo: str = ""
+
+    def applies(self, traits: set[str]) -> bool:
+        return set(self.when.split()) <= traits
+
+    def spelled(self, value: Value | None) -> Value | None:
+        """What a file says for a value; None if it says nothing, as where the value is the trainer's default."""
+        if not self.argument or self.by_code or value is None or (value == self.default and not self.always):
+            return None
+        if self.flag is not None:
+            return True if value == self.flag else None
+        return value if self.words is None else self.words.get(_text(value))
+
+    def arguments(self, value: Value | None) -> Iterator[Argument]:
+        """The words of a command line for a value."""
+        word = self.spelled(value)
+        if word is not None:
+            yield (self.argument,) if self.flag is not None or word == "" else (self.argument, _text(word))
+
+    def refused(self, value: Value | None) -> str:
+        """Why a value cannot be expressed; empty if it can."""
+        if self.only and value not in self.only:
+            return self.refuse or "has " + " or ".join(_text(v) or "none" for v in self.only) + " alone"
+        if self.whole and isinstance(value, float) and not value.is_integer():
+            return f"takes whole numbers by {self.argument}"
+        return ""
+
+    def read(self, flags: Flags) -> Value | None:
+        """The value that a command line gives, else the default."""
+        names = (self.argument, *self.older)
+        if not self.argument or self.by_code:
+            return self.default
+        if self.flag is not None:
+            return self.flag if flags.on(*names) else self.default
+        if "" in (self.words or {}).values():  # given for several values: which one is for the reader to say
+            flags.on(*names)
+            return self.default
+        name = next((name for name in names if name in flags.given), self.argument)
+        if self.words is not None or isinstance(self.default, str):
+            return self._meant(flags, name)
+        if self.whole or isinstance(self.default, float):
+            found = flags.number(name, float(self.default or 0))
+            return int(found) if self.whole else found
+        return flags.size(name, None if self.default is None else int(self.default))
+
+    def _meant(self, flags: Flags, name: str) -> Value | None:
+        """The value of a word."""
+        meanings: dict[str, Value] = {_text(word): _value(text) for text, word in (self.words or {}).items()}
+        meanings |= self.also or {}
+        word = flags.word(name, () if self.part == "numerics" else tuple(meanings))
+        return self.default if word is None else meanings.get(word, word)
+
+
+@cache
+def rows(kind: LaunchKind, *parts: str) -> tuple[Row, ...]:
+    """The rows of a trainer, in the order in which they are written."""
+    table: JsonDict = packaged_toml("launch", "fields.toml").get(kind.value, {})
+    return tuple(
+        Row(**{"by_code": part == "sizes", **row, "part": part, **_tuples(row)})
+        for part in parts or table
+        for row in table.get(part, ())
+    )
+
+
+def _tuples(row: JsonDict) -> dict[str, tuple[Value, ...]]:
+    return {name: tuple(row[name]) for name in ("only", "older") if name in row}
+
+
+def row_of(kind: LaunchKind, argument: str) -> Row | None:
+    """The first row with an argument."""
+    return next((row for row in rows(kind) if row.argument == argument), None)
+
+
+# -- plans and jobs -----------------------------------------------------------------------------------------------
+
+
+def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
+    """Every quantity of a job and a plan that the table names."""
+    d, trainer = plan.dims, job.trainer
+    ranks = int(d.dp * d.cp)
+    group = int(plan.shard_group) or ranks
+    switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "cuda_graphs")
+    return {
+        **{name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")},
+        "sequence_parallel": bool(d.sequence_parallel),
+        "expert_tp": int(d.tp) if trainer.splits_experts else 1,
+        "dispatch_once": trainer.dispatch_once and bool(d.ep > 1),
+        "seq_len": int(job.seq_len),
+        "global_batch_size": int(job.global_batch_size),
+        "microbatch_size": int(plan.microbatch_size),
+        "num_microbatches": int(plan.num_microbatches),
+        "schedule": PipelineSchedule(int(plan.schedule)).word,
+        "zero_stage": int(plan.zero_stage),
+        "sharded": bool(plan.zero_stage > 0),
+        "fsdp": bool(plan.zero_stage > 1),
+        "instances": ranks // group,
+        "replicas": int(d.dp) * int(d.cp) // group if plan.zero_stage else int(d.dp),
+        "shards": group // int(d.cp) if plan.zero_stage else 1,
+        "recompute": Recompute(int(plan.recompute)).word,
+        "optimizer_offload": bool(plan.optimizer_offload),
+        "recipe": job.recipe.value,
+        "optimizer": job.optimizer.value,
+        "moments_dtype": job.moments_dtype.value,
+        "precision_aware": job.moments_dtype is not DType.FP32 or bool(plan.optimizer_offload),
+        "attention_kernel": job.attention_kernel.value,
+        "context_parallel": job.context_parallel.value,
+        "dropout": job.dropout,
+        "grad_dtype": trainer.grad_dtype.value,
+        "grad_fusion": trainer.grad_fusion and not plan.zero_stage > 1,
+        **{name: bool(getattr(trainer, name)) for name in switches},
+    }
+
+
+def traits_of(job: TrainingJob, plan: TrainingPlan) -> set[str]:
+    """Words of the table's ``when`` that apply to a plan."""
+    d = plan.dims
+    degrees = {name for name in ("tp", "pp", "dp", "cp", "ep") if getattr(d, name) > 1}
+    facts = {
+        "virtual": plan.virtual_stages > 1,
+        "zero": plan.zero_stage > 0,
+        "fsdp": plan.zero_stage > 1,
+        "moe": job.shape.moe_ffn is not None,
+    }
+    return degrees | {name for name, holds in facts.items() if holds}
+
+
+def check_rows(kind: LaunchKind, part: str, values: Mapping[str, Value]) -> None:
+    """Raise `InputError` for a value that the trainer does not have."""
+    for row in rows(kind, part):
+        if why := row.refused(values.get(row.field)):
+            raise refuser(kind)(row.field, values[row.field], why, ", ".join(map(_text, row.only)))
+
+
+def written(
+    kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str], code: Mapping[str, Iterable[Argument]]
+) -> Iterator[Argument]:
+    """The arguments of a part of the table; ``code`` has those of quantities that several arguments say."""
+    for (field, by_code), group in groupby(rows(kind, part), key=lambda row: (row.field, row.by_code)):
+        if by_code:
+            yield from code[field]
+            continue
+        for row in group:
+            if row.applies(traits):
+                yield from row.arguments(values.get(row.field))
+
+
+def read_rows(kind: LaunchKind, flags: Flags, *parts: str) -> dict[str, Value | None]:
+    """Every quantity that a command line gives, or its default; of rows with one quantity the first counts."""
+    found: dict[str, Value | None] = {}
+    for row in rows(kind, *parts):
+        if row.argument and not row.by_code:
+            value = row.read(flags)
+            found.setdefault(row.field, value if not row.follows else row.default)
+    return found
+
+
+# -- releases -----------------------------------------------------------------------------------------------------
+
+NEWEST = {LaunchKind.MEGATRON: "0.16.1", LaunchKind.TORCHTITAN: "0.3.0", LaunchKind.MEGATRON_BRIDGE: "0.3.1"}
+"""Releases on PyPI as of 2026-11-23. The fields written for DeepSpeed and accelerate never changed."""
+
+
+def release_of(kind: LaunchKind, text: str) -> tuple[int, ...]:
+    """``0.14``, ``v0.14.0`` or ``core_v0.14`` as numbers; the newest if empty. Raises `InputError`."""
+    if text and kind not in NEWEST:
+        choices = ", ".join(kind.value for kind in NEWEST)
+        raise InputError("trainer_version", text, f"{kind.title}'s files are the same in all its versions", choices)
+    match = re.fullmatch(r"(?:core_)?[vr]?(\d{1,4}(?:\.\d{1,4}){0,3})", (text or NEWEST.get(kind, "0")).strip())
+    if not match:
+        raise InputError("trainer_version", text, "must be a version", NEWEST[kind])
+    return tuple(int(part) for part in match[1].split("."))
+
+
+def check_release(kind: LaunchKind, arguments: Iterable[Argument], version: str) -> None:
+    """Check that the given version has every argument. Raises `InputError`."""
+    if not version:
+        return
+    release = release_of(kind, version)
+    for words in arguments:
+        first = getattr(row_of(kind, words[0]), "since", "")
+        if first and first != "0.5" and release[:2] < release_of(kind, first)[:2]:
+            must = f"{kind.title} has {words[0]} since {first}"
+            raise InputError("trainer_version", version, must, f"{first} or newer")
+
+
+# -- numerics of a model ------------------------------------------------------------------------------------------
+
+
+def numeric_arguments(
+    kind: LaunchKind, shape: TransformerShape, fixed: Numerics | None = None
+) -> tuple[list[Argument], list[str]]:
+    """The arguments for what the model computes beyond its sizes, and notes. ``fixed`` is what the trainer's own model
+    of these sizes computes. Raises `InputError` for a field without an argument."""
+    if shape.numerics is None:
+        return [], ["norm epsilon, rotary base and scaling are not known of this model: the trainer's defaults stand"]
+    values, traits = _effective(shape, shape.numerics), _traits(shape, shape.numerics)
+    table = [row for row in rows(kind, "numerics") if row.applies(traits)]
+    out: list[Argument] = []
+    for row in table:
+        value = values.get(row.field, NEUTRAL.get(row.field, row.default))
+        if value is not None and (why := row.refused(value)):
+            raise _cannot(kind, shape, row.field, value, why)
+        out += row.arguments(value)
+    own = fixed or Numerics()
+    known = {row.field for row in table} | OF_SHAPE
+    balance: list[str] = []
+    for name in [each for each in dict.fromkeys([*values, *own.values]) if each not in known]:
+        there = own.get(name)
+        value = values.get(name, NEUTRAL.get(name, False))
+        if value == there or _without_effect(name, traits):
+            continue
+        if fixed is None or name not in BALANCE:
+            raise _cannot(kind, shape, name, value, "has no argument for it" if fixed is None else _other(there))
+        balance.append(f"{name}={_text(there or 0.0)}, not {_text(value)}")
+    notes = [] if shape.numerics.compared else [_unchecked(shape)]
+    notes += [f"{kind.title} balances experts in its own way: {'; '.join(balance)}"] if balance else []
+    return out, notes
+
+
+def _other(value: Value | None) -> str:
+    if value is None:
+        return "has no argument for it"
+    return f"has {_text(value) or 'that of a plain decoder'} in its own model of these sizes"
+
+
+def _cannot(kind: LaunchKind, shape: TransformerShape, name: str, value: Value, why: str) -> InputError:
+    field_, neutral = name.removeprefix("config."), NEUTRAL.get(name)
+    near = OWN_CONFIG if not neutral else f"{field_}={_text(neutral)}, or {OWN_CONFIG}"
+    return InputError(f"{shape.name or 'MODEL'}: {field_}", _text(value), f"{kind.title} {why}", near)
+
+
+def _unchecked(shape: TransformerShape) -> str:
+    return (
+        f"model_type={shape.model_type}: sizes and known fields are written, but what this family's own code computes "
+        "beside them was not compared with the trainer's model; check it before training"
+    )
+
+
+def read_numerics(kind: LaunchKind, flags: Flags, shape: TransformerShape) -> Numerics:
+    """What a launch sets besides sizes, where it differs from a plain decoder."""
+    found: dict[str, Value] = {}
+    kinds = {"llama3"} if flags.on("--use-rope-scaling") else set[str]()
+    if "yarn" in (flags.word("--position-embedding-type"), flags.word("--rope-type")):
+        kinds = {"yarn"}
+    elif "--rotary-seq-len-interpolation-factor" in flags.given:
+        kinds = {"linear"}
+    if scaling := kinds & {"yarn", "linear"}:
+        found["rope_type"] = scaling.pop()
+    traits = _traits(shape, Numerics()) | kinds
+    for row in rows(kind, "numerics"):
+        if row.applies(traits) and not row.by_code and (value := row.read(flags)) is not None:
+            found[row.field] = value
+
+    return Numerics(values={name: value for name, value in found.items() if value != NEUTRAL.get(name)})
+
+
+def _traits(shape: TransformerShape, numerics: Numerics) -> set[str]:
+    """Words used in the table's ``when`` that apply to a model."""
+    mixer = shape.attention
+    latent = isinstance(mixer, LatentAttentionMixer)
+    rotated = mixer is not None and (latent or bool(getattr(mixer, "rotary_dim", 0)))
+    ffn = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
+    out = {"latent" if latent else "plain", str(numerics.get("router_score"))}
+    out |= {"moe"} if shape.moe_ffn is not None else set()
+    out |= {norm.kind.name.lower() for norm in shape.main.norms}
+    out |= {"gated"} if isinstance(ffn, DenseFfn) and ffn.gated else set()
+    return out | ({"rope", str(numerics.get("rope_type"))} if rotated else set())
+
+
+def _effective(shape: TransformerShape, numerics: Numerics) -> dict[str, Value]:
+    """The values, without scales that equal attention's usual one, 1 / sqrt(head_dim)."""
+    values, head_dim = dict(numerics.values), float(shape.head_dim)
+    if values.get("query_scale") == head_dim:
+        del values["query_scale"]
+    for name in ("attention_multiplier", "attention_scale"):
+        scale = values.get(name)
+        if isinstance(scale, float) and abs(scale - head_dim**-0.5) < 1e-9:
+            del values[name]
+    return values
+
+
+def _without_effect(name: str, traits: set[str]) -> bool:
+    """Whether a field concerns a part that the model does not have."""
+    of_experts = name.startswith(("router_", "aux_loss", "z_loss"))
+    return (of_experts and "moe" not in traits) or (name.startswith("rope_") and "rope" not in traits)
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (str, int)) else f"{value:.10g}"
+
+
+def _value(text: str) -> Value:
+    """A key of the table's ``words`` as a value."""
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdigit() else text
