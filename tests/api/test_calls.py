@@ -69,6 +69,10 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: api.design("gpt2", num_devices=1, space={}),  # type: ignore[arg-type]
         "space={}: must be a name, the path of a TOML file or an AcceleratorSpace; nearest: published",
     ),
+    "a misspelt option": (
+        lambda: api.design("gpt2", num_devices=1, microbatch=[1]),  # type: ignore[call-arg]
+        "microbatch=[1]: is not an option; nearest: microbatch_size",
+    ),
     "no load at all": (
         lambda: api.serving("llama-3.1-8b", "h100", concurrency=[]),
         "concurrency=[]: must hold at least one number of sequences in flight; nearest: 32",

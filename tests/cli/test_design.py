@@ -12,7 +12,6 @@ import pytest
 from design_samples import SMALL_CONFIG
 from sartor import api
 from sartor.designs import baselines as joint_baselines
-from sartor.designs import chips as joint_chips
 from sartor.designs.result import Baseline, Progress
 
 pytestmark = pytest.mark.slow
@@ -348,7 +347,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_computed(
 def test_why_the_best_is_faster_is_told_model_by_model(
     sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = joint_chips.known_chips
+    known = joint_baselines.known_chips
     monkeypatch.setattr(joint_baselines, "known_chips", lambda *asked: [next(iter(known(*asked)))])
     words = [*small, *FEW, "--baselines"]
     (reason,) = sartor(*words, "--json").body["reasons"]

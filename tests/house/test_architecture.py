@@ -14,7 +14,18 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
 LAB = SOURCE.parents[1] / "lab"
 
 FLOORS = {
-    "ground": {"units", "errors", "operators", "pareto", "json_types", "bounded", "files", "interrupts"},
+    "ground": {
+        "units",
+        "errors",
+        "options",
+        "version",
+        "operators",
+        "pareto",
+        "json_types",
+        "bounded",
+        "files",
+        "interrupts",
+    },
     "describe": {"model", "hardware"},
     "predict": {"cost"},
     "solve a block": {"schedules"},

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from sartor.answers import DesignAnswer
 from sartor.api.models import Model, read_each
-from sartor.api.words import GpuLike, device_of, seconds, size_of
+from sartor.api.words import device_of, seconds, size_of
+from sartor.designs.options import DesignOptions, QuestionOptions, SpaceOptions
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.reading import ModelReading
-from sartor.units import GIB
+from sartor.options import completed, declared, part_of, with_options
 
 if TYPE_CHECKING:
     from sartor.designs.baselines import NamedChip
@@ -24,58 +25,20 @@ if TYPE_CHECKING:
     from sartor.designs.result import Progress as DesignProgress
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
-    from sartor.engine.run import EveryShape
+    from sartor.engine.run import Beside, EveryShape
 
 
 BESIDE = ("h100_sxm", "tpu_v5p")
 """Default chips to compare a design with: a GPU and a TPU, of 2022 and 2023."""
 
 
+@with_options(DesignOptions)
 def design(
     model: Model | Sequence[Model],
     *,
     num_devices: int,
-    global_batch_size: int | None = None,
-    seq_len: int | Sequence[int] | None = None,
-    context_len: int | None = None,
-    ttft_ms: float | None = None,
-    tpot_ms: float | None = None,
-    weights: Sequence[float] = (),
-    space: str | Path | AcceleratorSpace = "published",
-    hbm_gib: float | None = None,
-    tp: Sequence[int] = (1, 2, 4, 8),
-    time_limit: float | None = None,
-    tolerance: float = 0.0,
-    baselines: bool = True,
-    pareto: Sequence[str] = (),
-    shapes: int | str = 0,
-    params_tolerance: float = 0.01,
-    evidence: float = 1.0,
-    fleet: Mapping[str, float] | None = None,
-    against: Sequence[GpuLike] | None = None,
-    area_mm2: float | None = None,
-    power_w: float | None = None,
-    energy_j_per_token: float | None = None,
-    objective: str = "throughput",
-    mean: str = "geometric",
-    microbatch_size: Sequence[int] = (1, 2, 4, 8),
-    recompute: Sequence[str] = ("none", "full"),
-    optimizer: str = "adam",
-    zero_stage: Sequence[int] = (0, 1, 2, 3),
-    cp: Sequence[int] = (1, 2),
-    virtual_stages: Sequence[int] = (1, 2, 4),
-    area_model: str | None = None,
-    wafer_usd: float | None = None,
-    hbm_usd_per_gb: float | None = None,
-    years: float | None = None,
-    usd_per_kwh: float | None = None,
-    plausibility: bool = True,
-    sensitivity: bool = False,
-    set: Mapping[str, int | str] | None = None,
-    study: str | Path | None = None,
-    executor: str = "serial",
-    workers: int | None = None,
     progress: Callable[[DesignProgress], None] | None = None,
+    **options: Unpack[DesignOptions],
 ) -> DesignAnswer:
     """Which accelerator and plan go best together: the largest throughput in a space, with its proof.
 
@@ -98,87 +61,101 @@ def design(
     ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar). Without
     ``plausibility``, chips that cannot be built are priced too, and the best is marked if it is one. ``sensitivity``:
     which values of each axis come within 1% of the best, and whether it stays ahead of the next best chips with an
-    assumed rate 30% higher or lower. Raises ``InputError``; "no point fits" is an answer.
+    assumed rate 30% higher or lower. ``progress`` is called after each step of the search. Raises ``InputError``; "no
+    point fits" is an answer.
     """
-    given = dict(locals())
-    from sartor.designs.against import against as beside_chips
-    from sartor.designs.against import cluster_of
-    from sartor.designs.ask import Jobs, design_models, design_question, objective_of
-    from sartor.designs.front import check_axes
+    from sartor.designs.against import against, cluster_of
     from sartor.designs.sensitivity import cautions, left_out, nearby
-    from sartor.designs.space import AcceleratorSpace
-    from sartor.engine.run import Beside, run_whole
-    from sartor.read.space_file import load_space
+    from sartor.engine.run import run_whole
 
-    readings = read_each(model, set)
-    chosen = load_space(space) if isinstance(space, str | Path) else space
-    if not isinstance(chosen, AcceleratorSpace):
-        raise InputError("space", space, "must be a name, the path of a TOML file or an AcceleratorSpace", "published")
-    devices = size_of("num_devices", num_devices, 1)
-    shares, per = objective_of(objective)
-    jobs = Jobs(
-        shares=shares, context_len=context_len, ttft_s=_milli("ttft_ms", ttft_ms), tpot_s=_milli("tpot_ms", tpot_ms)
-    )
-    asked, notes = design_models([reading.shape for reading in readings], devices, seq_len, weights, tp, jobs)
-    if hbm_gib is not None and not 0 < hbm_gib < float("inf"):
-        raise InputError("hbm_gib", hbm_gib, "must be positive and finite", "96")
-    question = design_question(
-        tuple(asked),
-        chosen,
-        num_devices=devices,
-        hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
-        objective=per,
-        **{name: given[name] for name in OF_THE_QUESTION},
-    )
-    if not 0 <= tolerance < 1:
-        raise InputError("tolerance", tolerance, "must be a share from 0 to below 1", "0.01")
-    gpus = [device_of(gpu) for gpu in against or ()]
+    settings = completed(DesignOptions, options)
+    readings = read_each(model, settings["set"])
+    space = _space(settings["space"])
+    question, phases, notes = _question(readings, space, size_of("num_devices", num_devices, 1), settings)
+    if not 0 <= settings["tolerance"] < 1:
+        raise InputError("tolerance", settings["tolerance"], "must be a share from 0 to below 1", "0.01")
+    gpus = [device_of(gpu) for gpu in settings["against"] or ()]
     for gpu in gpus:
-        cluster_of(gpu, devices)
-    for name, value, usual in (("params_tolerance", params_tolerance, 0.01), ("evidence", evidence, 1.0)):
-        if shapes != "all" and value != usual:
-            raise InputError(name, value, "limits a search over all shapes", "--shapes all")
-    every = _every_shape(question, chosen, params_tolerance, evidence, fleet) if shapes == "all" else None
-    few = 0 if every else _count(shapes)
-    by_shape = partial(_by_shape, question, chosen, few, _fleet(fleet or {})) if few else None
-    found = run_whole(
+        cluster_of(gpu, question.num_devices)
+    whole = run_whole(
         question,
-        chosen,
-        Beside(baselines=baselines, axes=check_axes(pareto), shapes=by_shape, every_shape=every),
-        time_limit_s=seconds("time_limit", time_limit),
-        tolerance=tolerance,
-        study=study,
-        executor=executor,
-        workers=workers,
+        space,
+        _beside(question, space, settings),
+        time_limit_s=seconds("time_limit", settings["time_limit"]),
+        tolerance=settings["tolerance"],
+        study=settings["study"],
+        executor=settings["executor"],
+        workers=settings["workers"],
         on_progress=progress,
     )
-    if found.joint is not None:
-        said = (note for each in found.joint.shapes for note in each.axes.assumptions)
-        question, notes = found.joint.question, (*notes, *dict.fromkeys(said))
-    if against is None and baselines and not found.result.interrupted:
+    if whole.joint is not None:
+        shape_notes = (note for shape in whole.joint.shapes for note in shape.axes.assumptions)
+        question, notes = whole.joint.question, (*notes, *dict.fromkeys(shape_notes))
+    if settings["against"] is None and settings["baselines"] and not whole.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
-    beside, unpriced = beside_chips(question, found.result.best, gpus, named=against is not None)
+    beside, unpriced = against(question, whole.result.best, gpus, named=settings["against"] is not None)
     return DesignAnswer(
-        readings=tuple(reading for reading in readings for _ in shares),
+        readings=tuple(reading for reading in readings for _ in range(phases)),
         question=question,
-        space=chosen,
-        result=found.result,
-        proved_front=found.front,
-        shapes=found.shapes,
-        joint=found.joint,
+        space=space,
+        result=whole.result,
+        proved_front=whole.front,
+        shapes=whole.shapes,
+        joint=whole.joint,
         against=beside,
-        nearby=nearby(question, chosen, found.result) if sensitivity else None,
-        warnings=cautions(question, chosen, found.result),
-        assumptions=(*_said_of(readings), *notes, *chosen.assumptions, *left_out(question, chosen), *unpriced),
+        nearby=nearby(question, space, whole.result) if settings["sensitivity"] else None,
+        warnings=cautions(question, space, whole.result),
+        assumptions=(*_reading_notes(readings), *notes, *space.assumptions, *left_out(question, space), *unpriced),
     )
 
 
-OF_THE_QUESTION = (
-    "global_batch_size", "area_mm2", "power_w", "energy_j_per_token", "mean", "microbatch_size", "recompute",
-    "optimizer", "zero_stage", "cp", "virtual_stages", "area_model", "wafer_usd", "hbm_usd_per_gb", "years",
-    "usd_per_kwh", "plausibility",
-)  # fmt: skip
-"""Arguments that `design_question` takes as they are."""
+def _space(space: str | Path | AcceleratorSpace) -> AcceleratorSpace:
+    from sartor.designs.space import AcceleratorSpace
+    from sartor.read.space_file import load_space
+
+    loaded = load_space(space) if isinstance(space, str | Path) else space
+    if not isinstance(loaded, AcceleratorSpace):
+        raise InputError("space", space, "must be a name, the path of a TOML file or an AcceleratorSpace", "published")
+    return loaded
+
+
+def _question(
+    readings: Sequence[ModelReading], space: AcceleratorSpace, num_devices: int, settings: DesignOptions
+) -> tuple[DesignQuestion, int, tuple[str, ...]]:
+    """The question, the number of phases of each model, and notes on what was assumed."""
+    from sartor.designs.ask import Jobs, design_models, design_question, objective_of
+
+    shares, objective = objective_of(settings["objective"])
+    jobs = Jobs(
+        shares=shares,
+        context_len=settings["context_len"],
+        ttft_s=_milli("ttft_ms", settings["ttft_ms"]),
+        tpot_s=_milli("tpot_ms", settings["tpot_ms"]),
+    )
+    shapes = [reading.shape for reading in readings]
+    models, notes = design_models(shapes, num_devices, settings["seq_len"], settings["weights"], settings["tp"], jobs)
+    stated = part_of(QuestionOptions, settings)
+    question = design_question(tuple(models), space, num_devices=num_devices, objective=objective, **stated)
+    return question, len(shares), notes
+
+
+def _beside(question: DesignQuestion, space: AcceleratorSpace, settings: DesignOptions) -> Beside:
+    """What is computed besides the best point. Raises ``InputError``."""
+    from sartor.designs.front import check_axes
+    from sartor.engine.run import Beside
+
+    every_shape = settings["shapes"] == "all"
+    if not every_shape:
+        rows = declared(SpaceOptions)
+        limits = {"params_tolerance": settings["params_tolerance"], "evidence": settings["evidence"]}
+        for name, value in limits.items():
+            if value != rows[name].default:
+                raise InputError(name, value, "limits a search over all shapes", "--shapes all")
+    joint = _every_shape(question, space, settings) if every_shape else None
+    count = 0 if every_shape else _count(settings["shapes"])
+    by_shape = partial(_by_shape, question, space, count, _fleet(settings["fleet"] or {})) if count else None
+    axes = check_axes(settings["pareto"])
+    return Beside(baselines=settings["baselines"], axes=axes, shapes=by_shape, every_shape=joint)
 
 
 def _milli(field: str, milliseconds: float | None) -> float | None:
@@ -190,7 +167,7 @@ def _milli(field: str, milliseconds: float | None) -> float | None:
     return milliseconds / 1e3
 
 
-def _said_of(readings: Sequence[ModelReading]) -> tuple[str, ...]:
+def _reading_notes(readings: Sequence[ModelReading]) -> tuple[str, ...]:
     """Assumptions and notes from reading the models."""
     return tuple(
         f"{reading.shape.name}: {note}" for reading in readings for note in (*reading.assumptions, *reading.notes)
@@ -218,22 +195,18 @@ def _count(shapes: int | str) -> int:
     return shapes
 
 
-def _every_shape(
-    question: DesignQuestion,
-    space: AcceleratorSpace,
-    tolerance: float,
-    evidence: float,
-    fleet: Mapping[str, float] | None,
-) -> EveryShape:
+def _every_shape(question: DesignQuestion, space: AcceleratorSpace, settings: DesignOptions) -> EveryShape:
     """A search over all shapes of each model's size. Raises ``InputError``."""
     from sartor.designs.shape_axes import shape_axes
     from sartor.designs.shape_family import families, search_with_family
     from sartor.designs.shapes_proved import search_with_shapes
     from sartor.shapes.quality import QualityGuard
 
-    if fleet:
-        raise InputError("fleet", ",".join(fleet), "is compared with a number of shapes, not with all", "shapes=4")
-    models, guard = [question.models[numbers[0]] for numbers in families(question)], QualityGuard(width=evidence)
+    if settings["fleet"]:
+        must = "is compared with a number of shapes, not with all"
+        raise InputError("fleet", ",".join(settings["fleet"]), must, "shapes=4")
+    guard, tolerance = QualityGuard(width=settings["evidence"]), settings["params_tolerance"]
+    models = [question.models[numbers[0]] for numbers in families(question)]
     axes = [shape_axes(m.shape, m.seq_len, m.widths, tolerance=tolerance, guard=guard) for m in models]
     if len(axes) == 1:
         return partial(search_with_shapes, question, space, axes[0])

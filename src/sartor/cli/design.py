@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from sartor.cli import common as c
-from sartor.cli import design_options as d
 from sartor.cli import options as o
+from sartor.cli.declared import numbers, read_flags, with_flags
 from sartor.cli.launch import write_chakra, write_folder
 from sartor.cli.study import check_export_needs, export_points, tell_study
+from sartor.designs.options import DesignOptions
 from sartor.errors import InputError
 from sartor.interrupts import asked, patient
 from sartor.json_types import JsonMap
@@ -25,57 +28,30 @@ if TYPE_CHECKING:
     from sartor.designs.result import Progress
 
 
+Zigzag = Annotated[
+    Path | None,
+    typer.Option("--zigzag", metavar="DIR", help="Write the best chip as accelerator and mapping of ZigZag."),
+]
+Timeloop = Annotated[
+    Path | None,
+    typer.Option("--timeloop", metavar="DIR", help="Write the best chip as architecture of Timeloop/Accelergy."),
+]
+
+
+@with_flags(DesignOptions)
 def design(
     model: o.ModelsToTrain = None,
     num_devices: o.EqualDevices = None,
-    global_batch_size: o.GlobalBatch = None,
-    seq_len: o.SeqLens = None,
-    context_len: o.ContextLen = None,
-    ttft_ms: d.TtftMs = None,
-    tpot_ms: d.TpotMs = None,
-    space: d.Space = "published",
-    objective: o.DesignObjective = "throughput",
-    mean: d.Mean = "geometric",
-    weights: d.Weights = None,
-    area_mm2: d.AreaMm2 = None,
-    power_w: d.PowerW = None,
-    hbm_gib: d.HbmGib = None,
-    energy_j_per_token: d.EnergyJPerToken = None,
-    microbatch_size: o.MicrobatchSizes = "1,2,4,8",
-    tp: o.TpChoices = "1,2,4,8",
-    recompute: o.RecomputeChoices = "none,full",
-    optimizer: o.DesignOptimizer = "adam",
-    zero_stage: o.ZeroStages = "0,1,2,3",
-    cp: o.CpChoices = "1,2",
-    virtual_stages: o.VirtualChoices = "1,2,4",
-    area_model: d.AreaModel = None,
-    wafer_usd: d.WaferUsd = None,
-    hbm_usd_per_gb: d.HbmUsdPerGb = None,
-    years: d.Years = None,
-    usd_per_kwh: d.UsdPerKwh = None,
-    plausibility: d.Plausibility = True,
-    sensitivity: d.Sensitivity = False,
-    time_limit: o.OpenTimeLimit = None,
-    tolerance: d.Tolerance = 0.0,
-    baselines: d.Baselines = True,
-    shapes: d.Shapes = None,
-    params_tolerance: o.ParamsTolerance = 0.01,
-    evidence: o.Evidence = 1.0,
-    fleet: d.Fleet = None,
-    against: d.Against = None,
-    pareto: d.Pareto = None,
-    set_: o.SetField = None,
-    study: o.StudyFile = None,
-    executor: d.Executor = "local",
-    workers: o.Workers = None,
+    *,
     export: o.Export = None,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
-    zigzag: d.Zigzag = None,
-    timeloop: d.Timeloop = None,
+    zigzag: Zigzag = None,
+    timeloop: Timeloop = None,
     chakra: o.Chakra = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
+    **flags: Any,
 ) -> None:
     """Find the accelerator of a design space and the plan with the highest throughput, with proof.
 
@@ -84,32 +60,22 @@ def design(
 
     Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096 --against h100_sxm`
     """
-    options = c.asked(locals(), "export", "html", "png", "zigzag", "timeloop", "chakra")
     from sartor import api
 
+    study = flags["study"]
     check_export_needs(study, export)
     if not model and study is not None and study.exists():
         tell_study(study, export=export, json=json, out=out)
         return
     check_given({"--model": model, "--num-devices": num_devices})
-    with patient(), progress_line(time_limit) as progress:
-        as_numbers = {
-            "model": model or [],
-            "num_devices": num_devices or 0,
-            "seq_len": None if seq_len is None else numbers("--seq-len", seq_len, int),
-            "weights": () if weights is None else numbers("--weights", weights, float),
-            "microbatch_size": numbers("--microbatch-size", microbatch_size, int),
-            "tp": numbers("--tp", tp, int),
-            "recompute": c.words_of(recompute),
-            "zero_stage": numbers("--zero-stage", zero_stage, int),
-            "cp": numbers("--cp", cp, int),
-            "virtual_stages": numbers("--virtual-stages", virtual_stages, int),
-            "shapes": shapes_asked(shapes, fleet, model or []),
-            "fleet": fleet_of(fleet),
-            "against": against or None,
-            "pareto": c.words_of(pareto),
+    with patient(), progress_line(flags["time_limit"]) as progress:
+        special = {
+            "shapes": shapes_asked(flags["shapes"], flags["fleet"], model or []),
+            "fleet": fleet_of(flags["fleet"]),
+            "set": c.parse_sets(flags["set"]),
         }
-        found = api.design(**options | as_numbers, progress=progress)
+        options = read_flags(DesignOptions, flags) | special
+        found = api.design(model or [], num_devices=num_devices or 0, progress=progress, **options)
     write_files(found, html, png)
     write_tools(found, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
@@ -211,18 +177,6 @@ def fleet_of(text: str | None) -> dict[str, float]:
         name, _, weight = word.strip().partition("=")
         if name:
             found[name] = numbers("--fleet", weight or "1", float)[0]
-    return found
-
-
-def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
-    """``"1,2,4"`` -> ``[1, 2, 4]``."""
-    try:
-        found = [kind(word) for word in text.split(",") if word.strip()]
-    except ValueError:
-        found = []
-    if not found:
-        what = "a whole number" if kind is int else "a number"
-        raise InputError(field, text, f"must be {what}, or several with commas", "1,2,4")
     return found
 
 

@@ -126,21 +126,10 @@ PhaseToWin = Annotated[
     str,
     OBJECTIVE("--phase", metavar="train|prefill|decode", help="Phase to optimize, or several: train:0.7,decode:0.3."),
 ]
-DesignObjective = Annotated[
-    str,
-    OBJECTIVE(
-        metavar="WORDS",
-        help="throughput, alone or -per-mm2, -per-watt, -per-dollar (die and memory) or -per-ownership-dollar (package "
-        "and electricity too); in its place prefill, decode or shares: train:0.7,decode:0.3.",
-    ),
-]
 
 SEQ_LEN = partial(typer.Option, "--seq-len")
 TOKENS = "Tokens per sequence. [default: 4096, or the model's maximum]"
 SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=whole_number, help=TOKENS)]
-SeqLens = Annotated[
-    str | None, SEQ_LEN(metavar="N[,N...]", help=TOKENS.replace("sequence.", "sequence, or one value per model."))
-]
 TracedSeqLen = Annotated[
     int | None, SEQ_LEN(metavar="N", parser=whole_number, help="[default: 4096, or the model's maximum]")
 ]
@@ -172,7 +161,6 @@ TracedMicrobatchSize = Annotated[
     int | None,
     MICROBATCH_SIZE(metavar="N", parser=whole_number, help="Sequences per microbatch. [default: 1]"),
 ]
-MicrobatchSizes = Annotated[str, MICROBATCH_SIZE(metavar="N,...", help="Microbatch sizes to choose from.")]
 
 BATCH = partial(typer.Option, "--batch", metavar="N")
 GemmBatch = Annotated[int, BATCH(parser=whole_number, help="Number of independent GEMMs of this size.")]
@@ -253,7 +241,6 @@ GlobalBatch = Annotated[
 ]
 TP = partial(typer.Option, "--tp")
 Tp = Annotated[int, TP(metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
-TpChoices = Annotated[str, TP(metavar="T,...", help="Tensor-parallel widths to choose from.")]
 Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help="Pipeline-parallel stages.")]
 EP = partial(typer.Option, "--ep", metavar="N", parser=whole_number)
 Ep = Annotated[int, EP(help="Expert parallelism over groups of tp devices: inference takes tp x ep devices.")]
@@ -262,7 +249,6 @@ ServingEp = Annotated[
 ]
 CP = partial(typer.Option, "--cp")
 Cp = Annotated[int, CP(metavar="N", parser=whole_number, help="Context-parallel devices.")]
-CpChoices = Annotated[str, CP(metavar="N,...", help="Numbers of devices that may share a sequence in training.")]
 
 ZERO_STAGE = partial(typer.Option, "--zero-stage")
 ZeroStage = Annotated[
@@ -274,21 +260,10 @@ ZeroStage = Annotated[
         "that shards fully, as torchtitan; 0 on a chip in lockstep]",
     ),
 ]
-ZeroStages = Annotated[
-    str,
-    ZERO_STAGE(
-        metavar="0,1,2,3",
-        help="ZeRO stages to try in addition to 0: 1 shards optimizer states; 2 (also gradients) and 3 (also weights) "
-        "only without a pipeline.",
-    ),
-]
 
 VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
 VirtualStages = Annotated[
     int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per device. [default: 1]")
-]
-VirtualChoices = Annotated[
-    str, VIRTUAL_STAGES(metavar="N,...", help="Interleaved chunks per device to try in addition to 1.")
 ]
 
 SequenceParallel = Annotated[
@@ -304,7 +279,6 @@ Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of
 OptimizerOfPlan = Annotated[
     str | None, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run. [default: adam]")
 ]
-DesignOptimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd", help="Optimizer of training.")]
 
 RECOMPUTE = partial(typer.Option, "--recompute")
 Recompute = Annotated[
@@ -315,7 +289,6 @@ Recompute = Annotated[
         "[default: none]",
     ),
 ]
-RecomputeChoices = Annotated[str, RECOMPUTE(metavar="none,full", help="Recomputation settings to choose from.")]
 
 Framework = Annotated[
     str | None,
@@ -332,7 +305,6 @@ Framework = Annotated[
 TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS")
 TimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search; 0 returns a first schedule at once.")]
 RequestTimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search.")]
-OpenTimeLimit = Annotated[float | None, TIME_LIMIT(help="Stop after this time with the best result so far.")]
 
 Top = Annotated[int, typer.Option("--top", metavar="N", parser=whole_number, help="Number of candidates to show.")]
 Allow = Annotated[
@@ -352,9 +324,6 @@ FailOn = Annotated[
 ]
 
 STUDY = partial(typer.Option, "--study", metavar="FILE")
-StudyFile = Annotated[
-    Path | None, STUDY(callback=writable, help="Store every result in this file, and continue from it.")
-]
 WatchedStudy = Annotated[Path | None, STUDY(help="A study of `sartor design` to watch in the design view.")]
 Export = Annotated[
     Path | None,
@@ -366,7 +335,6 @@ Export = Annotated[
     ),
 ]
 WORKERS = partial(typer.Option, "--workers", metavar="N", parser=whole_number)
-Workers = Annotated[int | None, WORKERS(help="Processes of `local`. [default: one per core]")]
 Searches = Annotated[int, WORKERS(help="Parallel searches, one process each.")]
 
 # Measurement: device and time.

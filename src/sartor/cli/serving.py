@@ -64,7 +64,7 @@ def serving(
     """
     asked = c.asked(locals())
     from sartor import api
-    from sartor.cli.design import numbers
+    from sartor.cli.declared import numbers
     from sartor.report.serving import serving_body, serving_view
 
     found = api.serving(**asked | {"concurrency": numbers("--concurrency", concurrency, int)})

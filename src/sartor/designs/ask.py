@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.designs.experts import expert_plan
+from sartor.designs.options import JobOptions, QuestionOptions
 from sartor.designs.question import (
     HBM_USD_PER_GB,
     LIMITS,
@@ -29,14 +30,13 @@ from sartor.model.defaults import settled_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase, phase_weights
+from sartor.options import completed, declared
+from sartor.units import GIB
 
-MICROBATCH_SIZES = (1, 2, 4, 8)
-TENSOR_PARALLEL = (1, 2, 4, 8)
-RECOMPUTES = ("none", "full")
-ZERO_STAGES = (0, 1, 2, 3)
-CONTEXT_WIDTHS = (1, 2)
-VIRTUAL_STAGES = (1, 2, 4)
-"""Plans beyond the published ones, which have 0, 1 and 1 of these."""
+OF_TRAINING = (
+    "global_batch_size", "microbatch_size", "recompute", "optimizer", "zero_stage", "cp", "virtual_stages",
+)  # fmt: skip
+"""Options that only training has."""
 
 
 def design_models(
@@ -44,7 +44,7 @@ def design_models(
     num_devices: int,
     seq_len: int | Sequence[int] | None = None,
     weights: Sequence[float] = (),
-    tensor_parallel: Sequence[int] = TENSOR_PARALLEL,
+    tensor_parallel: Sequence[int] = declared(JobOptions)["tp"].default,
     jobs: Jobs | None = None,
 ) -> tuple[tuple[DesignModel, ...], tuple[str, ...]]:
     """The models with their sequence lengths and weights, once for each of the ``jobs`` (default: training only), and
@@ -147,78 +147,68 @@ def design_question(
     space: AcceleratorSpace,
     *,
     num_devices: int,
-    global_batch_size: int | None,
-    area_mm2: float | None = None,
-    power_w: float | None = None,
-    hbm_bytes: float | None = None,
-    energy_j_per_token: float | None = None,
     objective: Objective = Objective.THROUGHPUT,
-    mean: str = "geometric",
-    microbatch_size: Sequence[int] = MICROBATCH_SIZES,
-    recompute: Sequence[str] = RECOMPUTES,
-    optimizer: str = "adam",
-    zero_stage: Sequence[int] = ZERO_STAGES,
-    cp: Sequence[int] = CONTEXT_WIDTHS,
-    virtual_stages: Sequence[int] = VIRTUAL_STAGES,
-    area_model: str | None = None,
-    wafer_usd: float | None = None,
-    hbm_usd_per_gb: float | None = None,
-    years: float | None = None,
-    usd_per_kwh: float | None = None,
-    plausibility: bool = True,
+    **options: Unpack[QuestionOptions],
 ) -> DesignQuestion:
     """The question in the words of the command line. Raises ``InputError``."""
+    settings = completed(QuestionOptions, options)
+    global_batch_size, microbatch_sizes = settings["global_batch_size"], settings["microbatch_size"]
     if global_batch_size is None and not all(model.served for model in models):
         raise InputError("global_batch_size", "not given", "is required for training", "4096")
     if all(model.served for model in models):
-        _refuse_training_options(
-            {
-                "global_batch_size": (global_batch_size, None),
-                "microbatch_size": (microbatch_size, MICROBATCH_SIZES),
-                "recompute": (recompute, RECOMPUTES),
-                "optimizer": (optimizer, Optimizer.ADAM.value),
-                "zero_stage": (zero_stage, ZERO_STAGES),
-                "cp": (cp, CONTEXT_WIDTHS),
-                "virtual_stages": (virtual_stages, VIRTUAL_STAGES),
-            }
-        )
-    budgets = Budgets(
-        area_mm2=area_mm2,
-        power_w=power_w,
-        hbm_bytes=hbm_bytes,
-        energy_j_per_token=energy_j_per_token,
-        plausible=plausibility,
-    )
+        _refuse_training_options(settings)
+    budgets = _budgets(settings)
     if num_devices > 1 and any(np.any(np.asarray(group.num_links) == 0) for group in space.groups):
         raise InputError("num_links", 0, f"must be at least 1 for each chip, to join {num_devices} devices", "1")
-    area = space.area_model if area_model is None else word(AreaModel, "area_model", area_model)
     return DesignQuestion(
         models=models,
         num_devices=num_devices,
-        global_batch_size=max(microbatch_size) if global_batch_size is None else global_batch_size,
-        microbatch_sizes=tuple(dict.fromkeys(microbatch_size)),
-        recomputes=tuple(dict.fromkeys(_recompute(each) for each in recompute)),
-        optimizer=word(Optimizer, "optimizer", optimizer),
-        zero_stages=tuple(dict.fromkeys(zero_stage)) or (0,),
-        context_widths=tuple(dict.fromkeys(cp)) or (1,),
-        virtual_stages=tuple(dict.fromkeys(virtual_stages)) or (1,),
+        global_batch_size=max(microbatch_sizes) if global_batch_size is None else global_batch_size,
+        microbatch_sizes=tuple(dict.fromkeys(microbatch_sizes)),
+        recomputes=tuple(dict.fromkeys(_recompute(text) for text in settings["recompute"])),
+        optimizer=word(Optimizer, "optimizer", settings["optimizer"]),
+        zero_stages=tuple(dict.fromkeys(settings["zero_stage"])) or (0,),
+        context_widths=tuple(dict.fromkeys(settings["cp"])) or (1,),
+        virtual_stages=tuple(dict.fromkeys(settings["virtual_stages"])) or (1,),
         budgets=budgets,
         objective=objective,
-        mean=word(Mean, "mean", mean),
-        costs=DesignCosts(
-            area=area,
-            wafer_usd=wafer_usd,
-            hbm_usd_per_gb=HBM_USD_PER_GB if hbm_usd_per_gb is None else hbm_usd_per_gb,
-            years=YEARS if years is None else years,
-            usd_per_kwh=USD_PER_KWH if usd_per_kwh is None else usd_per_kwh,
-        ),
+        mean=word(Mean, "mean", settings["mean"]),
+        costs=_costs(space, settings),
         dtypes=space.dtypes,
     )
 
 
-def _refuse_training_options(given: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raise ``InputError`` for the first option of training that is not at its default, each given with it."""
-    for name, (value, default) in given.items():
+def _budgets(settings: QuestionOptions) -> Budgets:
+    hbm_gib = settings["hbm_gib"]
+    if hbm_gib is not None and not 0 < hbm_gib < float("inf"):
+        raise InputError("hbm_gib", hbm_gib, "must be positive and finite", "96")
+    return Budgets(
+        area_mm2=settings["area_mm2"],
+        power_w=settings["power_w"],
+        hbm_bytes=None if hbm_gib is None else hbm_gib * GIB,
+        energy_j_per_token=settings["energy_j_per_token"],
+        plausible=settings["plausibility"],
+    )
+
+
+def _costs(space: AcceleratorSpace, settings: QuestionOptions) -> DesignCosts:
+    """The space's own area model and usual prices where none are stated."""
+    area, usd = settings["area_model"], settings["hbm_usd_per_gb"]
+    years, per_kwh = settings["years"], settings["usd_per_kwh"]
+    return DesignCosts(
+        area=space.area_model if area is None else word(AreaModel, "area_model", area),
+        wafer_usd=settings["wafer_usd"],
+        hbm_usd_per_gb=HBM_USD_PER_GB if usd is None else usd,
+        years=YEARS if years is None else years,
+        usd_per_kwh=USD_PER_KWH if per_kwh is None else per_kwh,
+    )
+
+
+def _refuse_training_options(settings: QuestionOptions) -> None:
+    """Raise ``InputError`` for the first option of training that is not at its default."""
+    rows, stated = declared(QuestionOptions), dict[str, Any](settings)
+    for name in OF_TRAINING:
+        value, default = stated[name], rows[name].default
         if value != default and not (isinstance(default, tuple) and tuple(value) == default):
             shown = value if isinstance(value, int | str) else ",".join(map(str, value))
             raise InputError(name, shown, "is of training, which the objective does not name", "--objective throughput")

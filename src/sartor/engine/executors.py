@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from sartor import __version__
 from sartor.designs.question import DesignQuestion
 from sartor.designs.search import in_time
 from sartor.designs.tasks import Result, Task, run_task
 from sartor.errors import InputError
 from sartor.interrupts import deaf, unheard
+from sartor.version import __version__
 
 ALONE_S = 4.0
 """Seconds of work here before processes are started: they take a second to load, too long for a small question."""

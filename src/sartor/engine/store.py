@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sartor import __version__, interrupts
+from sartor import interrupts
 from sartor.designs.baselines import alone
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
@@ -39,6 +39,7 @@ from sartor.engine.study import MAIN
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
+from sartor.version import __version__
 
 T = TypeVar("T")
 HISTORY = "search, step, seconds, phase, evaluated, waiting, pruned, bound, incumbent, left_s"

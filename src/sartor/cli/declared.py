@@ -1,0 +1,102 @@
+"""Flags of a command made of the declared options of its journey (`sartor.options`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from sartor.cli import common as c
+from sartor.cli import options as o
+from sartor.errors import InputError
+from sartor.options import Kind, Option, declared
+
+F = TypeVar("F", bound=Callable[..., None])
+
+SPELT: Mapping[Kind, Any] = {
+    Kind.TEXT: str,
+    Kind.NUMBER: float,
+    Kind.WHOLE: int,
+    Kind.NUMBERS: str,
+    Kind.WHOLES: str,
+    Kind.WORDS: str,
+    Kind.REPEATED: list[str],
+    Kind.SWITCH: bool,
+    Kind.FILE: Path,
+}
+"""The type of a flag's value before it is read."""
+
+
+def with_flags(options: type) -> Callable[[F], F]:
+    """A command whose ``**options`` become one flag each, after its positional parameters and before its own flags."""
+
+    def built(command: F) -> F:
+        written = inspect.signature(command, eval_str=True)
+        parameters = [p for p in written.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        subject = [p for p in parameters if p not in own]
+        flags = [_parameter(name, row) for name, row in declared(options).items()]
+        every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*subject, *flags, *own)]
+        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in every}
+        return command
+
+    return built
+
+
+def read_flags(options: type, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the flags as the journey takes them; lists that are not given keep their default.
+    Raises ``InputError``."""
+    return {name: _value(name, row, flags[name]) for name, row in declared(options).items()}
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
+    """``"1,2,4"`` -> ``[1, 2, 4]``."""
+    try:
+        values = [kind(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        values = []
+    if not values:
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(field, text, f"must be {what}, or several with commas", "1,2,4")
+    return values
+
+
+def _parameter(name: str, row: Option) -> inspect.Parameter:
+    flag = flag_of(name)
+    if row.kind is Kind.SWITCH and row.default:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    extras: dict[str, Any] = {"metavar": row.metavar or None}
+    if row.kind is Kind.WHOLE:
+        extras["parser"] = o.whole_number
+    if row.kind is Kind.FILE:
+        extras["callback"] = o.writable
+    default = row.default if row.terminal_default is ... else row.terminal_default
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default)) or None
+    spelt = SPELT[row.kind] if default is not None else SPELT[row.kind] | None
+    annotation: Any = Annotated[spelt, typer.Option(flag, help=row.help, **extras)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _value(name: str, row: Option, value: Any) -> Any:
+    match row.kind:
+        case Kind.WHOLES | Kind.NUMBERS:
+            return (
+                row.default
+                if value is None
+                else numbers(flag_of(name), value, int if row.kind is Kind.WHOLES else float)
+            )
+        case Kind.WORDS:
+            return c.words_of(value)
+        case Kind.REPEATED:
+            return value or None
+        case _:
+            return value

@@ -1,0 +1,93 @@
+"""Options of a journey, each declared once: a ``TypedDict`` whose values carry an `Option`.
+
+    class SearchOptions(TypedDict, total=False):
+        time_limit: Annotated[float | None, Option(Kind.NUMBER, "Stop after this time.", metavar="SECONDS")]
+
+    def search(model: str, **options: Unpack[SearchOptions]) -> Answer:
+        settings = completed(SearchOptions, options)
+
+Editors complete the keywords and mypy checks them; `completed` refuses a misspelt one and fills in defaults; the
+command line makes its flags of the same rows (`sartor.cli.declared`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum, auto
+from inspect import Parameter, signature
+from typing import Any, TypeVar, cast
+
+from sartor.errors import InputError
+
+T = TypeVar("T", bound=Callable[..., Any])
+Options = TypeVar("Options")
+
+
+class Kind(Enum):
+    """How the command line spells a value."""
+
+    TEXT = auto()
+    NUMBER = auto()
+    WHOLE = auto()
+    """A whole number."""
+    NUMBERS = auto()
+    """Numbers with commas."""
+    WHOLES = auto()
+    WORDS = auto()
+    """Words with commas."""
+    REPEATED = auto()
+    """The flag may be repeated, once for each value."""
+    SWITCH = auto()
+    """``--name/--no-name``, or ``--name`` alone if it is off by default."""
+    FILE = auto()
+    """A file to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option is for, its default, and how the command line shows it."""
+
+    kind: Kind
+    help: str
+    metavar: str = ""
+    default: Any = None
+    terminal_default: Any = ...
+    """Default of the command line, where that is another."""
+
+
+def declared(options: type) -> dict[str, Option]:
+    """The rows of a ``TypedDict`` of options by name, those of its bases first."""
+    return {name: hint.__metadata__[0] for name, hint in options.__annotations__.items()}
+
+
+def completed(options: type[Options], stated: Mapping[str, Any]) -> Options:
+    """Every option, stated or by default. Raises ``InputError`` for a name that is not an option."""
+    rows = declared(options)
+    for name, value in stated.items():
+        if name not in rows:
+            nearest = get_close_matches(name, rows, 1, 0.4)
+            raise InputError(name, value, "is not an option", nearest[0] if nearest else "")
+    return cast(Options, {name: row.default for name, row in rows.items()} | dict(stated))
+
+
+def part_of(options: type[Options], settings: Mapping[str, Any]) -> Options:
+    """Those of the settings that ``options`` declares."""
+    return cast(Options, {name: settings[name] for name in declared(options)})
+
+
+def with_options(options: type) -> Callable[[T], T]:
+    """Show the options as keyword arguments in the function's signature (``help``), in place of its ``**options``."""
+
+    def shown(function: T) -> T:
+        written = signature(function)
+        own = [p for p in written.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        keywords = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=row.default, annotation=options.__annotations__[name])
+            for name, row in declared(options).items()
+        ]
+        function.__signature__ = written.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return function
+
+    return shown
