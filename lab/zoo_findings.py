@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sartor.answers.advice import FINDING
+from sartor.answers.field import to_json
 from sartor.hardware.catalog import load_gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
@@ -26,7 +28,7 @@ QUESTIONS = (("a100_sxm", 1), ("h100_sxm", 8), ("mi300x", 1))
 def findings() -> dict[str, list[str]]:
     """``"model on gpu tp=n"`` -> one line per finding."""
     return {
-        f"{model} on {gpu} tp={tp}": [_line(f.to_dict()) for f in run_rules(_context(model, gpu, tp))]
+        f"{model} on {gpu} tp={tp}": [_line(to_json(f, FINDING)) for f in run_rules(_context(model, gpu, tp))]
         for gpu, tp in QUESTIONS
         for model in model_names()
     }

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from sartor import api
 from sartor.answers import ModelEstimate, PlanAnswer
+from sartor.answers.field import to_json
+from sartor.answers.plan import PRICED, Sourced
 from sartor.api import Model
 from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.launch.files import save_files
 from sartor.plans.search import HeldPlan
 from sartor.read.huggingface import read_model
-from sartor.report.contract import estimate_body
-from sartor.report.plan_body import priced_body
 from sartor.web.work import Answerer
 
 CLUSTERS = {"dgx-h100": "h100_sxm", "dgx-a100": "a100_sxm", "pcie-8x-l40s": "l40s"}
@@ -86,12 +86,12 @@ def test_estimate_is_plan_with_the_same_plan_fixed(job: dict[str, Any]) -> None:
     found, held = asked(job)
     answer = planned(job, held)
     best, source = answer.best, answer.source.value
-    totals = estimate_body(found)["totals"]
+    totals = found.to_dict()["totals"]
     if best is None:
         assert not totals["fits"]
         return
     assert totals["fits"]
-    assert {key: totals[key] for key in STEP} == {key: priced_body(best, source)[key] for key in STEP}
+    assert {key: totals[key] for key in STEP} == {key: to_json(Sourced(best, source), PRICED)[key] for key in STEP}
     assert totals["time_s"] == totals["step_s"]
 
 
@@ -120,7 +120,7 @@ def test_the_page_answers_what_the_command_line_does(job: dict[str, Any]) -> Non
     given_words = {name: value for name, value in job.items() if value is not None}
     reply = Answerer().fresh("estimate", {}, json.dumps({**given_words, "gpu": CLUSTERS[job["cluster"]]}).encode())
     assert reply.status == 200
-    assert json.loads(reply.body)["totals"] == json.loads(json.dumps(estimate_body(found)["totals"]))
+    assert json.loads(reply.body)["totals"] == json.loads(json.dumps(found.to_dict()["totals"]))
 
 
 @pytest.mark.parametrize("gpu", ["h100_sxm", "mi300x", "tpu_v5p"])

@@ -6,7 +6,6 @@ import pytest
 
 from sartor import api
 from sartor.errors import InputError
-from sartor.report.plan_body import plan_body
 from sartor.report.plan_words import why_not_text
 
 
@@ -21,9 +20,9 @@ def test_a_plan_that_runs_is_slower_and_no_more() -> None:
     assert found.why_not.plan is not None
     assert (int(found.why_not.plan.plan.dims.tp), int(found.why_not.plan.plan.dims.pp)) == (8, 2)
     assert "slower than the best, and fits" in why_not_text(found.why_not)
-    body = plan_body(found)["why_not"]
+    body = found.to_dict()["why_not"]
     assert body["reason"] is None
-    assert body["terms"]["step_s"] == [plan_body(found)["best"]["step_s"], body["step_s"]]
+    assert body["terms"]["step_s"] == [found.to_dict()["best"]["step_s"], body["step_s"]]
     parts = [name for name in body["terms"] if name.endswith("_s") and name != "step_s"]
     for k in (0, 1):
         assert sum(body["terms"][name][k] for name in parts) == pytest.approx(body["terms"]["step_s"][k])

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from sartor.answers.field import to_json
+from sartor.answers.solved import SCHEDULE
 from sartor.errors import InputError
 from sartor.report.design_points import core_bars
 from sartor.report.gantt import MAX_LINES, draw_gantt, gantt, gantt_text, write_gantt
-from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
+from sartor.report.schedule import schedule_trace, schedule_view
 from sartor.report.trace import Span, trace_json
 from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, ScheduleResult, solve
 
@@ -112,7 +114,7 @@ def test_a_trace_of_nothing_is_a_trace() -> None:
 
 
 def test_the_json_has_the_contracts_keys_and_no_surprises() -> None:
-    body = schedule_body(result())
+    body = to_json(result(), SCHEDULE)
     assert list(body)[:6] == ["status", "makespan", "lower_bound", "gap", "operators", "checked"]
     assert "solve_s" in body
     assert list(body["operators"][0]) == ["id", "start", "end", "mode", "cores"]

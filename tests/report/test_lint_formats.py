@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from sartor.answers.advice import FINDING, worst_grade_of
+from sartor.answers.field import to_json
 from sartor.hardware.catalog import load_gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
@@ -95,15 +97,15 @@ def test_text_cannot_move_a_terminals_cursor() -> None:
 
 
 def test_json_has_the_contracts_keys(findings: tuple[Finding, ...]) -> None:
-    bodies = [each.to_dict() for each in findings]
-    assert lint_formats.worst_grade(findings) == "error"
+    bodies = [to_json(each, FINDING) for each in findings]
+    assert worst_grade_of(findings) == "error"
     keys = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}
     assert all(each.keys() >= keys for each in bodies)
     assert json.loads(json.dumps(bodies, allow_nan=False)) == bodies
 
 
 def test_nothing_found_has_no_worst_grade() -> None:
-    assert lint_formats.worst_grade(()) is None
+    assert worst_grade_of(()) is None
 
 
 # SARIF: the parts that the 2.1.0 schema requires, with the types and enumerations it gives them.

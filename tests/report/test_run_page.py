@@ -13,10 +13,9 @@ import pytest
 from sartor import api
 from sartor.answers import LogDiagnosis, TraceDiagnosis
 from sartor.report.charts import FILE, PAGE, draw
-from sartor.report.log_view import _verdict, log_body
+from sartor.report.log_view import _verdict
 from sartor.report.page_run import diagnose_page
 from sartor.report.run_points import IDEAL, fall_points, operator_points, trace_points
-from sartor.report.trace_view import trace_body
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import torchtitan
 
@@ -44,9 +43,9 @@ def of_log(tmp_path_factory: pytest.TempPathFactory) -> LogDiagnosis:
 def test_the_waterfall_goes_from_the_ideal_step_to_the_measured_one(
     of_trace: TraceDiagnosis, of_log: LogDiagnosis
 ) -> None:
-    for body in (trace_body(of_trace), log_body(of_log)):
-        measured = body["measured"]
-        fall = fall_points(measured["step_s"], body["parts"])
+    for answer in (of_trace, of_log):
+        measured = answer.to_dict()["measured"]
+        fall = fall_points(measured["step_s"], answer.run_parts)
         assert fall.parts[0] == IDEAL
         assert fall.seconds[0] == pytest.approx(measured["mfu"] * measured["step_s"], rel=1e-6)
         assert fall.seconds.sum() == pytest.approx(measured["step_s"])
@@ -83,7 +82,7 @@ def test_the_page_holds_the_answer_and_its_figures_and_asks_nobody(
 
 @pytest.mark.parametrize("frame", [PAGE, FILE], ids=["page", "file"])
 def test_every_figure_of_a_run_has_titles_and_tooltips(of_trace: TraceDiagnosis, frame: object) -> None:
-    for points in trace_points(of_trace, trace_body(of_trace)["parts"]).values():
+    for points in trace_points(of_trace).values():
         spec = json.dumps(draw(points, frame).to_dict())  # type: ignore[arg-type]
         assert '"tooltip"' in spec
         assert points.title

@@ -10,6 +10,8 @@ import pytest
 
 from rules.rule_samples import LLAMA, SAMPLES, UNFUSED, Sample, bad, good
 from sartor import api
+from sartor.answers.advice import FINDING
+from sartor.answers.field import to_json
 from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
@@ -156,7 +158,7 @@ def test_operators_named_are_the_graphs(name: str) -> None:
 def test_findings_carry_the_contracts_keys_and_no_number_json_cannot_hold() -> None:
     import json
 
-    bodies = [finding.to_dict() for name in NAMES for finding in findings_of(name)]
+    bodies = [to_json(finding, FINDING) for name in NAMES for finding in findings_of(name)]
     assert all(body.keys() >= CONTRACT_KEYS for body in bodies)
     assert {body["grade"] for body in bodies} == {"error", "warn", "info"}
     json.dumps(bodies, allow_nan=False)
@@ -340,7 +342,7 @@ def test_rules_that_one_change_answers_are_one_finding_with_several_reasons() ->
     found = api.lint("gpt3-2.7b", "a100_sxm").findings
     heads = [finding for finding in found if "head_dim" in finding.fix]
     assert [finding.rules for finding in heads] == [("ragged_head_dim", "flash_misfit")]
-    assert [reason["code"] for reason in heads[0].to_dict()["reasons"]] == ["R4", "R14"]
+    assert [reason["code"] for reason in to_json(heads[0], FINDING)["reasons"]] == ["R4", "R14"]
 
 
 def test_no_two_findings_claim_the_gain_of_one_field() -> None:

@@ -20,7 +20,6 @@ from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
 from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
-from sartor.report.log_view import log_body
 from sartor.step.measured import MeasuredRun
 from sartor.traces.read import is_trace
 from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
@@ -193,12 +192,12 @@ def test_a_change_that_explains_the_memory_alone_moves_no_seconds(log: Path) -> 
     slower = replace(base.priced, step=replace(base.priced.step, step_s=1.3 * step_s))
     other = replace(base, field="fused_kernels", value="false", priced=slower, misfit=0.0)
     run = MeasuredRun(step_s=1.01 * step_s, reserved_bytes=2 * float(held.reserved_bytes))
-    body = log_body(replace(found, measured=run, explanations=(replace(base, misfit=50.0), other)))
+    body = replace(found, measured=run, explanations=(replace(base, misfit=50.0), other)).to_dict()
     assert body["explanations"][0]["field"] == "fused_kernels"
     assert "plan" not in [part["kind"] for part in body["parts"]]
     assert body["parts"][-1]["seconds"] == pytest.approx(0.01 * step_s)
     run = MeasuredRun(step_s=1.29 * step_s)
-    body = log_body(replace(found, measured=run, explanations=(replace(base, misfit=50.0), other)))
+    body = replace(found, measured=run, explanations=(replace(base, misfit=50.0), other)).to_dict()
     assert [part["seconds"] for part in body["parts"] if part["kind"] == "plan"] == pytest.approx([0.3 * step_s])
 
 
@@ -207,7 +206,7 @@ def test_stalls_are_a_part_of_their_own_and_no_plan_explains_them(tmp_path: Path
     path.write_text(dump() + megatron((9.0, *[4.0, 4.0, 4.0, 8.0] * 6)))
     even.write_text(dump() + megatron((9.0, *[4.0] * 24)))
     found, without = diagnosed(path), diagnosed(even)
-    body = log_body(found)
+    body = found.to_dict()
     parts = {part["kind"]: part["seconds"] for part in body["parts"]}
     assert sum(parts.values()) == pytest.approx(5.0)
     assert parts["stalls"] == body["measured"]["stall_s"] == pytest.approx(1.0)

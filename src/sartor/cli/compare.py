@@ -45,10 +45,10 @@ def compare(
     Example: `sartor compare train.log train.log --run-a 1 --run-b 2`
     """
     from sartor import api
-    from sartor.report.compare_view import compare_body, compare_view
+    from sartor.report.compare_view import compare_view
 
     found = api.compare(a, b, threshold=threshold, run_a=run_a, run_b=run_b)
-    c.answer("compare", compare_body(found), as_json=json, out=out)
+    c.answer("compare", found.to_dict(), as_json=json, out=out)
     if not json:
         c.show(compare_view(found))
     if found.worse:

@@ -56,7 +56,6 @@ def advise(
     """
     asked = c.asked(locals(), "html", "png")
     from sartor import api
-    from sartor.report import contract
 
     found = api.advise(**asked | {"freeze": c.words_of(freeze), "free": c.words_of(free)})
     if html is not None:
@@ -67,7 +66,7 @@ def advise(
         from sartor.report.figures import advice_points
 
         c.write_figures(png, advice_points(found))
-    c.answer("advise", contract.advise_body(found), as_json=json, out=out)
+    c.answer("advise", found.to_dict(), as_json=json, out=out)
     if not json:
         from sartor.report.table_advice import advice_view
 
@@ -127,13 +126,12 @@ def lint(
 def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: JsonDict, *, named: bool) -> str | None:
     """Print one model's findings; its worst grade."""
     from sartor import api
-    from sartor.report import contract, lint_formats
+    from sartor.report import lint_formats
     from sartor.report.fit_words import fit_lines
     from sartor.report.words import printable
 
     found = api.lint(model, gpu, **question)
-    body = contract.lint_body(found)
-    c.answer("lint", body, as_json=format == "json", out=out)
+    c.answer("lint", found.to_dict(), as_json=format == "json", out=out)
     if format == "sarif":
         print(lint_formats.sarif(found.findings, path=model))
     elif format == "github":
@@ -148,5 +146,4 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
         for word, sentences in (("assumed", reading.assumptions), ("note", reading.notes)):
             for sentence in sentences:
                 c.say(f"{word}: {printable(sentence)}")
-    worst: str | None = body["worst_grade"]
-    return worst
+    return found.worst_grade

@@ -100,11 +100,10 @@ def check_given(given: JsonMap) -> None:
 
 def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
     """Print the answer and exit: 130 if interrupted, 3 if no point fits or none was found in time."""
-    from sartor.report.design_body import design_body
     from sartor.report.design_words import nothing_text
     from sartor.report.table_design import design_view
 
-    c.answer("design", design_body(found), as_json=json, out=out)
+    c.answer("design", found.to_dict(), as_json=json, out=out)
     if not json:
         c.show(design_view(found))
     if found.result.interrupted or asked():

@@ -84,18 +84,17 @@ def diagnose(
     asked |= {"run": runs, "number": run, "fix": parse_fix(fix) or None}
     from sartor import api
     from sartor.answers import LogDiagnosis
-    from sartor.report.log_view import log_body, log_view
-    from sartor.report.trace_view import trace_body, trace_view
+    from sartor.report.log_view import log_view
+    from sartor.report.trace_view import trace_view
 
     found = api.diagnose(**asked)
-    body = log_body(found) if isinstance(found, LogDiagnosis) else trace_body(found)
     if records is not None:
         _write_records(found, records)
     if html is not None:
         from sartor.report.page_run import diagnose_page
 
         c.write_page(html, diagnose_page(found))
-    c.answer("diagnose", body, as_json=json, out=out)
+    c.answer("diagnose", found.to_dict(), as_json=json, out=out)
     if not json:
         c.show(log_view(found) if isinstance(found, LogDiagnosis) else trace_view(found))
 

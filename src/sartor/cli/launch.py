@@ -86,7 +86,7 @@ def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
     """Price and lint the launch that the options of ``sartor plan`` name; exit with 3 if it does not fit or run, with
     1 for findings at or above ``fail_on``."""
     from sartor import api
-    from sartor.report.launch_view import launch_body, launch_view
+    from sartor.report.launch_view import launch_view
 
     if num_devices is not None and len(num_devices) > 1:
         raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")
@@ -100,7 +100,7 @@ def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
         from sartor.report.plan_trace import launch_trace
 
         write_trace(launch_trace(found), options["trace"])
-    c.answer("plan", launch_body(found), as_json=options["json"], out=options["out"])
+    c.answer("plan", found.to_dict(), as_json=options["json"], out=options["out"])
     if not options["json"]:
         c.show(launch_view(found))
     if not (found.fits and found.runs):

@@ -100,10 +100,9 @@ def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
 
 def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
     """Print the answer; exit with 3 if no plan fits."""
-    from sartor.report.plan_body import plan_body
     from sartor.report.table_plan import plan_view
 
-    c.answer("plan", plan_body(found), as_json=json, out=out)
+    c.answer("plan", found.to_dict(), as_json=json, out=out)
     if not json:
         c.show(plan_view(found))
     if found.best is None:

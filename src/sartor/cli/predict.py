@@ -50,10 +50,9 @@ def estimate(
     """
     asked = c.asked(locals())
     from sartor import api
-    from sartor.report import contract
 
     found = api.estimate(**asked)
-    c.answer("estimate", contract.estimate_body(found), as_json=json, out=out)
+    c.answer("estimate", found.to_dict(), as_json=json, out=out)
     if not json:
         from sartor.report.table_estimate import estimate_view
 
@@ -86,10 +85,9 @@ def gemm(
     """
     asked = c.asked(locals())
     from sartor import api
-    from sartor.report import contract
 
     found = api.gemm(**asked)
-    c.answer("gemm", contract.gemm_body(found), as_json=json, out=out)
+    c.answer("gemm", found.to_dict(), as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import gemm_view
 
@@ -138,10 +136,9 @@ def collective(
     """
     asked = c.asked(locals())
     from sartor import api
-    from sartor.report import contract
 
     found = api.collective(**asked)
-    c.answer("collective", contract.collective_body(found), as_json=json, out=out)
+    c.answer("collective", found.to_dict(), as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import collective_view
 

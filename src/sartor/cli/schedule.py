@@ -40,7 +40,9 @@ def schedule(
     Example: `sartor schedule examples/schedule/decoder_backward.json --time-limit 5`
     """
     from sartor import api
-    from sartor.report.schedule import schedule_body, schedule_trace, schedule_view
+    from sartor.answers.field import to_json
+    from sartor.answers.solved import SCHEDULE
+    from sartor.report.schedule import schedule_trace, schedule_view
     from sartor.schedules.result import Solver
 
     if solver not in tuple(Solver):
@@ -51,7 +53,7 @@ def schedule(
         check_figure_name(figure)
     with patient():
         found = api.schedule(instance, time_limit=time_limit, solver=solver)
-    c.answer("schedule", schedule_body(found), as_json=json, out=out)
+    c.answer("schedule", to_json(found, SCHEDULE), as_json=json, out=out)
     if trace:
         from sartor.files import write_atomic
 

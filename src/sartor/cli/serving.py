@@ -65,10 +65,10 @@ def serving(
     asked = c.asked(locals())
     from sartor import api
     from sartor.cli.declared import numbers
-    from sartor.report.serving import serving_body, serving_view
+    from sartor.report.serving import serving_view
 
     found = api.serving(**asked | {"concurrency": numbers("--concurrency", concurrency, int)})
-    c.answer("serving", serving_body(found), as_json=json, out=out)
+    c.answer("serving", found.to_dict(), as_json=json, out=out)
     if not json:
         c.show(serving_view(found))
     if not found.fits:

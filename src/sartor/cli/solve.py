@@ -33,10 +33,12 @@ def place(
     Example: `sartor place examples/placement/encoder_decoder.json`
     """
     from sartor import api
-    from sartor.report.placement import placement_body, placement_view
+    from sartor.answers.field import to_json
+    from sartor.answers.solved import PLACEMENT
+    from sartor.report.placement import placement_view
 
     found = api.place(instance, terms=terms)
-    c.answer("place", placement_body(found), as_json=json, out=out)
+    c.answer("place", to_json(found, PLACEMENT), as_json=json, out=out)
     if not json:
         c.show(placement_view(found))
     if found.plan is None:

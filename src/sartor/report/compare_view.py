@@ -9,7 +9,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict, picked
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import printable, signed_share
 from sartor.units import format_bytes, format_seconds, format_share
@@ -22,33 +21,6 @@ MOST_RATIO = 10.0
 """Upper end of a ratio's interval above which it is not shown."""
 SHOWN = 15
 """Operators that the terminal lists."""
-
-
-def compare_body(answer: RunComparison) -> JsonDict:
-    """``compare``: the whole step, then its parts, each with the interval of its ratio."""
-    return {
-        **picked(answer, "kind", "a", "b", "threshold", "changed"),
-        "worse": [each.name for each in answer.worse],
-        "per_token": answer.per_token,
-        "total": {"a_s": answer.total.a, "b_s": answer.total.b, **_ratio(answer.total, answer.threshold)},
-        "parts": [
-            {"name": printable(each.name), "a_s": each.a, "b_s": each.b, **_ratio(each, answer.threshold)}
-            for each in answer.parts
-        ],
-        "memory": [
-            {"name": each.name, "a_bytes": each.a, "b_bytes": each.b, **_ratio(each, answer.threshold)}
-            for each in answer.memory
-        ],
-        "facts": {name: list(both) for name, both in answer.facts.items()},
-        "warnings": list(answer.warnings),
-    }
-
-
-def _ratio(each: RunChange, threshold: float) -> JsonDict:
-    return {
-        **picked(each, "ratio", "low", "high", "significant"),
-        "beyond_threshold": each.beyond(threshold),
-    }
 
 
 def compare_view(answer: RunComparison) -> RenderableType:

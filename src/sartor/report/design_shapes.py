@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sartor.answers.design import params_change
 from sartor.designs.baselines import NamedChip
 from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
-from sartor.designs.shapes_proved import BestShape, JointShapes
-from sartor.hardware.accelerator_catalog import accelerator_fields
-from sartor.json_types import JsonDict, picked, plain
-from sartor.model.counts import count_params
-from sartor.model.training import Recompute
+from sartor.designs.shapes_proved import JointShapes
 from sartor.report.design_words import memory_text, rate, short_chip
 from sartor.report.frame import FILE, Chart, Frame, Sheet
 from sartor.report.grid import GridColumn
@@ -37,95 +33,6 @@ class RegretMatrix:
     chips: tuple[str, ...]
     regret: npt.NDArray[np.float64]
     reached: npt.NDArray[np.float64]
-
-
-def shapes_body(found: ShapeDesign) -> JsonDict:
-    """The ``shapes`` object of the JSON: variants, chips, throughput and regret of each pair."""
-    index, most = found.best
-    robust, worst = found.fleet_shape
-    return {
-        "status": found.status.value,
-        "variants": [_variant(found, i) for i in range(len(found.variants))],
-        "chips": [
-            {
-                "name": chip.name,
-                "hbm_bytes": list(chip.hbm_bytes),
-                "fleet_weight": weight,
-                "architecture": {
-                    key: plain(value)
-                    for key, value in accelerator_fields(chip.accelerator).items()
-                    if key not in ("name", "title", "note", "confidence", "sources")
-                },
-            }
-            for chip, weight in zip(found.chips, found.fleet, strict=True)
-        ],
-        "plans": [
-            {
-                "microbatch_size": split.microbatch_size,
-                "tp": split.width,
-                "cp": split.context_parallel,
-                "ep": split.expert_parallel,
-                "recompute": Recompute(recompute).word,
-            }
-            for split, recompute in found.plans
-        ],
-        "sequences_per_s": plain(found.reached),
-        "sequences_per_s_by_plan": plain(found.rates),
-        **picked(found, "chip_regret", "shape_regret", "plan_regret"),
-        "best": {"variant": index, "sequences_per_s": most},
-        "chip_for_family": found.chip_for_family,
-        "best_variant_by_chip": plain(found.best_shape),
-        "fleet_variant": {"variant": robust, "regret": worst},
-        "wall_s": found.seconds,
-    }
-
-
-def _variant(found: ShapeDesign, i: int) -> JsonDict:
-    variant, result = found.variants[i], found.results[i]
-    return {
-        "name": variant.name,
-        "changed": {field: [old, new] for field, old, new in variant.changed},
-        "status": result.status.value,
-        "gap": plain(result.gap),
-        "sequences_per_s": float(found.best_rate[i]),
-    }
-
-
-def joint_body(found: JointShapes) -> JsonDict:
-    """The ``shapes`` object of ``--shapes all``: how many there are, and the gain from searching them with the chip."""
-    before, axes = found.as_it_is.best, [each.axes for each in found.shapes]
-    return {
-        "num_shapes": prod(each.num_shapes for each in axes),
-        "distinct": prod(len(each.variants) for each in axes),
-        "searched": found.searched,
-        "params_tolerance": axes[0].tolerance,
-        "as_it_is": None if before is None else before.objective,
-        **picked(found, "in_turn", "gain", "gain_over_turns"),
-    }
-
-
-def best_shapes_body(found: JointShapes) -> JsonDict:
-    """``best.shape`` of one model, or ``best.shapes`` of several by name."""
-    if len(found.shapes) == 1:
-        return {"shape": shape_body(found.shapes[0])}
-    return {"shapes": {each.model: shape_body(each) for each in found.shapes}}
-
-
-def shape_body(found: BestShape) -> JsonDict:
-    """A shape's fields, those that changed, and the change in parameters from the model's own."""
-    shape = found.variant.shape
-    return {
-        **{name: int(value) for name, value in shape.fields().items()},
-        "changed": {field: [old, new] for field, old, new in found.variant.changed},
-        "num_params": int(count_params(shape).total),
-        "params_change": params_change(found),
-    }
-
-
-def params_change(found: BestShape) -> float:
-    """Relative change in parameters from the model to the best shape."""
-    shape, own = found.variant.shape, found.axes.variants[0].shape
-    return float(count_params(shape).total / count_params(own).total - 1)
 
 
 def joint_lines(found: JointShapes) -> list[str]:

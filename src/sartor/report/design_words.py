@@ -5,26 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from sartor.answers import DesignAnswer
+from sartor.answers.design import STEP_TIME, DesignAnswer
 from sartor.cost.chip.buildable import faults
 from sartor.designs.detail import ModelDetail, StepTime, plan_fields
 from sartor.designs.energy import evaluated_joules
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.sensitivity import Nearby
-from sartor.designs.why import AGAINST, Reason
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
 from sartor.report.words import count_text, printable
 from sartor.units import GIB, GIGA, MIB, format_share
 
-STEP_WORDS = {
-    "microbatches_s": "microbatches",
-    "fill_s": "pipeline fill and drain",
-    "resync_s": "gradient reduction",
-    "optimizer_s": "optimizer step",
-}
+STEP_WORDS = {part.name: part.words for part in STEP_TIME}
 AREA_WORDS = {
     "arrays_mm2": "multiply arrays",
     "lanes_mm2": "vector lanes",
@@ -279,74 +273,6 @@ def notes_of(answer: DesignAnswer) -> list[str]:
             ways.setdefault(part, []).append(each.name)
     plain = {part: names for part, names in ways.items() if not PLAN.match(part)}
     return [f"{_together(names)}: {part}" for part, names in plain.items()]
-
-
-def why_texts(answer: DesignAnswer) -> list[str]:
-    """Per model: the speedup of the best chip over the TPUv4-like one, and its causes."""
-    known = {each.name: each.ranked for each in answer.result.baselines}
-    there = next((ranked for name, ranked in known.items() if ranked and name.startswith(f"{AGAINST},")), None)
-    if answer.best is None or there is None:
-        return []
-    here, there_chip = answer.best.evaluation.point.accelerator, there.evaluation.point.accelerator
-    return [f"{printable(each.model)}: {_why(each, here, there_chip)}" for each in answer.result.reasons]
-
-
-def _why(reason: Reason, here: Accelerator, there: Accelerator) -> str:
-    if reason.factor is not None:
-        split = (
-            f" ({reason.placement:.2f}x from searched placement, {reason.chip:.2f}x from the chip)"
-            if reason.chip
-            else ""
-        )
-        text = f"{reason.factor:.2f}x as fast as {AGAINST} with expert placement{split}"
-    elif reason.chip is not None:
-        text = f"{reason.chip:.2f}x as fast as {AGAINST} with searched placement (expert placement does not fit)"
-    else:
-        text = f"no placement fits on {AGAINST}"
-    lost = [f"{_swap(part, here, there)} {_kept(share)}" for part, share in reason.left if share < 1 - SAME]
-    more = [f"{_swap(part, here, there)} {share:.2f}x" for part, share in reason.left if share > 1 + SAME]
-    same = [SWAP_WORDS[part] for part, share in reason.left if abs(share - 1) <= SAME]
-    words = [f"with a single part replaced, throughput falls: {', '.join(lost)}" if lost else ""]
-    words += [f"or rises, without the area limit: {', '.join(more)}" if more else ""]
-    words += [f"no effect: {' and '.join(same)}" if same else ""]
-    return "; ".join([text, *(each for each in words if each)])
-
-
-SAME = 0.005
-"""Shares of throughput that count as equal."""
-SWAP_WORDS = {
-    "arrays": "multiply arrays",
-    "lanes": "vector lanes",
-    "buffer": "buffer",
-    "memory": "memory bandwidth",
-    "links": "links",
-    "clock": "clock",
-}
-
-
-def _kept(share: float) -> str:
-    return f"to {format_share(share)}" if share else "to 0%"
-
-
-def _swap(part: str, here: Accelerator, there: Accelerator) -> str:
-    """``256 vector lanes instead of 16,384``."""
-    say, unit = SWAPPED[part]
-    return f"{say(there)}{unit} instead of {say(here)}"
-
-
-SWAPPED: dict[str, tuple[Callable[[Accelerator], str], str]] = {
-    "arrays": (lambda a: f"{_macs(a):,.0f} ({a.num_tensor_cores} of {a.array_rows} x {a.array_cols})", " multipliers"),
-    "lanes": (lambda a: f"{a.num_vector_cores * a.vector_lanes:,.0f}", " vector lanes"),
-    "buffer": (lambda a: f"{float(a.global_buffer_bytes) / MIB:g} MiB", " of buffer"),
-    "memory": (lambda a: f"{float(a.hbm_bytes_per_s) / GIGA:,.0f} GB/s", " of memory"),
-    "links": (lambda a: f"{float(a.network_bytes_per_s) / GIGA:,.0f} GB/s", " of links"),
-    "clock": (lambda a: f"{float(a.clock_hz) / GIGA:g} GHz", ""),
-}
-"""The text of each part, and its unit."""
-
-
-def _macs(a: Accelerator) -> float:
-    return float(a.num_tensor_cores * a.array_rows * a.array_cols)
 
 
 PLAN = re.compile(r"^t\d+ p\d+ d\d+|^placement alone$")

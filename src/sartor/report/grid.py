@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sartor.answers.field import Field, Level, Scalar, texts_of
 from sartor.report.words import printable
 
 if TYPE_CHECKING:
@@ -41,6 +42,21 @@ def grid_of(caption: str, columns: Iterable[str | GridColumn], rows: Iterable[tu
     """A grid whose first column given as a word holds names and the others numbers."""
     made = [c if isinstance(c, GridColumn) else GridColumn(head=c, number=i > 0) for i, c in enumerate(columns)]
     return Grid(caption=caption, columns=tuple(made), rows=tuple(rows), **more)
+
+
+def field_grid(caption: str, columns: Sequence[Field], records: Iterable[object], **more: Any) -> Grid:
+    """A grid with a column for each field and a row for each record."""
+    heads = [
+        GridColumn(
+            head=column.words,
+            explains=column.help or None,
+            number=column.kind in (Scalar.NUMBER, Scalar.INTEGER),
+            page_only=column.level is Level.PAGE,
+        )
+        for column in columns
+    ]
+    rows = tuple(tuple(texts_of(columns, record)) for record in records)
+    return Grid(caption=caption, columns=tuple(heads), rows=rows, **more)
 
 
 def words_column(head: str) -> GridColumn:

@@ -9,9 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict, plain
 from sartor.report.grid import grid_view
-from sartor.report.plan_body import cluster_body, priced_body
 from sartor.report.plan_grids import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
@@ -25,50 +23,6 @@ if TYPE_CHECKING:
     from sartor.rules.plan.rule import PlanFinding
 
 STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
-
-
-def launch_body(answer: LaunchAnswer) -> JsonDict:
-    """``plan --launch``: the launch, its predicted step, findings (most severe first), and the best plan."""
-    best = answer.search.best if answer.search else None
-    return {
-        "status": "feasible" if answer.fits and answer.runs else "infeasible",
-        "launch": {
-            "path": answer.path,
-            "framework": answer.framework,
-            "unknown": list(answer.unknown),
-            "unpriced": list(answer.unpriced),
-            "ignored": list(answer.ignored),
-        },
-        "model": {
-            "name": answer.job.shape.name,
-            **{field: plain(value) for field, value in answer.job.shape.fields().items()},
-        },
-        "job": {
-            "global_batch_size": answer.job.global_batch_size,
-            "seq_len": answer.job.seq_len,
-            "dtype": answer.job.recipe.value,
-            "optimizer": answer.job.optimizer.value,
-        },
-        "cluster": cluster_body(answer.cluster, int(answer.priced.plan.num_devices)),
-        "plan": priced_body(answer.priced, answer.source.value),
-        "usable_bytes": answer.usable_bytes,
-        "headroom": answer.headroom,
-        "stages": [stage_body(stage) for stage in answer.memory.stages],
-        "findings": [finding.to_dict() for finding in answer.findings],
-        "worst_grade": answer.findings[0].grade.value if answer.findings else None,
-        "best": None if best is None else priced_body(best, answer.source.value),
-        "assumptions": list(answer.assumptions),
-    }
-
-
-def stage_body(stage: StageMemory) -> JsonDict:
-    """One pipeline rank's memory, part by part."""
-    return {
-        "stage": stage.stage,
-        "moment": stage.moment,
-        "device_bytes": stage.total_bytes(),
-        "parts": {part.name: part.size_bytes for part in stage.parts},
-    }
 
 
 def launch_view(answer: LaunchAnswer) -> RenderableType:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sartor import __version__
+from sartor.answers.advice import FINDING
+from sartor.answers.field import to_json
 from sartor.json_types import JsonDict
 from sartor.report.words import printable
-from sartor.rules import rule as rules
 from sartor.rules.catalog import find_rule
 from sartor.rules.pricing import LEAST_GAIN
 from sartor.rules.rule import Finding, Grade, Rule
@@ -57,12 +58,6 @@ from (a head dimension by the heads)."""
 _LEVELS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
 _ANNOTATIONS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "notice"}
 _STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
-
-
-def worst_grade(findings: Iterable[Finding]) -> str | None:
-    """``"error"``, ``"warn"``, ``"info"``, or None without findings."""
-    worst = rules.worst_grade(findings)
-    return None if worst is None else worst.value
 
 
 def text(findings: Sequence[Finding], width: int = WIDTH, unread: str = "") -> Text:
@@ -208,7 +203,7 @@ def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> JsonDic
         "message": {"text": printable(message)},
         "locations": [_location(finding, source)],
         "partialFingerprints": {"sartor/1": f"{finding.rule}/{finding.field}"},
-        "properties": finding.to_dict(),
+        "properties": to_json(finding, FINDING),
     }
 
 

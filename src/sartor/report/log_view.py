@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict, picked, plain
+from sartor.answers.diagnosis import STALLS_FIX
+from sartor.answers.plan import PARTS
 from sartor.plans.explain import EQUAL, Explanation, nearest
-from sartor.report.plan_body import TIME, cluster_body, degrees, priced_body
-from sartor.report.plan_words import PART_WORDS, beside_best, devices_text, plan_words
+from sartor.report.plan_words import beside_best, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable, signed_share
 from sartor.units import format_bytes, format_count, format_seconds, format_share
@@ -23,114 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Changes that the terminal lists."""
-STALLS_FIX = "what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
 AGREES = 4.0
 """Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
-
-
-CONVENTION = ("attention", "recompute", "embedding", "head", "seq_len", "flops_per_token", "rel_error")
-
-
-def log_body(answer: LogDiagnosis) -> JsonDict:
-    """``diagnose`` of a log: measured and predicted, parts that add up to the measured step, and what would explain
-    the rest."""
-    run, predicted = answer.measured, answer.predicted
-    best = nearest(answer.explanations)
-    change = _nearer_step(answer, best)
-    rest = run.stall_free_s - (predicted.step_s if change is None else change.priced.step_s)
-    return {
-        "status": "inside" if answer.inside else "outside",
-        "log": {
-            **picked(answer, "path", "trainer", "run", "num_runs"),
-            "units": list(answer.units),
-            "said": dict(answer.said),
-        },
-        "measured": {
-            **picked(run, "step_s", "usual_s", "stall_s"),
-            "mfu": answer.mfu,
-            **picked(
-                run,
-                "tokens_per_s",
-                "spread",
-                "num_steps",
-                "warm_up",
-                "flops_per_s",
-                "allocated_bytes",
-                "reserved_bytes",
-            ),
-        },
-        "predicted": {
-            **picked(predicted, "step_s", "low_s", "high_s"),
-            "source": answer.source.value,
-            "mfu": plain(predicted.step.mfu),
-            "tokens_per_s": answer.job.tokens_per_step / predicted.step_s,
-            "allocated_bytes": plain(predicted.footprint.allocated_bytes),
-            "reserved_bytes": plain(predicted.footprint.reserved_bytes),
-        },
-        "deviation": answer.deviation,
-        "cluster": cluster_body(answer.cluster, int(predicted.plan.num_devices)),
-        "plan": priced_body(predicted, answer.source.value),
-        "best_plan": None if answer.best is None else priced_body(answer.best, answer.source.value),
-        "parts": _parts(answer, change, rest),
-        "assigned_share": 1 - abs(rest) / run.step_s,
-        "unexplained_share": rest / run.step_s,
-        "flop_conventions": [picked(each, *CONVENTION) for each in answer.conventions],
-        "explanations": [_explanation_body(each) for each in best],
-        "tried": [_explanation_body(each) for each in answer.explanations[1:]],
-        "warnings": list(answer.warnings),
-        "assumptions": list(answer.assumptions),
-    }
-
-
-def _nearer_step(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> Explanation | None:
-    """The nearest change, if the step comes nearer with it; a change that only explains the memory moves no time."""
-    run, predicted = answer.measured.stall_free_s, answer.predicted.step_s
-    first = next(iter(best), None)
-    return first if first is not None and abs(run - first.priced.step_s) < abs(run - predicted) else None
-
-
-def _parts(answer: LogDiagnosis, best: Explanation | None, rest: float) -> list[JsonDict]:
-    """Parts of the predicted step, the effect of the nearest change, stalls, and the rest: their seconds sum to the
-    measured step, their points to 100% minus MFU."""
-    run, step = answer.measured, answer.predicted.step
-    ideal = answer.mfu * run.step_s
-    parts = [_part(answer, name.removesuffix("_s"), float(getattr(step, name))) for name in TIME]
-    parts[0]["points_of_mfu"] = 100 * (parts[0]["seconds"] - ideal) / run.step_s
-    if best is not None:
-        gained = best.priced.step_s - answer.predicted.step_s
-        change = f"{best.field}={best.value}"
-        parts.append(_part(answer, "plan", gained, evidence=[f"{change} instead of what was assumed"], fix=change))
-    parts.append(
-        _part(answer, "stalls", answer.measured.stall_s, evidence=[answer.stalls], fix=f"look at {STALLS_FIX}")
-    )
-    return [*(part for part in parts if part["seconds"]), _part(answer, "unexplained", rest)]
-
-
-def _part(
-    answer: LogDiagnosis, kind: str, seconds: float, *, evidence: list[str] | None = None, fix: str = ""
-) -> JsonDict:
-    share = seconds / answer.measured.step_s
-    return {
-        "kind": kind,
-        "seconds": seconds,
-        "share": share,
-        "points_of_mfu": 100 * share,
-        "evidence": evidence or [],
-        "fix": fix or None,
-        "gain_s": max(seconds, 0.0) if fix else None,
-    }
-
-
-def _explanation_body(each: Explanation) -> JsonDict:
-    return {
-        "field": each.field,
-        "value": each.value,
-        **picked(each.priced, "step_s", "low_s", "high_s"),
-        "allocated_bytes": plain(each.priced.footprint.allocated_bytes),
-        "reserved_bytes": plain(each.priced.footprint.reserved_bytes),
-        "misfit": each.misfit,
-        "plan": degrees(each.priced.plan),
-    }
 
 
 # ---------------------------------------------------------------------------------------------------- terminal
@@ -256,10 +150,10 @@ def _table(answer: LogDiagnosis) -> Table:
             table.add_row(name, words(seen), words(told), signed_share(seen / told - 1))
     if run.stall_s:
         table.add_row("  of it stalls", format_seconds(run.stall_s), "", "")
-    for name in TIME:
-        seconds = float(getattr(predicted.step, name))
+    for part in PARTS:
+        seconds = float(part.read(predicted.step))
         if seconds > 0.005 * predicted.step_s:
-            table.add_row(f"  of it {PART_WORDS.get(name, name)}", "", format_seconds(seconds), "")
+            table.add_row(f"  of it {part.words}", "", format_seconds(seconds), "")
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sartor.answers import DesignAnswer
+from sartor.answers.design_reasons import why_texts
 from sartor.designs.detail import ModelDetail, model_detail
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.json_types import JsonMap
@@ -18,7 +19,7 @@ from sartor.report.design_grids import (
 )
 from sartor.report.design_points import design_points
 from sartor.report.design_shapes import joint_lines, shapes_section
-from sartor.report.design_words import heading_text, headline, notes_of, nothing_text, rate, unit_of, why_texts
+from sartor.report.design_words import heading_text, headline, notes_of, nothing_text, rate, unit_of
 from sartor.report.html import Markup, element, grid_table, join
 from sartor.report.page import cards_list, footer, whole_page
 from sartor.report.page_notes import how_to_read

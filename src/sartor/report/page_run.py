@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sartor.answers import LogDiagnosis
+from sartor.answers.diagnosis import RUN_PART, RunPart
+from sartor.answers.field import columns_of
 from sartor.json_types import JsonDict, JsonMap
-from sartor.report.grid import Grid, GridColumn, grid_of, words_column
+from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.html import Markup, element, grid_table
-from sartor.report.log_view import log_answer, log_body
+from sartor.report.log_view import log_answer
 from sartor.report.page import footer, whole_page
 from sartor.report.page_notes import how_to_read
 from sartor.report.page_sections import bullets, figure
 from sartor.report.run_points import MOST_OPERATORS, fall_points, part_words, trace_points, worst_first
-from sartor.report.trace_view import trace_answer, trace_body
+from sartor.report.trace_view import trace_answer
 from sartor.report.words import printable
-from sartor.units import format_seconds, format_share
+from sartor.units import format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers import TraceDiagnosis
@@ -34,12 +38,12 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
     Raises ``MissingExtraError`` without the extra ``report``.
     """
     of_log = isinstance(answer, LogDiagnosis)
-    body = log_body(answer) if isinstance(answer, LogDiagnosis) else trace_body(answer)
-    records: JsonDict = {"fall": fall_points(body["measured"]["step_s"], body["parts"])}
+    measured_s = answer.measured.step_s if isinstance(answer, LogDiagnosis) else answer.step_s
+    records: JsonDict = {"fall": fall_points(measured_s, answer.run_parts)}
     title, lines = log_answer(answer) if isinstance(answer, LogDiagnosis) else trace_answer(answer)
     more: list[Markup] = []
     if not isinstance(answer, LogDiagnosis):
-        records = trace_points(answer, body["parts"])
+        records = trace_points(answer)
         more = _of_trace(answer, records)
     header = element("header", element("h1", title), element("p", "training log" if of_log else "profiler trace"))
     main = element(
@@ -47,7 +51,7 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
         element("div", *(element("p", line) for line in lines), class_="verdict"),
         element("h2", "Where the time goes"),
         figure(records, "fall", "Each part starts where those above it end."),
-        grid_table(parts_grid(body, to_do=not of_log)),
+        grid_table(parts_grid(answer.run_parts, to_do=not of_log)),
         *more,
         bullets("Warnings", [printable(line) for line in answer.warnings]),
         bullets("Assumed", [printable(line) for line in answer.assumptions]),
@@ -56,22 +60,11 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
     return whole_page(f"{title}: sartor diagnose", (header, main, footer(date)), records)
 
 
-def parts_grid(body: JsonMap, *, to_do: bool) -> Grid:
+def parts_grid(parts: Sequence[RunPart], *, to_do: bool) -> Grid:
     """Every part with its evidence and (``to_do``) what to change."""
-    words = [words_column("evidence"), *([words_column("to do")] if to_do else [])]
-    columns: tuple[str | GridColumn, ...] = ("part", "time", "share", "points of MFU", *words)
-    rows = [
-        (
-            part_words(part["kind"]),
-            format_seconds(part["seconds"]),
-            format_share(part["share"]),
-            f"{part['points_of_mfu']:.1f}",
-            "; ".join(part["evidence"]),
-            *([part["fix"] or ""] if to_do else []),
-        )
-        for part in body["parts"]
-    ]
-    return grid_of("Parts of the mean steady step", columns, rows)
+    columns = [column for column in columns_of(RUN_PART) if to_do or column.name != "fix"]
+    kinds = [replace(column, form=part_words) if column.name == "kind" else column for column in columns]
+    return field_grid("Parts of the mean steady step", kinds, parts)
 
 
 def _of_trace(answer: TraceDiagnosis, records: JsonMap) -> list[Markup]:

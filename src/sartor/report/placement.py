@@ -6,7 +6,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict, picked
 from sartor.placement.plan import Placement, Plan, Stage
 from sartor.report.words import printable
 from sartor.units import format_seconds
@@ -15,36 +14,6 @@ PICTURE = 78
 """Width of the pipeline picture in characters."""
 SHADES = "█▓"
 """Fill characters of alternate stages."""
-
-
-def placement_body(found: Placement) -> JsonDict:
-    """``place``: status, plan, the expert's time, the tightest constraint; ``solve_s`` is wall-clock time."""
-    plan, tightest = found.plan, found.tightest
-    return {
-        "status": found.status.value,
-        "time_per_batch_s": plan.time_per_batch_s if plan else None,
-        "tensor_parallel": plan.tensor_parallel if plan else None,
-        "data_parallel": plan.data_parallel if plan else None,
-        "num_stages": plan.num_stages if plan else None,
-        "stages": [
-            {
-                "layers": list(stage.layers),
-                "devices": stage.devices,
-                "load_s": stage.load_s,
-                **({"device_type": stage.device_type} if stage.device_type else {}),
-            }
-            for stage in (plan.stages if plan else ())
-        ],
-        "context_parallel": plan.context_parallel if plan else None,
-        "expert_parallel": plan.expert_parallel if plan else None,
-        "virtual_stages": plan.virtual_stages if plan else None,
-        "zero_stage": plan.zero_stage if plan else None,
-        **picked(found, "fixed_strategy_time_per_batch_s", "solve_s", "checked"),
-        "tightest": tightest
-        and {
-            **picked(tightest, "message", "least_memory_bytes", "least_devices", "layer"),
-        },
-    }
 
 
 def placement_view(found: Placement) -> RenderableType:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
+from sartor.answers.plan import MEMORY
 from sartor.report.grid import Grid, GridColumn, grid_of, page_column, words_column
 from sartor.report.plan_words import PART_WORDS, SMALL, plan_words, recompute_text, step_parts
 from sartor.report.words import three_digits
@@ -131,14 +132,7 @@ def why_not_grid(asked: WhyNot) -> Grid:
     return grid_of("The best plan and the one asked about", ("part", "best", "asked", "difference"), rows)
 
 
-MEMORY_WORDS = {
-    "device_bytes": "memory",
-    "param_bytes": "weights",
-    "grad_bytes": "gradients",
-    "optimizer_bytes": "optimizer",
-    "stash_bytes": "activations",
-    "workspace_bytes": "workspace",
-}
+MEMORY_WORDS = {"device_bytes": "memory", **{part.name: part.words for part in MEMORY}}
 
 
 def _signed(value: float, shown: Callable[[float], str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.simpler import RIGHT
 from sartor.report.words import interval_text, printable, signed_share, three_digits
@@ -20,17 +21,7 @@ if TYPE_CHECKING:
 
 SAME = 0.01
 """Relative difference in step time below which two plans count as equally fast."""
-PART_WORDS = {
-    "compute_s": "compute",
-    "tp_s": "tensor-parallel communication",
-    "pp_bubble_s": "pipeline bubble",
-    "pp_transfer_s": "pipeline transfers",
-    "dp_exposed_s": "exposed data-parallel communication",
-    "ep_s": "expert-parallel communication",
-    "cp_s": "context-parallel communication",
-    "optimizer_s": "optimizer step",
-    "overhead_s": "kernel launches, jitter, fixed costs",
-}
+PART_WORDS = {part.name: part.words for part in PARTS}
 SMALL = 0.001
 """Least share of the step at which a part is shown."""
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict
 from sartor.report.plan_words import PART_WORDS, step_parts
 from sartor.report.trace_view import WORDS
 from sartor.report.words import printable
 from sartor.units import format_seconds
 
 if TYPE_CHECKING:
-    from sartor.answers import TraceDiagnosis
+    from sartor.answers.diagnosis import RunPart, TraceDiagnosis
     from sartor.plans.result import PricedPlan
     from sartor.step.parts import PricedKernels, Stretch
 
@@ -64,10 +64,10 @@ class RunTimeline:
     end_s: Numbers
 
 
-def fall_points(step_s: float, parts: Sequence[JsonMap]) -> RunFall:
-    """The waterfall of the JSON answer's parts: each adds its points of MFU to the ideal step."""
+def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
+    """The waterfall of the run's parts: each adds its points of MFU to the ideal step."""
     share = step_s / 100
-    lost = [(part_words(each["kind"]), _first(each["evidence"]), each["points_of_mfu"] * share) for each in parts]
+    lost = [(part_words(part.kind), _first(part.evidence), part.points_of_mfu * share) for part in parts]
     shown = [each for each in lost if abs(each[2]) >= LEAST * step_s]
     ideal = step_s - sum(seconds for *_, seconds in lost)
     rest = sum(seconds for *_, seconds in lost) - sum(seconds for *_, seconds in shown)
@@ -95,10 +95,10 @@ def _first(evidence: Sequence[str]) -> str:
     return evidence[0] if evidence else ""
 
 
-def trace_points(answer: TraceDiagnosis, parts: Sequence[JsonMap]) -> JsonDict:
+def trace_points(answer: TraceDiagnosis) -> JsonDict:
     """Records by figure name; empty figures are left out."""
     found: JsonDict = {
-        "fall": fall_points(answer.step_s, parts),
+        "fall": fall_points(answer.step_s, answer.run_parts),
         "operators": operator_points(answer.priced),
         "timeline": timeline_points(answer.stretches, answer.predicted),
     }

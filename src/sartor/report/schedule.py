@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.json_types import JsonDict, picked
+from sartor.json_types import picked
 from sartor.report.gantt import SHARED, gantt, gantt_text, label
 from sartor.report.trace import Span, trace_json
 from sartor.schedules.result import Mode, ScheduleResult
@@ -14,21 +14,6 @@ from sartor.units import format_share
 
 MAX_ROWS = 60
 """Operators listed below the picture; the JSON has all of them."""
-
-
-def schedule_body(result: ScheduleResult) -> JsonDict:
-    """``schedule``: the schedule by start, cores by kind as indexes from 0; ``solve_s`` is wall-clock time."""
-    return {
-        **picked(result, "status", "makespan", "lower_bound", "gap"),
-        "operators": [
-            {
-                **picked(row, "id", "start", "end", "mode"),
-                "cores": {"tc": list(row.tensor_cores), "vc": list(row.vector_cores)},
-            }
-            for row in result.operators
-        ],
-        **picked(result, "checked", "solver", "utilization", "interrupted", "solve_s"),
-    }
 
 
 def schedule_view(result: ScheduleResult) -> RenderableType:

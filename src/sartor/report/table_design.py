@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sartor.answers import DesignAnswer
+from sartor.answers.design_reasons import why_texts
 from sartor.designs.detail import model_detail
 from sartor.designs.result import DesignStatus
 from sartor.report.design_grids import (
@@ -26,7 +27,6 @@ from sartor.report.design_words import (
     nearby_texts,
     notes_of,
     nothing_text,
-    why_texts,
 )
 from sartor.report.grid import grid_view
 from sartor.report.table_estimate import notes, section_title

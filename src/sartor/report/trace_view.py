@@ -9,10 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sartor.cost.intervals import interval_80
-from sartor.json_types import JsonDict, picked, plain
 from sartor.operators import Gemm
-from sartor.report.plan_body import priced_body
 from sartor.report.plan_words import beside_best, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
@@ -20,7 +17,7 @@ from sartor.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers import TraceDiagnosis
-    from sartor.step.parts import PricedKernels, TracePart
+    from sartor.step.parts import TracePart
 
 WORDS = {
     "matmul": "matrix multiplications",
@@ -42,78 +39,12 @@ WORDS = {
     "host_gap": "host gaps (nothing runs)",
     "unknown": "kernels of no known kind",
 }
-PRODUCTS = ("matmul", "attention")
-"""Parts with useful FLOPs, which would take some time even at the peak rate."""
 NARROW = 40
 """Characters of evidence in the table."""
 SAME = 0.02
 """Share of the step within which a run counts as fast as predicted."""
 LEAST = 0.001
 """Share of the step below which a part is not shown."""
-
-
-def trace_body(answer: TraceDiagnosis) -> JsonDict:
-    """``diagnose`` of a trace: parts that add up to the mean steady step, and the losses among them."""
-    predicted = answer.predicted
-    return {
-        "trace": {
-            **picked(answer, "path", "gpu", "rank", "num_ranks", "world_size", "num_steps", "span_s"),
-        },
-        "measured": {"step_s": answer.step_s, "mfu": plain(answer.mfu), "tokens_per_s": None},
-        "predicted": None
-        if predicted is None
-        else {
-            **picked(predicted, "step_s", "low_s", "high_s"),
-            "source": answer.source.value,
-            "mfu": plain(predicted.step.mfu),
-        },
-        "best_plan": None if answer.best is None else priced_body(answer.best, answer.source.value),
-        "parts": [_part(answer, part) for part in answer.parts],
-        "losses": [part.kind.value for part in answer.losses],
-        "assigned_share": 1 - answer.unknown_share,
-        "unexplained_share": answer.unknown_share,
-        "operators": [
-            {
-                "name": each.name,
-                "count": each.count,
-                "time_s": each.seconds / each.count,
-                "predicted": _predicted_of(each),
-            }
-            for each in answer.priced
-        ],
-        "priced_share": answer.priced_share,
-        "median_ratio": plain(answer.median_ratio),
-        "warnings": list(answer.warnings),
-        "assumptions": list(answer.assumptions),
-    }
-
-
-def _predicted_of(each: PricedKernels) -> JsonDict:
-    """One kernel's predicted time with its 80% interval."""
-    time_s = each.predicted_s / each.count
-    low_s, high_s = interval_80(time_s, each.log_sigma)
-    return {"time_s": time_s, "low_s": float(low_s), "high_s": float(high_s), "source": each.source.value}
-
-
-def _part(answer: TraceDiagnosis, part: TracePart) -> JsonDict:
-    return {
-        "kind": part.kind.value,
-        "seconds": part.seconds,
-        "share": part.seconds / answer.step_s,
-        "points_of_mfu": points_of_mfu(answer, part),
-        "evidence": [printable(line) for line in part.evidence],
-        "fix": part.fix or None,
-        "gain_s": part.gain_s,
-    }
-
-
-def points_of_mfu(answer: TraceDiagnosis, part: TracePart) -> float:
-    """How many of the points that MFU lacks of 100 are due to this part; for matrix multiplications and attention,
-    their time beyond the ideal at peak rate, divided in proportion to their seconds."""
-    ideal = answer.mfu * answer.step_s if math.isfinite(answer.mfu) else 0.0
-    products = sum(each.seconds for each in answer.parts if each.kind.value in PRODUCTS)
-    own = ideal * part.seconds / products if part.kind.value in PRODUCTS and products else 0.0
-    return 100 * (part.seconds - own) / answer.step_s
 
 
 def trace_view(answer: TraceDiagnosis) -> RenderableType:
@@ -209,7 +140,7 @@ def _table(answer: TraceDiagnosis) -> Table:
             WORDS[part.kind.value],
             format_seconds(part.seconds),
             format_share(part.seconds / answer.step_s),
-            f"{points_of_mfu(answer, part):.1f}",
+            f"{answer.points_of_mfu(part):.1f}",
             printable(part.evidence[0])[:NARROW] if part.evidence else "",
         )
     return table

@@ -19,7 +19,6 @@ from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, picked
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.parallel import ParallelDims
@@ -198,22 +197,6 @@ class Finding:
     def rules(self) -> tuple[str, ...]:
         """The names of all rules that it includes."""
         return (self.rule, *(other.rule for other in self.others))
-
-    def to_dict(self) -> JsonDict:
-        """The keys of the JSON contract, plus ``code`` (R1..R22), the gain's interval and its source, whether it is a
-        remark, and all rules it includes."""
-        reasons = [
-            {"rule": f.rule, "code": f.code, "grade": f.grade.value, "message": f.message} for f in (self, *self.others)
-        ]
-        return {
-            **picked(self, "rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction"),
-            "fix": dict(self.fix),
-            "code": self.code,
-            "low_s": self.gain_low_s,
-            "high_s": self.gain_high_s,
-            **picked(self, "source", "remark", "params_change", "device_seconds_spared"),
-            "reasons": reasons,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sartor import api
+from sartor.answers.field import to_json
+from sartor.answers.solved import PLACEMENT, SCHEDULE
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.report import contract
 from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
 from sartor.web.reply import Reply, answered, compact
 from sartor.web.routes import SHELVES, fields_of
@@ -24,19 +25,19 @@ def estimate(body: Body) -> Reply:
     if spread["cluster"] is not None:
         spread["cluster"] = plain_name("cluster", spread["cluster"])
     found = api.estimate(model_of(body), device_of(body), **{**question_of(body), **spread})
-    return answered("estimate", contract.estimate_body(found))
+    return answered("estimate", found.to_dict())
 
 
 def gemm(body: Body) -> Reply:
     words = {name: body[name] for name in ("batch", "dtype", "layout", "kernels", "clock", "calibration")}
     found = api.gemm(body["m"], body["n"], body["k"], device_of(body), **words)
-    return answered("gemm", contract.gemm_body(found))
+    return answered("gemm", found.to_dict())
 
 
 def lint(body: Body) -> Reply:
     allow = names_of("allow", body["allow"])
     found = api.lint(model_of(body), device_of(body), allow=allow, **question_of(body))
-    return answered("lint", contract.lint_body(found))
+    return answered("lint", found.to_dict())
 
 
 def shape(body: Body) -> Reply:
@@ -58,7 +59,7 @@ def compare(body: Body) -> Reply:
 
 
 def advise(body: Body) -> Reply:
-    return answered("advise", contract.advise_body(_advice(body)))
+    return answered("advise", _advice(body).to_dict())
 
 
 def report(body: Body) -> Reply:
@@ -88,9 +89,7 @@ def config(body: Body) -> Reply:
 
 
 def plan(body: Body) -> Reply:
-    from sartor.report.plan_body import plan_body
-
-    return answered("plan", plan_body(_planned(body)))
+    return answered("plan", _planned(body).to_dict())
 
 
 def plan_figures(body: Body) -> Reply:
@@ -132,14 +131,12 @@ def diagnose(body: Body) -> Reply:
 def place(body: Body) -> Reply:
     from sartor.placement.place import place as solve
     from sartor.read.placement_json import parse_placement
-    from sartor.report.placement import placement_body
 
-    return answered("place", placement_body(solve(parse_placement(dict(body["instance"])), None)))
+    return answered("place", to_json(solve(parse_placement(dict(body["instance"])), None), PLACEMENT))
 
 
 def schedule(body: Body) -> Reply:
     from sartor.read.schedule_json import schedule_problem
-    from sartor.report.schedule import schedule_body
     from sartor.schedules.result import Solver
     from sartor.schedules.solve import solve
 
@@ -149,7 +146,7 @@ def schedule(body: Body) -> Reply:
     if not 0 <= seconds <= 20:
         raise InputError("time_limit", seconds, "must be from 0 to 20 seconds over HTTP", "5")
     return answered(
-        "schedule", schedule_body(solve(schedule_problem(body["instance"]), seconds, Solver(body["solver"])))
+        "schedule", to_json(solve(schedule_problem(body["instance"]), seconds, Solver(body["solver"])), SCHEDULE)
     )
 
 

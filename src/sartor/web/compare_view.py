@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sartor import api
-from sartor.answers import ModelEstimate
+from sartor.answers.estimate import TOTALS, ModelEstimate
+from sartor.answers.field import to_json
 from sartor.cost.compare import compare
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain
-from sartor.report import contract
 from sartor.web.asked import devices_of, model_of, question_of
 
 
@@ -53,7 +53,7 @@ def _on(body: JsonMap, gpu: Gpu, shapes: list[tuple[str, JsonDict]]) -> JsonDict
     return {
         "gpu": gpu.name,
         "dtype": answers[0].question.workload.dtype.value,
-        "totals": [{**contract.totals_body(each), **_against(first, each)} for each in answers],
+        "totals": [{**to_json(each, TOTALS), **_against(first, each)} for each in answers],
         "beats": [[_beats(row, column) for column in answers] for row in answers],
     }
 

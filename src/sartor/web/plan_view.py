@@ -102,13 +102,14 @@ def _fewer(cloud: Any) -> Any:
 
 def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
     """Another plan compared with the best one of an answer. Raises ``InputError``."""
+    from sartor.answers.field import to_json
+    from sartor.answers.plan import WHY_NOT
     from sartor.api.plans import beside_best
-    from sartor.report.plan_body import why_not_body
 
     found = beside_best(answer.search, fixed_axes(asked, "why_not"), answer.calibration)
     if found is None:
         raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
-    return why_not_body(found)
+    return dict(to_json(found, WHY_NOT))
 
 
 def trace_of(answer: PlanAnswer) -> bytes:

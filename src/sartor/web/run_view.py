@@ -25,20 +25,20 @@ SAID = ("number", "num_devices", "global_batch_size", "seq_len", "dtype", "frame
 
 def run_body(body: JsonMap) -> JsonDict:
     """The answer of ``api.diagnose`` to a request, as text and figures too. Raises ``InputError``."""
-    from sartor.report.log_view import log_answer, log_body
+    from sartor.report.log_view import log_answer
     from sartor.report.run_points import fall_points, part_words, trace_points
-    from sartor.report.trace_view import trace_answer, trace_body
+    from sartor.report.trace_view import trace_answer
 
     found = _diagnosed(body)
     if isinstance(found, LogDiagnosis):
-        (title, lines), told = log_answer(found), log_body(found)
-        figures: JsonDict = {"fall": fall_points(found.measured.step_s, told["parts"])}
+        title, lines = log_answer(found)
+        figures: JsonDict = {"fall": fall_points(found.measured.step_s, found.run_parts)}
     else:
-        (title, lines), told = trace_answer(found), trace_body(found)
-        figures = trace_points(found, told["parts"])
-    names = {part["kind"]: part_words(part["kind"]) for part in told["parts"]}
+        title, lines = trace_answer(found)
+        figures = trace_points(found)
+    names = {part.kind: part_words(part.kind) for part in found.run_parts}
     says = {"title": title, "lines": [printable(line) for line in lines], "parts": names}
-    return {**told, "says": says, "figures": plain(figures)}
+    return {**found.to_dict(), "says": says, "figures": plain(figures)}
 
 
 def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:

@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor import api
-from sartor.answers import ModelEstimate, Question
+from sartor.answers.advice import FINDING
+from sartor.answers.estimate import MODEL, OPERATOR, TOTALS, TOTALS_WITHOUT_REMEDIES, WORKLOAD, ModelEstimate, Question
+from sartor.answers.field import ListOf, to_json
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.model.edit import LARGEST
 from sartor.model.reading import ModelReading
-from sartor.report import contract
 from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes
@@ -59,14 +60,14 @@ def shape_body(body: JsonMap) -> JsonDict:
     checked = None if body["moving"] and runs else api.lint_question(asked)
     found = replace(api.answer_question(asked), question=asked) if checked is None else checked.base
     return {
-        "model": contract.model_body(found),
-        "workload": contract.workload_body(found),
+        "model": to_json(found.question, MODEL),
+        "workload": to_json(found, WORKLOAD),
         "says": {"takes": takes(found), "memory": memory_words(found)},
-        "totals": contract.totals_body(found, remedies=not body["moving"]),
+        "totals": to_json(found, TOTALS_WITHOUT_REMEDIES if body["moving"] else TOTALS),
         "baseline": _baseline(body, reading, gpu, words) if body["set"] else _unchanged(found) if runs else None,
         "runs": runs,
-        "operators": contract.operators_body(found),
-        "findings": [] if checked is None else [finding.to_dict() for finding in checked.findings],
+        "operators": to_json(found.pairs, ListOf(OPERATOR)),
+        "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
         "sweeps": [] if body["moving"] else sweeps_of(asked, body["around"] or {}, found.run),
         "roofline": record(roofline_points(found.estimate)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
@@ -91,7 +92,7 @@ def _baseline(body: JsonMap, reading: ModelReading, gpu: Gpu, words: JsonDict) -
 
 
 def _unchanged(answer: ModelEstimate) -> JsonDict:
-    return {**contract.totals_body(answer), **_sizes(answer)}
+    return {**to_json(answer, TOTALS), **_sizes(answer)}
 
 
 def _sizes(answer: Any) -> JsonDict:

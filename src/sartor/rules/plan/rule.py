@@ -13,7 +13,7 @@ from typing import Any
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
-from sartor.json_types import JsonDict, JsonMap, picked
+from sartor.json_types import JsonMap
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade
 from sartor.step.footprint import footprint, usable_bytes
@@ -128,14 +128,6 @@ class PlanFinding:
     """On the device that needs most memory."""
     step_s: float | None = None
     """Predicted with the fix."""
-
-    def to_dict(self) -> JsonDict:
-        """The keys of ``sartor lint --json``, plus memory and step time with the fix."""
-        return {
-            **picked(self, "rule", "grade", "message", "field", "value", "gain_s", "gain_fraction"),
-            "fix": dict(self.fix),
-            **picked(self, "code", "saves_bytes", "step_s"),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

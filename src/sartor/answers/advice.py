@@ -1,0 +1,191 @@
+"""``lint`` and ``advise``: their records, and the table of fields of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sartor.answers.answer import Answer
+from sartor.answers.estimate import FIT, INTERVAL, MODEL, TOTALS, WORKLOAD, ModelEstimate
+from sartor.answers.field import (
+    Fields,
+    Level,
+    ListOf,
+    Scalar,
+    field,
+    flag,
+    integer,
+    integers,
+    mapping,
+    number,
+    numbers,
+    rows,
+    text,
+    texts,
+    through,
+)
+from sartor.rules.rule import worst_grade
+
+if TYPE_CHECKING:
+    from sartor.hardware.gpu import Gpu
+    from sartor.rules.rule import Finding
+    from sartor.shapes.codesign import CoDesign
+    from sartor.shapes.search import ShapeSearch
+
+REASON: Fields = texts("rule code grade message")
+FINDING: Fields = (
+    text("rule", "rule"),
+    text("grade", "grade", help="error, warn or info"),
+    text("message", "message"),
+    *texts("operator field"),
+    integer("value"),
+    number("gain_s", null=True, help="seconds of the step the fix saves at equal work; null: it cannot run"),
+    number("gain_fraction", "gain", null=True, help="the same as a share of the step"),
+    mapping("fix", Scalar.INTEGER, help="new values by field"),
+    text("code"),
+    number("low_s", path="gain_low_s", null=True, help="lower end of the gain's 80% interval"),
+    number("high_s", path="gain_high_s", null=True, help="upper end of the gain's 80% interval"),
+    text("source"),
+    flag("remark", help="an architecture choice to make before training, not a fault of the shape"),
+    number("params_change"),
+    number("device_seconds_spared"),
+    rows("reasons", REASON, path=lambda finding: (finding, *finding.others), help="all rules it includes"),
+)
+"""What a rule about shapes finds, with its price."""
+LINT: Fields = (
+    field("model", MODEL, path="base.question"),
+    field("workload", WORKLOAD, path="base"),
+    *through("base", FIT),
+    rows("findings", FINDING, "findings", form=lambda findings: str(len(findings)), level=Level.HEADLINE,
+         help="most severe first"),
+    text("worst_grade", "worst", path=lambda answer: worst_grade_of(answer.findings), null=True, level=Level.HEADLINE),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Lint(Answer):
+    """What the rules found, worst first."""
+
+    fields: ClassVar[Fields] = LINT
+    base: ModelEstimate
+    findings: tuple[Finding, ...]
+
+    @property
+    def worst_grade(self) -> str | None:
+        """``"error"``, ``"warn"``, ``"info"``, or None without findings."""
+        return worst_grade_of(self.findings)
+
+
+def worst_grade_of(findings: Iterable[Finding]) -> str | None:
+    """The most severe grade of some findings as a word; None without findings."""
+    worst = worst_grade(findings)
+    return None if worst is None else worst.value
+
+
+CHANGED = mapping("changed", ListOf(Scalar.INTEGER), help="field: [old, new]")
+CHECK: Fields = (
+    text("name"),
+    *numbers("baseline value low high studied_params"),
+    text("evidence"),
+    *(flag("within_evidence"), flag("adverse")),
+    text("source"),
+)
+QUALITY: Fields = (
+    text("evidence"),
+    flag("within_evidence"),
+    number("studied_params"),
+    rows("checks", CHECK),
+    rows("notes", Scalar.TEXT),
+)
+"""Published evidence on model quality for a change."""
+CANDIDATE: Fields = (
+    mapping("shape", Scalar.INTEGER, path="fields"),
+    CHANGED,
+    *integers("num_fields num_params"),
+    number("params_change", "parameters"),
+    number("flops_change", "FLOPs"),
+    *INTERVAL,
+    number("speedup", "speedup"),
+    *numbers("speedup_low speedup_high"),
+    number("efficiency_gain", "gain", help="speedup at equal parameters and equal FLOPs"),
+    *numbers("efficiency_low efficiency_high"),
+    number("confidence", "sure", help="probability of a gain"),
+    mapping("per_gpu", Scalar.NUMBER),
+    field("quality", QUALITY),
+)
+"""One shape of the baseline's size."""
+WANT: Fields = (
+    *texts("gpu phase"),
+    number("weight"),
+    mapping("alone", ListOf(Scalar.INTEGER)),
+    *numbers("alone_gain common_gain regret"),
+)
+CODESIGN: Fields = (text("rule"), CHANGED, *numbers("regret baseline_regret"), rows("wants", WANT))
+STABILITY: Fields = (
+    text("axis"),
+    *(integer("asked", when=lambda line: hasattr(line, "asked")),),
+    field("tested", Scalar.ANY),
+    rows("speedup", Scalar.NUMBER, when=lambda line: hasattr(line, "speedup")),
+    rows("beats_baseline", Scalar.INTEGER, null=True, when=lambda line: hasattr(line, "beats_baseline")),
+    rows("stays_best", Scalar.INTEGER, null=True, when=lambda line: hasattr(line, "stays_best")),
+    *numbers("share_beats share_best"),
+    number("least_speedup", when=lambda line: not hasattr(line, "speedup")),
+)
+"""How far an answer holds for other settings: along one axis, or over a grid of several."""
+FRONT_POINT: Fields = (
+    mapping("fields", Scalar.INTEGER),
+    CHANGED,
+    integer("num_fields"),
+    number("params_change"),
+    mapping("phase_s", Scalar.NUMBER),
+    *numbers("speedup efficiency_gain"),
+)
+COMPARISON: Fields = numbers("speedup low high probability")
+MIX: Fields = (
+    CHANGED,
+    *numbers("params_change active_change"),
+    mapping("gains", COMPARISON),
+    field("quality", QUALITY),
+)
+SINGLE_EDIT: Fields = (
+    text("field"),
+    *integers("old new"),
+    CHANGED,
+    *numbers("speedup efficiency_gain params_change"),
+)
+_SEARCH: Fields = (
+    rows("candidates", CANDIDATE, help="shapes that gain at equal work, best first"),
+    field("smallest_edit", CANDIDATE, null=True),
+    field("unsure", CANDIDATE, null=True),
+    field("minimax", CANDIDATE, null=True),
+    rows("stability", STABILITY),
+    rows("front", FRONT_POINT),
+    rows("mixes", MIX),
+    rows("single_edits", SINGLE_EDIT),
+    number("regret"),
+    *integers("grid_size evaluated"),
+    rows("assumptions", Scalar.TEXT),
+)
+ADVICE: Fields = (
+    *LINT,
+    rows("gpus", Scalar.TEXT, path=lambda advice: [gpu.name for gpu in advice.gpus]),
+    field("baseline", TOTALS, path="base"),
+    field("codesign", CODESIGN, null=True),
+    *through("search", _SEARCH),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice(Answer):
+    """The verdict: where the time goes, what is wasteful, and same-size shapes that are faster."""
+
+    fields: ClassVar[Fields] = ADVICE
+    base: ModelEstimate
+    gpus: tuple[Gpu, ...]
+    findings: tuple[Finding, ...]
+    search: ShapeSearch
+    after: ModelEstimate | None
+    """The recommended shape's own estimate; None when nothing beats the baseline."""
+    codesign: CoDesign | None = None
+    """One shape for several phases on all devices, if the objective has weights."""

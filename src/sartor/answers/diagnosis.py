@@ -1,0 +1,431 @@
+"""``diagnose`` of a log or trace, and ``compare``: their records, and the table of fields of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from dataclasses import field as default
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sartor.answers.answer import Answer
+from sartor.answers.estimate import INTERVAL
+from sartor.answers.field import (
+    Fields,
+    Level,
+    ListOf,
+    Scalar,
+    field,
+    flag,
+    integer,
+    integers,
+    mapping,
+    number,
+    numbers,
+    rows,
+    text,
+    texts,
+    through,
+)
+from sartor.answers.plan import CLUSTER, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
+from sartor.cost.intervals import interval_80
+from sartor.errors import visible
+from sartor.plans.explain import nearest
+
+if TYPE_CHECKING:
+    from sartor.cost.cost import Source
+    from sartor.hardware.cluster import Cluster
+    from sartor.model.flop_conventions import FlopConvention
+    from sartor.model.training import TrainingJob
+    from sartor.plans.explain import Explanation
+    from sartor.plans.result import PricedPlan
+    from sartor.step.measured import MeasuredRun
+    from sartor.step.parts import PricedKernels, Stretch, TracePart
+    from sartor.step.run_change import RunChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPart:
+    """A part of a measured step; the seconds of all parts add up to it, their points of MFU to 100% minus MFU."""
+
+    kind: str
+    seconds: float
+    share: float
+    points_of_mfu: float
+    evidence: tuple[str, ...] = ()
+    fix: str | None = None
+    gain_s: float | None = None
+
+
+RUN_PART: Fields = (
+    text("kind", "part"),
+    number("seconds", "time", unit="s"),
+    number("share", "share", unit="share", help="of the step"),
+    number("points_of_mfu", "points of MFU", form=lambda points: f"{points:.1f}"),
+    rows("evidence", Scalar.TEXT, "evidence", form="; ".join),
+    text("fix", "to do", null=True),
+    number("gain_s", null=True),
+)
+
+
+def _best_plan(answer: Any) -> Sourced | None:
+    return None if answer.best is None else Sourced(answer.best, answer.source)
+
+
+_BEST_PLAN = field("best_plan", PRICED, path=_best_plan, null=True)
+
+# ------------------------------------------------------------------------------------------------ a log
+
+STALLS_FIX = "what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
+LOG_MEASURED: Fields = (
+    *through("measured", numbers("step_s usual_s stall_s")),
+    number("mfu"),
+    *through(
+        "measured",
+        (
+            number("tokens_per_s", null=True),
+            number("spread"),
+            *integers("num_steps warm_up"),
+            *numbers("flops_per_s allocated_bytes reserved_bytes", null=True),
+        ),
+    ),
+)
+LOG_PREDICTED: Fields = (
+    *through("predicted", STEP_INTERVAL),
+    text("source"),
+    number("mfu", path="predicted.step.mfu"),
+    number("tokens_per_s", path=lambda answer: answer.job.tokens_per_step / answer.predicted.step_s),
+    *(number(name, path=f"predicted.footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
+)
+EXPLANATION: Fields = (
+    *texts("field value"),
+    *through("priced", STEP_INTERVAL),
+    *(number(name, path=f"priced.footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
+    number("misfit"),
+    field("plan", DEGREES, path="priced.plan"),
+)
+CONVENTION: Fields = (
+    text("attention"),
+    text("recompute"),
+    flag("embedding"),
+    flag("head"),
+    integer("seq_len"),
+    *numbers("flops_per_token rel_error"),
+)
+LOG: Fields = (
+    text("status", path=lambda answer: "inside" if answer.inside else "outside", help="of the 80% interval"),
+    field(
+        "log",
+        (
+            *texts("path trainer"),
+            *integers("run num_runs"),
+            rows("units", Scalar.TEXT),
+            mapping("said", Scalar.ANY, help="facts of plan and job that the log or a launch file gave"),
+        ),
+        path=lambda answer: answer,
+    ),
+    field("measured", LOG_MEASURED, path=lambda answer: answer),
+    field("predicted", LOG_PREDICTED, path=lambda answer: answer),
+    number("deviation", help="ln(measured / predicted) in standard deviations of the prediction"),
+    field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, int(answer.predicted.plan.num_devices))),
+    field("plan", PRICED, path=lambda answer: Sourced(answer.predicted, answer.source)),
+    _BEST_PLAN,
+    rows("parts", RUN_PART, path="run_parts"),
+    number("assigned_share", path=lambda answer: 1 - abs(answer.unexplained_s) / answer.measured.step_s),
+    number("unexplained_share", path=lambda answer: answer.unexplained_s / answer.measured.step_s),
+    rows("flop_conventions", CONVENTION, path="conventions"),
+    rows("explanations", EXPLANATION, path=lambda answer: nearest(answer.explanations)),
+    rows("tried", EXPLANATION, path=lambda answer: answer.explanations[1:]),
+    rows("warnings", Scalar.TEXT),
+    rows("assumptions", Scalar.TEXT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LogDiagnosis(Answer):
+    """A run's log compared with the prediction for its plan: what differs, and which changed fact would explain it."""
+
+    fields: ClassVar[Fields] = LOG
+    path: str
+    trainer: str
+    run: int
+    """Which of the log's ``num_runs`` runs this is, from 1."""
+    num_runs: int
+    measured: MeasuredRun
+    job: TrainingJob
+    cluster: Cluster
+    explanations: tuple[Explanation, ...]
+    """The plan as given, then with one fact changed each, the best match first."""
+    conventions: tuple[FlopConvention, ...]
+    """How the trainer counts FLOPs: the best match and those equally good; empty if the log has no rate or none
+    matches."""
+    said: Mapping[str, int | str]
+    """Facts of plan and job that the log, a launch file or an option gave."""
+    best: PricedPlan | None
+    """The best plan for the same job and devices, if it was searched for and one fits."""
+    units: tuple[str, ...]
+    """What the trainer's numbers mean."""
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    source: Source
+    stalls: str = ""
+    """How often slow steps come that count, and how long they take."""
+
+    @property
+    def predicted(self) -> PricedPlan:
+        """The plan as given."""
+        return self.explanations[0].priced
+
+    @property
+    def mfu(self) -> float:
+        """MFU of the run: the prediction's FLOPs over the measured time."""
+        return float(self.predicted.step.mfu) * self.predicted.step_s / self.measured.step_s
+
+    @property
+    def deviation(self) -> float:
+        """ln(measured / predicted) of the step without stalls, in standard deviations of the prediction."""
+        ratio = math.log(self.measured.stall_free_s / self.predicted.step_s)
+        return ratio / max(float(self.predicted.step.log_sigma), 1e-3)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured step without stalls lies in the predicted 80% interval."""
+        return self.predicted.low_s <= self.measured.stall_free_s <= self.predicted.high_s
+
+    @property
+    def nearer_step(self) -> Explanation | None:
+        """The nearest change, if the step comes nearer with it; one that only explains the memory moves no time."""
+        measured_s, predicted_s = self.measured.stall_free_s, self.predicted.step_s
+        first = next(iter(nearest(self.explanations)), None)
+        closer = first is not None and abs(measured_s - first.priced.step_s) < abs(measured_s - predicted_s)
+        return first if closer else None
+
+    @property
+    def unexplained_s(self) -> float:
+        """Seconds per step that neither the prediction nor the nearest change accounts for."""
+        change = self.nearer_step
+        return self.measured.stall_free_s - (self.predicted if change is None else change.priced).step_s
+
+    @property
+    def run_parts(self) -> tuple[RunPart, ...]:
+        """Parts of the predicted step, the effect of the nearest change, stalls, and the rest."""
+        parts = (part for part in _log_parts(self) if part.seconds)
+        return (*parts, _log_part(self, "unexplained", self.unexplained_s))
+
+
+def _log_parts(answer: LogDiagnosis) -> list[RunPart]:
+    step, step_s = answer.predicted.step, answer.measured.step_s
+    compute, *others = (
+        _log_part(answer, part.name.removesuffix("_s"), float(getattr(step, part.name))) for part in PARTS
+    )
+    ideal_s = answer.mfu * step_s
+    parts = [replace(compute, points_of_mfu=100 * (compute.seconds - ideal_s) / step_s), *others]
+    if (change := answer.nearer_step) is not None:
+        words = f"{change.field}={change.value}"
+        gained_s = change.priced.step_s - answer.predicted.step_s
+        parts.append(_log_part(answer, "plan", gained_s, f"{words} instead of what was assumed", words))
+    stalls = _log_part(answer, "stalls", answer.measured.stall_s, answer.stalls, f"look at {STALLS_FIX}")
+    return [*parts, stalls]
+
+
+def _log_part(answer: LogDiagnosis, kind: str, seconds: float, evidence: str | None = None, fix: str = "") -> RunPart:
+    share = seconds / answer.measured.step_s
+    return RunPart(
+        kind=kind,
+        seconds=seconds,
+        share=share,
+        points_of_mfu=100 * share,
+        evidence=() if evidence is None else (evidence,),
+        fix=fix or None,
+        gain_s=max(seconds, 0.0) if fix else None,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ a trace
+
+PRODUCTS = ("matmul", "attention")
+"""Parts with useful FLOPs, which would take some time even at the peak rate."""
+KERNEL_TIME: Fields = (*INTERVAL, text("source"))
+KERNEL: Fields = (
+    text("name", "operator"),
+    integer("count", "calls"),
+    number("time_s", "time", path=lambda kernels: kernels.seconds / kernels.count),
+    field("predicted", KERNEL_TIME, path=lambda kernels: _predicted_of(kernels)),
+)
+TRACE_PREDICTED: Fields = (
+    *through("predicted", STEP_INTERVAL),
+    text("source"),
+    number("mfu", path="predicted.step.mfu"),
+)
+TRACE: Fields = (
+    field(
+        "trace",
+        (
+            *texts("path gpu"),
+            integer("rank", null=True),
+            integer("num_ranks"),
+            integer("world_size", null=True),
+            integer("num_steps"),
+            number("span_s"),
+        ),
+        path=lambda answer: answer,
+    ),
+    field(
+        "measured",
+        (number("step_s"), number("mfu", null=True), number("tokens_per_s", path=lambda answer: None, null=True)),
+        path=lambda answer: answer,
+    ),
+    field("predicted", TRACE_PREDICTED, path=lambda answer: None if answer.predicted is None else answer, null=True),
+    _BEST_PLAN,
+    rows("parts", RUN_PART, path="run_parts"),
+    rows("losses", Scalar.TEXT, path=lambda answer: [part.kind.value for part in answer.losses]),
+    number("assigned_share", path=lambda answer: 1 - answer.unknown_share),
+    number("unexplained_share", path="unknown_share"),
+    rows("operators", KERNEL, path="priced"),
+    number("priced_share"),
+    number("median_ratio", null=True),
+    rows("warnings", Scalar.TEXT),
+    rows("assumptions", Scalar.TEXT),
+)
+
+
+def _predicted_of(kernels: PricedKernels) -> dict[str, Any]:
+    """The predicted time of one call with its 80% interval."""
+    time_s = kernels.predicted_s / kernels.count
+    low_s, high_s = interval_80(time_s, kernels.log_sigma)
+    return {"time_s": time_s, "low_s": float(low_s), "high_s": float(high_s), "source": kernels.source}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TraceDiagnosis(Answer):
+    """A profiler trace divided into parts: where the mean steady step of one rank goes, and what could be saved."""
+
+    fields: ClassVar[Fields] = TRACE
+    path: str
+    gpu: str
+    """The device's name in the trace."""
+    rank: int | None
+    num_ranks: int
+    """Ranks whose traces were read."""
+    world_size: int | None
+    step_s: float
+    num_steps: int
+    span_s: float
+    parts: tuple[TracePart, ...]
+    """Their seconds add up to ``step_s``."""
+    losses: tuple[TracePart, ...]
+    """The parts worth a change, the largest gain first."""
+    mfu: float
+    """From the FLOPs of the operators that have sizes in the trace; NaN if none has."""
+    device: str
+    """Catalogue name of the device on which its operators are priced; empty if none are."""
+    priced: tuple[PricedKernels, ...]
+    """Matrix multiplications and attention with a prediction, most seconds first."""
+    priced_share: float
+    """Share of the time of all matrix multiplications and attention that has a prediction."""
+    median_ratio: float
+    """Median of measured over predicted time."""
+    predicted: PricedPlan | None
+    """Prediction for the plan, if a model and its sizes were given."""
+    best: PricedPlan | None
+    """The best plan for the same job and devices, if it was searched for and one fits."""
+    source: Source
+    """What the predicted step rests on."""
+    stretches: tuple[Stretch, ...]
+    """The intervals of the last step, for a figure."""
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def unknown_share(self) -> float:
+        return sum(part.seconds for part in self.parts if part.kind.value == "unknown") / self.step_s
+
+    @property
+    def run_parts(self) -> tuple[RunPart, ...]:
+        """Its parts with their share of the step and of what MFU lacks."""
+        return tuple(_trace_part(self, part) for part in self.parts)
+
+    def points_of_mfu(self, part: TracePart) -> float:
+        """How many of the points that MFU lacks of 100 are due to this part; for matrix multiplications and attention,
+        their time beyond the ideal at peak rate, divided in proportion to their seconds."""
+        ideal_s = self.mfu * self.step_s if math.isfinite(self.mfu) else 0.0
+        products_s = sum(item.seconds for item in self.parts if item.kind.value in PRODUCTS)
+        useful_s = ideal_s * part.seconds / products_s if part.kind.value in PRODUCTS and products_s else 0.0
+        return 100 * (part.seconds - useful_s) / self.step_s
+
+
+def _trace_part(answer: TraceDiagnosis, part: TracePart) -> RunPart:
+    return RunPart(
+        kind=part.kind.value,
+        seconds=part.seconds,
+        share=part.seconds / answer.step_s,
+        points_of_mfu=answer.points_of_mfu(part),
+        evidence=tuple(visible(line) for line in part.evidence),
+        fix=part.fix or None,
+        gain_s=part.gain_s,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ two runs
+
+
+def _change(unit: str) -> Fields:
+    """A change in a unit; reads a pair (`RunChange`, threshold)."""
+    return through(lambda pair: pair[0], (number(f"a_{unit}", path="a"), number(f"b_{unit}", path="b"))) + _RATIO
+
+
+_RATIO: Fields = (
+    *through(lambda pair: pair[0], (number("ratio", null=True), *numbers("low high", null=True), flag("significant"))),
+    flag("beyond_threshold", path=lambda pair: pair[0].beyond(pair[1])),
+)
+_NAME = text("name", path=lambda pair: visible(pair[0].name))
+
+
+def _paired(changes: Any) -> Any:
+    return lambda answer: [(change, answer.threshold) for change in getattr(answer, changes)]
+
+
+COMPARED: Fields = (
+    *texts("kind a b"),
+    number("threshold"),
+    flag("changed", "changed", level=Level.HEADLINE),
+    rows("worse", Scalar.TEXT, path=lambda answer: [change.name for change in answer.worse]),
+    flag("per_token"),
+    field("total", _change("s"), path=lambda answer: (answer.total, answer.threshold)),
+    rows("parts", (_NAME, *_change("s")), path=_paired("parts")),
+    rows("memory", (_NAME, *_change("bytes")), path=_paired("memory")),
+    mapping("facts", ListOf(Scalar.ANY), help="facts of plan and job that differ: [in A, in B]"),
+    rows("warnings", Scalar.TEXT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunComparison(Answer):
+    """What changed from run A to run B, and whether it exceeds the noise of their steps."""
+
+    fields: ClassVar[Fields] = COMPARED
+    kind: str
+    """``log`` or ``trace``."""
+    a: str
+    b: str
+    threshold: float
+    total: RunChange
+    """Seconds per step; per token if the two runs' steps hold different numbers of tokens."""
+    parts: tuple[RunChange, ...] = ()
+    """Seconds per step of operators, the largest change first; of logs with stalls, usual steps and stalls."""
+    memory: tuple[RunChange, ...] = ()
+    """Bytes: one number per run, so any difference counts."""
+    facts: Mapping[str, tuple[str, str]] = default(default_factory=dict)
+    """Facts of plan and job that differ, as (in A, in B)."""
+    per_token: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> tuple[RunChange, ...]:
+        """Changes that fail a gate: a slower step or larger memory, beyond noise and threshold."""
+        return tuple(each for each in (self.total, *self.memory) if each.worse(self.threshold))
+
+    @property
+    def changed(self) -> bool:
+        """Whether step time or memory differ beyond noise and threshold, either way."""
+        return any(each.beyond(self.threshold) for each in (self.total, *self.memory))

@@ -1,0 +1,274 @@
+"""The one description of an answer: a table of fields beside column record.
+
+A `Field` says a value's JSON key, kind, unit, words, help, and how prominent it is. Three renderers loop over the
+tables: `to_json` (the contract's JSON) and `schema_of` (its JSON schema) here, ``report`` for terminal and pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from sartor.json_types import JsonDict, plain
+from sartor.units import format_bytes, format_count, format_rate, format_seconds, format_share
+
+
+class Scalar(Enum):
+    """A single JSON value; the value of the member is its schema. Whether it may be null is the field's to say."""
+
+    NUMBER = "number"
+    INTEGER = "integer"
+    TEXT = "string"
+    FLAG = "boolean"
+    ANY = ""
+    """Whatever the input held."""
+
+
+class Level(IntEnum):
+    """Where a field is shown, besides the JSON: column level also holds those above it."""
+
+    HEADLINE = 0
+    """In the one-line summary."""
+    TABLE = 1
+    """In the terminal's tables."""
+    PAGE = 2
+    """Only in tables of pages, which have more room."""
+    DATA = 3
+    """Nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A JSON array."""
+
+    item: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A JSON object whose keys are names of the data: of models, devices, fields, reasons."""
+
+    item: Kind
+    null: bool = False
+    """Whether its values may be null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One value of a record: its key in JSON, and how people read it.
+
+    A field without a ``name`` is a mapping whose entries stand in the object beside the other fields.
+    """
+
+    name: str
+    kind: Kind
+    read: Callable[[Any], Any]
+    words: str = ""
+    """Its name in tables and sentences; empty: not shown."""
+    unit: str = ""
+    form: Callable[[Any], str] = str
+    """The value as text."""
+    help: str = ""
+    level: Level = Level.DATA
+    null: bool = False
+    """Whether it may be null."""
+    when: Callable[[Any], bool] | None = None
+    """Records that have the field; None: all."""
+
+    def text(self, record: Any) -> str:
+        """The value for people; empty if there is none."""
+        value = self.read(record)
+        return "" if value is None else self.form(value)
+
+
+Fields: TypeAlias = tuple[Field, ...]
+Kind: TypeAlias = Scalar | ListOf | MapOf | Fields
+
+UNITS = {
+    "_s": "s",
+    "_bytes": "bytes",
+    "_bytes_per_s": "bytes/s",
+    "_flops_per_s": "FLOP/s",
+    "tokens_per_s": "tokens/s",
+    "_per_s": "1/s",
+    "_mm2": "mm2",
+    "_w": "W",
+    "_j": "J",
+    "_kg": "kg",
+    "_hours": "h",
+    "_usd": "USD",
+    "_hz": "Hz",
+    "_share": "share",
+    "_fraction": "share",
+}
+"""Units by the end of a key (style: the unit is in the key); the longest end that fits counts."""
+
+FORMS: Mapping[str, Callable[[Any], str]] = {
+    "s": lambda value: format_seconds(float(value)),
+    "bytes": lambda value: format_bytes(float(value)),
+    "bytes/s": lambda value: format_rate(float(value)),
+    "tokens/s": lambda value: format_count(float(value)),
+    "share": lambda value: format_share(float(value)),
+}
+
+
+def field(name: str, kind: Kind, words: str = "", *, path: Any = None, unit: str = "", **options: Any) -> Field:
+    """A field that reads the attribute (or key) at ``path``, dotted, or by a function; usual: its own name."""
+    unit = unit or next((UNITS[end] for end in sorted(UNITS, key=len, reverse=True) if name.endswith(end)), "")
+    options.setdefault("form", FORMS.get(unit, str))
+    options.setdefault("level", Level.TABLE if words else Level.DATA)
+    return Field(name=name, kind=kind, words=words, unit=unit, read=_reader(name if path is None else path), **options)
+
+
+def number(name: str, words: str = "", **options: Any) -> Field:
+    """A number in SI units."""
+    return field(name, Scalar.NUMBER, words, **options)
+
+
+def integer(name: str, words: str = "", **options: Any) -> Field:
+    """A whole number."""
+    return field(name, Scalar.INTEGER, words, **options)
+
+
+def text(name: str, words: str = "", **options: Any) -> Field:
+    """A word or sentence."""
+    return field(name, Scalar.TEXT, words, **options)
+
+
+def flag(name: str, words: str = "", **options: Any) -> Field:
+    """True or false."""
+    return field(name, Scalar.FLAG, words, **options)
+
+
+def numbers(names: str, **options: Any) -> Fields:
+    """Several numbers, their names divided by spaces."""
+    return tuple(number(name, **options) for name in names.split())
+
+
+def integers(names: str, **options: Any) -> Fields:
+    """Several whole numbers."""
+    return tuple(integer(name, **options) for name in names.split())
+
+
+def texts(names: str, **options: Any) -> Fields:
+    """Several words."""
+    return tuple(text(name, **options) for name in names.split())
+
+
+def rows(name: str, kind: Kind, words: str = "", **options: Any) -> Field:
+    """A list of records, or of single values."""
+    return field(name, ListOf(kind), words, **options)
+
+
+def mapping(name: str, kind: Kind, words: str = "", **options: Any) -> Field:
+    """An object whose keys are data. Without a name its entries stand beside the record's own fields."""
+    return field(name, MapOf(kind), words, **options)
+
+
+def through(path: Any, fields: Fields) -> Fields:
+    """The fields of a record that is itself read at ``path``."""
+    outer = _reader(path)
+    return tuple(replace(item, read=_after(outer, item.read), when=_after(outer, item.when)) for item in fields)
+
+
+def _after(outer: Callable[[Any], Any], inner: Callable[[Any], Any] | None) -> Any:
+    return None if inner is None else lambda record: inner(outer(record))
+
+
+def _reader(path: Any) -> Callable[[Any], Any]:
+    if callable(path):
+        return path  # type: ignore[no-any-return]
+    get = attrgetter(path)
+    return lambda record: record[path] if isinstance(record, Mapping) else get(record)
+
+
+def to_json(value: Any, kind: Kind) -> Any:
+    """A value as plain JSON: glossary names, SI units, null for what is not finite."""
+    if value is None:
+        return None
+    if isinstance(kind, tuple):
+        return dict(_entries(value, kind))
+    if isinstance(kind, ListOf):
+        return plain(value) if isinstance(kind.item, Scalar) else [to_json(item, kind.item) for item in value]
+    if isinstance(kind, MapOf):
+        return {str(key): to_json(item, kind.item) for key, item in value.items()}
+    return plain(value)
+
+
+def _entries(record: Any, fields: Fields) -> Iterator[tuple[str, Any]]:
+    for column in fields:
+        if column.when is not None and not column.when(record):
+            continue
+        value = to_json(column.read(record), column.kind)
+        if column.name:
+            yield column.name, value
+        else:
+            yield from value.items()
+
+
+def schema_of(kind: Kind) -> JsonDict:
+    """The JSON schema (draft 2020-12) of what `to_json` makes of this kind."""
+    if isinstance(kind, Scalar):
+        return {"type": kind.value} if kind.value else {}
+    if isinstance(kind, ListOf):
+        return {"type": "array", "items": schema_of(kind.item)}
+    if isinstance(kind, MapOf):
+        return {"type": "object", "additionalProperties": _nullable(schema_of(kind.item), kind.null)}
+    named: dict[str, JsonDict] = {}
+    for column in kind:
+        if column.name:
+            schema = _schema_of_field(column)
+            named[column.name] = {"anyOf": [named[column.name], schema]} if column.name in named else schema
+    beside = [column.kind.item for column in kind if not column.name and isinstance(column.kind, MapOf)]
+    return {
+        "type": "object",
+        "properties": named,
+        "required": [column.name for column in kind if column.name and column.when is None],
+        "additionalProperties": schema_of(beside[0]) if beside else False,
+    }
+
+
+def _schema_of_field(column: Field) -> JsonDict:
+    schema = _nullable(schema_of(column.kind), column.null)
+    notes = {"description": column.help or column.words, "unit": column.unit}
+    return {**schema, **{key: note for key, note in notes.items() if note}}
+
+
+def _nullable(schema: JsonDict, null: bool) -> JsonDict:
+    return {**schema, "type": [schema["type"], "null"]} if null and schema else schema
+
+
+def columns_of(fields: Fields, level: Level = Level.TABLE) -> Fields:
+    """The fields with words that are shown at a level, in order."""
+    return tuple(column for column in fields if column.words and column.level <= level)
+
+
+def flat(fields: Fields, record: Any, prefix: str = "") -> JsonDict:
+    """A record as one row of a data frame: nested records by dotted keys, lists and mappings as they are."""
+    row: JsonDict = {}
+    for column in fields:
+        if column.when is not None and not column.when(record):
+            continue
+        value = column.read(record)
+        if isinstance(column.kind, tuple) and value is not None:
+            row |= flat(column.kind, value, f"{prefix}{column.name}.")
+        elif column.name:
+            row[prefix + column.name] = to_json(value, column.kind)
+        else:
+            row |= {prefix + str(key): plain(item) for key, item in value.items()}
+    return row
+
+
+def main_rows(fields: Fields) -> Field | None:
+    """The list of records that is an answer's table: the first one of the fields."""
+    return next(
+        (column for column in fields if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple)), None
+    )
+
+
+def texts_of(fields: Sequence[Field], record: Any) -> list[str]:
+    """The values of some fields as text."""
+    return [column.text(record) for column in fields]

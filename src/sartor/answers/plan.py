@@ -1,0 +1,452 @@
+"""``plan``: the record of a search and of an existing launch, and the table of fields of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from sartor.answers.answer import Answer
+from sartor.answers.field import (
+    Fields,
+    Level,
+    ListOf,
+    Scalar,
+    field,
+    flag,
+    integer,
+    integers,
+    mapping,
+    number,
+    numbers,
+    rows,
+    text,
+    texts,
+    through,
+)
+from sartor.cost.cost import Source
+from sartor.model.training import PipelineSchedule, Recompute
+from sartor.plans.switches import settings
+from sartor.step.mixed import devices_of_pools
+
+if TYPE_CHECKING:
+    from sartor.cost.correction.calibration import Calibration
+    from sartor.hardware.cluster import Cluster
+    from sartor.model.reading import ModelReading
+    from sartor.model.training import TrainingJob
+    from sartor.plans.next import NextStep
+    from sartor.plans.result import PlanSearch, PricedPlan
+    from sartor.plans.simpler import Simpler
+    from sartor.plans.why_not import WhyNot
+    from sartor.rules.plan.rule import PlanFinding
+    from sartor.step.run_cost import RunCost
+    from sartor.step.stage_table import StageRow
+    from sartor.step.waterfall import Waterfall
+
+PARTS: Fields = (
+    number("compute_s", "compute"),
+    number("tp_s", "tensor-parallel communication"),
+    number("pp_bubble_s", "pipeline bubble"),
+    number("pp_transfer_s", "pipeline transfers"),
+    number("dp_exposed_s", "exposed data-parallel communication"),
+    number("ep_s", "expert-parallel communication"),
+    number("cp_s", "context-parallel communication"),
+    number("optimizer_s", "optimizer step"),
+    number("overhead_s", "kernel launches, jitter, fixed costs"),
+)
+"""The parts of a training step; their seconds add up to it."""
+MEMORY: Fields = (
+    number("param_bytes", "weights"),
+    number("grad_bytes", "gradients"),
+    number("optimizer_bytes", "optimizer"),
+    number("stash_bytes", "activations"),
+    number("workspace_bytes", "workspace"),
+)
+"""What the fullest device allocates."""
+
+DEGREES: Fields = (
+    *(integer(name, name, path=f"dims.{name}") for name in ("tp", "pp", "dp", "cp", "ep")),
+    integer("num_devices", path=lambda plan: int(plan.num_devices)),
+    integer("virtual_stages", path=lambda plan: int(plan.virtual_stages)),
+    integer("microbatch_size", path=lambda plan: int(plan.microbatch_size)),
+    integer("num_microbatches", path=lambda plan: int(plan.num_microbatches)),
+    flag("sequence_parallel", path=lambda plan: bool(plan.dims.sequence_parallel)),
+    integer("zero_stage", path=lambda plan: int(plan.zero_stage)),
+    integer("shard_group", path=lambda plan: int(plan.shard_group), help="devices that share states; 0: all copies"),
+    text("recompute", path=lambda plan: Recompute(int(plan.recompute)).word),
+    integer("recompute_layers", path=lambda plan: _layers_or_none(plan), null=True, help="of a stage; null: all"),
+    text("schedule", path=lambda plan: PipelineSchedule(int(plan.schedule)).word),
+    flag("optimizer_offload", path=lambda plan: bool(plan.optimizer_offload)),
+    rows("stage_layers", Scalar.INTEGER, null=True, help="layers of each pipeline chunk; null: equal"),
+)
+"""A plan (`TrainingPlan`) under its JSON names."""
+
+
+def _layers_or_none(plan: Any) -> int | None:
+    return None if int(plan.recompute_layers) < 0 else int(plan.recompute_layers)
+
+
+class Sourced(NamedTuple):
+    """A priced plan, and what its times rest on."""
+
+    priced: PricedPlan
+    source: Source = Source.ANALYTIC
+
+
+def sourced(plans: Any, source: Source) -> list[Sourced]:
+    """Several plans with one source."""
+    return [Sourced(priced, source) for priced in plans]
+
+
+def _reserved_bytes(pair: Sourced) -> float:
+    """The allocator's gaps, the context of the device and libraries."""
+    footprint = pair.priced.footprint
+    return float(footprint.device_bytes) - float(footprint.allocated_bytes)
+
+
+STEP_INTERVAL: Fields = (
+    number("step_s", "step", help="time of one training step"),
+    number("low_s", "80% low", help="lower end of the 80% interval", level=Level.PAGE),
+    number("high_s", "80% high", help="upper end of the 80% interval", level=Level.PAGE),
+)
+STEP: Fields = (
+    *through("priced", STEP_INTERVAL),
+    text("source", help="measured, calibrated or analytic"),
+    number("tokens_per_s_per_device", path="priced.step.tokens_per_s_per_device", unit="tokens/s"),
+    number("mfu", "mfu", path="priced.step.mfu", unit="share", help="share of the dense peak"),
+    number("peak_bytes", "memory", path="priced.peak_bytes", help="of the fullest device"),
+)
+MEMORY_OF_PLAN: Fields = (
+    integer("peak_stage", path="priced.footprint.stage"),
+    field(
+        "memory",
+        (*through("priced.footprint", MEMORY), number("reserved_bytes", path=_reserved_bytes)),
+        path=lambda pair: pair,
+        help="the parts add up to peak_bytes",
+    ),
+    number("allocated_bytes", path="priced.footprint.allocated_bytes"),
+    field("time", PARTS, path="priced.step", help="the parts add up to step_s"),
+)
+PRICED: Fields = (*through("priced.plan", DEGREES), *STEP, *MEMORY_OF_PLAN)
+"""One plan (`Sourced`): degrees, predicted step with interval, throughput, memory and time part by part."""
+
+STAGE: Fields = (
+    integer("stage", "stage"),
+    integer("layers", "layers"),
+    rows("chunks", Scalar.INTEGER),
+    rows("holds", Scalar.TEXT),
+    *numbers("load_s state_bytes stash_bytes workspace_bytes device_bytes limit_bytes"),
+)
+TIER: Fields = (
+    text("name"),
+    integer("span"),
+    *numbers("bytes_per_s latency_s oversubscription"),
+    flag("rails"),
+    text("kind"),
+    flag("in_network_reduction"),
+    *integers("torus_axes torus_wrap"),
+    number("alone_bytes_per_s"),
+)
+
+
+class Pool(NamedTuple):
+    """Devices of one kind in use, and their number."""
+
+    cluster: Cluster
+    num_devices: int
+
+
+POOL: Fields = (
+    text("name", path="cluster.name"),
+    text("gpu", path="cluster.gpu.name"),
+    integer("num_devices"),
+    integer("devices_per_node", path="cluster.devices_per_node"),
+    number("hbm_bytes", path="cluster.gpu.hbm_bytes"),
+    rows("tiers", TIER, path="cluster.tiers"),
+)
+
+
+def _other_pools(pool: Pool) -> list[Pool]:
+    counts = devices_of_pools(pool.cluster.pools, pool.num_devices)
+    return [Pool(cluster, count) for cluster, count in zip(pool.cluster.others, counts[1:], strict=True)]
+
+
+CLUSTER: Fields = (
+    *(
+        number("hbm_bytes", path=lambda pool: min(gpu.hbm_bytes for gpu in pool.cluster.gpus))
+        if column.name == "hbm_bytes"
+        else column
+        for column in POOL
+    ),
+    rows("others", POOL, path=_other_pools, when=lambda pool: bool(pool.cluster.others), help="further pools"),
+)
+"""A cluster, the number of its devices in use (`Pool`), and its further pools."""
+
+MODEL_SIZES = mapping("", Scalar.INTEGER, path=lambda shape: shape.fields(), help="sizes of the shape")
+JOB: Fields = (
+    *integers("global_batch_size seq_len tokens_per_step"),
+    text("dtype", path="recipe"),
+    text("optimizer"),
+    text("attention", path="attention_kernel"),
+    text("context_parallel"),
+    number("routing_skew"),
+    text("framework", path="trainer.name"),
+    mapping("switches", Scalar.ANY, path=settings, help="the trainer's switches"),
+)
+
+GOODPUT: Fields = (
+    number("share"),
+    *numbers("failure_every_s checkpoint_bytes checkpoint_s checkpoint_every_s restart_s"),
+)
+COST: Fields = (
+    *numbers("tokens hours low_hours high_hours device_hours"),
+    *numbers("usd usd_per_device_hour", null=True),
+    *texts("price_source price_date"),
+    *numbers("energy_j power_share co2_kg run_hours"),
+    field("goodput", GOODPUT),
+)
+SHORT_COST: Fields = (
+    number("device_hours"),
+    number("usd", null=True),
+    *numbers("energy_j co2_kg run_hours"),
+    number("goodput", path="goodput.share"),
+)
+
+
+def _of_best(path: str) -> Any:
+    """An attribute of the best plan of a search; None if none fits."""
+
+    def read(pair: tuple[PlanSearch, RunCost | None]) -> Any:
+        best = pair[0].best
+        return None if best is None else {"step_s": best.step_s, "low_s": best.low_s, "high_s": best.high_s,
+                                          "mfu": best.step.mfu}[path]  # fmt: skip
+
+    return read
+
+
+SEARCH: Fields = (
+    integer("num_devices", "devices", path=lambda pair: pair[0].num_devices),
+    text("status", path=lambda pair: pair[0].status),
+    number("step_s", "step", path=_of_best("step_s"), null=True),
+    number("low_s", "80% low", path=_of_best("low_s"), null=True),
+    number("high_s", "80% high", path=_of_best("high_s"), null=True),
+    number("mfu", "mfu", path=_of_best("mfu"), unit="share", null=True),
+    integer("evaluated", path=lambda pair: pair[0].evaluated),
+    field("cost", SHORT_COST, path=lambda pair: pair[1], null=True),
+    field("plan", DEGREES, path=lambda pair: None if pair[0].best is None else pair[0].best.plan, null=True),
+)
+"""One number of devices in short: reads a pair (search, cost of the token budget)."""
+
+
+def _searches(answer: PlanAnswer) -> list[tuple[PlanSearch, RunCost | None]]:
+    return [(search, cost) for search, cost in zip_longest(answer.searches, answer.costs) if search]
+
+
+RELAXATION: Fields = (*texts("change field value"),)
+TIGHTEST: Fields = (
+    text("message"),
+    integer("stage", null=True),
+    number("over_bytes", null=True),
+    field("leanest", PRICED, path=lambda tightest: tightest.leanest and Sourced(tightest.leanest), null=True),
+    rows("relaxations", RELAXATION, help="changes after which some plan fits"),
+)
+NEXT_STEP: Fields = (text("change"), number("speedup"), number("step_s"))
+SIMPLER: Fields = (
+    *through(lambda pair: Sourced(pair[0].priced, pair[1]), PRICED),
+    number("slower", path=lambda pair: pair[0].slower),
+    rows("without", Scalar.TEXT, path=lambda pair: pair[0].without),
+)
+"""The simplest plan about as fast as the best; reads a pair (`Simpler`, source)."""
+
+
+def _terms(asked: WhyNot) -> dict[str, list[float]]:
+    """Step and memory term by term as [best, asked]; empty if the plan cannot be priced."""
+    if asked.plan is None:
+        return {}
+    both = (asked.best, asked.plan)
+    step = {name: [getattr(plan.step, name) for plan in both] for name in ("step_s", *(part.name for part in PARTS))}
+    memory = {part.name: [getattr(plan.footprint, part.name) for plan in both] for part in MEMORY}
+    return {**step, **memory, "peak_bytes": [plan.peak_bytes for plan in both]}
+
+
+WHY_NOT: Fields = (
+    text("asked"),
+    field("plan", DEGREES, path=lambda asked: asked.plan and asked.plan.plan, null=True),
+    text("reason", null=True, help="why it cannot run; null: it can"),
+    *(
+        number(column.name, path=lambda asked, read=column.read: None if asked.plan is None else read(asked.plan),
+               null=True)
+        for column in STEP_INTERVAL
+    ),
+    mapping("terms", ListOf(Scalar.NUMBER), path=_terms, help="[best, asked] of each term"),
+)  # fmt: skip
+
+PLAN: Fields = (
+    text("status", "status", path="search.status", level=Level.HEADLINE),
+    field(
+        "model",
+        (
+            text("name", path="shape.name"),
+            *integers("num_params num_active_params", null=True),
+            mapping("", Scalar.INTEGER, path=lambda reading: reading.shape.fields()),
+        ),
+        path="reading",
+    ),
+    field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, answer.search.num_devices)),
+    field("job", JOB),
+    field(
+        "best",
+        (
+            *through(lambda answer: Sourced(answer.best, answer.source), PRICED),
+            rows("stages", STAGE),
+        ),
+        path=lambda answer: None if answer.best is None else answer,
+        null=True,
+    ),
+    rows("top", PRICED, path=lambda answer: sourced(answer.search.top, answer.source)),
+    rows("front", PRICED, path=lambda answer: sourced(answer.front, answer.source)),
+    *through(
+        "search",
+        (
+            integer("evaluated"),
+            number("evaluated_per_s"),
+            *integers("space_size fitting placed unplaced"),
+            mapping("rejected", Scalar.INTEGER),
+            mapping("fixed", Scalar.ANY),
+            field("tightest", TIGHTEST, null=True),
+        ),
+    ),
+    rows("next_steps", NEXT_STEP),
+    field("roomier", PRICED, path=lambda answer: answer.roomier and Sourced(answer.roomier, answer.source), null=True),
+    field("simpler", SIMPLER, path=lambda answer: answer.simpler and (answer.simpler, answer.source), null=True),
+    number("headroom", path="search.headroom"),
+    field("cost", COST, null=True),
+    field("why_not", WHY_NOT, null=True),
+    rows("searches", SEARCH, path=_searches),
+    rows("assumptions", Scalar.TEXT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanAnswer(Answer):
+    """How to spread a model's training over a cluster: one search for each requested number of devices."""
+
+    fields: ClassVar[Fields] = PLAN
+    reading: ModelReading
+    job: TrainingJob
+    cluster: Cluster
+    searches: tuple[PlanSearch, ...]
+    """In the order the numbers of devices were given."""
+    assumptions: tuple[str, ...]
+    stages: tuple[StageRow, ...] = ()
+    """Pipeline ranks of the best plan."""
+    cost: RunCost | None = None
+    """Cost of the token budget under the best plan; None if no plan fits."""
+    costs: tuple[RunCost | None, ...] = ()
+    """The same for the best plan of every search."""
+    why_not: WhyNot | None = None
+    """The plan given in ``why_not``, compared with the best."""
+    next_steps: tuple[NextStep, ...] = ()
+    """Changes of the job or trainer that would speed up the best plan."""
+    roomier: PricedPlan | None = None
+    """The fastest plan that leaves 10% of memory free, if the best does not."""
+    simpler: Simpler | None = None
+    """The simplest plan about as fast as the best (`sartor.plans.simpler.CLOSE`); None if that is the best."""
+    source: Source = Source.ANALYTIC
+    calibration: Calibration | None = None
+
+    @property
+    def search(self) -> PlanSearch:
+        """The search whose best plan has the shortest step; the first search if no plan fits."""
+        found = [each for each in self.searches if each.best is not None]
+        return min(found, key=lambda each: each.best.step_s if each.best else 0.0) if found else self.searches[0]
+
+    @property
+    def best(self) -> PricedPlan | None:
+        return self.search.best
+
+    @property
+    def front(self) -> tuple[PricedPlan, ...]:
+        """Plans of all searches that no other beats in step time, memory and devices at once, fastest first."""
+        from sartor.plans.front import front_over_devices
+
+        return front_over_devices(self.searches)
+
+
+PLAN_FINDING: Fields = (
+    *texts("rule grade message field"),
+    field("value", Scalar.ANY),
+    *numbers("gain_s gain_fraction", null=True),
+    mapping("fix", Scalar.ANY),
+    text("code"),
+    number("saves_bytes", help="on the device that needs most memory"),
+    number("step_s", null=True, help="predicted with the fix"),
+)
+"""What a rule about launches finds; ``gain_s`` is null if the plan cannot run."""
+
+STAGE_MEMORY: Fields = (
+    integer("stage"),
+    text("moment"),
+    number("device_bytes", path=lambda stage: stage.total_bytes()),
+    mapping("parts", Scalar.NUMBER, path=lambda stage: {part.name: part.size_bytes for part in stage.parts}),
+)
+LAUNCH: Fields = (
+    text("status", "status", path=lambda answer: "feasible" if answer.fits and answer.runs else "infeasible",
+         level=Level.HEADLINE),
+    field(
+        "launch",
+        (
+            text("path"),
+            text("framework"),
+            rows("unknown", Scalar.TEXT),
+            rows("unpriced", Scalar.TEXT),
+            rows("ignored", Scalar.TEXT),
+        ),
+        path=lambda answer: answer,
+    ),
+    field("model", (text("name"), MODEL_SIZES), path="job.shape"),
+    field("job", JOB[:2] + JOB[3:5]),
+    field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, int(answer.priced.plan.num_devices))),
+    field("plan", PRICED, path=lambda answer: Sourced(answer.priced, answer.source)),
+    *numbers("usable_bytes headroom"),
+    rows("stages", STAGE_MEMORY, path="memory.stages"),
+    rows("findings", PLAN_FINDING),
+    text("worst_grade", path=lambda answer: answer.findings[0].grade if answer.findings else None, null=True),
+    field("best", PRICED, path=lambda answer: _searched(answer), null=True),
+    rows("assumptions", Scalar.TEXT),
+)  # fmt: skip
+
+
+def _searched(answer: LaunchAnswer) -> Sourced | None:
+    best = answer.search.best if answer.search else None
+    return None if best is None else Sourced(best, answer.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LaunchAnswer(Answer):
+    """An existing launch, priced: predicted step and memory of its plan, what is wasteful, what was not understood.
+
+    ``framework`` and the three lists are from the file; ``best`` is the fastest plan on the same devices, if searched.
+    """
+
+    fields: ClassVar[Fields] = LAUNCH
+    path: str
+    framework: str
+    job: TrainingJob
+    cluster: Cluster
+    priced: PricedPlan
+    fits: bool
+    usable_bytes: float
+    memory: Waterfall
+    findings: tuple[PlanFinding, ...]
+    unknown: tuple[str, ...]
+    unpriced: tuple[str, ...]
+    ignored: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    search: PlanSearch | None = None
+    source: Source = Source.ANALYTIC
+    """What the predicted times rest on."""
+    runs: bool = True
+    """Whether the trainer can run it, if it fits."""
+    headroom: float = 0.0
+    """Share of usable memory that stays free."""

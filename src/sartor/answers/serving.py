@@ -1,0 +1,190 @@
+"""``serving``: the record of a server under load, and its table of fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as default
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from sartor.answers.answer import Answer
+from sartor.answers.field import (
+    Fields,
+    Level,
+    Scalar,
+    field,
+    flag,
+    integer,
+    integers,
+    mapping,
+    number,
+    numbers,
+    rows,
+    text,
+)
+from sartor.cost.intervals import interval_80
+
+if TYPE_CHECKING:
+    from sartor.cost.cost import Source
+    from sartor.model.reading import ModelReading
+    from sartor.step.batching import Steady
+    from sartor.step.load import Load
+    from sartor.step.served import Server, Shortage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedLoad:
+    """Latency and throughput with one number of requests in flight."""
+
+    concurrency: int
+    running: int
+    """Sequences that decode at once."""
+    waiting: float
+    """Requests that wait because memory is full."""
+    ttft_s: float
+    ttft_low_s: float
+    ttft_high_s: float
+    tpot_s: float
+    tpot_low_s: float
+    tpot_high_s: float
+    source: Source
+    step_s: float
+    """One decoding step."""
+    prompt_s: float
+    """One pass over a prompt."""
+    each_prompt_s: float
+    request_s: float
+    output_tokens_per_s: float
+    output_tokens_per_s_per_device: float
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.concurrency / self.request_s
+
+
+LOAD: Fields = (
+    integer("concurrency", "in flight"),
+    integer("running"),
+    number("waiting"),
+    number("ttft_s", "first token", help="mean time from a request to its first token"),
+    *numbers("ttft_low_s ttft_high_s"),
+    number("tpot_s", "per token", help="mean time between a sequence's tokens"),
+    *numbers("tpot_low_s tpot_high_s"),
+    text("source"),
+    *numbers("step_s prompt_s each_prompt_s request_s requests_per_s"),
+    number("output_tokens_per_s", "tokens/s", form=lambda rate: f"{rate:,.0f}", help="of the whole server"),
+    number("output_tokens_per_s_per_device", "per GPU", form=lambda rate: f"{rate:,.0f}"),
+)
+SERVER: Fields = (text("gpu", path="gpu.name"), text("dtype"), *integers("tp copies ep"))
+SHORTAGE: Fields = (
+    text("server", path=lambda pair: pair[0].pool_of(pair[1]), help="prompts or answers"),
+    *(
+        number(name, path=lambda pair, name=name: getattr(pair[1], name))
+        for name in ("weight_bytes", "free_bytes", "sequence_bytes")
+    ),
+    integer("most_tokens", path=lambda pair: pair[1].most_tokens),
+)
+"""Why a server does not hold one sequence; reads a pair (answer, `Shortage`)."""
+SERVING: Fields = (
+    field(
+        "model",
+        (text("name", path="reading.shape.name"), rows("assumptions", Scalar.TEXT)),
+        path=lambda answer: answer,
+    ),
+    field(
+        "server",
+        (
+            *(
+                text("gpu", path="server.gpu.name"),
+                text("dtype", path="server.dtype"),
+                *(integer(name, path=f"server.{name}") for name in ("tp", "copies", "ep")),
+            ),
+            text("kernels", path="server.engine.name"),
+            text("cache_dtype", path="server.cache"),
+            *integers("decode_workers prefill_workers"),
+            field("prefill", SERVER, null=True),
+            integer("num_devices"),
+        ),
+        path=lambda answer: answer,
+    ),
+    integer("input_len", path=lambda answer: int(answer.load.input_len)),
+    integer("output_len", path=lambda answer: int(answer.load.output_len)),
+    integer("max_sequences", path="most_sequences"),
+    flag("fits", "fits", level=Level.HEADLINE),
+    rows("shortages", SHORTAGE, path=lambda answer: [(answer, lack) for lack in answer.shortages]),
+    mapping("would_fit", Scalar.ANY, help="a change with which one sequence fits"),
+    rows("loads", LOAD, path="loads"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServingAnswer(Answer):
+    """Latency and throughput of a server, for each number of sequences in flight."""
+
+    fields: ClassVar[Fields] = SERVING
+    reading: ModelReading
+    server: Server
+    """Serves decoding, and prefill too unless ``prefill`` is set."""
+    load: Load
+    steady: Steady
+    most_sequences: int
+    """Sequences halfway through their answers that fit in the memory of all copies together."""
+    num_devices: int
+    prefill: Server | None = None
+    prefill_workers: int = 0
+    decode_workers: int = 1
+    would_fit: Mapping[str, int | str] = default(default_factory=dict)
+    """If not even one sequence fits: a change with which one does."""
+    shortages: tuple[Shortage, ...] = ()
+    """What servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return not self.shortages
+
+    @property
+    def loads(self) -> tuple[ServedLoad, ...]:
+        """Latency and throughput of every load; empty if not one sequence fits."""
+        return tuple(_loads(self)) if self.fits else ()
+
+    def pool_of(self, lack: Shortage) -> str:
+        """Which server lacks memory: ``prompts`` or ``answers``."""
+        return "prompts" if lack.server is self.prefill else "answers"
+
+
+_COLUMNS = ("running", "waiting", "step_s", "tpot_s", "ttft_s", "each_prompt_s", "output_tokens_per_s")
+
+
+def _loads(answer: ServingAnswer) -> Iterator[ServedLoad]:
+    steady, concurrency = answer.steady, np.asarray(answer.load.concurrency)
+
+    def spread(values: object) -> list[float]:
+        return [float(value) for value in np.broadcast_to(np.asarray(values), concurrency.shape)]
+
+    columns = {name: spread(getattr(steady, name)) for name in _COLUMNS}
+    sigmas = zip(spread(steady.tpot_log_sigma), spread(steady.ttft_log_sigma), strict=True)
+    for i, (tpot_sigma, ttft_sigma) in enumerate(sigmas):
+        column = {name: values[i] for name, values in columns.items()}
+        tpot, ttft = interval_80(column["tpot_s"], tpot_sigma), interval_80(column["ttft_s"], ttft_sigma)
+        yield ServedLoad(
+            concurrency=int(concurrency[i]),
+            running=math.ceil(round(column["running"], 6)),
+            waiting=column["waiting"],
+            ttft_s=column["ttft_s"],
+            ttft_low_s=float(ttft[0]),
+            ttft_high_s=float(ttft[1]),
+            tpot_s=column["tpot_s"],
+            tpot_low_s=float(tpot[0]),
+            tpot_high_s=float(tpot[1]),
+            source=steady.step.source,
+            step_s=column["step_s"],
+            prompt_s=spread(steady.prompt.time_s)[i],
+            each_prompt_s=column["each_prompt_s"],
+            request_s=column["ttft_s"] + (int(answer.load.output_len) - 1) * column["tpot_s"],
+            output_tokens_per_s=column["output_tokens_per_s"],
+            output_tokens_per_s_per_device=column["output_tokens_per_s"] / answer.num_devices,
+        )

@@ -1,0 +1,60 @@
+"""``place`` and ``schedule``: the tables of fields of their results, whose records the solvers define."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sartor.answers.field import Fields, Scalar, field, flag, integer, integers, mapping, number, numbers, rows, text
+
+
+def _planned(name: str) -> Any:
+    """An attribute of the plan of a placement; None if nothing fits."""
+    return lambda placement: placement.plan and getattr(placement.plan, name)
+
+
+def _integers_of_plan(names: str) -> Fields:
+    return tuple(integer(name, path=_planned(name), null=True) for name in names.split())
+
+
+PLACED_STAGE: Fields = (
+    rows("layers", Scalar.INTEGER),
+    integer("devices", "devices"),
+    number("load_s", "time"),
+    text("device_type", when=lambda stage: bool(stage.device_type)),
+)
+TIGHTEST_LIMIT: Fields = (
+    text("message"),
+    number("least_memory_bytes", null=True),
+    *integers("least_devices layer", null=True),
+)
+PLACEMENT: Fields = (
+    text("status"),
+    number("time_per_batch_s", path=_planned("time_per_batch_s"), null=True),
+    *_integers_of_plan("tensor_parallel data_parallel num_stages"),
+    rows("stages", PLACED_STAGE, path=lambda placement: placement.plan.stages if placement.plan else ()),
+    *_integers_of_plan("context_parallel expert_parallel virtual_stages zero_stage"),
+    number("fixed_strategy_time_per_batch_s", null=True),
+    number("solve_s", help="wall-clock time"),
+    flag("checked"),
+    field("tightest", TIGHTEST_LIMIT, null=True),
+)
+CORES: Fields = (
+    rows("tc", Scalar.INTEGER, path="tensor_cores"),
+    rows("vc", Scalar.INTEGER, path="vector_cores"),
+)
+OPERATOR_RUN: Fields = (
+    field("id", Scalar.ANY),
+    *integers("start end"),
+    text("mode"),
+    field("cores", CORES, path=lambda run: run, help="indexes from 0"),
+)
+SCHEDULE: Fields = (
+    text("status"),
+    *numbers("makespan lower_bound gap"),
+    rows("operators", OPERATOR_RUN, help="by start"),
+    flag("checked"),
+    text("solver"),
+    mapping("utilization", Scalar.NUMBER),
+    flag("interrupted"),
+    number("solve_s", help="wall-clock time"),
+)
