@@ -276,10 +276,10 @@ def test_an_entry_is_plain_json_in_si_units(name: str) -> None:
     assert gpu_datasheet(name).startswith(f'name = "{name}"')
 
 
-def test_one_device_costs_one_small_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_device_costs_one_parsed_file(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = catalog.read_device_table
-    monkeypatch.setattr(catalog, "read_device_table", lambda path: read.append(path.name) or original(path))
+    original = catalog._gpu_from
+    monkeypatch.setattr(catalog, "_gpu_from", lambda table, path: read.append(path.name) or original(table, path))
     catalog._of_the_catalogue.cache_clear()
     load_gpu("h100")
     assert read == ["h100_sxm.toml"]

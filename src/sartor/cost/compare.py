@@ -25,7 +25,7 @@ class Comparison:
 
     def longer(self, times: float) -> Comparison:
         """The same if ``after`` takes ``times`` as long."""
-        speedup, low, high = (each / times for each in (self.speedup, self.low, self.high))
+        speedup, low, high = (ratio / times for ratio in (self.speedup, self.low, self.high))
         sigma = np.maximum(np.log(high / low) / (2 * Z80), 1e-12)
         return Comparison(speedup=speedup, low=low, high=high, probability=_normal_cdf(np.log(speedup) / sigma))
 
@@ -36,10 +36,10 @@ def work_kept(*ratios: Floats) -> Floats:
     A speedup times this is the gain at equal work: computing or holding less earns nothing, and computing more is
     charged through its time.
     """
-    kept: Floats = 1.0
+    share: Floats = 1.0
     for ratio in ratios:
-        kept = np.minimum(kept, ratio)
-    return kept
+        share = np.minimum(share, ratio)
+    return share
 
 
 def compare(before: Estimate, after: Estimate, work: Floats = 1.0) -> Comparison:
@@ -63,19 +63,19 @@ def _ratio_variance(before: Estimate, after: Estimate) -> Floats:
         names = dict.fromkeys(key for key in (*ours, *theirs) if key[0] == alike)
         pairs = [(ours.get(name, (0.0, 0.0)), theirs.get(name, (0.0, 0.0))) for name in names]
         common = [b[1] - a[1] for a, b in pairs]
-        own = [np.where(a[0] == b[0], (b[1] - a[1]) ** 2, a[1] ** 2 + b[1] ** 2) for a, b in pairs]
-        variance = variance + correlated(common, own)
+        variances = [np.where(a[0] == b[0], (b[1] - a[1]) ** 2, a[1] ** 2 + b[1] ** 2) for a, b in pairs]
+        variance = variance + correlated(common, variances)
     return variance
 
 
-def _shares(of: Estimate) -> dict[tuple[Any, ...], tuple[Any, Any]]:
+def _shares(estimate: Estimate) -> dict[tuple[Any, ...], tuple[Any, Any]]:
     """Per operator: time of one execution, and its share of the total times its sigma. Operators of two models match if
     family, block, role and pass match, in order of appearance."""
     out: dict[tuple[Any, ...], tuple[Any, Any]] = {}
     seen: Counter[tuple[Any, ...]] = Counter()
-    for op, cost in zip(of.graph.operators, of.costs, strict=True):
+    for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
         kind = (family(op), op.block, op.role, op.pass_)
-        out[*kind, seen[kind]] = (cost.time_s, cost.time_s * op.count / of.time_s * cost.log_sigma)
+        out[*kind, seen[kind]] = (cost.time_s, cost.time_s * op.count / estimate.time_s * cost.log_sigma)
         seen[kind] += 1
     return out
 

@@ -70,14 +70,14 @@ class Cost:
     @property
     def fitted(self) -> Bools:
         """Whether it comes from a fit of the device itself; an array if entries differ."""
-        found: Bools = self.details.get("fitted", self.source is not Source.ANALYTIC)
-        return found
+        is_fitted: Bools = self.details.get("fitted", self.source is not Source.ANALYTIC)
+        return is_fitted
 
     @property
     def assumed(self) -> Bools:
         """Whether an assumption dominates; an array if entries differ."""
-        found: Bools = np.not_equal(self.details.get("assumed", 0.0), 0.0)
-        return found
+        is_assumed: Bools = np.not_equal(self.details.get("assumed", 0.0), 0.0)
+        return is_assumed
 
     @property
     def learned(self) -> Floats:
@@ -100,16 +100,18 @@ class Cost:
 _TERMS = ("time_s", "compute_s", "memory_s", "network_s", "overhead_s", "log_sigma")
 
 
-def select_cost(where: Bools, one: Cost, other: Cost) -> Cost:
-    """``one`` where the mask holds, ``other`` elsewhere: times, terms and details; a detail that only one has counts as
-    a factor of 1 in the other, or as nothing ``assumed``."""
-    terms: JsonDict = {name: plain(np.where(where, getattr(one, name), getattr(other, name))) for name in _TERMS}
-    absent = {name: float(name != "assumed") for name in one.details | other.details if name != "fitted"}
+def select_cost(where: Bools, chosen: Cost, alternative: Cost) -> Cost:
+    """``chosen`` where the mask holds, ``alternative`` elsewhere: times, terms and details; a detail that only one has
+    counts as a factor of 1 in the other, or as nothing ``assumed``."""
+    terms: JsonDict = {
+        name: plain(np.where(where, getattr(chosen, name), getattr(alternative, name))) for name in _TERMS
+    }
+    absent = {name: float(name != "assumed") for name in chosen.details | alternative.details if name != "fitted"}
     details = {
-        name: plain(np.where(where, one.details.get(name, no), other.details.get(name, no)))
+        name: plain(np.where(where, chosen.details.get(name, no), alternative.details.get(name, no)))
         for name, no in absent.items()
     }
-    fitted = np.where(where, one.fitted, other.fitted)
+    fitted = np.where(where, chosen.fitted, alternative.fitted)
     if fitted.any() and not fitted.all():
         details["fitted"] = fitted
     return Cost(**terms, source=Source.CALIBRATED if fitted.all() else Source.ANALYTIC, details=details)

@@ -48,7 +48,7 @@ def total_deviation(parts: Iterable[tuple[Operator, Floats]]) -> Floats:
     families: dict[str, list[Floats]] = {}
     for op, deviation in parts:
         families.setdefault(family(op), []).append(deviation)
-    return np.sqrt(sum((correlated(each, [d * d for d in each]) for each in families.values()), 0.0))
+    return np.sqrt(sum((correlated(deviations, [d * d for d in deviations]) for deviations in families.values()), 0.0))
 
 
 def variance_of_each(parts: Sequence[tuple[Operator, Floats]]) -> list[Floats]:
@@ -60,9 +60,9 @@ def variance_of_each(parts: Sequence[tuple[Operator, Floats]]) -> list[Floats]:
     return [deviation * (RHO * common[family(op)] + (1 - RHO) * deviation) for op, deviation in parts]
 
 
-def correlated(common: list[Floats], own: list[Floats]) -> Floats:
-    """Variance of one family from its members' deviations (``common``) and the squares of their own (``own``)."""
-    return RHO * add(common) ** 2 + (1 - RHO) * add(own)
+def correlated(common: list[Floats], squares: list[Floats]) -> Floats:
+    """Variance of one family from its members' deviations (``common``) and the squares of their own (``squares``)."""
+    return RHO * add(common) ** 2 + (1 - RHO) * add(squares)
 
 
 def add(parts: list[Floats]) -> Floats:

@@ -41,29 +41,29 @@ class IntervalPart:
     """Standard deviation of ln time that would remain if this part were known exactly."""
 
 
-def interval_parts(found: Estimate, known: Calibration) -> tuple[IntervalPart, ...]:
+def interval_parts(estimate: Estimate, calibration: Calibration) -> tuple[IntervalPart, ...]:
     """Kinds of kernels by their contribution to the interval, largest first."""
     kinds: dict[str, list[tuple[float, Cost]]] = {}
-    for op, cost, share in zip(found.graph.operators, found.costs, found.variance_shares, strict=True):
+    for op, cost, share in zip(estimate.graph.operators, estimate.costs, estimate.variance_shares, strict=True):
         kinds.setdefault(KIND_NAMES.get(type(op), "memory_bound"), []).append((share, cost))
-    sigma = float(np.mean(found.log_sigma))
-    measurable = _MEASURED if found.device.accelerator is None else ()
-    dtypes = tuple(dict.fromkeys(op.dtype for op in found.graph.operators if type(op) is Gemm))
-    parts = [_part(kind, members, known, dtypes, sigma, measurable) for kind, members in kinds.items()]
+    sigma = float(np.mean(estimate.log_sigma))
+    measurable = _MEASURED if estimate.device.accelerator is None else ()
+    dtypes = tuple(dict.fromkeys(op.dtype for op in estimate.graph.operators if type(op) is Gemm))
+    parts = [_part(kind, members, calibration, dtypes, sigma, measurable) for kind, members in kinds.items()]
     return tuple(sorted(parts, key=lambda part: -part.share))
 
 
 def _part(
     kind: str,
     members: list[tuple[float, Cost]],
-    known: Calibration,
+    calibration: Calibration,
     dtypes: Sequence[DType],
     sigma: float,
     measurable: Sequence[str],
 ) -> IntervalPart:
-    share = sum(each for each, _ in members)
+    share = sum(variance for variance, _ in members)
     source = _weakest(members, share)
-    frameworks = _frameworks(kind, known, dtypes)
+    frameworks = _frameworks(kind, calibration, dtypes)
     if frameworks:
         narrows = Narrows.KERNELS
     elif source is Source.ASSUMED and kind == "gemm":
@@ -79,25 +79,25 @@ def _part(
 
 
 def _weakest(members: list[tuple[float, Cost]], share: float) -> Source:
-    parts = [(bool(np.all(cost.fitted)), bool(np.any(cost.assumed)), each) for each, cost in members]
+    parts = [(bool(np.all(cost.fitted)), bool(np.any(cost.assumed)), kind) for kind, cost in members]
     return Source(str(weakest_source(parts, share)))
 
 
-def _frameworks(kind: str, known: Calibration, dtypes: Sequence[DType]) -> tuple[str, ...]:
+def _frameworks(kind: str, calibration: Calibration, dtypes: Sequence[DType]) -> tuple[str, ...]:
     """What the user could name: a framework if none is named, and one of its families of grouped kernels where it has
     several."""
     families = {
-        "attention": frameworks_of(known),
-        "grouped_gemm": tuple(known.grouped_families),
-        "gemm": tuple(name for dtype in dtypes for name in frameworks_of_gemms(known, dtype)),
+        "attention": frameworks_of(calibration),
+        "grouped_gemm": tuple(calibration.grouped_families),
+        "gemm": tuple(name for dtype in dtypes for name in frameworks_of_gemms(calibration, dtype)),
     }
     members: dict[str, dict[str, None]] = {}
     for name in families.get(kind, ()):
         members.setdefault(name.partition("_")[0], {})[name] = None
     several = {framework: tuple(names) if len(names) > 1 else (framework,) for framework, names in members.items()}
-    if known.kernels == ANY:
+    if calibration.kernels == ANY:
         return tuple(name for names in several.values() for name in names)
-    return tuple(name for name in several.get(known.kernels, ()) if name != known.kernels)
+    return tuple(name for name in several.get(calibration.kernels, ()) if name != calibration.kernels)
 
 
 _MEASURED = ("gemm", "attention", "memory_bound")

@@ -24,9 +24,9 @@ STAND_INS = {
 
 def peak_flops_per_s(gpu: Gpu, dtype: DType) -> float:
     """Dense peak for ``dtype`` [FLOP/s]; a format the device lacks runs at the rate of the type it is converted to."""
-    for each in (dtype, *STAND_INS.get(dtype, ()), DType.FP16, DType.BF16, DType.FP32):
-        if each in gpu.peak_flops_per_s:
-            return gpu.peak_flops_per_s[each]
+    for candidate in (dtype, *STAND_INS.get(dtype, ()), DType.FP16, DType.BF16, DType.FP32):
+        if candidate in gpu.peak_flops_per_s:
+            return gpu.peak_flops_per_s[candidate]
     return max(gpu.peak_flops_per_s.values())
 
 

@@ -86,7 +86,7 @@ class Estimate:
             (op, c.time_s * op.count * c.log_sigma) for op, c in zip(self.graph.operators, self.costs, strict=True)
         ]
         whole = (self.log_sigma * self.time_s) ** 2
-        return tuple(float(np.mean(each / whole)) for each in variance_of_each(parts))
+        return tuple(float(np.mean(variance / whole)) for variance in variance_of_each(parts))
 
     @property
     def source(self) -> Source:
@@ -170,20 +170,20 @@ def operator_costs(
     eager: bool = False,
 ) -> tuple[Cost, ...]:
     """The cost of each operator, in the shape of its own sizes; arguments as in ``price``."""
-    known = calibration or load_calibration(gpu)
+    calibrated = calibration or load_calibration(gpu)
     if gpu.accelerator is not None:
-        costs = [chip_cost(op, gpu, known, cluster) for op in operators]
+        costs = [chip_cost(op, gpu, calibrated, cluster) for op in operators]
         if details:
             costs = [replace(cost, floor_s=least_s(op, gpu)) for op, cost in zip(operators, costs, strict=True)]
     else:
-        costs = _on_gpu(operators, gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)
+        costs = _on_gpu(operators, gpu, calibrated, clock=clock, details=details, cluster=cluster, eager=eager)
     return tuple(_widen(cost, sigma_factor) for cost in costs)
 
 
 def _on_gpu(
     operators: Sequence[Operator],
     gpu: Gpu,
-    known: Calibration,
+    calibration: Calibration,
     *,
     clock: Clock,
     details: bool,
@@ -191,21 +191,25 @@ def _on_gpu(
     eager: bool,
 ) -> list[Cost]:
     gemms, in_model = [op for op in operators if isinstance(op, Gemm)], _in_model(operators)
-    of_each = known.in_a_model() if in_model else known
-    replay = not (eager or known.host_launches)
+    of_each = calibration.in_a_model() if in_model else calibration
+    replay = not (eager or calibration.host_launches)
     of_gemms = iter(gemm_costs(gemms, gpu, of_each, clock=clock, details=details, replay=replay))
-    of_collectives = iter(collective_costs([op for op in operators if isinstance(op, Collective)], gpu, known, cluster))
+    of_collectives = iter(
+        collective_costs([op for op in operators if isinstance(op, Collective)], gpu, calibration, cluster)
+    )
     costs: list[Cost] = []
     for op in operators:
         if isinstance(op, Gemm):
             costs.append(next(of_gemms))
         elif isinstance(op, GroupedGemm):
-            costs.append(grouped_cost(op, gpu, known, clock=clock))
+            costs.append(grouped_cost(op, gpu, calibration, clock=clock))
         elif isinstance(op, Attention):
-            costs.append(attention_cost(op, gpu, known, clock=clock, in_model=in_model))
+            costs.append(attention_cost(op, gpu, calibration, clock=clock, in_model=in_model))
         elif isinstance(op, MemoryBound):
             ahead = eager and in_model
-            costs.append(launched_cost(op, gpu, known) if ahead else memory_bound_cost(op, gpu, known, eager=eager))
+            costs.append(
+                launched_cost(op, gpu, calibration) if ahead else memory_bound_cost(op, gpu, calibration, eager=eager)
+            )
         else:
             costs.append(next(of_collectives))
     return [at_least(op, cost, gpu, in_model=in_model) for op, cost in zip(operators, costs, strict=True)]
@@ -218,10 +222,10 @@ def _in_model(operators: Sequence[Operator]) -> bool:
     return not (alone and bool(np.all(np.asarray(operators[0].count) == 1)))
 
 
-def gemm_mappings(gemm: Gemm, gpu: Gpu, known: Calibration, *, clock: Clock) -> tuple[GemmAlternative, ...]:
+def gemm_mappings(gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Clock) -> tuple[GemmAlternative, ...]:
     """Every tile and split considered for one matrix multiplication of scalar sizes, fastest first."""
     if gpu.accelerator is None:
-        return gemm_alternatives(gemm, gpu, known, clock=clock, replay=not known.host_launches)
+        return gemm_alternatives(gemm, gpu, calibration, clock=clock, replay=not calibration.host_launches)
     return tuple(_alternative(cost) for cost in chip_alternatives(gemm, gpu.accelerator))
 
 

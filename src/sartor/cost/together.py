@@ -39,12 +39,12 @@ def price_all(
         key: op for row, graph in zip(rows, graphs, strict=True) for key, op in zip(row, graph.operators, strict=True)
     }
     costs = _priced(distinct, gpu, calibration, sigma_factor)
-    found = []
+    totals = []
     for graph, row in zip(graphs, rows, strict=True):
-        own = tuple(costs[key] for key in row)
-        time_s = total_s(graph.operators, own)
-        found.append(Estimate(graph=graph, device=gpu, costs=own, time_s=time_s, sigma_factor=sigma_factor))
-    return found
+        row_costs = tuple(costs[key] for key in row)
+        time_s = total_s(graph.operators, row_costs)
+        totals.append(Estimate(graph=graph, device=gpu, costs=row_costs, time_s=time_s, sigma_factor=sigma_factor))
+    return totals
 
 
 def _priced(
@@ -56,10 +56,10 @@ def _priced(
     shapes = {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in distinct.items()}
     joined = [_joined(list(group.values()), [shapes[key] for key in group]) for group in groups.values()]
     whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor)
-    found: dict[Key, Cost] = {}
+    costs: dict[Key, Cost] = {}
     for group, cost in zip(groups.values(), whole, strict=True):
-        found |= _parted(cost, {key: shapes[key] for key in group})
-    return found
+        costs |= _parted(cost, {key: shapes[key] for key in group})
+    return costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class _Names:
 
 
 def _names(kind: type) -> _Names:
-    used = [each for each in fields(kind) if each.name not in PLACE]
-    sizes = tuple(each.name for each in used if each.type in ("Ints", "Floats"))
-    return _Names(sizes=sizes, words=tuple(each.name for each in used if each.name not in sizes))
+    used = [field for field in fields(kind) if field.name not in PLACE]
+    sizes = tuple(field.name for field in used if field.type in ("Ints", "Floats"))
+    return _Names(sizes=sizes, words=tuple(field.name for field in used if field.name not in sizes))
 
 
 _NAMES: dict[type, _Names] = {kind: _names(kind) for kind in (Gemm, GroupedGemm, Attention, MemoryBound, Collective)}
@@ -108,10 +108,10 @@ def _parted(cost: Cost, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, Cost]:
     if len(shapes) == 1:
         return {key: Cost(time_s=cost.time_s, log_sigma=cost.log_sigma, source=cost.source) for key in shapes}
     stops = np.cumsum([int(np.prod(shape)) for shape in shapes.values()]).tolist()
-    time_s, sigma = (np.broadcast_to(each, (stops[-1],)) for each in (cost.time_s, cost.log_sigma))
-    found, start = {}, 0
+    time_s, sigma = (np.broadcast_to(array, (stops[-1],)) for array in (cost.time_s, cost.log_sigma))
+    costs, start = {}, 0
     for (key, shape), stop in zip(shapes.items(), stops, strict=True):
-        own = (shaped(each[start:stop], shape) for each in (time_s, sigma))
-        found[key] = Cost(**dict(zip(("time_s", "log_sigma"), own, strict=True)), source=cost.source)
+        terms = (shaped(array[start:stop], shape) for array in (time_s, sigma))
+        costs[key] = Cost(**dict(zip(("time_s", "log_sigma"), terms, strict=True)), source=cost.source)
         start = stop
-    return found
+    return costs

@@ -101,14 +101,14 @@ def _published_core_um2(a: Accelerator) -> tuple[Floats, Floats]:
 def buffer_area_um2(size: Floats, table: dict[int, float]) -> Floats:
     """Area of a buffer [um2] from a table of powers of two: exact at its entries, log-log linear between and beyond
     them (so it always grows with the size)."""
-    at = np.log2(np.asarray(list(table), dtype=np.float64))
+    log2_bytes = np.log2(np.asarray(list(table), dtype=np.float64))
     area = np.asarray(list(table.values()))
     x = np.log2(np.asarray(size, dtype=np.float64))
-    lower = np.clip(np.floor(x - at[0]).astype(np.int64), 0, len(at) - 2)
-    share = x - at[lower]
+    lower = np.clip(np.floor(x - log2_bytes[0]).astype(np.int64), 0, len(log2_bytes) - 2)
+    share = x - log2_bytes[lower]
     between = area[lower] * (area[lower + 1] / area[lower]) ** share
-    found: Floats = np.where(share == 1.0, area[lower + 1], np.where(share == 0.0, area[lower], between))
-    return found
+    buffer_area: Floats = np.where(share == 1.0, area[lower + 1], np.where(share == 0.0, area[lower], between))
+    return buffer_area
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,17 +70,17 @@ def too_hot(a: Accelerator) -> str:
 
 def excess(a: Accelerator) -> Floats:
     """The largest ratio of need to maximum over all limits: above 1 the chip cannot be built."""
-    shares = (np.broadcast_to(np.divide(needs, most), a.shape) for needs, most in limits(a).values())
-    found: Floats = np.maximum.reduce(list(shares))
-    return found
+    shares = (np.broadcast_to(np.divide(needs, limit), a.shape) for needs, limit in limits(a).values())
+    largest_share: Floats = np.maximum.reduce(list(shares))
+    return largest_share
 
 
 def faults(a: Accelerator) -> Iterator[str]:
     """Why a chip cannot be built: a sentence for each limit it exceeds, with both numbers."""
-    found = limits(a)
-    die = float(found["die"][0])
+    needs_and_limits = limits(a)
+    die = float(needs_and_limits["die"][0])
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
     joined += f" and {a.scale_out_bytes_per_s / GIGA:g} GB/s beyond" if a.scale_out_bytes_per_s else ""
-    for name, (needs, most) in found.items():
-        if float(needs) > float(most):
-            yield WORDS[name].format(needs=float(needs), most=float(most), die=die, where=joined, node=a.node_nm)
+    for name, (needs, limit) in needs_and_limits.items():
+        if float(needs) > float(limit):
+            yield WORDS[name].format(needs=float(needs), most=float(limit), die=die, where=joined, node=a.node_nm)

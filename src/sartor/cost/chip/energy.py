@@ -123,13 +123,13 @@ def memory_pj_per_byte(accelerator: Accelerator) -> float:
 def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
     """Energy per byte of a buffer of ``size`` bytes [pJ]: log-log linear through 8 KiB, 32 KiB and 1 MiB (Jouppi et
     al., ISCA 2021, table 2); beyond 1 MiB extrapolated with the last slope."""
-    at = np.log2(np.asarray(list(SRAM_PJ_PER_64BIT), dtype=np.float64))
+    log2_sizes = np.log2(np.asarray(list(SRAM_PJ_PER_64BIT), dtype=np.float64))
     energy = np.log2([energy_between_nodes(*pair, node_nm) for pair in SRAM_PJ_PER_64BIT.values()])
     x = np.log2(np.asarray(size, dtype=np.float64))
-    lower = np.clip(np.searchsorted(at, x, side="right") - 1, 0, len(at) - 2)
-    slope = (energy[lower + 1] - energy[lower]) / (at[lower + 1] - at[lower])
-    found: Floats = plain(2.0 ** (energy[lower] + slope * (x - at[lower])) / 8)
-    return found
+    lower = np.clip(np.searchsorted(log2_sizes, x, side="right") - 1, 0, len(log2_sizes) - 2)
+    slope = (energy[lower + 1] - energy[lower]) / (log2_sizes[lower + 1] - log2_sizes[lower])
+    pj_per_byte: Floats = plain(2.0 ** (energy[lower] + slope * (x - log2_sizes[lower])) / 8)
+    return pj_per_byte
 
 
 def register_pj(a: Accelerator) -> float:

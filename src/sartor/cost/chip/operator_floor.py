@@ -37,7 +37,7 @@ class OperatorFloor:
         """The floor of ``count`` executions."""
         if isinstance(count, int) and count == 1:
             return self
-        return OperatorFloor(**{each.name: getattr(self, each.name) * count for each in fields(self)})
+        return OperatorFloor(**{term.name: getattr(self, term.name) * count for term in fields(self)})
 
 
 def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFloor:
@@ -50,12 +50,12 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
         vector = _lanes(outputs * product.epilogue_cycles, a)
         return _floor(tensor, vector, buffer, product.least_bytes / np.asarray(a.streamed_bytes_per_s))
     if isinstance(op, Attention):
-        pairs = [_product_floor(each, a) for each in attention_products(op)]
-        tensor = sum((each[0] for each in pairs), np.asarray(0.0))
-        alone = sum((np.maximum(*each) for each in pairs), np.asarray(0.0))
+        pairs = [_product_floor(product, a) for product in attention_products(op)]
+        tensor = sum((tensor_s for tensor_s, _ in pairs), np.asarray(0.0))
+        alone = sum((np.maximum(*pair) for pair in pairs), np.asarray(0.0))
         each_pair = FORWARD_CYCLES if op.pass_.computes_outputs else BACKWARD_CYCLES
         vector = _lanes(1.0 * op.batch * op.num_heads * np.asarray(op.pairs) * each_pair, a)
-        through = sum((each[1] for each in pairs), np.asarray(0.0))
+        through = sum((memory_s for _, memory_s in pairs), np.asarray(0.0))
         return _floor(tensor, vector, through, op.bytes_moved / np.asarray(a.streamed_bytes_per_s), alone)
     if isinstance(op, MemoryBound):
         work = vector_work(op)
@@ -70,8 +70,8 @@ def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFl
 def _floor(
     tensor_s: Floats, vector_s: Floats, buffer_s: Floats, memory_s: Floats, least_s: Floats = 0.0
 ) -> OperatorFloor:
-    least = np.maximum.reduce(np.broadcast_arrays(tensor_s, vector_s, buffer_s, memory_s, least_s))
-    return OperatorFloor(least_s=least, tensor_s=tensor_s, vector_s=vector_s, memory_s=memory_s, buffer_s=buffer_s)
+    floor_s = np.maximum.reduce(np.broadcast_arrays(tensor_s, vector_s, buffer_s, memory_s, least_s))
+    return OperatorFloor(least_s=floor_s, tensor_s=tensor_s, vector_s=vector_s, memory_s=memory_s, buffer_s=buffer_s)
 
 
 def _lanes(cycles: Floats, a: Accelerator) -> Floats:

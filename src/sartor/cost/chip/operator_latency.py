@@ -101,10 +101,12 @@ def operator_latencies(
     """
     ops = operators.operators if isinstance(operators, OperatorGraph) else tuple(operators)
     names = [op.name if has_arrays(op) else _what_is_priced(op, accelerator) for op in ops]
-    asked = dict(zip(names, ops, strict=True))
-    known = [_priced(asked, a, accelerator.shape) for a in (one_core(accelerator), accelerator)]
+    named_ops = dict(zip(names, ops, strict=True))
+    latencies_by_cores = [_priced(named_ops, a, accelerator.shape) for a in (one_core(accelerator), accelerator)]
     empty = np.zeros((0, *accelerator.shape))
-    single, together = (np.stack([found[name] for name in names]) if names else empty for found in known)
+    single, together = (
+        np.stack([latencies[name] for name in names]) if names else empty for latencies in latencies_by_cores
+    )
     return single, together
 
 
@@ -116,7 +118,8 @@ def has_arrays(op: Operator | Fused) -> bool:
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {
-    kind: tuple(each.name for each in fields(kind)) for kind in (Gemm, GroupedGemm, Attention, MemoryBound, Collective)
+    kind: tuple(field.name for field in fields(kind))
+    for kind in (Gemm, GroupedGemm, Attention, MemoryBound, Collective)
 }
 
 
@@ -130,29 +133,29 @@ def _what_is_priced(op: Operator | Fused, accelerator: Accelerator) -> tuple[typ
 
 
 def _priced(
-    asked: Mapping[Any, Operator | Fused], accelerator: Accelerator, shape: tuple[int, ...]
+    named_ops: Mapping[Any, Operator | Fused], accelerator: Accelerator, shape: tuple[int, ...]
 ) -> dict[Any, Latencies]:
     """Seconds of each operator, in the candidates' ``shape``. GEMMs are priced together, stacked in one column."""
     distinct: dict[tuple[str, ...], _Distinct] = {}
-    found: dict[Any, Latencies] = {}
+    latencies: dict[Any, Latencies] = {}
     for kind in (Gemm, Fused):
-        if names := [name for name in asked if isinstance(name, tuple) and name[0] is kind]:
+        if names := [name for name in named_ops if isinstance(name, tuple) and name[0] is kind]:
             column = _column([product for _, product in names])
-            each = distinct.setdefault(_USES[kind], _Distinct(accelerator, _USES[kind], shape))
-            found |= zip(names, each.spread(product_time_s(column, each.candidates)), strict=True)
-    for name, op in asked.items():
+            group = distinct.setdefault(_USES[kind], _Distinct(accelerator, _USES[kind], shape))
+            latencies |= zip(names, group.spread(product_time_s(column, group.candidates)), strict=True)
+    for name, op in named_ops.items():
         if isinstance(name, str):
-            found[name] = np.asarray(np.broadcast_to(operator_time_s(op, accelerator), shape), np.float64)
-        elif name not in found:
+            latencies[name] = np.asarray(np.broadcast_to(operator_time_s(op, accelerator), shape), np.float64)
+        elif name not in latencies:
             uses = _USES[type(op)]
-            each = distinct.get(uses) or distinct.setdefault(uses, _Distinct(accelerator, uses, shape))
-            found[name] = each.spread(operator_time_s(op, each.candidates))[0]
-    return found
+            group = distinct.get(uses) or distinct.setdefault(uses, _Distinct(accelerator, uses, shape))
+            latencies[name] = group.spread(operator_time_s(op, group.candidates))[0]
+    return latencies
 
 
 def _column(products: Sequence[Product]) -> Product:
     """All GEMMs as one with sizes of shape (products, 1)."""
-    return Product(**{each.name: np.array([[getattr(p, each.name)] for p in products]) for each in fields(Product)})
+    return Product(**{field.name: np.array([[getattr(p, field.name)] for p in products]) for field in fields(Product)})
 
 
 class _Distinct:
@@ -171,9 +174,9 @@ class _Distinct:
 
     def spread(self, seconds: Floats) -> Latencies:
         """Seconds of shape (operators, distinct candidates or 1), expanded to (operators, *candidates)."""
-        of: Latencies = np.atleast_2d(np.asarray(seconds, dtype=np.float64))
-        of = of if of.shape[1] > 1 else np.broadcast_to(of, (len(of), self.inverse.max(initial=0) + 1))
-        return of[:, self.inverse].reshape(len(of), *self.shape)
+        rows: Latencies = np.atleast_2d(np.asarray(seconds, dtype=np.float64))
+        rows = rows if rows.shape[1] > 1 else np.broadcast_to(rows, (len(rows), self.inverse.max(initial=0) + 1))
+        return rows[:, self.inverse].reshape(len(rows), *self.shape)
 
 
 def _distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

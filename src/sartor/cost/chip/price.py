@@ -19,7 +19,7 @@ from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBou
 from sartor.units import Floats
 
 
-def chip_cost(op: Operator, gpu: Gpu, known: Calibration, cluster: Cluster | None = None) -> Cost:
+def chip_cost(op: Operator, gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None) -> Cost:
     """One operator on all cores of the chip described by ``gpu``; shapes broadcast.
 
     Terms overlap on the chip: matrix units, buffer ports and lanes count as compute, HBM as memory; the rest of the
@@ -27,8 +27,8 @@ def chip_cost(op: Operator, gpu: Gpu, known: Calibration, cluster: Cluster | Non
     measured, so every cost is analytic with the interval of a datasheet alone.
     """
     if isinstance(op, Collective):
-        own = cluster is None or cluster.one_ring  # then its group alone decides which links it needs
-        return collective_cost(op, gpu, known, None if own else cluster)
+        own_network = cluster is None or cluster.one_ring  # then its group alone decides which links it needs
+        return collective_cost(op, gpu, calibration, None if own_network else cluster)
     assert gpu.accelerator is not None
     if not isinstance(op, MemoryBound):
         gpu.peak(op.dtype)  # raises for a type that the arrays do not multiply
@@ -37,7 +37,9 @@ def chip_cost(op: Operator, gpu: Gpu, known: Calibration, cluster: Cluster | Non
 
 def chip_alternatives(op: Gemm, accelerator: Accelerator) -> tuple[Cost, ...]:
     """Every core tile and split considered for one GEMM of scalar sizes, fastest first."""
-    return tuple(_of_product(each) for each in product_alternatives(product_of(op, accelerator), accelerator))
+    return tuple(
+        _of_product(alternative) for alternative in product_alternatives(product_of(op, accelerator), accelerator)
+    )
 
 
 def _cost(op: Gemm | GroupedGemm | Attention | MemoryBound, a: Accelerator) -> Cost:

@@ -59,8 +59,8 @@ class Product:
     def least_bytes(self) -> Floats:
         """Each operand read once, the result written once."""
         operands = self.operand_bytes * (1.0 * self.m * self.k + 1.0 * self.k * self.n)
-        least: Floats = self.batch * (operands + (self.output_bytes + self.epilogue_bytes) * self.m * self.n)
-        return least
+        bytes_moved: Floats = self.batch * (operands + (self.output_bytes + self.epilogue_bytes) * self.m * self.n)
+        return bytes_moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +143,10 @@ def product_alternatives(product: Product, accelerator: Accelerator) -> tuple[Pr
     chips = [np.full(len(menu), value, dtype=np.float64) for value in _chip_arrays(accelerator)]
     columns = _details(_Problem(*sizes), _Chip(*chips), accelerator.dataflow, menu)
     rows = [ProductCost(**dict(zip(_COST_FIELDS, map(float, row), strict=True))) for row in zip(*columns, strict=True)]
-    found: dict[tuple[Floats, ...], ProductCost] = {}
+    costs: dict[tuple[Floats, ...], ProductCost] = {}
     for row in sorted(rows, key=lambda row: (row.time_s, max(row.compute_s, row.buffer_s))):
-        found.setdefault((row.tile_m, row.tile_n, row.split_k), row)
-    return tuple(row for row in found.values() if np.isfinite(row.time_s))
+        costs.setdefault((row.tile_m, row.tile_n, row.split_k), row)
+    return tuple(row for row in costs.values() if np.isfinite(row.time_s))
 
 
 _COST_FIELDS = tuple(f.name for f in fields(ProductCost))
@@ -255,11 +255,11 @@ def _best(problem: _Problem, chip: _Chip, flow: Dataflow) -> _Best:
         core = _on_cores(_wide(p), _wide(chip), flow, tiles, together[:, None, None, None])
         on_cores = core.time_s.reshape(len(p.m), -1)
         tile = on_cores.argmin(axis=1)
-        least = np.take_along_axis(on_cores, tile[:, None], axis=1)[:, 0]
+        shortest_cycles = np.take_along_axis(on_cores, tile[:, None], axis=1)[:, 0]
         memory_s, spill_s = _from_memory(p, chip, together)
-        by_block = np.maximum(memory_s, least[:, None] + spill_s)
-        found = _Best(by_block.min(axis=1), tile, together)
-        best = found if best is None else _better(best, found)
+        by_block = np.maximum(memory_s, shortest_cycles[:, None] + spill_s)
+        best_mapping = _Best(by_block.min(axis=1), tile, together)
+        best = best_mapping if best is None else _better(best, best_mapping)
     assert best is not None
     ends = _ends(problem, chip, best.time_s)
     return _Best(ends, best.tile, best.concurrent)
@@ -361,8 +361,8 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[FloatArray, 
     tiles = np.ceil(p.m / height) * np.ceil(p.n / width) * split
     waves = np.ceil(p.batch / together) * np.ceil(together * tiles / chip.cores)
     passes, streamed = _passes(flow, chip, k, tall, wide)
-    held = np.maximum(streamed, chip.rows)  # loading the next operand (or draining the last sums) takes a row a cycle
-    fill = 2 * chip.rows + chip.cols - 2 - (held - streamed)
+    loaded = np.maximum(streamed, chip.rows)  # loading the next operand (or draining the last sums) takes a row a cycle
+    fill = 2 * chip.rows + chip.cols - 2 - (loaded - streamed)
     steps = np.ceil(k / chip.rows)
     partial = spilled * (0.0 if flow is Dataflow.OUTPUT_STATIONARY else 2.0) * chip.accumulator * (steps - 1)
     result = np.where(split > 1, chip.accumulator, p.o)
@@ -370,7 +370,7 @@ def _on_cores(p: _Problem, chip: _Chip, flow: Dataflow, tile: tuple[FloatArray, 
     sums_s, sums_bytes = _sum_of_splits(p, chip, split)
     buffer_bytes = p.batch * tiles * tile_bytes
     buffer_s = np.maximum(waves * tile_bytes / chip.port, buffer_bytes / chip.buffer_rate)
-    tile_cycles = passes * held
+    tile_cycles = passes * loaded
     compute_s = (waves * tile_cycles + fill) / (chip.clock * chip.sustained)
     fits = _held_bytes(p, flow, chip, k, tall, wide, spilled) <= chip.sram
     time = np.where(fits, np.maximum(compute_s, buffer_s) + sums_s, np.inf)

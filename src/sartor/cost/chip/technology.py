@@ -60,12 +60,12 @@ def packed_area_um2_45nm(wide: DType, narrow: DType) -> float:
     """Extra area for a multiply-accumulator of a wide type to multiply several narrower operands instead [um2]:
     separate multipliers, and adders before the accumulator. Four 4-bit products add exactly as integers; 8-bit ones
     need 16-bit floating adders. Hardware sharing is not counted, so this is an upper estimate."""
-    types = [each for each in (DType.FP8, DType.NVFP4) if narrow.bytes <= each.bytes < wide.bytes]
+    types = [narrow_type for narrow_type in (DType.FP8, DType.NVFP4) if narrow.bytes <= narrow_type.bytes < wide.bytes]
     extra = 0.0
-    for each in types:
-        packed = int(wide.bytes / each.bytes) if each is DType.FP8 else int(2 * wide.bytes)
-        adder = _ADD_UM2["fp16" if each is DType.FP8 else "int16"]
-        multiply = _MULTIPLY_UM2[DType.FP16] * (_SIGNIFICAND_BITS[each] / 11) ** 2
+    for narrow_type in types:
+        packed = int(wide.bytes / narrow_type.bytes) if narrow_type is DType.FP8 else int(2 * wide.bytes)
+        adder = _ADD_UM2["fp16" if narrow_type is DType.FP8 else "int16"]
+        multiply = _MULTIPLY_UM2[DType.FP16] * (_SIGNIFICAND_BITS[narrow_type] / 11) ** 2
         extra += packed * multiply + (packed - 1) * adder
     return extra
 
@@ -122,8 +122,8 @@ def packed_energy_pj(dtype: DType, packed: int, node_nm: int) -> float:
     as integers, counted at 32 bits."""
     adder = energy_between_nodes(*_PICOJOULES_45_AND_7NM["add_fp16" if dtype.bytes >= 1 else "add_int32"], node_nm)
     accumulate = energy_between_nodes(*_PICOJOULES_45_AND_7NM["add_fp32"], node_nm)
-    each = mac_energy_pj(dtype, node_nm) - accumulate
-    return packed * each + (packed - 1) * adder + accumulate
+    multiply_pj = mac_energy_pj(dtype, node_nm) - accumulate
+    return packed * multiply_pj + (packed - 1) * adder + accumulate
 
 
 # ----------------------------------------------------------------------------------------------------------- prices

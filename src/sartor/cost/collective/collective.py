@@ -48,11 +48,11 @@ def collective_costs(
     ops: Sequence[Collective], gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None
 ) -> list[Cost]:
     """Costs of collectives, in the order given: those of one kind are evaluated together, as flat arrays."""
-    found: dict[int, Cost] = {}
+    costs: dict[int, Cost] = {}
     for kind in dict.fromkeys(_kind(op) for op in ops):
         chosen = [i for i, op in enumerate(ops) if _kind(op) == kind]
-        found |= dict(zip(chosen, _together([ops[i] for i in chosen], gpu, calibration, cluster), strict=True))
-    return [found[i] for i in range(len(ops))]
+        costs |= dict(zip(chosen, _together([ops[i] for i in chosen], gpu, calibration, cluster), strict=True))
+    return [costs[i] for i in range(len(ops))]
 
 
 def _kind(op: Collective) -> tuple[object, ...]:
@@ -64,14 +64,16 @@ def _together(ops: Sequence[Collective], gpu: Gpu, calibration: Calibration, clu
         yield collective_cost(ops[0], gpu, calibration, cluster)
         return
     parts = [np.broadcast_arrays(op.message_bytes, op.group_size, op.stride) for op in ops]
-    size, group, stride = (np.concatenate([np.ravel(column) for column in of]) for of in zip(*parts, strict=True))
+    size, group, stride = (
+        np.concatenate([np.ravel(column) for column in columns]) for columns in zip(*parts, strict=True)
+    )
     flat = replace(ops[0], message_bytes=size, group_size=group, stride=stride)
     whole, where, start = collective_cost(flat, gpu, calibration, cluster), cluster or own_links(gpu), 0
     near = within_innermost(group, stride, where, alone=flat.alone)
-    for own, *_ in parts:
-        of_one, start = slice(start, start + own.size), start + own.size
-        terms: JsonDict = {name: _part(getattr(whole, name), of_one, own.shape) for name in _TERMS}
-        source, mixed = source_within(near[of_one].reshape(own.shape), where, calibration)
+    for message_bytes, *_ in parts:
+        of_one, start = slice(start, start + message_bytes.size), start + message_bytes.size
+        terms: JsonDict = {name: _part(getattr(whole, name), of_one, message_bytes.shape) for name in _TERMS}
+        source, mixed = source_within(near[of_one].reshape(message_bytes.shape), where, calibration)
         yield Cost(**terms, source=source, details=mixed)
 
 
@@ -119,11 +121,11 @@ def _direct(
 ) -> tuple[Floats, Floats]:
     """The faster of one-shot and two-shot: seconds on the links, and overhead."""
     launch, peer, one_share, second, two_share = next(row[1:6] for row in c.direct if row[0] == library.value)
-    one = (n - 1) * size / (one_share * link)
+    one_way_s = (n - 1) * size / (one_share * link)
     two = 2 * (n - 1) / n * size / (two_share * link)
     start = launch + peer * (n - 1)
-    twice = two + second < one
-    return np.where(twice, two, one), start + np.where(twice, second, 0.0)
+    twice = two + second < one_way_s
+    return np.where(twice, two, one_way_s), start + np.where(twice, second, 0.0)
 
 
 def _sigma(op: Collective, c: CollectiveCoefficients) -> float:

@@ -56,7 +56,7 @@ def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
 def fitted(kind: CollectiveKind, n: Floats, c: CollectiveCoefficients) -> tuple[Floats, float, float]:
     """Share of the link's rate that ``n`` devices reach, launch seconds, seconds per hop."""
     general = c.all_reduce_share if kind is CollectiveKind.ALL_REDUCE else c.link_share
-    own = [each[1:4] for each in c.kinds if each[0] == kind.value]
-    share, launch, hop = own[0] if own else (general, c.launch_s, c.hop_s)
-    loss = 0.0 if kind is CollectiveKind.SEND_RECV and own else c.small_group_loss
+    rows = [row[1:4] for row in c.kinds if row[0] == kind.value]
+    share, launch, hop = rows[0] if rows else (general, c.launch_s, c.hop_s)
+    loss = 0.0 if kind is CollectiveKind.SEND_RECV and rows else c.small_group_loss
     return share * (1 - loss / (n * n)), launch, hop

@@ -98,10 +98,10 @@ class NetworkCoefficients:
 
 def network_coefficients(table: JsonMap) -> NetworkCoefficients:
     """Coefficients from a ``[network]`` table. Raises ``InputError`` for an unknown name or an invalid value."""
-    known = {each.name for each in fields(NetworkCoefficients)}
+    names = {field.name for field in fields(NetworkCoefficients)}
     for name in table:
-        if name not in known:
-            near = ", ".join(difflib.get_close_matches(name, known, n=2, cutoff=0.4))
+        if name not in names:
+            near = ", ".join(difflib.get_close_matches(name, names, n=2, cutoff=0.4))
             raise InputError(f"network.{name}", table[name], "is not a network coefficient", near)
     values = dict(table)
     if "shares" in values:

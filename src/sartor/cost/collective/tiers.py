@@ -50,16 +50,20 @@ def network_time_s(
     """
     if cluster.one_ring and len(cluster.tiers) > 1:
         return _one_ring(kind, message_bytes, group_size, stride, cluster, calibration, alone)
-    given = (group_size, stride, message_bytes)
-    n, s, size = np.broadcast_arrays(*(np.asarray(each, dtype=np.float64) for each in given))
+    arrays = (group_size, stride, message_bytes)
+    n, s, size = np.broadcast_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
     reach = members(n, s, cluster, alone=alone)
     names = _ways(kind, cluster, calibration.collective)
     placed = [reach, members(n, s, cluster)] if alone and cluster.num_devices else [reach]  # alone may lie as any does
-    ways = [_Way(kind, name, n, s, at, cluster, calibration, alone).seconds(size) for at in placed for name in names]
+    ways = [
+        _Way(kind, name, n, s, placement, cluster, calibration, alone).seconds(size)
+        for placement in placed
+        for name in names
+    ]
     network, overhead = ways[0]
-    for other, around in ways[1:]:
-        better = other + around < network + overhead
-        network, overhead = np.where(better, other, network), np.where(better, around, overhead)
+    for alternative, around in ways[1:]:
+        better = alternative + around < network + overhead
+        network, overhead = np.where(better, alternative, network), np.where(better, around, overhead)
     together = n > 1
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
     near = within_innermost(group_size, stride, cluster, alone=alone)
@@ -100,11 +104,11 @@ _TERMS = ("time_s", "network_s", "overhead_s", "log_sigma")
 
 def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> tuple[Source, JsonDict]:
     """Calibrated where groups stay on links that the device's own fit is of, and a cost's details where some do."""
-    own = local_coefficients(cluster.tiers[0], calibration) is calibration.collective
-    known = np.logical_and(near, own and "collective" in calibration.calibrated)
-    if np.all(known):
+    own_fit = local_coefficients(cluster.tiers[0], calibration) is calibration.collective
+    measured = np.logical_and(near, own_fit and "collective" in calibration.calibrated)
+    if np.all(measured):
         return Source.CALIBRATED, {}
-    return Source.ANALYTIC, {"fitted": known} if np.any(known) else {}
+    return Source.ANALYTIC, {"fitted": measured} if np.any(measured) else {}
 
 
 def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster, *, alone: bool = False) -> Mask:
@@ -129,11 +133,11 @@ def ring_sigma(kind: CollectiveKind, c: CollectiveCoefficients) -> float:
 
 def _sigma(near: Mask, inside: float, reach: list[Floats], cluster: Cluster, c: NetworkCoefficients) -> Floats:
     """Standard deviation of the innermost links, or of the outermost tier that a group crosses."""
-    found: Floats = inside
+    log_sigma: Floats = inside
     for i, tier in enumerate(cluster.tiers):
         crossed = reach[i] > (reach[i - 1] if i else 1)
-        found = np.where(crossed & ~near, c.sigma(tier.kind), found)
-    return found
+        log_sigma = np.where(crossed & ~near, c.sigma(tier.kind), log_sigma)
+    return log_sigma
 
 
 # ------------------------------------------------------------------------------------------- who is near whom
@@ -142,12 +146,12 @@ def _sigma(near: Mask, inside: float, reach: list[Floats], cluster: Cluster, c: 
 def members(n: Floats, s: Floats, cluster: Cluster, *, alone: bool = False) -> list[Floats]:
     """For each tier, innermost first, the members of a group of ``n`` devices, ``s`` apart, in one group of the tier;
     the last tier holds all."""
-    found: list[Floats] = []
+    sizes: list[Floats] = []
     side_by_side = bool(cluster.num_devices) and not alone
     for span in _spans(cluster):
-        inner = found[-1] if found else np.ones_like(n)
-        found.append(np.minimum(np.maximum(_members(n, s, span, side_by_side), inner), n))
-    return found
+        inner = sizes[-1] if sizes else np.ones_like(n)
+        sizes.append(np.minimum(np.maximum(_members(n, s, span, side_by_side), inner), n))
+    return sizes
 
 
 def _spans(cluster: Cluster) -> list[int]:
@@ -243,7 +247,7 @@ class _Way:
         if self.name == "ring" and kind in _RINGS:  # the ring passes through every group of the tier
             steps = near / np.maximum(m - 1, 1) * (self.n - self.n / m)
         if tier.in_network_reduction and kind is CollectiveKind.ALL_REDUCE:  # switches add: no more than measured
-            steps, near = (np.minimum(each, 2 * (MEASURED_RING - 1)) for each in (steps, near))
+            steps, near = (np.minimum(count, 2 * (MEASURED_RING - 1)) for count in (steps, near))
         part = (m - 1) / self.n + self._forwarded() if kind is CollectiveKind.ALL_TO_ALL else volume(kind, self.n)
         if self.name == "whole":
             steps = near = part = tree_steps(m)
@@ -312,9 +316,9 @@ class _Way:
         """Bandwidth of one of ``inner`` members in a node: its share, or more if neighbours are idle."""
         if not self.alone:
             return tier.bytes_per_s
-        most = max(tier.alone_bytes_per_s, tier.bytes_per_s)
+        fastest = max(tier.alone_bytes_per_s, tier.bytes_per_s)
         share = tier.bytes_per_s * self.cluster.devices_per_node / inner
-        return np.minimum(np.maximum(share, tier.bytes_per_s), most)
+        return np.minimum(np.maximum(share, tier.bytes_per_s), fastest)
 
     def _shares_port(self, i: int) -> bool:
         """Whether the next outer tier uses the same adapters."""

@@ -54,7 +54,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         return cost
     c, peak = calibration.attention, peak_flops_per_s(gpu, op.dtype)
     shape, factor = np.shape(cost.time_s), None
-    times, sigmas = (np.array(each, dtype=np.float64).reshape(-1) for each in (cost.time_s, cost.log_sigma))
+    times, sigmas = (np.array(array, dtype=np.float64).reshape(-1) for array in (cost.time_s, cost.log_sigma))
     sizes = _sizes(op, shape)
     for part in PARTS:
         residual = residual_of(calibration, part)
@@ -75,7 +75,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
             attention_floor_s(part, columns, peak, gpu, op.kv_element / op.dtype.bytes),
             sigmas[where],
             formula_s < _SHORT * launch_s,
-            [(each, sizes_known(each, columns)) for each in _of_frameworks(calibration, part)] if unknown else (),
+            [(residual, sizes_known(residual, columns)) for residual in _of_frameworks(calibration, part)] if unknown else (),
         )
         factor = np.ones_like(times) if factor is None else factor
         times[where], sigmas[where] = moved.time_s, moved.log_sigma
@@ -85,7 +85,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
         factor[where] = times[where] / formula_s
     if factor is None:
         return cost
-    time_s, log_sigma, residual_factor = (shaped(each, shape) for each in (times, sigmas, factor))
+    time_s, log_sigma, residual_factor = (shaped(array, shape) for array in (times, sigmas, factor))
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": residual_factor})
 
 
@@ -99,8 +99,8 @@ def biting_window(op: Attention, calibration: Calibration) -> Ints:
         return op.window
     for part in ("generation", "context"):
         residual, runs = residual_of(calibration, part), np.equal(op.seq_q, 1) == (part == "generation")
-        for seen, least, most in residual.windows if residual else ():
-            covers = covers & ~(runs & (dim == seen) & (window >= least) & (window <= most))
+        for seen, shortest, longest in residual.windows if residual else ():
+            covers = covers & ~(runs & (dim == seen) & (window >= shortest) & (window <= longest))
     return np.where(covers, 0, window)
 
 
@@ -110,26 +110,26 @@ def next_head_dim(op: Attention, calibration: Calibration) -> Ints:
     plain = op.pass_.computes_outputs and not op.latent and op.causal and op.dtype.bytes == 2
     if not plain or np.any(np.not_equal(op.v_head_dim, dim)):
         return op.head_dim
-    found = {part: residual_of(calibration, part) for part in ("context", "generation")}
-    context, generation = (_next_of(residual, dim) for residual in found.values())
+    residuals = {part: residual_of(calibration, part) for part in ("context", "generation")}
+    context, generation = (_next_of(residual, dim) for residual in residuals.values())
     return np.where(np.equal(op.seq_q, 1), generation, context)
 
 
 def _next_of(residual: Residual | None, dim: Array) -> Array:
     measured = np.asarray(residual.head_dims if residual else (), dtype=np.int64)
     rounded = np.ceil(dim / HEAD_STEP) * HEAD_STEP
-    at = np.searchsorted(measured, rounded)
-    known = at < measured.size
-    wider = np.append(measured, 0)[at]
-    return np.where(known & (wider != rounded), wider, dim)
+    index = np.searchsorted(measured, rounded)
+    has_next = index < measured.size
+    wider = np.append(measured, 0)[index]
+    return np.where(has_next & (wider != rounded), wider, dim)
 
 
 def residual_of(calibration: Calibration, part: str) -> Residual | None:
     """The network of the framework's kernels. Without a framework, or if this one was not measured: the network of the
     median of frameworks, in the latter case with an interval that covers all of them (``ANY``)."""
-    own = _own_residual(calibration, part)
-    median = own or applicable(calibration, calibration.attention, part)
-    if own or not calibration.kernels or median is None:
+    own_residual = _own_residual(calibration, part)
+    median = own_residual or applicable(calibration, calibration.attention, part)
+    if own_residual or not calibration.kernels or median is None:
         return median
     long, small = median.any_log_sigma, median.any_log_sigma_small
     return replace(
@@ -148,8 +148,8 @@ def _own_residual(calibration: Calibration, part: str) -> Residual | None:
 
 def _of_frameworks(calibration: Calibration, part: str) -> list[Residual]:
     """The networks of all frameworks measured."""
-    found = [applicable(calibration, calibration.attention, f"{part}.{each}") for each in _frameworks()]
-    return [each for each in found if each]
+    residuals = [applicable(calibration, calibration.attention, f"{part}.{framework}") for framework in _frameworks()]
+    return [residual for residual in residuals if residual]
 
 
 def kernels_measured(calibration: Calibration) -> tuple[str, ...]:
@@ -160,13 +160,17 @@ def kernels_measured(calibration: Calibration) -> tuple[str, ...]:
 def frameworks_of(calibration: Calibration) -> tuple[str, ...]:
     """Frameworks whose attention kernels were measured on the device, or on one of its die."""
     c = calibration.attention
-    return tuple(each for each in _frameworks() if any(applicable(calibration, c, f"{part}.{each}") for part in PARTS))
+    return tuple(
+        framework
+        for framework in _frameworks()
+        if any(applicable(calibration, c, f"{part}.{framework}") for part in PARTS)
+    )
 
 
 @cache
 def _frameworks() -> tuple[str, ...]:
-    known = [key.split(".") for key in residual_records()]
-    return tuple(dict.fromkeys(key[2] for key in known if len(key) == 3 and key[1] in PARTS))
+    record_keys = [key.split(".") for key in residual_records()]
+    return tuple(dict.fromkeys(key[2] for key in record_keys if len(key) == 3 and key[1] in PARTS))
 
 
 WIDEST = 256
@@ -194,8 +198,8 @@ def in_family(op: Attention, calibration: Calibration) -> list[tuple[AttentionCo
         runs = runs & np.less_equal(width, WIDEST)
         aligned = aligned & (np.asarray(width) % FLASH_MULTIPLE == 0)
     ending = "" if op.pass_.computes_outputs else BACKWARD
-    each = ((ending, runs & aligned), (f"{UNALIGNED}{ending}", runs & ~aligned & np.greater(op.seq_q, 1)))
-    return [(families[f"{framework}{name}"], where) for name, where in each if f"{framework}{name}" in families]
+    members = ((ending, runs & aligned), (f"{UNALIGNED}{ending}", runs & ~aligned & np.greater(op.seq_q, 1)))
+    return [(families[f"{framework}{name}"], where) for name, where in members if f"{framework}{name}" in families]
 
 
 def launch_of(part: str, c: AttentionCoefficients) -> float:
@@ -232,8 +236,8 @@ def attention_floor_s(
     bytes of a cached element over an element's."""
     _, kv_bytes, rest_bytes, flops = _work(part, *(block[name] for name in SIZES))
     memory = np.maximum(kv_share * kv_bytes + rest_bytes - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s
-    least: Array = np.maximum(flops / peak_flops_per_s, memory)
-    return least
+    floor_s: Array = np.maximum(flops / peak_flops_per_s, memory)
+    return floor_s
 
 
 def _work(part: str, b: Array, h: Array, kv: Array, q: Array, s: Array, d: Array, w: Array) -> tuple[Array, ...]:
@@ -259,10 +263,10 @@ def sizes_known(residual: Residual, sizes: Mapping[str, Array]) -> Mask:
     """Whether the fit saw this head dimension, and such windows at it: others are no guide (a network trained at 256
     only with 1024 keys was 18 times off with 128)."""
     dim, window = np.ceil(sizes["head_dim"] / HEAD_STEP) * HEAD_STEP, sizes["window"]
-    known: Mask = (window == 0) & (np.isin(dim, residual.head_dims) if residual.head_dims else True)
-    for seen, least, most in residual.windows:
-        known |= (dim == seen) & (window * WINDOW_REACH >= least) & (window <= most * WINDOW_REACH)
-    return known
+    inside: Mask = (window == 0) & (np.isin(dim, residual.head_dims) if residual.head_dims else True)
+    for seen, shortest, longest in residual.windows:
+        inside |= (dim == seen) & (window * WINDOW_REACH >= shortest) & (window <= longest * WINDOW_REACH)
+    return inside
 
 
 def _runs(part: str, op: Attention, sizes: Mapping[str, Array]) -> Mask:

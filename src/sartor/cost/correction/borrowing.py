@@ -64,8 +64,8 @@ def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
     measured: attention is the median of all that were, grouped GEMMs another generation's."""
     relative = experts_relative(gpu) if name == "grouped" else relative_of(gpu)
     near = relative.name and relative.widen <= OTHER_DIE
-    asked = name == "attention" and not near and name not in data_file(f"{gpu.name}.toml")
-    return (_attention_of_all(gpu) if asked else None) or section_of(gpu, relative, name, assumed)
+    unmeasured = name == "attention" and not near and name not in data_file(f"{gpu.name}.toml")
+    return (_attention_of_all(gpu) if unmeasured else None) or section_of(gpu, relative, name, assumed)
 
 
 def _attention_of_all(gpu: Gpu) -> Found | None:
@@ -73,16 +73,16 @@ def _attention_of_all(gpu: Gpu) -> Found | None:
     kernels do not run. The time a block takes to start depends on the kind of SM: 1.5 to 2.5 us where tensor cores
     read shared memory, less than 1 us where they are fed from registers."""
     rates, alike = Rates.of(gpu), []
-    found: dict[str, list[AttentionCoefficients]] = {}
+    by_generation: dict[str, list[AttentionCoefficients]] = {}
     for lender in map(known_gpu, data_file("kin.toml").get("attention", {}).get("lenders", ())):
-        table, there = data_file(f"{lender.name}.toml"), Rates.of(lender)
-        if rates and there and lender.generation != gpu.generation and lender.vendor == gpu.vendor and table:
-            own = attention_on(coefficients(AttentionCoefficients, table["attention"]), there, rates)
-            found.setdefault(lender.generation, []).append(own)
-            alike += [own] if there.by_warps == rates.by_warps else []
-    if len(found) < FEWEST_GENERATIONS or DType.BF16 not in gpu.peak_flops_per_s:
+        table, lender_rates = data_file(f"{lender.name}.toml"), Rates.of(lender)
+        if rates and lender_rates and lender.generation != gpu.generation and lender.vendor == gpu.vendor and table:
+            moved = attention_on(coefficients(AttentionCoefficients, table["attention"]), lender_rates, rates)
+            by_generation.setdefault(lender.generation, []).append(moved)
+            alike += [moved] if lender_rates.by_warps == rates.by_warps else []
+    if len(by_generation) < FEWEST_GENERATIONS or DType.BF16 not in gpu.peak_flops_per_s:
         return None
-    middle = between([between(each, np.mean) for each in found.values()], np.median)
+    middle = between([between(fits, np.mean) for fits in by_generation.values()], np.median)
     middle = replace(middle, block_s=between(alike, np.mean).block_s) if alike else middle
     record = {"lender": "joint", "source": "the median of the generations that were measured"}
     return Found(coefficients=borrowed(middle, "attention", OTHER_UNITS), record=record)
@@ -92,14 +92,14 @@ def attention_families(gpu: Gpu) -> dict[str, AttentionCoefficients]:
     """PyTorch's attention (``sdpa.toml``): by generation, since PyTorch and cuDNN choose kernels by it. Devices of that
     generation that were not measured borrow it as they do the rest of attention; others have none."""
     entry = data_file("sdpa.toml").get(gpu.generation, {})
-    found = {name: coefficients(AttentionCoefficients, values) for name, values in entry.get("kernels", {}).items()}
+    families = {name: coefficients(AttentionCoefficients, values) for name, values in entry.get("kernels", {}).items()}
     measured, after = sdpa_measured(gpu), Rates.of(gpu)
-    if gpu.name in measured or not found:
-        return found
+    if gpu.name in measured or not families:
+        return families
     before, widen = Rates.of(known_gpu(measured[0])), relative_of(gpu).widen
     if before is None or after is None:
         return {}
-    return {name: attention_on(borrowed(c, "attention", widen), before, after) for name, c in found.items()}
+    return {name: attention_on(borrowed(c, "attention", widen), before, after) for name, c in families.items()}
 
 
 def torch_streams(gpu: Gpu) -> Found:
@@ -108,10 +108,10 @@ def torch_streams(gpu: Gpu) -> Found:
     entry = data_file("torch_streams.toml").get(gpu.generation)
     if entry is None:
         return Found(coefficients=None, record={})
-    law, own = coefficients(TorchStreams, entry["law"]), gpu.name in entry["gpus"]
-    widen = 1.0 if own else relative_of(gpu).widen
+    law, measured = coefficients(TorchStreams, entry["law"]), gpu.name in entry["gpus"]
+    widen = 1.0 if measured else relative_of(gpu).widen
     law = replace(law, kinds=tuple((*row[:-1], row[-1] * widen) for row in law.kinds))
-    return Found(coefficients=law, own=own, record=entry["provenance"])
+    return Found(coefficients=law, own=measured, record=entry["provenance"])
 
 
 def sdpa_measured(gpu: Gpu) -> tuple[str, ...]:
@@ -161,10 +161,10 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
     for owner in (gpu.name, relative.name):
         table = data_file(f"{owner}.toml")
         if owner and "grouped_families" in table:
-            found = {name: coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
+            families = {name: coefficients(GroupedCoefficients, v) for name, v in table["grouped_families"].items()}
             if owner == gpu.name:
-                return found
-            return {k: carried(borrowed(c, "grouped", relative.widen), gpu, relative) for k, c in found.items()}
+                return families
+            return {k: carried(borrowed(c, "grouped", relative.widen), gpu, relative) for k, c in families.items()}
     return {}
 
 
@@ -177,29 +177,29 @@ def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     ``host_kernels``.
     """
     relative = relative_of(gpu)
-    held = [each for each in (gpu.name, relative.name, further(relative)) if _streams(each)]
-    owner = held[0] if held else ""
+    owners = [name for name in (gpu.name, relative.name, further(relative)) if _streams(name)]
+    owner = owners[0] if owners else ""
     alike = relative.same_die and ("kinds" in _streams(owner) or kin_entry(gpu).get("streams") == "die")
     unlike = owner != gpu.name and not alike and (owner or kin_entry(gpu).get("gemm") == "joint")
     if unlike and gpu.vendor in data_file("streams.toml"):
         return _by_law(gpu, assumed)
-    found, record = assumed, JsonDict()
+    fit, record = assumed, JsonDict()
     if owner:
-        found = _streams_on(gpu, owner, relative.widen)
+        fit = _streams_on(gpu, owner, relative.widen)
         record = dict(data_file(f"{owner}.toml")["provenance"]["memory_bound"])
         record |= borrowed_from(owner) if owner != gpu.name else {}
-    called = bool(found.host_kinds)
-    if called and not found.kinds:
-        others = [each for each in held[1:] if "kinds" in _streams(each)]
-        found = replace(found, kinds=_streams_on(gpu, others[0], relative.widen).kinds if others else ())
+    called = bool(fit.host_kinds)
+    if called and not fit.kinds:
+        further_owners = [name for name in owners[1:] if "kinds" in _streams(name)]
+        fit = replace(fit, kinds=_streams_on(gpu, further_owners[0], relative.widen).kinds if further_owners else ())
     vendors = data_file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
     if not called and vendors:
-        found = replace(found, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
-    found = with_calls(found, calls_are_own=called)
+        fit = replace(fit, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
+    fit = with_calls(fit, calls_are_own=called)
     if torch_streams(gpu).coefficients:  # the device's time is that law's, so a call says the host's alone
         law = _by_law(gpu, assumed).coefficients
-        found = replace(found, host_kinds=(), called=law.called, eager_launch_s=law.eager_launch_s)
-    return Found(coefficients=found, own=owner == gpu.name, record=record)
+        fit = replace(fit, host_kinds=(), called=law.called, eager_launch_s=law.eager_launch_s)
+    return Found(coefficients=fit, own=owner == gpu.name, record=record)
 
 
 def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
@@ -214,7 +214,7 @@ def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     lone |= {name: (name, row[1], start_s, *row[3:]) for name, row in waited.items() if name not in lone}
     waited |= {name: (name, row[1], call_s, *row[3:]) for name, row in lone.items() if name not in waited}
     raised = tuple((name, max(row[1], lone[name][1]), *row[2:]) for name, row in waited.items())
-    found = replace(
+    fit = replace(
         assumed,
         hbm_share=alone.gddr_share if memory_is_gddr(gpu) else alone.hbm_share,
         launch_s=start_s * GIGAHERTZ / clock_hz(gpu),
@@ -222,15 +222,15 @@ def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
         alone=replace(alone, kinds=tuple(lone.values())),
         called=replace(called, kinds=raised),
     )
-    return Found(coefficients=found, record=table["provenance"] | {"lender": "joint"})
+    return Found(coefficients=fit, record=table["provenance"] | {"lender": "joint"})
 
 
 def _streams(owner: str) -> JsonMap:
     """The memory-bound section of a device's own file; empty if there is none."""
-    found: JsonMap = data_file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
-    return found
+    section: JsonMap = data_file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
+    return section
 
 
 def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
-    found = coefficients(MemoryBoundCoefficients, _streams(owner))
-    return found if owner == gpu.name else per_sm(borrowed(found, "memory_bound", widen), known_gpu(owner), gpu)
+    fit = coefficients(MemoryBoundCoefficients, _streams(owner))
+    return fit if owner == gpu.name else per_sm(borrowed(fit, "memory_bound", widen), known_gpu(owner), gpu)

@@ -90,32 +90,34 @@ def gemm_coefficients(gpu: Gpu, dtype: DType, assumed: GemmCoefficients, *, few:
     (``fewest_m``), so no rule takes those."""
     if dtype is DType.TF32 and dtype not in gpu.peak_flops_per_s:
         dtype = DType.FP32
-    asked = _Borrower(gpu=gpu, dtype=dtype, relative=relative_of(gpu), few=few)
-    found = (rule(asked) for rule in GEMM_RULES)
-    return next((each for each in found if each), Found(coefficients=assumed, record={}))
+    borrower = _Borrower(gpu=gpu, dtype=dtype, relative=relative_of(gpu), few=few)
+    fits = (rule(borrower) for rule in GEMM_RULES)
+    return next((fit for fit in fits if fit), Found(coefficients=assumed, record={}))
 
 
-def _own_fit(asked: _Borrower) -> Found | None:
+def _own_fit(borrower: _Borrower) -> Found | None:
     """1. The device's own fit, of the type; else of a sibling, which is not measured then."""
-    fit = next(_fits(asked.gpu.name, asked.dtypes, asked.few), None)
+    fit = next(_fits(borrower.gpu.name, borrower.dtypes, borrower.few), None)
     if fit is None:
         return None
     dtype, table = fit
-    if _alike(dtype, asked.dtype):
-        stated = {} if dtype is asked.dtype else OWN_OTHER_TYPE
+    if _alike(dtype, borrower.dtype):
+        stated = {} if dtype is borrower.dtype else OWN_OTHER_TYPE
         return Found(coefficients=_gemm(table), own=True, record=fit_record(table) | stated)
     return Found(coefficients=_sibling(_gemm(table)), record=fit_record(table) | OWN_OTHER_TYPE)
 
 
-def _joint_fit(asked: _Borrower) -> Found | None:
+def _joint_fit(borrower: _Borrower) -> Found | None:
     """2. The joint fit of all generations, for devices without a relative that has the same kind of SM."""
-    return _joint(asked, asked.dtype, near="joint") if kin_entry(asked.gpu).get("gemm") else None
+    return _joint(borrower, borrower.dtype, near="joint") if kin_entry(borrower.gpu).get("gemm") else None
 
 
-def _relatives_fit(asked: _Borrower) -> Found | None:
+def _relatives_fit(borrower: _Borrower) -> Found | None:
     """3. The relative's fit, of the type or of a sibling, else that of the relative's relative. Not of general cores:
     their clock under a power limit is part of a fit, so other dies take rule 4."""
-    return _fit_of(asked, asked.relative) or (None if asked.general else _fit_of(asked, _two_away(asked.relative)))
+    return _fit_of(borrower, borrower.relative) or (
+        None if borrower.general else _fit_of(borrower, _two_away(borrower.relative))
+    )
 
 
 def _two_away(near: Relative) -> Relative:
@@ -124,83 +126,83 @@ def _two_away(near: Relative) -> Relative:
     return replace(far, widen=max(near.widen, far.widen))
 
 
-def _fit_of(asked: _Borrower, relative: Relative) -> Found | None:
-    dtype, table = next(_fits(relative.name, asked.dtypes, asked.few), (asked.dtype, None))
+def _fit_of(borrower: _Borrower, relative: Relative) -> Found | None:
+    dtype, table = next(_fits(relative.name, borrower.dtypes, borrower.few), (borrower.dtype, None))
     if table is None or (
-        asked.general and not relative.same_die and not _like_one_die(asked.gpu, known_gpu(relative.name))
+        borrower.general and not relative.same_die and not _like_one_die(borrower.gpu, known_gpu(relative.name))
     ):
         return None
     fit = _gemm(table)
-    found = borrowed(fit, asked.section, relative.widen)
-    found = quantized_on(found, known_gpu(relative.name), asked.gpu) if relative.widen <= OTHER_DIE else found
-    found = found if _alike(dtype, asked.dtype) else _sibling(found)
+    carried = borrowed(fit, borrower.section, relative.widen)
+    carried = quantized_on(carried, known_gpu(relative.name), borrower.gpu) if relative.widen <= OTHER_DIE else carried
+    carried = carried if _alike(dtype, borrower.dtype) else _sibling(carried)
     if relative.widen > OTHER_DIE and not fit.throttle:
-        found = within_power(found, asked.gpu, _general_per_joule(asked.gpu), fit.throttle_s)
-    lender = borrowed_from(relative.name) if relative.name != asked.relative.name else {}
-    return Found(coefficients=found, record=fit_record(table) | lender)
+        carried = within_power(carried, borrower.gpu, _general_per_joule(borrower.gpu), fit.throttle_s)
+    lender = borrowed_from(relative.name) if relative.name != borrower.relative.name else {}
+    return Found(coefficients=carried, record=fit_record(table) | lender)
 
 
-def _general_of_die(asked: _Borrower) -> str:
+def _general_of_die(borrower: _Borrower) -> str:
     """The device of the same die whose fp32 fit is borrowed: that of ``kin.toml``, or the relative's relative."""
-    near = data_file("kin.toml").get(asked.relative.name, {}) if asked.relative.same_die else {}
-    named = (entry["general"] for entry in (kin_entry(asked.gpu), near) if "general" in entry)
-    return next(named, "") or further(asked.relative)
+    near = data_file("kin.toml").get(borrower.relative.name, {}) if borrower.relative.same_die else {}
+    named = (entry["general"] for entry in (kin_entry(borrower.gpu), near) if "general" in entry)
+    return next(named, "") or further(borrower.relative)
 
 
-def _like_one_die(gpu: Gpu, other: Gpu) -> bool:
+def _like_one_die(gpu: Gpu, relative: Gpu) -> bool:
     """Whether two datasheets are of one die at one power limit, under another name."""
-    same = gpu.generation == other.generation and gpu.num_sms == other.num_sms
-    pairs = ((gpu.boost_clock_hz, other.boost_clock_hz), (gpu.tdp_w, other.tdp_w))
-    return same and all(abs(one / two - 1) < SAME_SM for one, two in pairs if two)
+    same = gpu.generation == relative.generation and gpu.num_sms == relative.num_sms
+    pairs = ((gpu.boost_clock_hz, relative.boost_clock_hz), (gpu.tdp_w, relative.tdp_w))
+    return same and all(abs(value / reference - 1) < SAME_SM for value, reference in pairs if reference)
 
 
-def _general_cores(asked: _Borrower) -> Found | None:
+def _general_cores(borrower: _Borrower) -> Found | None:
     """4. fp32: a relative's relative on the same die, else the vendor's device for general cores at the clock that this
     device's power limit allows: nearer than the device's own matrix units."""
-    further, gpu = _general_of_die(asked), asked.gpu
+    further, gpu = _general_of_die(borrower), borrower.gpu
     table = next(_tables(further, (DType.FP32,)), None)
-    if asked.general and table:
-        found = borrowed(_gemm(table), asked.section, max(asked.relative.widen, DIE))
-        return Found(coefficients=found, record=fit_record(table) | borrowed_from(further))
-    table = next(_tables(asked.general, (DType.FP32,)), None)
+    if borrower.general and table:
+        carried = borrowed(_gemm(table), borrower.section, max(borrower.relative.widen, DIE))
+        return Found(coefficients=carried, record=fit_record(table) | borrowed_from(further))
+    table = next(_tables(borrower.general, (DType.FP32,)), None)
     if table is None:
         return None
-    found = within_power(borrowed(_gemm(table), asked.section, OTHER_UNITS), gpu, _general_per_joule(gpu))
-    return Found(coefficients=found, record=fit_record(table) | borrowed_from(asked.general))
+    carried = within_power(borrowed(_gemm(table), borrower.section, OTHER_UNITS), gpu, _general_per_joule(gpu))
+    return Found(coefficients=carried, record=fit_record(table) | borrowed_from(borrower.general))
 
 
-def _joint_for_few(asked: _Borrower) -> Found | None:
+def _joint_for_few(borrower: _Borrower) -> Found | None:
     """5. Few rows, where neither the device nor a relative was measured with them: the joint fit. From V100's fewest
     rows (22,016 columns, 4,096 long) it is 6% off the sweeps' fit, Volta's assumptions 21% (2026-11-27)."""
-    return _joint(asked, asked.dtype) if asked.few else None
+    return _joint(borrower, borrower.dtype) if borrower.few else None
 
 
-def _own_16_bits(asked: _Borrower) -> Found | None:
+def _own_16_bits(borrower: _Borrower) -> Found | None:
     """6. The device's own 16-bit fit, twice as wide: other units, but the same memory, launches and tiles."""
-    table = next(_tables(asked.gpu.name, (DType.BF16, DType.FP16), asked.few), None)
-    found = widened(_menu_of(asked, _gemm(table)), 2.0) if table else None
-    return Found(coefficients=found, record=fit_record(table) | OWN_OTHER_TYPE) if table else None
+    table = next(_tables(borrower.gpu.name, (DType.BF16, DType.FP16), borrower.few), None)
+    carried = widened(_menu_of(borrower, _gemm(table)), 2.0) if table else None
+    return Found(coefficients=carried, record=fit_record(table) | OWN_OTHER_TYPE) if table else None
 
 
-def _menu_of(asked: _Borrower, c: GemmCoefficients) -> GemmCoefficients:
+def _menu_of(borrower: _Borrower, c: GemmCoefficients) -> GemmCoefficients:
     """A 16-bit fit for tf32: where records say so, only some of its tiles (``kin.toml``)."""
-    if asked.dtype is not DType.TF32:
+    if borrower.dtype is not DType.TF32:
         return c
-    menu = data_file("kin.toml").get("tf32_tiles", {}).get(asked.gpu.generation, ())
+    menu = data_file("kin.toml").get("tf32_tiles", {}).get(borrower.gpu.generation, ())
     tiles = tuple(tile for tile in c.tiles if list(tile[:2]) in menu)
     return replace(c, tiles=tiles) if tiles else c
 
 
-def _others_16_bits(asked: _Borrower) -> Found | None:
+def _others_16_bits(borrower: _Borrower) -> Found | None:
     """7. Rule 6 with the joint fit, else with the relative's, else with that of the relative's relative."""
     wide = (DType.BF16, DType.FP16)
-    joint = next(filter(None, (_joint(asked, dtype, widen=OTHER_UNITS) for dtype in wide)), None)
+    joint = next(filter(None, (_joint(borrower, dtype, widen=OTHER_UNITS) for dtype in wide)), None)
     if joint:
         return joint
-    for relative in (asked.relative, _two_away(asked.relative)):
-        for table in _tables(relative.name, wide, asked.few):
-            found = borrowed(widened(_menu_of(asked, _gemm(table)), 2.0), asked.section, relative.widen)
-            return Found(coefficients=found, record=fit_record(table) | borrowed_from(relative.name))
+    for relative in (borrower.relative, _two_away(borrower.relative)):
+        for table in _tables(relative.name, wide, borrower.few):
+            carried = borrowed(widened(_menu_of(borrower, _gemm(table)), 2.0), borrower.section, relative.widen)
+            return Found(coefficients=carried, record=fit_record(table) | borrowed_from(relative.name))
     return None
 
 
@@ -215,15 +217,15 @@ GEMM_RULES: tuple[Callable[[_Borrower], Found | None], ...] = (
 )
 
 
-def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -> Found | None:
+def _joint(borrower: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -> Found | None:
     """The fit of all generations (or the variant for this kind of SM) on this device's datasheet: for devices with such
     an entry in ``kin.toml``, and for unknown devices of the vendor whose generations were fitted. Its interval is what
     held-out generations need."""
-    gpu = asked.gpu
-    name, rates = kin_entry(gpu).get("gemm", "") or ("joint" if asked.few else ""), Rates.of(gpu)
+    gpu = borrower.gpu
+    name, rates = kin_entry(gpu).get("gemm", "") or ("joint" if borrower.few else ""), Rates.of(gpu)
     if not name or dtype not in gpu.peak_flops_per_s or rates is None or gpu.vendor != JOINT_VENDOR:
         return None
-    if not asked.few and gpu.generation in _generations_with_own_tiles():
+    if not borrower.few and gpu.generation in _generations_with_own_tiles():
         return None
     table = data_file(f"{name}.toml")
     alike = () if dtype is DType.FP8_BLOCK else SIBLINGS.get(dtype, ())  # fp8_block kernels are a framework's own
@@ -231,8 +233,8 @@ def _joint(asked: _Borrower, dtype: DType, widen: float = 1.0, near: str = "") -
     fit = next((table[d.value + kind] for d in (dtype, *alike) for kind in kinds if d.value + kind in table), None)
     if fit is None:
         return None
-    here = borrowed(rescaled(_gemm(fit), REFERENCE, rates), asked.section, widen, near)
-    return Found(coefficients=replace(here, **_STATIC) if dtype is DType.INT8 else here, record=fit["provenance"])
+    carried = borrowed(rescaled(_gemm(fit), REFERENCE, rates), borrower.section, widen, near)
+    return Found(coefficients=replace(carried, **_STATIC) if dtype is DType.INT8 else carried, record=fit["provenance"])
 
 
 _STATIC: JsonDict = {"quantize_s": 0.0, "quantize_bytes": 0.0, "quantize_more_s": 0.0}
@@ -266,14 +268,14 @@ def fewest_m(record: JsonMap) -> float:
     return float(record.get("fewest_m", 1))
 
 
-def _alike(fitted: DType, asked: DType) -> bool:
+def _alike(fitted: DType, dtype: DType) -> bool:
     """Whether a fit of one type is one of the other: both 16-bit floats run the same kernels."""
-    return fitted is asked or {fitted, asked} == {DType.BF16, DType.FP16}
+    return fitted is dtype or {fitted, dtype} == {DType.BF16, DType.FP16}
 
 
-def _sibling(found: GemmCoefficients) -> GemmCoefficients:
+def _sibling(fit: GemmCoefficients) -> GemmCoefficients:
     """A fit of another type of the same units, as uncertain as measured siblings are."""
-    return widened(found, 1.0, {"": SIBLING_LOG_SIGMA})
+    return widened(fit, 1.0, {"": SIBLING_LOG_SIGMA})
 
 
 def _gemm(table: JsonMap) -> GemmCoefficients:

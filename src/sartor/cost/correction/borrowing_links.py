@@ -30,18 +30,18 @@ def collective_coefficients(gpu: Gpu, assumed: CollectiveCoefficients) -> Found:
     """
     entry = kin_entry(gpu)
     named = Relative(name=str(entry["links"]), widen=float(entry["widen"])) if "links" in entry else None
-    found = section_of(gpu, named or nearest_links(gpu, measured_links()), "collective", assumed)
-    if found.own:
-        return found
+    fit = section_of(gpu, named or nearest_links(gpu, measured_links()), "collective", assumed)
+    if fit.own:
+        return fit
     over_pcie = gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s
-    return replace(found, coefficients=collectives_on(found.coefficients, pcie=over_pcie))
+    return replace(fit, coefficients=collectives_on(fit.coefficients, pcie=over_pcie))
 
 
-def collectives_on(found: CollectiveCoefficients, *, pcie: bool, bytes_per_s: float = 0.0) -> CollectiveCoefficients:
-    """``found`` if it was fitted on such links; else those of the nearest NVLink generation (if ``bytes_per_s`` is
+def collectives_on(measured: CollectiveCoefficients, *, pcie: bool, bytes_per_s: float = 0.0) -> CollectiveCoefficients:
+    """``measured`` if it was fitted on such links; else those of the nearest NVLink generation (if ``bytes_per_s`` is
     given), or the assumed PCIe ones: NVLink's shares do not apply to PCIe, whose devices share the host's bridges."""
-    if found.over_pcie == pcie:
-        return found
+    if measured.over_pcie == pcie:
+        return measured
     near = nearest_rate(bytes_per_s, measured_links()) if bytes_per_s and not pcie else Relative()
     if near.name:
         fit = coefficients(CollectiveCoefficients, data_file(f"{near.name}.toml")["collective"])
@@ -64,10 +64,14 @@ def nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:
     """
     if gpu.link_bytes_per_s <= gpu.pcie_bytes_per_s:
         return Relative()
-    known = [each for each in map(known_gpu, measured) if each.vendor == gpu.vendor and each.name != gpu.name]
-    if not known:
+    candidates = [
+        candidate
+        for candidate in map(known_gpu, measured)
+        if candidate.vendor == gpu.vendor and candidate.name != gpu.name
+    ]
+    if not candidates:
         return Relative()
-    best = min(known, key=lambda each: (_apart(gpu, each), each.name))
+    best = min(candidates, key=lambda candidate: (_apart(gpu, candidate), candidate.name))
     if abs(math.log(gpu.link_bytes_per_s / best.link_bytes_per_s)) > SAME_RATE:
         return Relative(name=best.name, widen=OTHER_LINKS)
     alike = gpu.devices_per_node == best.devices_per_node
@@ -77,13 +81,15 @@ def nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:
 def nearest_rate(bytes_per_s: float, measured: Iterable[str]) -> Relative:
     """The measured device whose link rate is nearest to that of links which are not a device's own, such as a bridge
     between two cards; widened as another node of these links at least."""
-    known = sorted(map(known_gpu, measured), key=lambda each: abs(math.log(bytes_per_s / each.link_bytes_per_s)))
-    if not known:
+    candidates = sorted(
+        map(known_gpu, measured), key=lambda candidate: abs(math.log(bytes_per_s / candidate.link_bytes_per_s))
+    )
+    if not candidates:
         return Relative()
-    near = abs(math.log(bytes_per_s / known[0].link_bytes_per_s)) <= SAME_RATE
-    return Relative(name=known[0].name, widen=SAME_LINKS_OTHER_NODE if near else OTHER_LINKS)
+    near = abs(math.log(bytes_per_s / candidates[0].link_bytes_per_s)) <= SAME_RATE
+    return Relative(name=candidates[0].name, widen=SAME_LINKS_OTHER_NODE if near else OTHER_LINKS)
 
 
-def _apart(gpu: Gpu, other: Gpu) -> float:
-    rates = abs(math.log(gpu.link_bytes_per_s / other.link_bytes_per_s))
-    return rates + OTHER_NODE * (gpu.devices_per_node != other.devices_per_node)
+def _apart(gpu: Gpu, candidate: Gpu) -> float:
+    rates = abs(math.log(gpu.link_bytes_per_s / candidate.link_bytes_per_s))
+    return rates + OTHER_NODE * (gpu.devices_per_node != candidate.devices_per_node)

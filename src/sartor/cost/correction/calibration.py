@@ -136,8 +136,8 @@ class Calibration:
         near = "grouped" in self.calibrated or self.same_die
         named = [name for name in self.grouped_families if name.startswith(f"{family}_")]
         names = ((family, *alike) if near else (*alike, family)) + tuple(named if len(named) == 1 else ())
-        found = next((self.grouped_families[name] for name in names if name in self.grouped_families), self.grouped)
-        return replace(self, grouped=found, kernels=family)
+        grouped = next((self.grouped_families[name] for name in names if name in self.grouped_families), self.grouped)
+        return replace(self, grouped=grouped, kernels=family)
 
     def in_a_model(self) -> Calibration:
         """The same for GEMMs in a model: other GEMMs' weights have passed through the caches since, and frameworks
@@ -161,34 +161,34 @@ def load_calibration(gpu: Gpu) -> Calibration:
     if gpu.accelerator is not None:
         return _of_a_chip(gpu)
     relative, base = relative_of(gpu), generation(gpu.generation)
-    names = {each: f"gemm_{each.value}" for each in DType}
-    assumed = {each: base[name if name in base else "gemm"] for each, name in names.items()}
-    found = {f"gemm.{each.value}": gemm_coefficients(gpu, each, assumed[each]) for each in DType}
-    gemm = {DType(name.removeprefix("gemm.")): each.coefficients for name, each in found.items()}
-    wide = [each for each in DType if fewest_m(found[f"gemm.{each.value}"].record) > 1]
-    few = {each: gemm_coefficients(gpu, each, assumed[each], few=True) for each in wide}
+    names = {dtype: f"gemm_{dtype.value}" for dtype in DType}
+    assumed = {dtype: base[name if name in base else "gemm"] for dtype, name in names.items()}
+    parts = {f"gemm.{dtype.value}": gemm_coefficients(gpu, dtype, assumed[dtype]) for dtype in DType}
+    gemm = {DType(name.removeprefix("gemm.")): part.coefficients for name, part in parts.items()}
+    wide = [dtype for dtype in DType if fewest_m(parts[f"gemm.{dtype.value}"].record) > 1]
+    few = {dtype: gemm_coefficients(gpu, dtype, assumed[dtype], few=True) for dtype in wide}
     files = {dtype: table_of(f"{gpu.name}.{dtype.value}.toml") or {} for dtype in gemm}
     tiled = {dtype: coefficients(GemmCoefficients, file["tiled"]) for dtype, file in files.items() if "tiled" in file}
     sections = {name: section_coefficients(gpu, name, base[name]) for name in ("grouped", "attention")}
     sections["memory_bound"] = streaming_coefficients(gpu, base["memory_bound"])
     sections["torch_streams"] = torch_streams(gpu)
     sections["collective"] = collective_coefficients(gpu, base["collective"])
-    found |= sections | {f"few_rows.{dtype.value}": each for dtype, each in few.items() if each.record}
+    parts |= sections | {f"few_rows.{dtype.value}": part for dtype, part in few.items() if part.record}
     return Calibration(
         gpu=gpu.name,
         gemm=gemm,
         tiled=tiled,
-        few_rows={dtype: each.coefficients for dtype, each in few.items()},
+        few_rows={dtype: part.coefficients for dtype, part in few.items()},
         misaligned=_misaligned(gpu),
-        **{name: each.coefficients for name, each in sections.items()},
+        **{name: part.coefficients for name, part in sections.items()},
         attention_families=attention_families(gpu),
         grouped_families=grouped_families(gpu),
         power=base["power"],
         network=network_coefficients((table_of("training.toml") or {}).get("network", {})),
         relative=relative.name,
         same_die=relative.same_die,
-        calibrated=frozenset(name for name, each in found.items() if each.own),
-        provenance={name: each.record for name, each in found.items()},
+        calibrated=frozenset(name for name, part in parts.items() if part.own),
+        provenance={name: part.record for name, part in parts.items()},
     )
 
 

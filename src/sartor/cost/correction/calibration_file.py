@@ -51,26 +51,28 @@ def load_own_calibration(path: str | Path, gpu: Gpu) -> Calibration:
 
     Raises ``InputError`` when the file cannot be read, lacks a coefficient, or is of another device.
     """
-    own = read_calibration_file(path)
-    if own.gpu != gpu.name:
-        raise InputError("calibration", str(path), f"is of {own.gpu} and the device asked about is {gpu.name}", own.gpu)
-    if own.own_rows and own.own_rows.residual and not find_residual(own.gemm):
+    own_file = read_calibration_file(path)
+    if own_file.gpu != gpu.name:
+        raise InputError(
+            "calibration", str(path), f"is of {own_file.gpu} and the device asked about is {gpu.name}", own_file.gpu
+        )
+    if own_file.own_rows and own_file.own_rows.residual and not find_residual(own_file.gemm):
         must = "was made over a residual that this version of sartor does not have: calibrate again from the records"
         raise InputError("calibration", str(path), must)
-    known = load_calibration(gpu)
-    served = SIXTEEN_BITS if own.dtype in SIXTEEN_BITS else (own.dtype,)
-    gemm = {dtype: own.gemm if dtype in served else each for dtype, each in known.gemm.items()}
+    packaged = load_calibration(gpu)
+    served = SIXTEEN_BITS if own_file.dtype in SIXTEEN_BITS else (own_file.dtype,)
+    gemm = {dtype: own_file.gemm if dtype in served else coefficients for dtype, coefficients in packaged.gemm.items()}
     sections = [f"gemm.{dtype.value}" for dtype in served if dtype in gemm]
     return replace(
-        known,
+        packaged,
         gemm=gemm,
-        tiled={dtype: each for dtype, each in known.tiled.items() if dtype not in served},
-        own_rows=dict.fromkeys(served, own.own_rows) if own.own_rows else {},
-        calibrated=known.calibrated | {*sections, *own.streams},
-        provenance={**known.provenance, **dict.fromkeys((*sections, *own.streams), own.provenance)},
-        attention_families={} if "attention" in own.streams else known.attention_families,
-        torch_streams=None if "memory_bound" in own.streams else known.torch_streams,
-        **own.streams,
+        tiled={dtype: coefficients for dtype, coefficients in packaged.tiled.items() if dtype not in served},
+        own_rows=dict.fromkeys(served, own_file.own_rows) if own_file.own_rows else {},
+        calibrated=packaged.calibrated | {*sections, *own_file.streams},
+        provenance={**packaged.provenance, **dict.fromkeys((*sections, *own_file.streams), own_file.provenance)},
+        attention_families={} if "attention" in own_file.streams else packaged.attention_families,
+        torch_streams=None if "memory_bound" in own_file.streams else packaged.torch_streams,
+        **own_file.streams,
     )
 
 
@@ -124,12 +126,12 @@ _STREAMS: Mapping[str, type] = {"memory_bound": MemoryBoundCoefficients, "attent
 
 def _stream(kind: type, values: object, path: str | Path) -> Any:
     """Coefficients of a section: numbers from 0 to 1e9, and rows of a word or a width and numbers."""
-    known = {each.name for each in fields(kind)} - set(LAWS)
+    names = {field.name for field in fields(kind)} - set(LAWS)
     if not isinstance(values, dict):
         raise InputError("calibration", str(path), "its sections must be tables, as sartor calibrate writes them")
     out = {}
     for name, value in values.items():
-        if name not in known:
+        if name not in names:
             raise InputError(name, value, f"in {path} is not a coefficient of {kind.__name__}")
         rows = value if isinstance(value, list) else [[value]]
         if not all(
@@ -144,11 +146,11 @@ def _stream(kind: type, values: object, path: str | Path) -> Any:
 
 
 def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
-    known = {field.name: field for field in fields(GemmCoefficients)}
+    fields_by_name = {field.name: field for field in fields(GemmCoefficients)}
     for name in values:
-        if name not in known:
+        if name not in fields_by_name:
             raise InputError(f"gemm.{name}", values[name], f"in {path} is not a GEMM coefficient")
-    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    missing = [name for name, field in fields_by_name.items() if field.default is MISSING and name not in values]
     if missing:
         raise InputError("calibration", str(path), f"its [gemm] must have {', '.join(missing)}")
     return GemmCoefficients(**{name: _checked(name, value, path) for name, value in values.items()})
@@ -157,10 +159,10 @@ def _coefficients(values: JsonDict, path: str | Path) -> GemmCoefficients:
 SECTIONS = ("gpu", "dtype", "provenance", "gemm", "own_rows", *_STREAMS)
 LARGEST = 1e9
 """No real coefficient is close to it, and products of a few such numbers do not overflow."""
-_YES_OR_NO = {each.name for each in fields(GemmCoefficients) if isinstance(each.default, bool)}
+_YES_OR_NO = {field.name for field in fields(GemmCoefficients) if isinstance(field.default, bool)}
 _STEPS = ("input_penalty", "output_penalty")
 _MAY_BE_ZERO = {"wave_s", "tile_s", "split_s", "overlap", "throttle", "throttle_s"} | {
-    each.name for each in fields(GemmCoefficients) if each.default == 0.0
+    field.name for field in fields(GemmCoefficients) if field.default == 0.0
 }
 
 
@@ -196,7 +198,7 @@ def _checked(name: str, value: Any, path: str | Path) -> Any:
     return int(value) if name == "step_bytes" else float(value)
 
 
-def _above(value: Floats, least: float, *, equal: bool = False) -> bool:
+def _above(value: Floats, bound: float, *, equal: bool = False) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return False
-    return (value >= least if equal else value > least) and value <= LARGEST
+    return (value >= bound if equal else value > bound) and value <= LARGEST

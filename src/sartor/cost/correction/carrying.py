@@ -45,7 +45,7 @@ OTHER_DIE = 2.5
 (sweeps of V100) is slowed on another generation's device like its general cores: T4 has 70 W, V100 300 W."""
 
 
-def borrowed(found: AnyCoefficients, section: str, widen: float, near: str = "") -> AnyCoefficients:
+def borrowed(fit: AnyCoefficients, section: str, widen: float, near: str = "") -> AnyCoefficients:
     """Another device's coefficients with the uncertainty of held-out devices (``lent.toml``; docs/kin.md) on the same
     die, in the same generation, or elsewhere; ``near`` overrides what ``widen`` implies."""
     near = near or ("die" if widen <= DIE else "generation" if widen <= OTHER_DIE else "other")
@@ -53,8 +53,8 @@ def borrowed(found: AnyCoefficients, section: str, widen: float, near: str = "")
     judged = (table_of("lent.toml") or {}).get(near, {})
     keys = {part: f"{section}{name}" for part, name in _PARTS_OF_SECTIONS.items()}
     times = {part: judged[key]["times"] for part, key in keys.items() if key in judged}
-    least = {part: judged.get(key, {}).get("least", floors.get(key, 0.0)) for part, key in keys.items()}
-    return widened(found, widen, least, times)
+    floor_of = {part: judged.get(key, {}).get("least", floors.get(key, 0.0)) for part, key in keys.items()}
+    return widened(fit, widen, floor_of, times)
 
 
 _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", "half_block_": ".half_block"}
@@ -62,29 +62,29 @@ _PARTS_OF_SECTIONS = {"": "", "decode_": ".decode", "sub_block_": ".sub_block", 
 
 
 def widened(
-    found: AnyCoefficients,
+    fit: AnyCoefficients,
     factor: float,
-    least: Mapping[str, float] | None = None,
+    floor_of: Mapping[str, float] | None = None,
     times: Mapping[str, float] | None = None,
 ) -> AnyCoefficients:
-    """The same coefficients with every standard deviation multiplied by ``factor`` and at least ``least``; ``times``
+    """The same coefficients with every standard deviation multiplied by ``factor`` and at least ``floor_of``; ``times``
     overrides ``factor``. Keys of both are prefixes of a field. Those of what misalignment costs grow no further than
     what is assumed where nobody measured it."""
-    floors, factors = least or {}, times or {}
+    floors, factors = floor_of or {}, times or {}
 
     def width(sigma: float, part: str) -> float:
         return max(sigma * factors.get(part, factor), floors.get(part, 0.0))
 
     wider: JsonDict = {}
-    for each in fields(found):
-        before, sigma, _ = each.name.partition("log_sigma")
+    for field in fields(fit):
+        before, sigma, _ = field.name.partition("log_sigma")
         if sigma:
-            own = getattr(found, each.name)
-            wider[each.name] = min(width(own, before), max(own, _ASSUMED.get(before, math.inf)))
+            value = getattr(fit, field.name)
+            wider[field.name] = min(width(value, before), max(value, _ASSUMED.get(before, math.inf)))
     for name in _WITH_SIGMA:
-        if hasattr(found, name):
-            wider[name] = tuple((*row[:-1], width(row[-1], "")) for row in getattr(found, name))
-    return replace(found, **wider)
+        if hasattr(fit, name):
+            wider[name] = tuple((*row[:-1], width(row[-1], "")) for row in getattr(fit, name))
+    return replace(fit, **wider)
 
 
 _ASSUMED = {"penalty_": 0.5, "ragged_": 0.0}
@@ -207,10 +207,10 @@ def experts_on(c: GroupedCoefficients, before: Rates, after: Rates) -> GroupedCo
 
 
 def between(
-    found: Sequence[AttentionCoefficients], middle: Callable[[Sequence[float]], Floats]
+    fits: Sequence[AttentionCoefficients], middle: Callable[[Sequence[float]], Floats]
 ) -> AttentionCoefficients:
     """``AttentionCoefficients`` between several: for each coefficient the ``middle`` of its logarithms."""
-    widths = sorted({dim for c in found for dim, _ in c.efficiency})
+    widths = sorted({dim for c in fits for dim, _ in c.efficiency})
 
     def of(values: Sequence[float]) -> float:
         return math.exp(middle([math.log(value) for value in values]))
@@ -219,8 +219,8 @@ def between(
         return float(np.interp(dim, [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]))
 
     names = (*ATTENTION_DELAYS, *ATTENTION_SHARES, "log_sigma", "decode_log_sigma")
-    values: JsonDict = {name: of([getattr(c, name) for c in found]) for name in names}
-    return replace(found[0], **values, efficiency=tuple((dim, of([share(c, dim) for c in found])) for dim in widths))
+    values: JsonDict = {name: of([getattr(c, name) for c in fits]) for name in names}
+    return replace(fits[0], **values, efficiency=tuple((dim, of([share(c, dim) for c in fits])) for dim in widths))
 
 
 # ------------------------------------------------------------------------------------- streaming kernels, general cores

@@ -107,13 +107,13 @@ def _by_network(rows: GemmRows) -> GemmRows:
 def _by_any_framework(rows: GemmRows) -> GemmRows:
     """If kernels are those of an unknown framework, or of one whose own times nobody knows: widen the interval so that
     its ends are no nearer than the framework furthest away."""
-    known, kernels = applicable(rows.calibration, rows.fitted, FRAMEWORK), rows.kernels
-    where = _known_to(known, rows)
-    if known is None or not kernels or _name_in(known, kernels) or not where.size:
+    residual, kernels = applicable(rows.calibration, rows.fitted, FRAMEWORK), rows.kernels
+    where = _known_to(residual, rows)
+    if residual is None or not kernels or _name_in(residual, kernels) or not where.size:
         return rows
-    indices = range(len(known.libraries))
-    each = [_in_a_model(rows, known, i, where, _moved(rows, known, i, where).time_s) for i in indices]
-    apart = np.abs(np.log(np.stack(each) / rows.time_s[where])).max(axis=0)
+    indices = range(len(residual.libraries))
+    seconds = [_in_a_model(rows, residual, i, where, _moved(rows, residual, i, where).time_s) for i in indices]
+    apart = np.abs(np.log(np.stack(seconds) / rows.time_s[where])).max(axis=0)
     return replace(rows, log_sigma=_with(rows.log_sigma, where, np.hypot(rows.log_sigma[where], apart / Z80)))
 
 
@@ -125,12 +125,12 @@ def _without_the_host(rows: GemmRows) -> GemmRows:
 def _with_scales_known(rows: GemmRows) -> GemmRows:
     """In a model: without the kernels that quantize an input only where a framework's GEMM is timed alone. The error
     of the whole time remains."""
-    known, index = _network_of(rows)
-    where = _known_to(known, rows)
-    if known is None or index < 0 or not where.size:
+    residual, index = _network_of(rows)
+    where = _known_to(residual, rows)
+    if residual is None or index < 0 or not where.size:
         return rows
     before = rows.time_s[where]
-    time_s = _in_a_model(rows, known, index, where, before)
+    time_s = _in_a_model(rows, residual, index, where, before)
     if time_s is before:
         return rows
     moved = rows.with_terms(time_s=_with(rows.time_s, where, time_s))
@@ -141,14 +141,14 @@ def _with_scales_known(rows: GemmRows) -> GemmRows:
     return replace(moved, log_sigma=_with(rows.log_sigma, where, rows.log_sigma[where] * before / time_s))
 
 
-def _in_a_model(rows: GemmRows, known: Residual, index: int, where: Any, time_s: Array) -> Array:
+def _in_a_model(rows: GemmRows, residual: Residual, index: int, where: Any, time_s: Array) -> Array:
     """Times of a framework's GEMMs, of which ``time_s`` are the ones alone; no less than the roofline."""
-    framework = known.libraries[index]
-    alone, left = (quantizing_of(framework, rows.dtype, alone=each) for each in (True, False))
+    framework = residual.libraries[index]
+    alone, left = (quantizing_of(framework, rows.dtype, alone=is_alone) for is_alone in (True, False))
     if rows.calibration.gemms_alone or alone == left:
         return time_s
     p = rows.sizes.part(where)
-    timed_s, left_s = (each.time_s(p.m * p.k, *known.quantizing) for each in (alone, left))
+    timed_s, left_s = (quantizing.time_s(p.m * p.k, *residual.quantizing) for quantizing in (alone, left))
     least_s = np.minimum(roofline_of(p, rows.machine, rows.gpu), time_s)
     return np.maximum(time_s - (timed_s - left_s), least_s)
 
@@ -176,7 +176,7 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
     elif residual.lengths:
         block = rows.coefficients.split_columns
         steps = zip("nk", residual.lengths, (block / 2, block), strict=True)
-        columns |= {a: held_length(columns[a], held, tile, block) for a, held, tile in steps}
+        columns |= {a: held_length(columns[a], lengths, tile, block) for a, lengths, tile in steps}
 
     def moved(sizes: dict[str, Array]) -> Corrected:
         return moved_by(
@@ -204,31 +204,38 @@ def _between_lengths(
     longer ones 26% (37, 17); with a quarter of all m longer ones are 16% off (network 18) and others would be 4.7%
     (4.0), so those keep their m."""
     linear = (columns["across"] == 0) & (columns["batch"] == 1)
-    asked = {"n": linear, "k": linear, "m": linear & (columns["n"] > _LONG)}
+    moves = {"n": linear, "k": linear, "m": linear & (columns["n"] > _LONG)}
     around = {
-        axis: _around(columns[axis], held, asked[axis]) for axis, held in zip("nkm", residual.lengths, strict=True)
+        axis: _around(columns[axis], lengths, moves[axis])
+        for axis, lengths in zip("nkm", residual.lengths, strict=True)
     }
     ends = list(product((0, 1), repeat=len(around)))
-    corners = [moved(columns | {a: found[i] for (a, found), i in zip(around.items(), at, strict=True)}) for at in ends]
+    corners = [
+        moved(columns | {a: ends_of_axis[i] for (a, ends_of_axis), i in zip(around.items(), corner, strict=True)})
+        for corner in ends
+    ]
     near = np.stack(
-        [np.prod([abs(1 - i - way) for (*_, way), i in zip(around.values(), at, strict=True)], axis=0) for at in ends]
+        [
+            np.prod([abs(1 - i - way) for (*_, way), i in zip(around.values(), corner, strict=True)], axis=0)
+            for corner in ends
+        ]
     )
-    logs = np.log(np.stack([each.factor for each in corners]))
+    logs = np.log(np.stack([outcome.factor for outcome in corners]))
     log_factor = np.clip(0.0, logs.min(axis=0), logs.max(axis=0))
-    sigma = (near * np.stack([each.log_sigma for each in corners])).sum(axis=0)
+    sigma = (near * np.stack([outcome.log_sigma for outcome in corners])).sum(axis=0)
     apart = (near * np.abs(logs - log_factor)).sum(axis=0)
     factor = np.exp(log_factor)
     formula_s = corners[0].time_s / corners[0].factor
     return Corrected(time_s=formula_s * factor, log_sigma=np.hypot(sigma, apart / Z80), factor=factor)
 
 
-def _around(length: Array, held: tuple[float, ...], asked: Mask) -> tuple[Array, Array, Array]:
+def _around(length: Array, lengths: tuple[float, ...], moves: Mask) -> tuple[Array, Array, Array]:
     """The nearest lengths of a table below and above, and the way (ln) from one to the other; below the least, far
     beyond the greatest, where networks fade, and where not asked the length itself."""
-    table = np.asarray((*held, _FAR * held[-1]))
-    at = np.clip(np.searchsorted(table, length), 1, table.size - 1)
-    between = asked & (length > table[at - 1]) & (length < table[at])
-    low, high = np.where(between, table[at - 1], length), np.where(between, table[at], length)
+    table = np.asarray((*lengths, _FAR * lengths[-1]))
+    upper = np.clip(np.searchsorted(table, length), 1, table.size - 1)
+    between = moves & (length > table[upper - 1]) & (length < table[upper])
+    low, high = np.where(between, table[upper - 1], length), np.where(between, table[upper], length)
     return low, high, np.where(between, np.log(length / low) / np.log(np.where(between, high / low, 2.0)), 0.0)
 
 
@@ -245,30 +252,30 @@ def _network_of(rows: GemmRows) -> tuple[Residual | None, int]:
     (``aiter_asm``) or a framework that a network knows, that one; else the network for any library."""
     kernels = rows.kernels
     for part in (LIBRARY, FRAMEWORK) if kernels else ():
-        known = applicable(rows.calibration, rows.fitted, part)
-        if known and (name := _name_in(known, kernels)):
-            index = known.libraries.index(name)
-            return known.of_library(index), index
+        residual = applicable(rows.calibration, rows.fitted, part)
+        if residual and (name := _name_in(residual, kernels)):
+            index = residual.libraries.index(name)
+            return residual.of_library(index), index
     return applicable(rows.calibration, rows.fitted), -1
 
 
-def _name_in(known: Residual, kernels: str) -> str:
+def _name_in(residual: Residual, kernels: str) -> str:
     """The network's name for these kernels: their own, or their framework's; empty if it has none."""
-    return next((name for name in (kernels, kernels.partition("_")[0]) if name in known.libraries), "")
+    return next((name for name in (kernels, kernels.partition("_")[0]) if name in residual.libraries), "")
 
 
 def libraries_measured(calibration: Calibration) -> tuple[str, ...]:
     """Libraries and frameworks whose GEMMs were told apart on the device, or on one of its die."""
     fits = (*calibration.gemm.values(), *calibration.tiled.values())
-    known = [applicable(calibration, c, part) for c in fits for part in (LIBRARY, FRAMEWORK)]
-    return tuple(sorted({name for each in known if each for name in each.libraries}))
+    residuals = [applicable(calibration, c, part) for c in fits for part in (LIBRARY, FRAMEWORK)]
+    return tuple(sorted({name for residual in residuals if residual for name in residual.libraries}))
 
 
 def frameworks_of_gemms(calibration: Calibration, dtype: DType, part: str = FRAMEWORK) -> tuple[str, ...]:
     """Frameworks whose GEMMs of a type were told apart on the device, or on one of its die."""
     c = calibration.gemm.get(dtype)
-    known = applicable(calibration, c, part) if c else None
-    return known.libraries if known else ()
+    residual = applicable(calibration, c, part) if c else None
+    return residual.libraries if residual else ()
 
 
 def libraries_of_gemms(calibration: Calibration, dtype: DType) -> tuple[str, ...]:
@@ -278,8 +285,8 @@ def libraries_of_gemms(calibration: Calibration, dtype: DType) -> tuple[str, ...
 
 def kernel_of_quantizing(calibration: Calibration, dtype: DType) -> tuple[float, float]:
     """Seconds of a kernel that quantizes a GEMM's input, and per byte of its traffic, where frameworks are known."""
-    known = applicable(calibration, calibration.gemm[dtype], FRAMEWORK)
-    return known.quantizing if known else (0.0, 0.0)
+    residual = applicable(calibration, calibration.gemm[dtype], FRAMEWORK)
+    return residual.quantizing if residual else (0.0, 0.0)
 
 
 def _as_stream(rows: GemmRows) -> GemmRows:
@@ -305,8 +312,8 @@ def _as_stream(rows: GemmRows) -> GemmRows:
 def _between_the_lengths(rows: GemmRows) -> GemmRows:
     """Widen the interval where n or k is none of the lengths that a network rounds to: libraries choose their kernels
     by rules that tables of other lengths say nothing of. Tuning tables hold such lengths themselves."""
-    known, _ = _network_of(rows)
-    if known is None or known.own_lengths or known.menu or known.dtype == DType.FP32.value:
+    residual, _ = _network_of(rows)
+    if residual is None or residual.own_lengths or residual.menu or residual.dtype == DType.FP32.value:
         return rows
     rounded = (table_length(rows.sizes.n) != rows.sizes.n) | (table_length(rows.sizes.k) != rows.sizes.k)
     return replace(rows, log_sigma=np.where(rounded, np.hypot(rows.log_sigma, _ROUNDED_LOG_SIGMA), rows.log_sigma))
@@ -315,9 +322,9 @@ def _between_the_lengths(rows: GemmRows) -> GemmRows:
 def _in_the_other_16_bits(rows: GemmRows) -> GemmRows:
     """Widen the interval of fp16 by a fit of bf16 and of bf16 by one of fp16: the same units, but rules of their own
     choose the kernels."""
-    known, _ = _network_of(rows)
+    residual, _ = _network_of(rows)
     wide = {DType.BF16.value, DType.FP16.value}
-    if known is None or {known.dtype, rows.dtype.value} != wide:
+    if residual is None or {residual.dtype, rows.dtype.value} != wide:
         return rows
     return replace(rows, log_sigma=np.hypot(rows.log_sigma, _OTHER_16_BITS_LOG_SIGMA))
 
@@ -414,17 +421,17 @@ def _by_own_rows(rows: GemmRows) -> GemmRows:
     """Apply the factor from the user's measurements (docs/howto/calibrate.md), never below the roofline, with the
     interval that held-out regions of those rows needed, wider beyond their range. The terms stay the formula's;
     ``own_rows`` is the factor."""
-    own = rows.calibration.own_rows.get(rows.dtype)
-    if own is None:
+    own_rows = rows.calibration.own_rows.get(rows.dtype)
+    if own_rows is None:
         return rows
     p, before = rows.sizes, rows.time_s
-    log_factor, untold = own.log_factor(p.batch * p.m, p.n, p.k)
+    log_factor, untold = own_rows.log_factor(p.batch * p.m, p.n, p.k)
     factor = np.exp(log_factor)
     time_s = np.maximum(before * factor, np.minimum(roofline_of(p, rows.machine, rows.gpu), before))
     terms = rows.terms | {"time_s": time_s}
     if len(terms) > 1:
         terms["own_rows"] = time_s / before
-    near = np.where(rows.short, own.log_sigma_small, own.log_sigma)
+    near = np.where(rows.short, own_rows.log_sigma_small, own_rows.log_sigma)
     return replace(rows, terms=terms, log_sigma=np.hypot(near, untold))
 
 
@@ -442,8 +449,8 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
     p, c = rows.sizes, rows.coefficients
     if rows.dtype in rows.calibration.own_rows:
         return rows
-    own = rows.log_sigma
-    known = np.where(p.batch > 1, np.maximum(own, c.batched_log_sigma), own)
+    log_sigma = rows.log_sigma
+    widened = np.where(p.batch > 1, np.maximum(log_sigma, c.batched_log_sigma), log_sigma)
     outside = sum(_beyond(length, span) for length, span in ((p.m, _M), (p.n, _NK), (p.k, _NK)))
     ragged = p.penalty > 1
     slowdown = _slowdown(rows)
@@ -451,19 +458,19 @@ def _beyond_the_tables(rows: GemmRows) -> GemmRows:
         slowdown = np.maximum(slowdown, _HIDDEN * np.log(p.penalty))
     misaligned = rows.penalty_log_sigma * slowdown + c.ragged_log_sigma * ragged
     guessed = np.hypot(np.hypot(misaligned, _PER_E_FOLD * outside), _UNTIMED_LOG_SIGMA * _narrow(rows, timed=False))
-    assumed = np.hypot(guessed, np.sqrt(known * known - own * own)) > own
+    assumed = np.hypot(guessed, np.sqrt(widened * widened - log_sigma * log_sigma)) > log_sigma
     terms = rows.terms | ({"assumed": assumed.astype(np.float64)} if len(rows.terms) > 1 and np.any(assumed) else {})
-    return replace(rows, terms=terms, log_sigma=np.hypot(known, guessed))
+    return replace(rows, terms=terms, log_sigma=np.hypot(widened, guessed))
 
 
 def _slowdown(rows: GemmRows) -> Array:
     """ln of the slowdown that misaligned operands cause in the formula's time."""
-    found, where = np.zeros_like(rows.log_sigma), np.flatnonzero(rows.sizes.penalty > 1)
+    slowdown, where = np.zeros_like(rows.log_sigma), np.flatnonzero(rows.sizes.penalty > 1)
     if where.size:
         p = rows.sizes.part(where)
         aligned = evaluate(replace(p, penalty=np.ones_like(p.penalty)), rows.machine, rows.coefficients, False)
-        found[where] = np.log(rows.formula_s[where] / aligned["time_s"])
-    return found
+        slowdown[where] = np.log(rows.formula_s[where] / aligned["time_s"])
+    return slowdown
 
 
 def _beyond(length: Array, span: tuple[float, float]) -> Array:
@@ -503,8 +510,8 @@ _STEPS = (
 def roofline_of(p: Problems, machine: Machine, gpu: Gpu) -> Array:
     compute = 2 * p.batch * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
     moved = p.batch * (p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n)
-    least: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
-    return least
+    floor_s: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)
+    return floor_s
 
 
 def _with(values: Array, where: Any, changed: Array) -> Array:

@@ -68,8 +68,8 @@ def menu_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     """How much longer than the best every tile and split of the menu takes: ways that come near are what a tuning run
     may have found, so networks over small tables are nearer to weights they have not seen."""
     sizes: dict[str, Any] = {name: block[name].astype(np.float32) for name in ("m", "n", "k")}
-    one = np.ones_like(sizes["m"])
-    p = Problems(**sizes, batch=one, out_bytes=2 * one, penalty=one, packed_bytes=0 * one)
+    ones = np.ones_like(sizes["m"])
+    p = Problems(**sizes, batch=ones, out_bytes=2 * ones, penalty=ones, packed_bytes=0 * ones)
     return over_least(p, machine, c).astype(np.float32)
 
 
@@ -131,19 +131,19 @@ def table_length(length: Array) -> Array:
     return rounded
 
 
-def held_length(length: Array, held: Sequence[float], tile: float = 0.0, block: float = 0.0) -> Array:
+def held_length(length: Array, lengths: Sequence[float], tile: float = 0.0, block: float = 0.0) -> Array:
     """``n`` or ``k`` if a table of tuning runs holds it, else rounded up to an eighth to a quarter of itself, at most
     512: its few lengths say nothing of remainders between.
 
     Where kernels take whole tiles of columns and some whole blocks only, half as coarsely, to whole tiles; and within a
     step of a held length that is no whole number of blocks, others of this kind stay so: the same kernels run.
     """
-    table = np.asarray(held)
-    known = table[np.searchsorted(table, length).clip(max=table.size - 1)] == length
+    table = np.asarray(lengths)
+    measured = table[np.searchsorted(table, length).clip(max=table.size - 1)] == length
     step = np.minimum(np.ldexp(1.0, np.frexp(length)[1] - 3), float(_COLUMNS[-1]))
     if tile:
         apart = np.abs(length[:, None] - table[table % block > 0]).min(axis=1, initial=np.inf)
         alike = (apart <= step) & (np.ceil(length / tile) * tile % block > 0)
         step = np.where(alike, tile, np.maximum(step / 2, tile))
-    rounded: Array = np.where(known, length, np.ceil(length / step) * step)
+    rounded: Array = np.where(measured, length, np.ceil(length / step) * step)
     return rounded

@@ -52,7 +52,7 @@ def correct_grouped(op: GroupedGemm, cost: Cost, gpu: Gpu, calibration: Calibrat
         sigma,
         formula_s < SHORT * c.launch_s,
     )
-    time_s, log_sigma, factor = (shaped(each, shape) for each in (moved.time_s, moved.log_sigma, moved.factor))
+    time_s, log_sigma, factor = (shaped(array, shape) for array in (moved.time_s, moved.log_sigma, moved.factor))
     return replace(cost, time_s=time_s, log_sigma=log_sigma, details=cost.details | {"residual": factor})
 
 
@@ -65,21 +65,24 @@ def grouped_features(block: Mapping[str, Array], peak_flops_per_s: float, c: Gro
     """The network's input, (features, GEMMs): experts, tokens and their rows, ratios of compute, traffic and launch,
     rows over L2, tiles over SMs. n and k themselves are left out: tables have a dozen weight shapes, which a network
     would memorize."""
-    groups, routed, n, k, skew, others, told, held = (block[name] for name in SIZES)
-    tokens, experts = np.where(told > 0, told, routed + others), np.where(held > 0, held, groups)
-    rows, masked = walked_rows(routed, others, told, c.dragged)
-    every, launch_s = walked_rows(routed, others, told, 1.0)[0], c.launch_s
+    groups, routed, n, k, skew, others, masked_rows, experts_held = (block[name] for name in SIZES)
+    tokens, experts = (
+        np.where(masked_rows > 0, masked_rows, routed + others),
+        np.where(experts_held > 0, experts_held, groups),
+    )
+    rows, masked = walked_rows(routed, others, masked_rows, c.dragged)
+    walked, launch_s = walked_rows(routed, others, masked_rows, 1.0)[0], c.launch_s
     active = np.maximum(np.minimum(groups, rows), 1.0)
-    each = np.maximum(rows / active, 1.0)
+    rows_per_group = np.maximum(rows / active, 1.0)
     compute = 2 * rows * n * k / peak_flops_per_s
     memory = 2 * (active * n * k + rows * (n + k)) / gpu.hbm_bytes_per_s
     ratios = [compute / memory, compute / launch_s, memory / launch_s]
     tiles: list[Array] = []
     for tile in _TILES:
-        waves = active * np.ceil(each / tile) * np.ceil(n / 128) / gpu.num_sms
-        tiles += [waves, np.ceil(waves) / waves, np.ceil(each / tile) * tile / each]
-    sizes = [active, each, np.maximum(skew, 1.0), 1 + masked / rows]
-    sizes += [tokens / experts, tokens, 2 * rows * k / gpu.l2_bytes, 1 + (every - routed) / rows]
+        waves = active * np.ceil(rows_per_group / tile) * np.ceil(n / 128) / gpu.num_sms
+        tiles += [waves, np.ceil(waves) / waves, np.ceil(rows_per_group / tile) * tile / rows_per_group]
+    sizes = [active, rows_per_group, np.maximum(skew, 1.0), 1 + masked / rows]
+    sizes += [tokens / experts, tokens, 2 * rows * k / gpu.l2_bytes, 1 + (walked - routed) / rows]
     logs: Weights = np.log(np.stack([*sizes, *ratios, *tiles]).astype(np.float32))
     return logs
 
@@ -89,10 +92,10 @@ def walked_rows(rows: Ints, masked: Floats, tokens: Ints, dragged: float) -> tup
     ``dragged`` is computed too."""
     if not dragged:
         return rows, masked
-    every = np.asarray(rows, dtype=np.float64) + masked
-    called = np.where(np.greater(tokens, 0), tokens, every)
-    more = dragged * np.maximum(np.minimum(called, rows) * every / called - rows, 0.0)
-    return rows + more, masked - more
+    walked = np.asarray(rows, dtype=np.float64) + masked
+    called = np.where(np.greater(tokens, 0), tokens, walked)
+    extra = dragged * np.maximum(np.minimum(called, rows) * walked / called - rows, 0.0)
+    return rows + extra, masked - extra
 
 
 def grouped_floor_s(block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gpu) -> Array:
@@ -100,5 +103,5 @@ def grouped_floor_s(block: Mapping[str, Array], peak_flops_per_s: float, gpu: Gp
     groups, rows, n, k = (block[name] for name in SIZES[:4])
     weights = 2 * np.minimum(groups, rows) * n * k
     memory = np.maximum(weights - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s
-    least: Array = np.maximum(2 * rows * n * k / peak_flops_per_s, memory)
-    return least
+    floor_s: Array = np.maximum(2 * rows * n * k / peak_flops_per_s, memory)
+    return floor_s

@@ -154,14 +154,14 @@ def moved_by(
     is the formula's own, and reaches as far as the nearest rows' factor would. ``short`` marks problems that are mostly
     launch. A time stays within those of the residuals ``among``, each where its mask holds.
     """
-    log_factors, trusts = _evaluate((residual, *(each for each, _ in among)), columns, features)
+    log_factors, trusts = _evaluate((residual, *(alternative for alternative, _ in among)), columns, features)
     times = np.maximum(formula_s * np.exp(log_factors * trusts), floor_s)
     time_s, trust = times[0], trusts[0]
     if among:
-        known = np.stack([mask for _, mask in among])
-        least = np.where(known, times[1:], np.inf).min(axis=0)
-        most = np.where(known, times[1:], -np.inf).max(axis=0)
-        time_s = np.where(known.any(axis=0), np.clip(time_s, least, most), time_s)
+        inside = np.stack([mask for _, mask in among])
+        shortest = np.where(inside, times[1:], np.inf).min(axis=0)
+        longest = np.where(inside, times[1:], -np.inf).max(axis=0)
+        time_s = np.where(inside.any(axis=0), np.clip(time_s, shortest, longest), time_s)
     long, brief = sigmas(residual, gpu)
     narrow = np.where(short, brief, long)
     unused = np.abs(log_factors[0]) * (1 - trust) / Z80
@@ -215,9 +215,9 @@ def _evaluate(
     log_factors, trusts = np.empty((2, len(residuals), size))
     for start in range(0, size, BLOCK):
         stop = min(start + BLOCK, size)
-        found = features({name: _filled(values[start:stop]) for name, values in columns.items()})
+        inputs = features({name: _filled(values[start:stop]) for name, values in columns.items()})
         for i, residual in enumerate(residuals):
-            log_factor, trust = forward(residual, found)
+            log_factor, trust = forward(residual, inputs)
             log_factors[i, start:stop] = log_factor[: stop - start]
             trusts[i, start:stop] = trust[: stop - start]
     return log_factors, trusts
@@ -279,8 +279,8 @@ def _table() -> dict[str, JsonDict]:
 @cache
 def _load(key: str) -> Residual:
     record = _table()[key]
-    with _folder().joinpath(f"{key}.npz").open("rb") as file, np.load(file) as held:
-        arrays = {name: held[name].astype(np.float32) for name in held.files}
+    with _folder().joinpath(f"{key}.npz").open("rb") as file, np.load(file) as archive:
+        arrays = {name: archive[name].astype(np.float32) for name in archive.files}
     count = sum(name.startswith("weight_") for name in arrays)
     return Residual(
         gpu=record["gpu"],
@@ -305,7 +305,7 @@ def _load(key: str) -> Residual:
         quantizing=tuple(record.get("quantizing", (0.0, 0.0))),
         any_log_sigma=record.get("any_log_sigma", 0.0),
         any_log_sigma_small=record.get("any_log_sigma_small", 0.0),
-        lengths=tuple(tuple(map(float, held)) for held in record.get("lengths", ())),
+        lengths=tuple(tuple(map(float, lengths)) for lengths in record.get("lengths", ())),
         head_dims=tuple(record.get("head_dims", ())),
         stream_share=record.get("stream_share", 1.0),
         **({"windows": arrays["windows"]} if "windows" in arrays else {}),

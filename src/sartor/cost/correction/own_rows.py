@@ -41,14 +41,14 @@ class OwnRows:
     def log_factor(self, rows: FloatArray, n: FloatArray, k: FloatArray) -> tuple[FloatArray, FloatArray]:
         """ln of the factor for flat arrays of GEMMs, and the part of it guessed beyond the rows' range: an entry equals
         the call with that entry alone."""
-        at = np.log(np.stack([rows, n, k], axis=1))
-        known, weights = np.asarray(self.points), np.asarray(self.weights)
-        found = np.empty(len(at))
-        for start in range(0, len(at), _BLOCK):
+        places = np.log(np.stack([rows, n, k], axis=1))
+        points, weights = np.asarray(self.points), np.asarray(self.weights)
+        log_factors = np.empty(len(places))
+        for start in range(0, len(places), _BLOCK):
             part = slice(start, start + _BLOCK)
-            found[part] = (closeness(at[part], known, self.length) * weights).sum(axis=1)
-        factor = np.clip(self.mean + found, -FARTHEST, FARTHEST)
-        beyond = at - np.clip(at, known.min(axis=0), known.max(axis=0))
+            log_factors[part] = (closeness(places[part], points, self.length) * weights).sum(axis=1)
+        factor = np.clip(self.mean + log_factors, -FARTHEST, FARTHEST)
+        beyond = places - np.clip(places, points.min(axis=0), points.max(axis=0))
         return factor, np.abs(factor) * (1 - _falling(np.sqrt((beyond**2).sum(axis=1)), SHORTEST))
 
 
@@ -64,14 +64,14 @@ def closeness(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
 
 def _falling(distance: FloatArray, length: float) -> FloatArray:
     d = np.sqrt(5.0) * distance / length
-    found: FloatArray = (1 + d + d * d / 3) * np.exp(-d)
-    return found
+    similarity: FloatArray = (1 + d + d * d / 3) * np.exp(-d)
+    return similarity
 
 
 def own_rows_of(values: JsonMap) -> OwnRows:
     """The record from a file's tables. Raises ``TypeError`` or ``ValueError`` if they are not valid."""
     points = tuple((float(a), float(b), float(c)) for a, b, c in values["points"])
-    weights = tuple(float(each) for each in values["weights"])
+    weights = tuple(float(weight) for weight in values["weights"])
     numbers = {name: float(values[name]) for name in ("mean", "length", "log_sigma", "log_sigma_small")}
     everything = np.concatenate([np.ravel(points), weights, list(numbers.values())])
     if len(points) != len(weights) or not points or not np.isfinite(everything).all():

@@ -78,22 +78,22 @@ def section_of(gpu: Gpu, relative: Relative, name: str, assumed: object) -> Foun
     for owner in (gpu.name, relative.name):
         table = data_file(f"{owner}.toml")
         if owner and name in table:
-            found, record = coefficients(SECTIONS[name], table[name]), table["provenance"][name]
+            fit, record = coefficients(SECTIONS[name], table[name]), table["provenance"][name]
             if owner == gpu.name:
-                return Found(coefficients=found, own=True, record=record)
-            taken = carried(borrowed(found, name, relative.widen), gpu, relative)
+                return Found(coefficients=fit, own=True, record=record)
+            taken = carried(borrowed(fit, name, relative.widen), gpu, relative)
             return Found(coefficients=taken, record=record | borrowed_from(owner))
     return Found(coefficients=assumed, record={})
 
 
-def carried(found: Any, gpu: Gpu, relative: Relative) -> Any:
+def carried(fit: Any, gpu: Gpu, relative: Relative) -> Any:
     """Attention or expert coefficients of another die, adjusted by this device's datasheet."""
     before, after = Rates.of(known_gpu(relative.name)), Rates.of(gpu)
     if relative.same_die or before is None or after is None:
-        return found
-    if isinstance(found, AttentionCoefficients):
-        return attention_on(found, before, after)
-    return experts_on(found, before, after) if isinstance(found, GroupedCoefficients) else found
+        return fit
+    if isinstance(fit, AttentionCoefficients):
+        return attention_on(fit, before, after)
+    return experts_on(fit, before, after) if isinstance(fit, GroupedCoefficients) else fit
 
 
 def borrowed_from(owner: str) -> dict[str, str]:

@@ -41,9 +41,11 @@ def generation(name: str) -> JsonDict:
     """What is assumed of a generation's devices, by section (``gemm``, ``gemm_fp32``, ``attention``, ...)."""
     table = table_of("generations.toml") or {}
     entry, default = table.get(name, {}), table["default"]
-    found = {key: coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in SECTIONS.items()}
-    own = {key: entry["gemm"] | values for key, values in entry.items() if key.startswith("gemm_")}  # of one dtype
-    return found | {key: coefficients(GemmCoefficients, default["gemm"] | values) for key, values in own.items()}
+    sections = {key: coefficients(kind, default.get(key, {}) | entry.get(key, {})) for key, kind in SECTIONS.items()}
+    by_dtype = {key: entry["gemm"] | values for key, values in entry.items() if key.startswith("gemm_")}  # of one dtype
+    return sections | {
+        key: coefficients(GemmCoefficients, default["gemm"] | values) for key, values in by_dtype.items()
+    }
 
 
 def coefficients(kind: type[AnyCoefficients], values: JsonMap) -> AnyCoefficients:
@@ -52,7 +54,7 @@ def coefficients(kind: type[AnyCoefficients], values: JsonMap) -> AnyCoefficient
 
 
 def _tuples(value: object) -> Any:
-    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+    return tuple(_tuples(entry) for entry in value) if isinstance(value, list) else value
 
 
 def table_of(name: str) -> JsonDict | None:

@@ -45,15 +45,15 @@ def training_constants(
     if experts:
         of_experts = (_section(table, "experts", name) for name in (framework, generation))
         layers = (*layers, _section(table, "experts"), *of_experts)
-    known = _section(table, "provenance").get("generations", [generation])
-    if generation not in known:
+    measured_generations = _section(table, "provenance").get("generations", [generation])
+    if generation not in measured_generations:
         layers = (*layers, _section(table, "unseen"))
-    found: dict[str, float] = {}
+    constants: dict[str, float] = {}
     for layer in layers:
         for name, value in layer.items():
             if not isinstance(value, dict):
-                found[name] = _joined(name, found.get(name), value)
-    return found
+                constants[name] = _joined(name, constants.get(name), value)
+    return constants
 
 
 def _joined(name: str, before: float | None, value: float) -> float:
@@ -94,8 +94,8 @@ def read_training_table(path: str | Path) -> JsonMap:
 
 def _check(name: str, value: Floats) -> None:
     if isinstance(value, dict):
-        for key, each in value.items():
-            _check(f"{name}.{key}", each)
+        for key, entry in value.items():
+            _check(f"{name}.{key}", entry)
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise InputError(name, value, "must be a finite number not below 0")
     elif name.endswith("_sigma") and value > LARGEST_SIGMA:

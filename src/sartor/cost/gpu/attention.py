@@ -62,11 +62,11 @@ def attention_cost(
     """
     everywhere: Mask = np.asarray(True)
     rest, cost = everywhere, None
-    for own, runs in (*in_family(op, calibration), (calibration.attention, everywhere)):
+    for family, runs in (*in_family(op, calibration), (calibration.attention, everywhere)):
         ours: Mask = np.logical_and(runs, rest)
         if np.any(ours):
-            found = _cost(op, gpu, replace(calibration, attention=own), clock, in_model)
-            cost = found if cost is None else select_cost(ours, found, cost)
+            family_cost = _cost(op, gpu, replace(calibration, attention=family), clock, in_model)
+            cost = family_cost if cost is None else select_cost(ours, family_cost, cost)
             rest = np.logical_and(rest, ~ours)
     assert cost is not None
     return _with_copies(op, cost, gpu, calibration)
@@ -144,23 +144,23 @@ def _behind_cache(op: Attention, gpu: Gpu, calibration: Calibration, clock: Cloc
     No table has such rows. With more tokens than decoding's kernels take, a framework may run the kernel that walks all
     keys, so the interval reaches it and the time is ``assumed``."""
     settings: Settings = (gpu, calibration, clock, in_model)
-    alone, whole, one = replace(op, seq_kv=op.seq_q), replace(op, seq_q=op.seq_kv), replace(op, seq_q=1)
-    walked, short = (_formula_cost(each, _prefill, gpu, calibration, clock) for each in (op, alone))
+    alone, whole, single_query = replace(op, seq_kv=op.seq_q), replace(op, seq_q=op.seq_kv), replace(op, seq_q=1)
+    walked, short = (_formula_cost(chunk, _prefill, gpu, calibration, clock) for chunk in (op, alone))
     short_s = short.time_s * correct_attention(alone, short, gpu, calibration, in_model=in_model).learned
-    long, single = _fused_cost(whole, *settings), _fused_cost(one, *settings)
+    long, single = _fused_cost(whole, *settings), _fused_cost(single_query, *settings)
     slowest_s = short_s + (walked.time_s - short.time_s) * long.learned
-    found = replace(walked, time_s=slowest_s)
+    cost = replace(walked, time_s=slowest_s)
     for kernel, learned in ((_decode, single.learned), (_split, long.learned)):
-        other = _formula_cost(op, kernel, gpu, calibration, clock)
-        other = replace(other, time_s=np.maximum(other.time_s * learned, other.compute_s))
-        found = select_cost(np.less(other.time_s, found.time_s), other, found)
-    time_s = np.maximum(found.time_s, np.maximum(single.time_s, _fused_cost(alone, *settings).time_s))
+        alternative = _formula_cost(op, kernel, gpu, calibration, clock)
+        alternative = replace(alternative, time_s=np.maximum(alternative.time_s * learned, alternative.compute_s))
+        cost = select_cost(np.less(alternative.time_s, cost.time_s), alternative, cost)
+    time_s = np.maximum(cost.time_s, np.maximum(single.time_s, _fused_cost(alone, *settings).time_s))
     unknown = np.greater(op.seq_q, DECODE_ROWS)
     apart = np.where(unknown, np.log(np.maximum(slowest_s / time_s, 1.0)) / Z80, 0.0)
     c = calibration.attention
     sigma = np.hypot(max(c.log_sigma, c.decode_log_sigma), apart)
-    details = {**found.details, "assumed": plain(1.0 * unknown)}
-    return replace(found, time_s=plain(time_s), log_sigma=plain(sigma), details=details)
+    details = {**cost.details, "assumed": plain(1.0 * unknown)}
+    return replace(cost, time_s=plain(time_s), log_sigma=plain(sigma), details=details)
 
 
 Kernel: TypeAlias = Callable[[Attention, Gpu, AttentionCoefficients, float], tuple[Floats, Floats, Floats, Floats]]

@@ -89,8 +89,8 @@ def _by_host(calibration: Calibration) -> list[str | None]:
 
 def _launched(dtype: DType, calibration: Calibration) -> str | None:
     """``host`` for a type whose fit is of GEMMs that the host launched one by one."""
-    found: str | None = calibration.provenance.get(f"gemm.{dtype.value}", {}).get("launched")
-    return found
+    launched: str | None = calibration.provenance.get(f"gemm.{dtype.value}", {}).get("launched")
+    return launched
 
 
 _GENERAL = (DType.FP32, DType.TF32)
@@ -102,10 +102,10 @@ def carried(formula: Cost, network: Cost, gemm: Gemm | GroupedGemm) -> Cost:
     and off their grid of m."""
     if isinstance(gemm, GroupedGemm):
         return formula
-    most, least = _CARRIED
+    upper, lower = _CARRIED
     first, last = _CARRIED_ROWS
     fade = np.clip(np.log(np.asarray(gemm.m) / first) / np.log(last / first), 0.0, 1.0)
-    factor = (network.time_s / formula.time_s) ** (most - (most - least) * fade)
+    factor = (network.time_s / formula.time_s) ** (upper - (upper - lower) * fade)
     details = formula.details | ({"residual": plain(factor)} if formula.details else {})
     return replace(formula, time_s=plain(formula.time_s * factor), details=details)
 
@@ -172,7 +172,7 @@ def _unseen(gemm: Gemm | GroupedGemm, calibration: Calibration) -> Floats:
     not hold, stay the sweeps'. Where no replay of the device tells better, their squares count too."""
     if isinstance(gemm, GroupedGemm):
         return 0.0
-    least = fewest_m(calibration.provenance[f"gemm.{gemm.dtype.value}"])
-    least = least if _linear(gemm, calibration) else min(least, SQUARES)
-    few: Floats = np.where(np.asarray(gemm.batch) == 1, np.clip(2.0 - 2.0 * np.asarray(gemm.m) / least, 0.0, 1.0), 0.0)
+    fewest = fewest_m(calibration.provenance[f"gemm.{gemm.dtype.value}"])
+    fewest = fewest if _linear(gemm, calibration) else min(fewest, SQUARES)
+    few: Floats = np.where(np.asarray(gemm.batch) == 1, np.clip(2.0 - 2.0 * np.asarray(gemm.m) / fewest, 0.0, 1.0), 0.0)
     return few

@@ -47,19 +47,19 @@ def gemm_costs(
     (``correction.gemm``). ``replay``: kernels wait in a queue or a graph, also those of types that tables hold with the
     host's launches only (``eager.queued``).
     """
-    found: dict[int, Cost] = {}
+    cost_of: dict[int, Cost] = {}
     for kind in dict.fromkeys(_kind(gemm) for gemm in gemms):
         chosen = [i for i, gemm in enumerate(gemms) if _kind(gemm) == kind]
         same = [gemms[i] for i in chosen]
         problems = [_problem(gemm, _coefficients_of(kind, calibration)) for gemm in same]
         rows = correct(_by_formula(same, problems, gpu, calibration, clock, details, replay))
-        found |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
-    costs = [found[i] for i in range(len(gemms))]
+        cost_of |= dict(zip(chosen, _each(same, [shape for _, shape in problems], rows), strict=True))
+    costs = [cost_of[i] for i in range(len(gemms))]
     wide = [i for i, gemm in enumerate(gemms) if has_few(gemm, calibration)]
     if wide:
         few = gemm_costs([gemms[i] for i in wide], gpu, with_few(calibration), clock=clock, details=details)
-        for i, other in zip(wide, _carried(few, [gemms[i] for i in wide], gpu, calibration, clock), strict=True):
-            costs[i] = between(costs[i], other, gemms[i], calibration)
+        for i, carried_cost in zip(wide, _carried(few, [gemms[i] for i in wide], gpu, calibration, clock), strict=True):
+            costs[i] = between(costs[i], carried_cost, gemms[i], calibration)
     return _with_wide_products(costs, gemms, gpu, calibration, clock)
 
 
@@ -69,10 +69,10 @@ def _carried(
     """Costs of few rows, with part of the correction by the network of the type that was replayed."""
     of_network = [i for i, gemm in enumerate(gemms) if replayed(gemm.dtype, calibration)]
     alike = [replace(gemms[i], dtype=DType.BF16) for i in of_network]
-    found = list(few)
-    for i, other in zip(of_network, gemm_costs(alike, gpu, calibration, clock=clock, details=False), strict=True):
-        found[i] = carried(few[i], other, gemms[i])
-    return found
+    costs = list(few)
+    for i, cost in zip(of_network, gemm_costs(alike, gpu, calibration, clock=clock, details=False), strict=True):
+        costs[i] = carried(few[i], cost, gemms[i])
+    return costs
 
 
 def _with_wide_products(
@@ -86,8 +86,8 @@ def _with_wide_products(
         if gemm.dtype.weight_only and f"gemm.{gemm.dtype.value}" not in calibration.calibrated
     ]
     alike = [replace(gemms[i], dtype=gpu.default_dtype) for i in which]
-    for i, other in zip(which, gemm_costs(alike, gpu, calibration, clock=clock) if alike else (), strict=True):
-        costs[i] = _no_sooner(costs[i], other)
+    for i, cost in zip(which, gemm_costs(alike, gpu, calibration, clock=clock) if alike else (), strict=True):
+        costs[i] = _no_sooner(costs[i], cost)
     return costs
 
 
@@ -122,8 +122,8 @@ def _by_formula(
     sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
     level = np.zeros(sizes.m.size)
     if calibration.misaligned:
-        each = zip(gemms, problems, strict=True)
-        level = np.concatenate([np.broadcast_to(misaligned_level(gemm), shape).ravel() for gemm, (_, shape) in each])
+        pairs = zip(gemms, problems, strict=True)
+        level = np.concatenate([np.broadcast_to(misaligned_level(gemm), shape).ravel() for gemm, (_, shape) in pairs])
     penalty = np.where(level > 0, _least_penalty(c), sizes.penalty)
     sizes = replace(sizes, penalty=penalty)
     terms = evaluate(sizes, machine, c, details)
@@ -144,8 +144,8 @@ def _by_formula(
                 values[where] = np.where(factor > 1.0, slow[name], values[where])
             log_sigma[where] = np.where(short[where], fit.log_sigma_small, fit.log_sigma)
             penalty_log_sigma[where] = fit.penalty_log_sigma
-    forward = [isinstance(each, Gemm) and not each.accumulates and not each.quantized for each in gemms]
-    layouts = [each.layout if plain else None for each, plain in zip(gemms, forward, strict=True)]
+    forward = [isinstance(product, Gemm) and not product.accumulates and not product.quantized for product in gemms]
+    layouts = [product.layout if plain else None for product, plain in zip(gemms, forward, strict=True)]
     return GemmRows(
         gpu=gpu,
         dtype=kind[0],
@@ -163,10 +163,13 @@ def _by_formula(
         & (sizes.batch == 1)
         & (level == 0),
         across=np.repeat([layout is Layout.NN for layout in layouts], counts),
-        quantized=np.repeat([each.quantized for each in gemms], counts),
+        quantized=np.repeat([gemm.quantized for gemm in gemms], counts),
         penalty_log_sigma=penalty_log_sigma,
         coarse=np.concatenate(
-            [np.broadcast_to(_coarse(each), shape).ravel() for each, (_, shape) in zip(gemms, problems, strict=True)]
+            [
+                np.broadcast_to(_coarse(gemm), shape).ravel()
+                for gemm, (_, shape) in zip(gemms, problems, strict=True)
+            ]
         ),
     )
 
@@ -283,7 +286,7 @@ def _problem(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> tuple[dict[str, A
     arrays["out_bytes"] = np.float64(out)
     arrays["penalty"] = alignment_penalty(gemm, c)
     arrays["packed_bytes"] = _packed_bytes(gemm, c, *(arrays[name] for name in ("batch", "m", "n", "k")))
-    shape = np.broadcast_shapes(*(np.shape(each) for each in arrays.values()))
+    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays.values()))
     return arrays, shape
 
 
@@ -329,8 +332,8 @@ def alignment_penalty(gemm: Gemm | GroupedGemm, c: GemmCoefficients) -> Any:
     inputs, outputs = np.asarray(c.input_penalty), np.asarray(c.output_penalty)
     first, second, out = _alignment(first, bits), _alignment(second, bits), _alignment(out, out_bits)
     worst = np.minimum(np.minimum(first, second), out)
-    least = np.where((worst < _COARSE) & (bits == out_bits == 16), worst, out)
-    either = np.maximum(inputs[first] + inputs[second] + outputs[out], inputs[least] + outputs[least])
+    tolerated = np.where((worst < _COARSE) & (bits == out_bits == 16), worst, out)
+    either = np.maximum(inputs[first] + inputs[second] + outputs[out], inputs[tolerated] + outputs[tolerated])
     return 1.0 + either
 
 

@@ -62,10 +62,10 @@ def _in_tiles_of(tile: tuple[int, int], op: GroupedGemm, gpu: Gpu, calibration: 
     """A batch of plain GEMMs in one tile without a split of k; uneven groups add tiles."""
     c, height = calibration.gemm[op.dtype], np.asarray(tile[:1], dtype=np.float64)
     share = next((share for m, n, share in c.tiles if (m, n) == tile), max(share for *_, share in c.tiles))
-    known = replace(c, tiles=((*tile, share),), max_split=1.0)
+    coefficients = replace(c, tiles=((*tile, share),), max_split=1.0)
     mean = np.asarray(op.rows / np.maximum(np.minimum(op.groups, op.rows), 1))[..., None]
     uneven = tiles_down(mean, 1.0, np.asarray(op.skew)[..., None], height) / tiles_down(mean, 1.0, 1.0, height)
-    gemms = {**calibration.gemm, op.dtype: known}
+    gemms = {**calibration.gemm, op.dtype: coefficients}
     padded = replace(op, skew=plain(np.maximum(np.asarray(uneven)[..., 0], 1.0)))
     return gemm_costs([padded], gpu, replace(calibration, gemm=gemms), clock=clock)[0]
 
@@ -89,13 +89,13 @@ def _lesser_skews(op: GroupedGemm) -> FloatArray | None:
     """Skews from 1 up to the operator's own, on a new first axis, if its groups are those that even routing visits: the
     same weights and rows are never faster for being uneven. Networks say so all the same (down to 0.68 on A100, 0.93 on
     B200). None where that bounds nothing."""
-    most = float(np.max(op.skew, initial=1.0))
-    if most <= 1.0 or not op.visited_evenly:
+    largest = float(np.max(op.skew, initial=1.0))
+    if largest <= 1.0 or not op.visited_evenly:
         return None
     sizes = (op.groups, op.rows, op.n, op.k, op.skew, op.masked_rows, op.tokens, op.experts)
-    own = np.broadcast_to(np.asarray(op.skew, dtype=np.float64), np.broadcast_shapes(*map(np.shape, sizes)))
-    steps = _SKEW_STEP ** np.arange(np.ceil(np.log(most) / np.log(_SKEW_STEP)))
-    return np.stack([np.minimum(own, step) for step in (*steps, np.inf)])
+    skew = np.broadcast_to(np.asarray(op.skew, dtype=np.float64), np.broadcast_shapes(*map(np.shape, sizes)))
+    steps = _SKEW_STEP ** np.arange(np.ceil(np.log(largest) / np.log(_SKEW_STEP)))
+    return np.stack([np.minimum(skew, step) for step in (*steps, np.inf)])
 
 
 def _slowest(cost: Cost) -> Cost:
@@ -135,10 +135,10 @@ def _formula_cost(op: GroupedGemm, gpu: Gpu, calibration: Calibration, clock: Cl
 def _on_units_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
     """For experts of fewer than 16 bits: the efficiency scaled by the ratio of plain GEMM efficiency in their type to
     16 bits, with a standard deviation of at least ``narrow_sigma``."""
-    c, own, wide = _kernels_of(dtype, calibration), calibration.gemm[dtype], calibration.gemm[DType.BF16]
+    c, units, wide = _kernels_of(dtype, calibration), calibration.gemm[dtype], calibration.gemm[DType.BF16]
     if dtype.bytes >= 2:
         return c
-    share = max(tile[2] for tile in own.tiles) / max(tile[2] for tile in wide.tiles)
+    share = max(tile[2] for tile in units.tiles) / max(tile[2] for tile in wide.tiles)
     sigmas = {name: max(getattr(c, name), c.narrow_sigma) for name in ("log_sigma", "log_sigma_small")}
     return replace(c, efficiency=c.efficiency * min(share, 1.0), **sigmas)
 
@@ -156,13 +156,13 @@ def _kernels_of(dtype: DType, calibration: Calibration) -> GroupedCoefficients:
     other (SGLang's served models of ../shared/data/end_to_end, nvfp4 on B200 and GB200: time per token 12 to 10% and
     48 to 32% off, 2026-11-23)."""
     families = calibration.grouped_families
-    own = [name for name in families if name.startswith(f"{calibration.kernels}_")]
-    others = [name for name in own if not name.endswith("_triton")]
-    return families[others[0]] if dtype is DType.NVFP4 and len(others) == 1 < len(own) else calibration.grouped
+    kernels = [name for name in families if name.startswith(f"{calibration.kernels}_")]
+    others = [name for name in kernels if not name.endswith("_triton")]
+    return families[others[0]] if dtype is DType.NVFP4 and len(others) == 1 < len(kernels) else calibration.grouped
 
 
-def _faster(cost: Cost, other: Cost) -> Cost:
-    return select_cost(np.less(other.time_s, cost.time_s), other, cost)
+def _faster(cost: Cost, alternative: Cost) -> Cost:
+    return select_cost(np.less(alternative.time_s, cost.time_s), alternative, cost)
 
 
 def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRun | None = None) -> dict[str, Floats]:
@@ -204,15 +204,15 @@ def tiles_down(mean: Floats, groups: Floats, skew: Floats, tiles_m: Floats = TIL
     even = groups * np.ceil(mean / tiles_m - 1e-9)
     if not np.any(np.asarray(skew) > 1):
         return even
-    least = least_load(skew)
+    lowest = least_load(skew)
     total = 0.0
     weight = 0.0
     for q in _QUANTILES:
-        load = least * (np.maximum(skew, 1.0) / least) ** q
+        load = lowest * (np.maximum(skew, 1.0) / lowest) ** q
         weight = weight + load
     scale = _QUANTILES.size / weight
     for q in _QUANTILES:
-        load = least * (np.maximum(skew, 1.0) / least) ** q * scale
+        load = lowest * (np.maximum(skew, 1.0) / lowest) ** q * scale
         total = total + np.ceil(mean * load / tiles_m - 1e-9)
     return np.where(np.asarray(skew) > 1, groups * total / _QUANTILES.size, even)
 
@@ -224,10 +224,10 @@ def least_load(skew: Floats) -> Floats:
     solved by Newton's method from below.
     """
     k = np.maximum(np.asarray(skew, dtype=np.float64), 1 + 1e-9)
-    least = np.finfo(np.float64).tiny
-    a: Floats = np.maximum(k * np.exp(-np.minimum(k, 700.0)), least)
+    smallest = np.finfo(np.float64).tiny
+    a: Floats = np.maximum(k * np.exp(-np.minimum(k, 700.0)), smallest)
     for _ in range(12):
-        a = np.clip(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), least, 1.0)
+        a = np.clip(a - (a - np.log(a) - k + np.log(k)) / np.minimum(1 - 1 / a, -1e-12), smallest, 1.0)
     return a
 
 
@@ -237,5 +237,5 @@ NOBODY_MEASURED = GroupedCoefficients().narrow_sigma
 
 def _source(dtype: DType, calibration: Calibration) -> Source:
     measured = dtype in (DType.BF16, DType.FP16) or calibration.grouped.narrow_sigma < NOBODY_MEASURED
-    own = "grouped" in calibration.calibrated and measured
-    return Source.CALIBRATED if own else Source.ANALYTIC
+    own_fit = "grouped" in calibration.calibrated and measured
+    return Source.CALIBRATED if own_fit else Source.ANALYTIC

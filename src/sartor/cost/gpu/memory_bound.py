@@ -73,8 +73,8 @@ def _call(op: MemoryBound, calibration: Calibration) -> tuple[Floats, Floats]:
     timed = {row[0]: (row[2], row[5]) for row in c.eager_kinds if row[1] == op.dtype.bytes}
     named = timed.get(op.kernel) or calls.get(op.kernel) or calls.get(op.kind.value)
     call_s, sigma = named or (c.eager_launch_s, c.log_sigma)
-    one = kernels == 1
-    return np.where(one, call_s, c.eager_launch_s * kernels), np.where(one, sigma, c.log_sigma)
+    single = kernels == 1
+    return np.where(single, call_s, c.eager_launch_s * kernels), np.where(single, sigma, c.log_sigma)
 
 
 def _launches(op: MemoryBound, calibration: Calibration) -> IntArray:
@@ -95,14 +95,14 @@ def takes_law(op: MemoryBound, calibration: Calibration) -> bool:
 
 def _by_table(op: MemoryBound, gpu: Gpu, calibration: Calibration, *, eager: bool) -> Cost:
     c = calibration.memory_bound
-    found = [row[2:] for row in c.eager_kinds if eager and row[:2] == (op.kernel, op.dtype.bytes)]
-    if found:
-        return _from_the_host(op, gpu, calibration, *found[0])
-    known = _known(c, eager=eager)
+    rows = [row[2:] for row in c.eager_kinds if eager and row[:2] == (op.kernel, op.dtype.bytes)]
+    if rows:
+        return _from_the_host(op, gpu, calibration, *rows[0])
+    kernels = _known(c, eager=eager)
     of_vendor = c.called if eager else c.alone
-    if of_vendor and law_covers(of_vendor, op) and not (op.kernel in known or op.kind.value in known):
+    if of_vendor and law_covers(of_vendor, op) and not (op.kernel in kernels or op.kind.value in kernels):
         return law_cost(op, gpu, of_vendor, eager=eager)
-    share, start_s, sigma = known.get(op.kernel) or known.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
+    share, start_s, sigma = kernels.get(op.kernel) or kernels.get(op.kind.value) or (c.hbm_share, 0.0, c.log_sigma)
     rate = share * gpu.hbm_bytes_per_s
     bytes_moved = np.asarray(op.bytes_moved, dtype=np.float64)
     near = np.minimum(bytes_moved, c.l2_part * gpu.l2_bytes)

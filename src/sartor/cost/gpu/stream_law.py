@@ -55,8 +55,8 @@ def law_covers(law: StreamLaw, op: MemoryBound) -> bool:
 def law_cost(op: MemoryBound, gpu: Gpu, law: StreamLaw, *, eager: bool, host: float = 1.0) -> Cost:
     """Cost of one operator; shapes broadcast. ``host`` is this host's time for a call over the middle one's."""
     rows = {row[0]: row[1:] for row in law.kinds}
-    found = rows.get(op.kernel) or rows[op.kind.value]
-    work, start_s, per_column, sigma = np.asarray(found[0]), *found[1:]
+    law_row = rows.get(op.kernel) or rows[op.kind.value]
+    work, start_s, per_column, sigma = np.asarray(law_row[0]), *law_row[1:]
     if op.kind is MemoryBoundKind.SOFTMAX and WIDE_SOFTMAX in rows:
         work = np.where(np.asarray(op.cols) > WIDE, rows[WIDE_SOFTMAX][0], work)
     if not eager and (op.kernel if op.kernel in rows else op.kind.value) in ROW_KERNELS:
@@ -103,5 +103,5 @@ def _read_again(op: MemoryBound, gpu: Gpu, law: StreamLaw) -> FloatArray | float
     rows = np.minimum(np.asarray(op.rows), gpu.num_sms * threads / (NORM_THREADS if norm else SOFTMAX_THREADS))
     filled = rows * np.asarray(op.cols) * op.dtype.bytes / gpu.l2_bytes
     past = np.clip(np.log(np.maximum(filled, 1e-9) / law.again_from) / law.again_span, 0.0, 1.0)
-    most = 0.5 if norm else np.where(np.asarray(op.cols) > WIDE, 1.0, 0.0)
-    return np.asarray(past * most)
+    share = 0.5 if norm else np.where(np.asarray(op.cols) > WIDE, 1.0, 0.0)
+    return np.asarray(past * share)

@@ -89,9 +89,9 @@ def evaluate(p: Problems, machine: Machine, c: GemmCoefficients, details: bool) 
     for start in range(0, p.m.size, CHUNK):
         where = slice(start, start + CHUNK)
         part = p.part(where)
-        found = _terms_of_best(part, machine, c) if details else _unsplit({"time_s": _least(part, machine, c)}, part, c)
+        terms = _terms_of_best(part, machine, c) if details else _unsplit({"time_s": _least(part, machine, c)}, part, c)
         for key in keys:
-            out[key][where] = found[key]
+            out[key][where] = terms[key]
     return out
 
 
@@ -104,23 +104,23 @@ def alternatives(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str
     ways = {key: [np.broadcast_to(t[key], shape) for t in (whole, split)] for key in TERMS}
     if c.cooperative_s:
         alone = _cooperative(p, machine, c)
-        ways = {key: [*each, np.broadcast_to(alone[key], (1, p.m.size))] for key, each in ways.items()}
-    return _unsplit({key: np.concatenate(each) for key, each in ways.items()}, p, c)
+        ways = {key: [*columns, np.broadcast_to(alone[key], (1, p.m.size))] for key, columns in ways.items()}
+    return _unsplit({key: np.concatenate(columns) for key, columns in ways.items()}, p, c)
 
 
 def _unsplit(terms: dict[str, FloatArray], p: Problems, c: GemmCoefficients) -> dict[str, FloatArray]:
     """The same with ragged results at least as long as a kernel that takes them, whose blocks do all of k."""
     if c.ragged:
         rows, pace = np.asarray(c.ragged).T
-        least = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
+        floor_s = np.where(p.n % RAGGED > 0, p.batch * p.k * np.interp(p.m, rows, pace), 0.0)
     elif c.cooperative_s:
-        least = np.where(p.n % ADDING > 0, c.launch_s + p.k * c.cooperative_s, 0.0)
+        floor_s = np.where(p.n % ADDING > 0, c.launch_s + p.k * c.cooperative_s, 0.0)
     else:
         return terms
-    found = {**terms, "time_s": np.maximum(terms["time_s"], least)}
+    unsplit = {**terms, "time_s": np.maximum(terms["time_s"], floor_s)}
     if "compute_s" in terms:
-        found["compute_s"] = terms["compute_s"] + np.maximum(least - terms["time_s"], 0.0)
-    return found
+        unsplit["compute_s"] = terms["compute_s"] + np.maximum(floor_s - terms["time_s"], 0.0)
+    return unsplit
 
 
 def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
@@ -131,11 +131,11 @@ def over_least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray
     waves = np.ceil(tiles.grid / cold.num_sms)
     whole, memory = waves * (tiles.steps * tiles.step_s + tiles.fill_s), _traffic_s(p, cold, c)
     if c.stream_k_fills:
-        other = _combine(_even_s(tiles, waves, cold, c), memory, c.overlap)
+        alternative_s = _combine(_even_s(tiles, waves, cold, c), memory, c.overlap)
     else:
         parts, compute, exchange_s = _cut(p, tiles, cold, c)
-        other = _combine(compute, memory + exchange_s, c.overlap) + _NEVER_S * np.maximum(2.0 - parts, 0.0)
-    ways = np.concatenate([_combine(whole, memory, c.overlap), other + c.split_s]) + c.launch_s
+        alternative_s = _combine(compute, memory + exchange_s, c.overlap) + _NEVER_S * np.maximum(2.0 - parts, 0.0)
+    ways = np.concatenate([_combine(whole, memory, c.overlap), alternative_s + c.split_s]) + c.launch_s
     slower: FloatArray = np.log(np.minimum(ways / np.minimum.reduce(ways), math.e))
     return slower
 
@@ -157,17 +157,17 @@ def _least(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:
     waves = np.ceil(tiles.grid / machine.num_sms)
     compute = (waves * (tiles.steps * tiles.step_s + tiles.fill_s)).min(axis=0)
     overhead, memory = c.launch_s + quantizing_s(p, machine, c), _traffic_s(p, machine, c)
-    least: FloatArray = _combine(_throttled(compute, p, machine, c), memory, c.overlap) + overhead
+    shortest_s: FloatArray = _combine(_throttled(compute, p, machine, c), memory, c.overlap) + overhead
     if c.cooperative_s:
-        least = np.minimum(least, _cooperative(p, machine, c)["time_s"][0])
+        shortest_s = np.minimum(shortest_s, _cooperative(p, machine, c)["time_s"][0])
     if c.stream_k_fills:
         even = _throttled(_even_s(tiles, waves, machine, c).min(axis=0), p, machine, c)
-        return np.minimum(least, _combine(even, memory, c.overlap) + (overhead + c.split_s))
+        return np.minimum(shortest_s, _combine(even, memory, c.overlap) + (overhead + c.split_s))
     few = np.flatnonzero(tiles.grid.min(axis=0) * 2 <= machine.num_sms)
     if few.size:
         split = _split(p.part(few), tiles.part(few), machine, c)["time_s"].min(axis=0)
-        least[few] = np.minimum(least[few], split)
-    return least
+        shortest_s[few] = np.minimum(shortest_s[few], split)
+    return shortest_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +192,15 @@ class _Tiles:
         sides = machine.first_bytes * np.minimum(p.m, tm) + machine.element_bytes * np.minimum(p.n, tn)
         feed = sides * (machine.step_k / machine.feed_bytes_per_s)
         latency = c.step_s * _sooner(p, machine, machine.turned_step) if machine.turned_bytes else c.step_s
-        least = np.maximum(np.maximum(matrix, feed), latency)
+        cycles = np.maximum(np.maximum(matrix, feed), latency)
         if c.whole_columns:
-            least = np.where((p.n % tn > 0) & (p.n % tn.min() == 0), _NEVER_S, least)
+            cycles = np.where((p.n % tn > 0) & (p.n % tn.min() == 0), _NEVER_S, cycles)
         return cls(
             tm=tm,
             tn=tn,
             grid=np.ceil(p.m / tm) * np.ceil(p.n / tn) * p.batch,
             steps=np.ceil(p.k / machine.step_k),
-            step_s=least,
+            step_s=cycles,
             fill_s=c.wave_s + c.tile_s * (tm * tn) / (128 * 256),
         )
 
@@ -233,9 +233,9 @@ def _split(p: Problems, tiles: _Tiles, machine: Machine, c: GemmCoefficients) ->
 
 def _cooperative(p: Problems, machine: Machine, c: GemmCoefficients) -> dict[str, FloatArray]:
     """Blocks of a few waves each that share out k for a small tile, and among blocks as far as these fill the SMs."""
-    tile, one = np.full((1, 1), float(COOPERATIVE)), np.ones((1, 1))
+    tile, unsplit = np.full((1, 1), float(COOPERATIVE)), np.ones((1, 1))
     grid = (np.ceil(p.m / COOPERATIVE) * np.ceil(p.n / COOPERATIVE) * p.batch)[None]
-    tiles = _Tiles(tm=tile, tn=tile, grid=grid, steps=p.k, step_s=c.cooperative_s * one, fill_s=0.0 * one)
+    tiles = _Tiles(tm=tile, tn=tile, grid=grid, steps=p.k, step_s=c.cooperative_s * unsplit, fill_s=0.0 * unsplit)
     parts = np.minimum(np.maximum(np.floor(machine.num_sms / grid), 1.0), _MOST_ADDING)
     parts = np.where(p.n % ADDING > 0, 1.0, parts)
     waves = np.ceil(grid * parts / machine.num_sms)
@@ -334,8 +334,8 @@ def _sooner(p: Problems, machine: Machine, share: float) -> FloatArray:
     """Factor on a time that is ``share`` of itself in the memory-side cache: all is found there up to half of what
     fills it, nothing from one and a half times that on."""
     moved = p.batch * (p.k * (p.m * machine.first_bytes + p.n * machine.element_bytes) + p.m * p.n * p.out_bytes)
-    found: FloatArray = np.minimum(np.maximum(1.5 - moved / machine.turned_bytes, 0.0), 1.0)
-    return 1.0 - found * (1.0 - share)
+    shortened: FloatArray = np.minimum(np.maximum(1.5 - moved / machine.turned_bytes, 0.0), 1.0)
+    return 1.0 - shortened * (1.0 - share)
 
 
 def _from_memory_s(p: Problems, machine: Machine, c: GemmCoefficients) -> FloatArray:

@@ -72,12 +72,12 @@ def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams, *, fused: bo
     """Cost of one operator; shapes broadcast. One of several kernels is a chain that has its traffic, except a model's
     loss. ``fused``: as trainers and servers run it."""
     name, rows = name_of(op), {row[0]: row[1:] for row in law.kinds}
-    own, elements = rows[name], 1.0 * np.asarray(op.rows) * np.asarray(op.cols)
+    kernel_row, elements = rows[name], 1.0 * np.asarray(op.rows) * np.asarray(op.cols)
     single, runs = _is_single(op), _runs(name, fused=fused)
     traffic, again = np.where(single, runs[0], 1.0), np.where(single, runs[1], 0.0)
     per_element, per_row, _, sigma = (
         np.where(single, alone, chained)
-        for alone, chained in zip(own, own if name == "other" else rows["plain"], strict=True)
+        for alone, chained in zip(kernel_row, kernel_row if name == "other" else rows["plain"], strict=True)
     )
     if name == "softmax":
         wide = single & (np.asarray(op.cols) > WIDE)
@@ -88,7 +88,7 @@ def torch_stream_cost(op: MemoryBound, gpu: Gpu, law: TorchStreams, *, fused: bo
     memory, busy = moved / (law.hbm_share * gpu.hbm_bytes_per_s), cycles / (gpu.num_sms * clock_hz(gpu))
     power = 4 if name.startswith(HIDES) else 2
     stream = (memory**power + busy**power) ** (1 / power)
-    overhead = law.launch_s * launches(op, fused=fused) + own[2]
+    overhead = law.launch_s * launches(op, fused=fused) + kernel_row[2]
     return Cost(
         time_s=plain(stream + overhead), memory_s=plain(stream), overhead_s=plain(overhead), log_sigma=plain(sigma)
     )
