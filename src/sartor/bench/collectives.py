@@ -135,8 +135,8 @@ def _call(torch: ModuleType, group: Any, kind: str, size: int, rank: int, ranks:
     if kind == "reduce_scatter":
         return lambda: scatter(part, whole)
     if kind == "all_to_all":
-        other = torch.zeros_like(whole)
-        return lambda: group.all_to_all_single(other, whole)
+        received = torch.zeros_like(whole)
+        return lambda: group.all_to_all_single(received, whole)
     if rank == 0:
         return lambda: group.send(whole, 1)
     return (lambda: group.recv(whole, 0)) if rank == 1 else (lambda: None)

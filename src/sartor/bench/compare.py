@@ -62,10 +62,10 @@ def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibra
     measured: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         measured.setdefault(row_key(row), []).append(float(row["latency_us"]) * 1e-6)
-    found = []
+    matched = []
     for case in cases:
         if (times := measured.get(case.key)) and (priced := predict(case, gpu, calibration)) is not None:
-            found.append(
+            matched.append(
                 Pair(
                     case=case,
                     predicted_s=float(priced.time_s),
@@ -75,7 +75,7 @@ def pairs(cases: Iterable[BenchCase], rows: Sequence[JsonMap], gpu: Gpu, calibra
                     source=priced.source.value,
                 )
             )
-    return found
+    return matched
 
 
 OWN_CHOICE = ("", "cudnn")
@@ -85,15 +85,15 @@ OWN_CHOICE = ("", "cudnn")
 def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estimate | None:
     """The estimate of one case; None if the device has no GEMMs of this type."""
     clock = Clock.SUSTAINED if case.mode is ClockMode.SUSTAINED else Clock.BOOST
-    known = calibration or load_calibration(gpu)
+    calibrated = calibration or load_calibration(gpu)
     if isinstance(case.work, StackRun | Attention | GroupedGemm | MemoryBound) and case.kernel in OWN_CHOICE:
-        known = known.with_kernels(TORCH)
+        calibrated = calibrated.with_kernels(TORCH)
     if isinstance(case.work, StackRun):
-        graph = stack_graph(case.work, writes_cache=TORCH in known.attention_families)
+        graph = stack_graph(case.work, writes_cache=TORCH in calibrated.attention_families)
     else:
         graph = OperatorGraph(operators=(as_timed(case.work),))
     try:
-        return price(graph, gpu, known, clock=clock)
+        return price(graph, gpu, calibrated, clock=clock)
     except ValueError:
         return None
 
@@ -127,17 +127,17 @@ def stack_graph(run: StackRun, *, writes_cache: bool = False) -> OperatorGraph:
         dtype=run.dtype,
     )
     graph = lower(workload, kernels=Kernels(accumulates=False), optimizer=run.part is StepPart.STEP)
-    kept = tuple(_as_run(op, run) for op in graph.operators if run.vocab_size or op.part is Part.LAYER)
+    operators = tuple(_as_run(op, run) for op in graph.operators if run.vocab_size or op.part is Part.LAYER)
     if writes_cache and run.part is StepPart.DECODE:
-        kept = (*kept, _copies("cache_write", run, run.batch, 2 * run.num_kv_heads * run.head_dim, kernels=2))
+        operators = (*operators, _copies("cache_write", run, run.batch, 2 * run.num_kv_heads * run.head_dim, kernels=2))
     if run.part in (StepPart.TRAIN, StepPart.STEP):
         heads = (run.num_heads + 2 * run.num_kv_heads) * run.head_dim
         halves = 2 * run.ffn_hidden_size if run.gated else 0
-        kept = (
-            *kept,
+        operators = (
+            *operators,
             *(_copies("joined_gradients", run, run.batch * run.seq_len, width) for width in (heads, halves) if width),
         )
-    return OperatorGraph(operators=kept, tokens=graph.tokens)
+    return OperatorGraph(operators=operators, tokens=graph.tokens)
 
 
 def _as_run(op: Operator, run: StackRun) -> Operator:
@@ -186,11 +186,13 @@ def stack_shape(run: StackRun) -> TransformerShape:
     return TransformerShape(name=run.name, stacks=(stack,), vocab_size=max(run.vocab_size, 1))
 
 
-def summary(found: Sequence[Pair]) -> JsonDict:
+def summary(compared: Sequence[Pair]) -> JsonDict:
     """Errors |predicted / measured - 1|, per table and overall."""
-    tables = ["all", *sorted({pair.case.table for pair in found})]
+    tables = ["all", *sorted({pair.case.table for pair in compared})]
     return {
-        table: _errors([pair.ratio for pair in found if table in ("all", pair.case.table)]) for table in tables if found
+        table: _errors([pair.ratio for pair in compared if table in ("all", pair.case.table)])
+        for table in tables
+        if compared
     }
 
 

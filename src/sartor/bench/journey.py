@@ -39,8 +39,8 @@ the rest is for repeating noisy cases."""
 
 def _policy(usual: Policy, budget_s: float, cases: int) -> Policy:
     """The usual policy, with less time per case if many cases share the budget."""
-    each = max(LEAST_LOOK_S, SHARE_OF_FIRST * budget_s / max(cases, 1))
-    return replace(usual, most_s=min(usual.most_s, each))
+    budget_of_case = max(LEAST_LOOK_S, SHARE_OF_FIRST * budget_s / max(cases, 1))
+    return replace(usual, most_s=min(usual.most_s, budget_of_case))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +162,12 @@ def _begun(
     """The cases of this scale or, if the file has others, of the neighbouring scale that matches the file best: a
     resumed run keeps its cases although the machine now seems a step faster or slower."""
     cases = make(scale)
-    there = {row_key(row) for row in records.rows if row.get("suite") == name}
-    if there <= {case.key for case in cases}:
+    recorded = {row_key(row) for row in records.rows if row.get("suite") == name}
+    if recorded <= {case.key for case in cases}:
         return scale, cases
 
-    def in_file(other: Scale) -> int:
-        return sum(case.key in there for case in make(other))
+    def in_file(size: Scale) -> int:
+        return sum(case.key in recorded for case in make(size))
 
     begun = max(neighbours(scale), key=in_file)
     return begun, make(begun)
@@ -201,19 +201,19 @@ def _machine(records: RecordsFile, date: str, device: Device) -> tuple[str, str]
         return "", f"records {error.must}"
 
 
-def measured_body(found: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> JsonDict:
+def measured_body(measured: Measured, machine: str | None, compared: Sequence[Pair] = ()) -> JsonDict:
     """The JSON of ``sartor measure``."""
-    facts, result = found.scale.facts, found.result
+    facts, result = measured.scale.facts, measured.result
     tables: dict[str, int] = {}
-    for row in found.rows:
+    for row in measured.rows:
         tables[row["table"]] = tables.get(row["table"], 0) + 1
     return {
         "device": {name: getattr(facts, name) for name in facts.__slots__},
-        "dtype": found.scale.dtype.value,
-        "suite": found.suite,
-        "file": str(found.path),
+        "dtype": measured.scale.dtype.value,
+        "suite": measured.suite,
+        "file": str(measured.path),
         "machine_file": machine,
-        "no_machine_file": found.no_machine or None,
+        "no_machine_file": measured.no_machine or None,
         **picked(result, "stopped", "cases", "measured", "kept", "again", "left"),
         "skipped": [
             {"reason": reason, "count": len(labels), "cases": labels[:10]} for reason, labels in result.skipped.items()

@@ -135,8 +135,8 @@ def adam(params: int) -> MemoryBound:
 def memory_sizes(scale: Scale) -> list[BenchCase]:
     """A sum of two tensors far larger than the caches (a datasheet needs it), then sums of growing size on resident
     buffers, which show where the bandwidth drops."""
-    most = 28 if scale.small else 31
-    sizes = [2**power for power in range(14, most, 1 if scale.small else 2)]
+    largest = 28 if scale.small else 31
+    sizes = [2**power for power in range(14, largest, 1 if scale.small else 2)]
     resident = [BenchCase(work=streamed("add", size // 4096, 1024, 3.0, DType.FP32), resident=True) for size in sizes]
     beyond = BenchCase(work=streamed("add", 2 ** (26 if scale.small else 30) // 4096, 1024, 3.0, DType.FP32))
     return [case for case in (beyond, *resident) if scale.fits(case.work, 1.0)]

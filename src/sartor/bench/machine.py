@@ -102,15 +102,15 @@ def best_bandwidth(rows: Sequence[Row]) -> float:
 def cache_bytes(rows: Sequence[Row]) -> float:
     """Bytes of the largest resident working set that runs closer to the best rate than to memory's; 0 if the best rate
     is less than 1.5 times memory's."""
-    found = {
+    cache_sizes = {
         float(row["bytes"]): float(row["bytes"]) / float(row["latency_us"])
         for row in rows
         if row.get("table") == "memory_bound" and int(float(row.get("resident") or 0)) and float(row["latency_us"])
     }
-    if len(found) < 4:
+    if len(cache_sizes) < 4:
         return 0.0
-    sizes = np.asarray(sorted(found))
-    rates = np.asarray([found[size] for size in sizes])
+    sizes = np.asarray(sorted(cache_sizes))
+    rates = np.asarray([cache_sizes[size] for size in sizes])
     top, memory = float(np.sort(rates)[-3:].mean()), float(rates[-1])
     if top < 1.5 * memory:
         return 0.0
@@ -170,8 +170,8 @@ def _text(table: JsonMap, facts: DeviceFacts, measured: Mapping[str, float], dat
 
 
 def _note(assumed: Sequence[str]) -> str:
-    said = "Peaks and bandwidth are the best rates seen, not a datasheet's."
-    return said + (f" Assumed, not read: {', '.join(assumed)}." if assumed else "")
+    note = "Peaks and bandwidth are the best rates seen, not a datasheet's."
+    return note + (f" Assumed, not read: {', '.join(assumed)}." if assumed else "")
 
 
 def _digits(value: float) -> float:

@@ -65,10 +65,14 @@ class Parity:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Confidence interval of the mean difference over seeds; infinite with a single seed."""
-        found = self.differences
-        if found.size < 2:
+        differences = self.differences
+        if differences.size < 2:
             return -math.inf, math.inf
-        half = t_quantile(0.5 + level / 2, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
+        half = (
+            t_quantile(0.5 + level / 2, differences.size - 1)
+            * float(differences.std(ddof=1))
+            / math.sqrt(differences.size)
+        )
         return self.difference - half, self.difference + half
 
     @property
@@ -125,13 +129,13 @@ def proxies(
         batch=batch,
         seq_len=seq_len,
     )
-    made = []
+    models = []
     for heads, width in zip(num_heads, ffn, strict=True):
         if heads < 1 or hidden_size % heads:
             near = [h for h in range(1, hidden_size + 1) if hidden_size % h == 0]
             nearest = min(near, key=lambda h: abs(h - heads))
             raise InputError("heads", heads, f"must divide hidden_size {hidden_size}", str(nearest))
-        made.append(
+        models.append(
             replace(
                 base,
                 name=f"h{hidden_size}-a{heads}-f{width}",
@@ -141,7 +145,7 @@ def proxies(
                 ffn_hidden_size=width,
             )
         )
-    return made[0], made[1]
+    return models[0], models[1]
 
 
 def made_text(size: int, seed: int = 0) -> bytes:
@@ -158,23 +162,23 @@ def made_text(size: int, seed: int = 0) -> bytes:
     count = size // 4
     jumps, picks = rng.random(count) < 0.25, rng.integers(0, follow.shape[1], count)
     anywhere = rng.choice(len(words), count, p=common)
-    at, out = 0, []
+    token, out = 0, []
     for jump, pick, free in zip(jumps.tolist(), picks.tolist(), anywhere.tolist(), strict=True):
-        at = free if jump else int(follow[at, pick])
-        out.append(words[at])
+        token = free if jump else int(follow[token, pick])
+        out.append(words[token])
         if len(out) % 12 == 0:
             out[-1] += "."
     return " ".join(out).encode()[:size]
 
 
-def parity_body(found: Parity, tokens: int, device: str) -> JsonDict:
+def parity_body(result: Parity, tokens: int, device: str) -> JsonDict:
     """The ``parity`` object of the JSON."""
-    low, high = found.interval()
-    runs = (found.first, found.first_curves), (found.second, found.second_curves)
+    low, high = result.interval()
+    runs = (result.first, result.first_curves), (result.second, result.second_curves)
     return {
         "device": device,
         "tokens_per_run": tokens,
-        "seeds": list(found.seeds),
+        "seeds": list(result.seeds),
         "shapes": [
             {
                 **picked(
@@ -186,12 +190,12 @@ def parity_body(found: Parity, tokens: int, device: str) -> JsonDict:
             }
             for run, curves in runs
         ],
-        "loss_difference": found.difference,
+        "loss_difference": result.difference,
         "low": low,
         "high": high,
         "level": 0.95,
         "differs": low > 0 or high < 0,
-        **picked(found, "speedup", "loss_per_doubling", "equal_time_difference"),
+        **picked(result, "speedup", "loss_per_doubling", "equal_time_difference"),
     }
 
 

@@ -20,8 +20,8 @@ NVIDIA_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 
 def read_nvidia(index: int = 0) -> DeviceState:
     """Clocks, power and temperature of an NVIDIA device through NVML if its package is installed, else nvidia-smi."""
-    if found := _nvml(index):
-        return found
+    if device := _nvml(index):
+        return device
     words = (f"--query-gpu={NVIDIA_QUERY}", "--format=csv,noheader,nounits", "-i", str(index))
     return parse_nvidia(_ask("nvidia-smi", *words))
 
@@ -94,8 +94,8 @@ class CpuProbe:
 
 def cpu_name(cpuinfo: str) -> str:
     """The model of the first processor."""
-    found = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return found[1].strip() if found else ""
+    match = re.search(r"^(?:model name|Hardware|cpu model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
 def cpu_clock_hz(cpuinfo: str) -> float:
@@ -111,8 +111,8 @@ def last_cache_bytes(folder: str | Path = "/sys/devices/system/cpu/cpu0/cache") 
 
 
 def _cache_size(text: str) -> float:
-    found = re.match(r"\s*(\d+)\s*([KMG]?)", text)
-    return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found[2]] if found else 0.0
+    match = re.match(r"\s*(\d+)\s*([KMG]?)", text)
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else 0.0
 
 
 def _nvml(index: int) -> DeviceState | None:
@@ -148,5 +148,5 @@ def _text(path: str | Path) -> str:
 
 
 def _number(word: str) -> float:
-    found = re.search(r"-?\d+(?:\.\d+)?", word)
-    return float(found[0]) if found else 0.0
+    match = re.search(r"-?\d+(?:\.\d+)?", word)
+    return float(match[0]) if match else 0.0

@@ -94,8 +94,8 @@ class RecordsFile:
         self.close()
 
     def _begin(self, resume: bool) -> None:
-        there = [path for path in {self.path, self._journal} if path.exists()]
-        if there and not resume:
+        existing = [path for path in {self.path, self._journal} if path.exists()]
+        if existing and not resume:
             must = "exists; --resume goes on with it, or name another file"
             raise InputError("out", str(self.path), must, f"--out {self.path} --resume")
         check_writable(self.path, field="out")

@@ -78,8 +78,8 @@ class Session:
 def run(cases: Iterable[BenchCase], session: Session) -> RunResult:
     """Time every case that is not in the file yet; stop at the budget, or at an interrupt, keeping what is done."""
     todo = list({case.key: case for case in cases}.values())
-    known = {case.key for case in todo if session.records.visits(case)}
-    result = RunResult(cases=len(todo), kept=len(known))
+    recorded = {case.key for case in todo if session.records.visits(case)}
+    result = RunResult(cases=len(todo), kept=len(recorded))
     started = session.device.host_s()
     try:
         for visits in range(1, session.rounds + 1):

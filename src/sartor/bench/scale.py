@@ -39,22 +39,22 @@ class Scale:
 
     def fits(self, work: Work, most_s: float) -> bool:
         """Whether a launch takes at most ``most_s`` and its operands at most a quarter of memory."""
-        held = float(getattr(work, "bytes_moved", 0.0))
-        return self.seconds(work) <= most_s and held <= 0.25 * self.facts.memory_bytes
+        work_bytes = float(getattr(work, "bytes_moved", 0.0))
+        return self.seconds(work) <= most_s and work_bytes <= 0.25 * self.facts.memory_bytes
 
 
 def neighbours(scale: Scale) -> list[Scale]:
     """This scale first, then those with the memory rate, and the rates of all types or of one, off by a factor of 2."""
     steps = (1.0, 0.5, 2.0)
-    every = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
+    all_rates = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
     single = [{name: step} for name in scale.flops_per_s for step in steps[1:]]
     return [
         replace(
             scale,
-            flops_per_s={name: rate * each.get(name, 1.0) for name, rate in scale.flops_per_s.items()},
+            flops_per_s={name: rate * rates.get(name, 1.0) for name, rate in scale.flops_per_s.items()},
             bytes_per_s=scale.bytes_per_s * memory,
         )
-        for each in (*every, *single)
+        for rates in (*all_rates, *single)
         for memory in steps
     ]
 

@@ -64,8 +64,8 @@ def study(name: str, scale: Scale, size: Size, propose: Propose) -> Study:
     letters = dict(zip("abcdefg", STUDIES, strict=True))
     word = letters.get(name, name)
     if word not in STUDIES:
-        known = ", ".join(f"{each} ({letter})" for letter, each in letters.items())
-        raise InputError("study", name, f"must be one of {known}", "vocabulary")
+        choices = ", ".join(f"{title} ({letter})" for letter, title in letters.items())
+        raise InputError("study", name, f"must be one of {choices}", "vocabulary")
     return STUDIES[word](scale, size, propose)
 
 
@@ -98,8 +98,8 @@ def heads(scale: Scale, size: Size, propose: Propose) -> Study:
     step_layers = 2 if toy else base.num_layers
     counts = (4, 5, 8, 10, 16) if toy else (16, 20, 32, 40, 64)
     named = {f"a={a}": _with_heads(base, a) for a in counts}
-    if not toy and (found := propose("gpt3-2.7b")) is not None:
-        named["proposed"] = stack_of(found, name="gpt3-2.7b-proposed", dtype=scale.dtype)
+    if not toy and (proposal := propose("gpt3-2.7b")) is not None:
+        named["proposed"] = stack_of(proposal, name="gpt3-2.7b-proposed", dtype=scale.dtype)
     arms = []
     for name, run in named.items():
         layer = replace(run, num_layers=1, vocab_size=0, part=StepPart.TRAIN, **tokens)
@@ -179,8 +179,8 @@ def head_dim(scale: Scale, size: Size, propose: Propose) -> Study:
 
 def waves(scale: Scale, size: Size, propose: Propose) -> Study:
     """(e) The wave staircase: columns in steps of 64 at fixed rows."""
-    m, k, most = (256, 512, 1024) if size is Size.TOY else (2304, 4096, 6144)
-    columns = range(64, most + 1, 64)
+    m, k, longest = (256, 512, 1024) if size is Size.TOY else (2304, 4096, 6144)
+    columns = range(64, longest + 1, 64)
     arms = tuple(
         Arm(
             name=str(n),

@@ -36,12 +36,12 @@ class ArmResult:
         return 100 * (self.predicted_speedup - self.measured_speedup)
 
 
-def study_results(asked: Study, rows: Sequence[JsonMap], gpu: Gpu, calibration: Calibration | None) -> list[ArmResult]:
+def study_results(study: Study, rows: Sequence[JsonMap], gpu: Gpu, calibration: Calibration | None) -> list[ArmResult]:
     """Every arm of a study, in its order."""
-    by_key = {pair.case.key: pair for pair in pairs(asked.cases, rows, gpu, calibration)}
-    found = [_arm(arm, by_key) for arm in asked.arms]
-    base = {each.arm.group: each for each in found if each.arm.is_baseline}
-    return [_against(each, base.get(each.arm.group)) for each in found]
+    by_key = {pair.case.key: pair for pair in pairs(study.cases, rows, gpu, calibration)}
+    results = [_arm(arm, by_key) for arm in study.arms]
+    base = {result.arm.group: result for result in results if result.arm.is_baseline}
+    return [_against(result, base.get(result.arm.group)) for result in results]
 
 
 def _arm(arm: Arm, by_key: Mapping[tuple[str, ...], Pair]) -> ArmResult:
@@ -61,32 +61,32 @@ def _arm(arm: Arm, by_key: Mapping[tuple[str, ...], Pair]) -> ArmResult:
     )
 
 
-def _against(each: ArmResult, base: ArmResult | None) -> ArmResult:
+def _against(result: ArmResult, base: ArmResult | None) -> ArmResult:
     if base is None:
-        return each
+        return result
     return ArmResult(
-        arm=each.arm,
-        predicted_s=each.predicted_s,
-        low_s=each.low_s,
-        high_s=each.high_s,
-        measured_s=each.measured_s,
-        source=each.source,
-        predicted_speedup=base.predicted_s / each.predicted_s * (each.arm.work / base.arm.work),
-        measured_speedup=base.measured_s / each.measured_s * (each.arm.work / base.arm.work),
+        arm=result.arm,
+        predicted_s=result.predicted_s,
+        low_s=result.low_s,
+        high_s=result.high_s,
+        measured_s=result.measured_s,
+        source=result.source,
+        predicted_speedup=base.predicted_s / result.predicted_s * (result.arm.work / base.arm.work),
+        measured_speedup=base.measured_s / result.measured_s * (result.arm.work / base.arm.work),
     )
 
 
-def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> JsonDict:
+def study_body(study: Study, results: Sequence[ArmResult], size: str) -> JsonDict:
     """The ``study`` object of the JSON: all arms, and how far predicted and measured speedups differ."""
-    apart = np.asarray([abs(each.points) for each in results if not each.arm.is_baseline])
+    apart = np.asarray([abs(result.points) for result in results if not result.arm.is_baseline])
     apart = apart[np.isfinite(apart)]
     return {
-        "name": asked.name,
-        "question": asked.question,
-        "axis": asked.axis,
+        "name": study.name,
+        "question": study.question,
+        "axis": study.axis,
         "size": size,
-        "arms": [_arm_body(each) for each in results],
-        "not_timed": sum(not np.isfinite(each.measured_s) for each in results),
+        "arms": [_arm_body(result) for result in results],
+        "not_timed": sum(not np.isfinite(result.measured_s) for result in results),
         "median_points_apart": float(np.median(apart)) if apart.size else None,
         "most_points_apart": float(apart.max()) if apart.size else None,
         "within_5_points": int((apart <= 5).sum()),
@@ -97,31 +97,33 @@ def study_body(asked: Study, results: Sequence[ArmResult], size: str) -> JsonDic
 
 def _same_direction(results: Sequence[ArmResult]) -> float | None:
     """Share of arms measured more than 2% off the baseline for which the prediction has the same direction."""
-    told = [
-        (each.predicted_speedup, each.measured_speedup)
-        for each in results
-        if not each.arm.is_baseline and np.isfinite(each.measured_speedup) and abs(each.measured_speedup - 1) > 0.02
+    agreements = [
+        (result.predicted_speedup, result.measured_speedup)
+        for result in results
+        if not result.arm.is_baseline
+        and np.isfinite(result.measured_speedup)
+        and abs(result.measured_speedup - 1) > 0.02
     ]
-    return sum((p > 1) == (m > 1) for p, m in told) / len(told) if told else None
+    return sum((p > 1) == (m > 1) for p, m in agreements) / len(agreements) if agreements else None
 
 
-def _arm_body(each: ArmResult) -> JsonDict:
+def _arm_body(result: ArmResult) -> JsonDict:
     values = {
-        "predicted_s": each.predicted_s,
-        "low_s": each.low_s,
-        "high_s": each.high_s,
-        "measured_s": each.measured_s,
-        "predicted_speedup": each.predicted_speedup,
-        "measured_speedup": each.measured_speedup,
-        "points_apart": each.points,
+        "predicted_s": result.predicted_s,
+        "low_s": result.low_s,
+        "high_s": result.high_s,
+        "measured_s": result.measured_s,
+        "predicted_speedup": result.predicted_speedup,
+        "measured_speedup": result.measured_speedup,
+        "points_apart": result.points,
     }
     return {
-        "arm": each.arm.name,
-        "group": each.arm.group,
-        "x": each.arm.x,
-        "is_baseline": each.arm.is_baseline,
+        "arm": result.arm.name,
+        "group": result.arm.group,
+        "x": result.arm.x,
+        "is_baseline": result.arm.is_baseline,
         **{name: value if np.isfinite(value) else None for name, value in values.items()},
-        "source": each.source,
-        "work": each.arm.work,
-        "parts": [{"table": case.table, **case.columns, "count": count} for case, count in each.arm.parts],
+        "source": result.source,
+        "work": result.arm.work,
+        "parts": [{"table": case.table, **case.columns, "count": count} for case, count in result.arm.parts],
     }

@@ -52,14 +52,14 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[B
 
 def quick(scale: Scale) -> Iterator[BenchCase]:
     """GEMMs of the device's main type and a few of everything else; cases that a datasheet needs come first."""
-    count, more = (150, 60) if scale.small else (150, 24)
+    count, extra = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
     first, *sizes = memory_sizes(scale)
     yield first
     yield from dealt(
         sizes,
         products(scale, scale.dtype, count, most_s=0.03),
-        *(products(scale, dtype, more, most_s=0.03) for dtype in others),
+        *(products(scale, dtype, extra, most_s=0.03) for dtype in others),
         attention(scale, most_s=0.1)[:24],
         streams(scale)[: 40 if scale.small else 24],
     )
@@ -116,12 +116,12 @@ HOST_BYTES = 64e6
 def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
     lengths = (64, *GRID_NK, *GRID_RAGGED, *ODD)
     m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
-    one = Gemm(name="pool", m=m, n=n, k=k, dtype=dtype)
+    gemm = Gemm(name="pool", m=m, n=n, k=k, dtype=dtype)
     rate = scale.flops_per_s.get(dtype, min(scale.flops_per_s.values()))
-    seconds = one.flops / (0.5 * rate) + one.bytes_moved / scale.bytes_per_s
+    seconds = gemm.flops / (0.5 * rate) + gemm.bytes_moved / scale.bytes_per_s
     ragged = np.isin(n, GRID_RAGGED + ODD) & np.isin(k, GRID_RAGGED + ODD)
     most_bytes = min(0.2 * scale.facts.memory_bytes, HOST_BYTES if scale.facts.backend == "cpu" else np.inf)
-    fits = (seconds <= most_s) & (np.asarray(one.bytes_moved) <= most_bytes) & (one.flops >= LEAST_FLOPS) & ~ragged
+    fits = (seconds <= most_s) & (np.asarray(gemm.bytes_moved) <= most_bytes) & (gemm.flops >= LEAST_FLOPS) & ~ragged
     fits &= (n % 16 == 0) & (k % 16 == 0) if dtype is DType.FP8 else fits
     m, n, k = (axis[fits].astype(np.int64) for axis in (m, n, k))
     gpu: Gpu = stand_in(scale)
@@ -130,14 +130,14 @@ def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
 
 def batched(scale: Scale) -> list[BenchCase]:
     """GEMMs of unfused attention: scores and attention-over-values of a few heads."""
-    found = []
+    cases = []
     for batch in (8, 32, 64):
         for s in (128, 512, 1024, 2048):
             for d in (64, 80, 128):
                 for layout, n, k in ((Layout.TN, s, d), (Layout.NN, d, s)):
                     work = Gemm(name="bmm", batch=batch, m=s, n=n, k=k, dtype=scale.dtype, layout=layout)
-                    found += [BenchCase(work=work)] if scale.fits(work, 0.1) else []
-    return found
+                    cases += [BenchCase(work=work)] if scale.fits(work, 0.1) else []
+    return cases
 
 
 def sustained(scale: Scale, chosen: Sequence[BenchCase], count: int = 6) -> list[BenchCase]:
@@ -165,8 +165,8 @@ def at_random(scale: Scale) -> Iterator[BenchCase]:
     """GEMMs whose sizes are drawn evenly by logarithm, not from a grid: half of n and k are multiples of 8, a quarter
     of 64. Many pairs do work within 2% of each other."""
     draw = np.random.default_rng(20261127)
-    most = (1024, 2048, 2048) if scale.small else (16384, 16384, 16384)
-    sizes = np.exp(draw.uniform(np.log((1, 128, 128)), np.log(most), (400, 3))).astype(np.int64)
+    longest = (1024, 2048, 2048) if scale.small else (16384, 16384, 16384)
+    sizes = np.exp(draw.uniform(np.log((1, 128, 128)), np.log(longest), (400, 3))).astype(np.int64)
     sizes[:, 1:] -= sizes[:, 1:] % draw.choice((1, 8, 8, 64), (400, 2))
     for i, (m, n, k) in enumerate(sizes.tolist()):
         case = _product(scale, _layout(i, m, scale.dtype), m=m, n=n, k=k)

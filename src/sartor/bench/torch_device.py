@@ -73,8 +73,8 @@ def _check_there(torch: ModuleType, word: str, kind: str, index: int) -> None:
         must = f"no such device: this PyTorch ({torch.__version__}, built for {build}) sees no accelerator here"
         raise InputError("device", word or kind, must, "cpu")
     if (kind == "rocm") != is_rocm:
-        other = "rocm" if is_rocm else "cuda"
-        raise InputError("device", word, f"no such device: this PyTorch is built for {other}", other)
+        backend = "rocm" if is_rocm else "cuda"
+        raise InputError("device", word, f"no such device: this PyTorch is built for {backend}", backend)
     if index >= torch.cuda.device_count():
         must = f"no such device: {torch.cuda.device_count()} are here"
         raise InputError("device", word, must, f"{kind}:{torch.cuda.device_count() - 1}")

@@ -69,11 +69,16 @@ def _fp8(op: Gemm, buffers: Buffers, resident: bool) -> Kernel:
         raise UnsupportedCase("fp8: n and k must be multiples of 16")
     dtype, sets = torch.float8_e4m3fn, buffers.sets(float(op.bytes_moved), resident)
     a, b = buffers.random((m, k), dtype, sets), buffers.random((n, k), dtype, sets)
-    one = torch.ones((), device=buffers.device)
+    unit_scale = torch.ones((), device=buffers.device)
 
     def launch(i: int) -> object:
         return torch._scaled_mm(
-            a[i % sets], b[i % sets].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            a[i % sets],
+            b[i % sets].t(),
+            scale_a=unit_scale,
+            scale_b=unit_scale,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
         )
 
     return Kernel(launch=launch, sets=sets, set_bytes=float(op.bytes_moved))
@@ -138,14 +143,14 @@ def _backward(
     graphs = []
     for arguments in inputs:
         leaves = tuple(x.detach().requires_grad_() if _differentiable(x) else x for x in arguments)
-        made = function(*leaves)
-        out = made if isinstance(made, tuple) else (made,)
-        wanted = tuple(x for x in leaves if _differentiable(x))
-        graphs.append((out, wanted, tuple(torch.randn_like(each) for each in out)))
+        result = function(*leaves)
+        out = result if isinstance(result, tuple) else (result,)
+        leaves_used = tuple(x for x in leaves if _differentiable(x))
+        graphs.append((out, leaves_used, tuple(torch.randn_like(output) for output in out)))
 
     def launch(i: int) -> object:
-        out, wanted, gradients = graphs[i % sets]
-        return torch.autograd.grad(out, wanted, gradients, retain_graph=True)
+        out, leaves_used, gradients = graphs[i % sets]
+        return torch.autograd.grad(out, leaves_used, gradients, retain_graph=True)
 
     return Kernel(launch=launch, sets=sets, set_bytes=moved)
 
@@ -208,8 +213,8 @@ def _cross_entropy(buffers: Buffers, rows: int, cols: int, dtype: object, sets: 
 
 
 def _cast(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
-    other = buffers.torch.float32 if dtype != buffers.torch.float32 else buffers.torch.bfloat16
-    return [(x,) for x in buffers.random((rows, cols), dtype, sets)], lambda x: x.to(other)
+    target = buffers.torch.float32 if dtype != buffers.torch.float32 else buffers.torch.bfloat16
+    return [(x,) for x in buffers.random((rows, cols), dtype, sets)], lambda x: x.to(target)
 
 
 def _routing(copies: int) -> Builder:
@@ -217,7 +222,9 @@ def _routing(copies: int) -> Builder:
 
     def build(buffers: Buffers, rows: int, cols: int, dtype: object, sets: int) -> Inputs:
         order = buffers.torch.randperm(rows * max(1, copies), device=buffers.device) % rows
-        return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, at: x.index_select(0, at)
+        return [(x, order) for x in buffers.random((rows, cols), dtype, sets)], lambda x, index: x.index_select(
+            0, index
+        )
 
     return build
 

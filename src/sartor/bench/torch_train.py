@@ -49,9 +49,9 @@ def trainer(
     split = int(len(text) * (1 - HELD_OUT))
 
     def train(run: StackRun, seed: int) -> Curve:
-        least = 10 * (run.seq_len + 2)
-        if len(text) < least:
-            raise InputError("text", f"{len(text)} bytes", f"must hold at least {least} bytes")
+        fewest = 10 * (run.seq_len + 2)
+        if len(text) < fewest:
+            raise InputError("text", f"{len(text)} bytes", f"must hold at least {fewest} bytes")
         torch.manual_seed(seed)
         model = build_stack(torch, run).to(device)
         _start_small(torch, model)

@@ -20,82 +20,85 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 
 
-def as_toml(found: CalibrationFit) -> str:
+def as_toml(calibration: CalibrationFit) -> str:
     """The calibration file: source, rows fitted on, held-out errors, and coefficients."""
-    left_out = sum(found.left_out.values())
+    left_out = sum(calibration.left_out.values())
     lines = [
         "# Written by sartor calibrate. Seconds end in _s; shares are of the datasheet's rates.",
         "# Symbols: docs/concepts/gemm.md. Use it with --calibration FILE.",
-        f"gpu = {json.dumps(found.gpu.name)}",
-        f'dtype = "{found.dtype.value}"',
+        f"gpu = {json.dumps(calibration.gpu.name)}",
+        f'dtype = "{calibration.dtype.value}"',
         "",
         "[provenance.gemm]",
-        f"source = {json.dumps(found.source)}",
-        f"date = {json.dumps(found.date)}",
-        *(f"{name} = {json.dumps(words)}" for name, words in found.made_with.items()),
-        f"start = {json.dumps(found.start)}",
-        f'over = "{found.over}"',
-        f"rows = {found.rows}",
+        f"source = {json.dumps(calibration.source)}",
+        f"date = {json.dumps(calibration.date)}",
+        *(f"{name} = {json.dumps(words)}" for name, words in calibration.made_with.items()),
+        f"start = {json.dumps(calibration.start)}",
+        f'over = "{calibration.over}"',
+        f"rows = {calibration.rows}",
         f"left_out = {left_out}",
-        f"shapes = {found.shapes}",
-        f"samples = {found.samples}",
-        f"coverage_80 = {_number(found.coverage_80)}",
-        *(f"{name} = {_inline(getattr(found, name))}" for name in ("fit", "held_out", "before")),
+        f"shapes = {calibration.shapes}",
+        f"samples = {calibration.samples}",
+        f"coverage_80 = {_number(calibration.coverage_80)}",
+        *(f"{name} = {_inline(getattr(calibration, name))}" for name in ("fit", "held_out", "before")),
         "",
         "[gemm]",
         "# tile_m, tile_n, share of peak in the main loop",
         "tiles = [",
-        *(f"  [{m}, {n}, {_number(share)}]," for m, n, share in found.coefficients.tiles),
+        *(f"  [{m}, {n}, {_number(share)}]," for m, n, share in calibration.coefficients.tiles),
         "]",
     ]
-    names = [each.name for each in fields(GemmCoefficients) if each.name != "tiles"]
-    lines += [f"{name} = {_number(getattr(found.coefficients, name))}" for name in names]
-    if found.own_rows:
+    names = [field.name for field in fields(GemmCoefficients) if field.name != "tiles"]
+    lines += [f"{name} = {_number(getattr(calibration.coefficients, name))}" for name in names]
+    if calibration.own_rows:
         lines += ["", "# ln of a factor on times: mean + sum of weight x closeness to a point (ln rows, ln n, ln k)"]
         lines += ["[own_rows]"]
-        lines += [f"{each.name} = {_value(getattr(found.own_rows, each.name))}" for each in fields(found.own_rows)]
-    for section, fit in found.streams.items():
+        lines += [
+            f"{field.name} = {_value(getattr(calibration.own_rows, field.name))}"
+            for field in fields(calibration.own_rows)
+        ]
+    for section, fit in calibration.streams.items():
         lines += ["", f"[provenance.{section}]", f"rows = {fit.rows}"]
         lines += [f"before = {_number(fit.before)}", f"fit = {_number(fit.after)}", "", f"[{section}]"]
-        names = [each.name for each in fields(fit.coefficients) if each.name not in LAWS]
+        names = [field.name for field in fields(fit.coefficients) if field.name not in LAWS]
         lines += [f"{name} = {_value(getattr(fit.coefficients, name))}" for name in names]
     return "\n".join(lines) + "\n"
 
 
-def as_body(found: CalibrationFit, path: str | None) -> JsonDict:
+def as_body(calibration: CalibrationFit, path: str | None) -> JsonDict:
     """The JSON of ``sartor calibrate``."""
-    c = found.coefficients
+    c = calibration.coefficients
     return {
-        "gpu": found.gpu.name,
-        "dtype": found.dtype.value,
+        "gpu": calibration.gpu.name,
+        "dtype": calibration.dtype.value,
         "file": path,
-        "source": found.source,
-        "date": found.date or None,
-        "made_with": dict(found.made_with),
-        "start": found.start,
-        "over": found.over,
-        "own_rows": sum(weight != 0 for weight in found.own_rows.weights) if found.own_rows else 0,
-        "rows": found.rows,
-        "shapes": found.shapes,
-        "samples": found.samples,
-        "left_out": [{"reason": reason, "rows": count} for reason, count in found.left_out.items()],
-        "fit": dict(found.fit),
-        "held_out": dict(found.held_out),
-        "before": dict(found.before),
-        "catalogue": dict(found.catalogue),
+        "source": calibration.source,
+        "date": calibration.date or None,
+        "made_with": dict(calibration.made_with),
+        "start": calibration.start,
+        "over": calibration.over,
+        "own_rows": sum(weight != 0 for weight in calibration.own_rows.weights) if calibration.own_rows else 0,
+        "rows": calibration.rows,
+        "shapes": calibration.shapes,
+        "samples": calibration.samples,
+        "left_out": [{"reason": reason, "rows": count} for reason, count in calibration.left_out.items()],
+        "fit": dict(calibration.fit),
+        "held_out": dict(calibration.held_out),
+        "before": dict(calibration.before),
+        "catalogue": dict(calibration.catalogue),
         "streams": [
             {"section": name, "rows": fit.rows, "before": fit.before, "fit": fit.after}
-            for name, fit in found.streams.items()
+            for name, fit in calibration.streams.items()
         ],
-        "coverage_80": found.coverage_80,
+        "coverage_80": calibration.coverage_80,
         "coefficients": {f.name: getattr(c, f.name) for f in fields(c)},
-        "remarks": list(found.remarks),
+        "remarks": list(calibration.remarks),
     }
 
 
 def _value(value: object) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(_value(each) for each in value) + "]"
+        return "[" + ", ".join(_value(entry) for entry in value) + "]"
     return json.dumps(value) if isinstance(value, str) else _number(value)
 
 
@@ -105,7 +108,7 @@ def _inline(errors: Mapping[str, float]) -> str:
 
 def _number(value: object) -> str:
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(_number(each) for each in value) + "]"
+        return "[" + ", ".join(_number(entry) for entry in value) + "]"
     if isinstance(value, int):
         return str(value).lower()  # true and false as TOML has them
     text = f"{value:.6g}"
@@ -150,23 +153,24 @@ def compare_calibrations(
     for what in ("gpu", "dtype"):
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
-            old, new = (getattr(each, "value", each) for each in (old, new))
+            old, new = (getattr(value, "value", value) for value in (old, new))
             raise InputError(what, old, f"of {names[0]} must equal that of {names[1]}", str(new))
     products = grid(gpu, after.dtype)
     predict = seconds(products)
     times = [
-        predict(each.gemm) * (factor_of(each.own_rows, products) if each.own_rows else 1) for each in (before, after)
+        predict(calibration.gemm) * (factor_of(calibration.own_rows, products) if calibration.own_rows else 1)
+        for calibration in (before, after)
     ]
     ratio = times[1] / times[0]
     tall = np.digitize(products.m, [65, 1025])
     heavy = (products.n * products.k > 2**22).astype(int)
-    found = []
+    regions = []
     for i, rows in enumerate(("decode", "short", "long")):
         for j, weights in enumerate(("small", "large")):
             part = ratio[(tall == i) & (heavy == j)]
             if part.size:
                 middle, low, high = np.median(part), np.quantile(part, 0.1), np.quantile(part, 0.9)
-                found.append(
+                regions.append(
                     Region(
                         rows=rows,
                         weights=weights,
@@ -179,7 +183,7 @@ def compare_calibrations(
     return CalibrationChange(
         before=names[0],
         after=names[1],
-        regions=tuple(found),
+        regions=tuple(regions),
         coefficients=_moved(before.gemm, after.gemm),
         made_with=_upgraded(before.provenance, after.provenance),
     )

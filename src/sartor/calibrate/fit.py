@@ -138,8 +138,14 @@ class Unknowns:
         x = [np.log(getattr(start, name)) for name, *_ in spans]
         tiles, steps = len(start.tiles), 2 * int(penalties)
         sd = [*(span[1] for span in spans), SHARE_SD, *[TILE_SD] * tiles, *[PENALTY_SD] * steps]
-        low = [*(np.log(span[2]) - at for span, at in zip(spans, x, strict=True)), *[-2.0] * (1 + tiles + steps)]
-        high = [*(np.log(span[3]) - at for span, at in zip(spans, x, strict=True)), *[1.0] * (1 + tiles + steps)]
+        low = [
+            *(np.log(span[2]) - log_value for span, log_value in zip(spans, x, strict=True)),
+            *[-2.0] * (1 + tiles + steps),
+        ]
+        high = [
+            *(np.log(span[3]) - log_value for span, log_value in zip(spans, x, strict=True)),
+            *[1.0] * (1 + tiles + steps),
+        ]
         widths = freedom * np.asarray(sd)
         names = tuple(name for name, *_ in spans)
         bounds = np.asarray(low) / widths, np.asarray(high) / widths
@@ -171,11 +177,11 @@ def _inside(value: float, span: tuple[float, float, float]) -> bool:
 
 
 def fit(
-    products: Products, measured_s: FloatArray, start: GemmCoefficients, *, freedom: float = 1.0, most: int = 30
+    products: Products, measured_s: FloatArray, start: GemmCoefficients, *, freedom: float = 1.0, rounds: int = 30
 ) -> GemmCoefficients:
     """Coefficients that explain ``measured_s`` [seconds] best without straying from ``start``.
 
-    ``freedom`` scales how far each may move; ``most`` is the maximum number of iterations.
+    ``freedom`` scales how far each may move; ``rounds`` is the maximum number of iterations.
     """
     unknowns = Unknowns.of(start, penalties=products.misaligned, freedom=freedom)
     log_s = log_seconds(products, unknowns)
@@ -183,7 +189,7 @@ def fit(
     z = np.clip(np.zeros(unknowns.sd.size), unknowns.low, unknowns.high)
     error = log_s(z) - target
     damping = 1.0
-    for _ in range(most):
+    for _ in range(rounds):
         jacobian = sensitivities(log_s, z, unknowns, error + target)
         before, moved = _objective(error, z), False
         while damping < 1e6 and not moved:
@@ -206,7 +212,7 @@ def log_seconds(products: Products, unknowns: Unknowns) -> Callable[[FloatArray]
 
 
 def sensitivities(
-    log_s: Callable[[FloatArray], FloatArray], z: FloatArray, unknowns: Unknowns, at: FloatArray
+    log_s: Callable[[FloatArray], FloatArray], z: FloatArray, unknowns: Unknowns, base: FloatArray
 ) -> FloatArray:
     """d ln(seconds) / d unknown [GEMMs, unknowns]. Steps of 2% are large enough to smooth over the formula's kinks."""
     columns = []
@@ -215,7 +221,7 @@ def sensitivities(
         step = -step if z[i] + step > unknowns.high[i] else step
         moved = z.copy()
         moved[i] += step
-        columns.append((log_s(moved) - at) / step)
+        columns.append((log_s(moved) - base) / step)
     return np.stack(columns, axis=1)
 
 

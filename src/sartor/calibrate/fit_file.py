@@ -103,11 +103,11 @@ def calibrate(
     packaged_s = packaged_seconds(records.products)
     tried = trials(records.products, records.measured_s, chosen, begun, packaged_s if start is None else None, progress)
     best = min(tried, key=lambda trial: trial.error)
-    found = replace(_fitted(records, begun, chosen, best, packaged_s, date), start=donor.name)
-    own = {**load_calibration(device).gemm, found.dtype: found.coefficients}
-    known_of = replace(load_calibration(device), gemm=own)
-    remarks = (*found.remarks, *passed_over(path, device, known_of))
-    return replace(found, streams=fit_streams(path, device, known_of), remarks=remarks)
+    calibration = replace(_fitted(records, begun, chosen, best, packaged_s, date), start=donor.name)
+    with_fit = {**load_calibration(device).gemm, calibration.dtype: calibration.coefficients}
+    known_of = replace(load_calibration(device), gemm=with_fit)
+    remarks = (*calibration.remarks, *passed_over(path, device, known_of))
+    return replace(calibration, streams=fit_streams(path, device, known_of), remarks=remarks)
 
 
 def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
@@ -127,11 +127,11 @@ def _fitted(
         final = fit(part, measured_s[chosen], begun, freedom=best.freedom)
         fitted_s = seconds(part)(final)
     long, small = _sigmas(predicted, measured_s, final.launch_s, records.apart)
-    own = None
+    own_rows = None
     if best.with_rows or best.freedom is None:
-        own = fit_own_rows(part, fitted_s, measured_s[chosen]) if best.with_rows else no_factor(part)
-        own = replace(own, log_sigma=long, log_sigma_small=small, residual=_under(products, best))
-        fitted_s = fitted_s * factor_of(own, part)
+        own_rows = fit_own_rows(part, fitted_s, measured_s[chosen]) if best.with_rows else no_factor(part)
+        own_rows = replace(own_rows, log_sigma=long, log_sigma_small=small, residual=_under(products, best))
+        fitted_s = fitted_s * factor_of(own_rows, part)
     if best.freedom is not None:
         final = replace(final, log_sigma=long, log_sigma_small=small)
     width = np.where(_short(predicted, final.launch_s), small, long)
@@ -159,7 +159,7 @@ def _fitted(
         ),
         made_with=records.made_with,
         over="package" if best.freedom is None else "fit",
-        own_rows=own,
+        own_rows=own_rows,
     )
 
 
@@ -173,17 +173,17 @@ def _unchecked(shapes: int) -> tuple[str, ...]:
 
 
 def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
-    found = [] if date else ["date: the records have no date column and --date was not given"]
+    remarks = [] if date else ["date: the records have no date column and --date was not given"]
     if catalogue < held_out:
-        found += [f"this calibration is worse than none: without it the error on the same shapes is {catalogue:.1%}"]
-    return found
+        remarks += [f"this calibration is worse than none: without it the error on the same shapes is {catalogue:.1%}"]
+    return remarks
 
 
 def _under(products: Products, best: Trial) -> str:
     """Fingerprint of the packaged coefficients if the factor is fitted on top of their residual, else empty."""
     known_of = load_calibration(products.gpu)
-    found = known_of.gemm[products.dtype]
-    return fingerprint(found) if best.freedom is None and applicable(known_of, found) else ""
+    packaged = known_of.gemm[products.dtype]
+    return fingerprint(packaged) if best.freedom is None and applicable(known_of, packaged) else ""
 
 
 def errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:

@@ -46,37 +46,39 @@ class StreamFit:
     after: float
 
 
-def fit_streams(path: str | Path, gpu: Gpu, known: Calibration) -> dict[str, StreamFit]:
+def fit_streams(path: str | Path, gpu: Gpu, calibration: Calibration) -> dict[str, StreamFit]:
     """Fits of the sections (``memory_bound``, ``attention``) that a file has enough unflagged rows of ``gpu`` for and
     the package has no fit of; empty where there are none."""
-    found: dict[str, StreamFit] = {}
+    fit_by_section: dict[str, StreamFit] = {}
     fits: Mapping[str, Callable[[Any, Gpu, Calibration], StreamFit]] = {
         "memory_bound": _memory,
         "attention": _attention,
     }
     for section, fit in fits.items():
-        if _is_known(section, known):
+        if _is_known(section, calibration):
             continue
         timed = _timed(path, section, gpu)
         if len(timed) >= LEAST_ROWS:
-            found[section] = fit(timed, gpu, known)
-    return found
+            fit_by_section[section] = fit(timed, gpu, calibration)
+    return fit_by_section
 
 
-def passed_over(path: str | Path, gpu: Gpu, known: Calibration) -> tuple[str, ...]:
+def passed_over(path: str | Path, gpu: Gpu, calibration: Calibration) -> tuple[str, ...]:
     """A sentence for each section that the file has rows of ``gpu`` for and that stays as the package fitted it."""
-    found = []
+    remarks = []
     for section, words in (("memory_bound", "memory-bound kernels"), ("attention", "attention")):
-        rows = _rows(path, section, gpu) if _is_known(section, known) else 0
+        rows = _rows(path, section, gpu) if _is_known(section, calibration) else 0
         if rows:
-            kept = f"the package's own fit of {words} on {gpu.name} stays"
-            found.append(f"{rows} rows are not used: {kept} (sartor validate operators compares these rows with it)")
-    return tuple(found)
+            stays = f"the package's own fit of {words} on {gpu.name} stays"
+            remarks.append(f"{rows} rows are not used: {stays} (sartor validate operators compares these rows with it)")
+    return tuple(remarks)
 
 
-def _is_known(section: str, known: Calibration) -> bool:
+def _is_known(section: str, calibration: Calibration) -> bool:
     """Whether the package has a fit of the device itself."""
-    return section in known.calibrated or (section == "memory_bound" and "torch_streams" in known.calibrated)
+    return section in calibration.calibrated or (
+        section == "memory_bound" and "torch_streams" in calibration.calibrated
+    )
 
 
 def _rows(path: str | Path, table: str, gpu: Gpu) -> int:
@@ -91,7 +93,7 @@ Timed = list[tuple[Any, float, bool]]
 def _targets(path: str | Path, table: str) -> Targets | None:
     """The file's rows of that kind of table; None for a table of GEMMs alone, or without a usable row."""
     try:
-        targets = targets_of([read_table(Path(path), of=table)])
+        targets = targets_of([read_table(Path(path), kind_name=table)])
     except InputError:
         return None
     return targets if targets.kind.name == table else None
@@ -116,10 +118,10 @@ def _work(targets: Targets, i: int, gpu: Gpu) -> RowWork | None:
 # ------------------------------------------------------------------------------------------- streaming kernels
 
 
-def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
+def _memory(timed: Timed, gpu: Gpu, calibration: Calibration) -> StreamFit:
     """A bandwidth share per kernel name and per kind; kinds without rows get that of the element-wise kernel."""
     forward = [row for row in timed if row[0].pass_ is not Pass.BACKWARD]
-    base = known.memory_bound
+    base = calibration.memory_bound
     groups: dict[str, Timed] = {}
     for row in forward:
         for name in dict.fromkeys((row[0].kernel or row[0].kind.value, row[0].kind.value)):
@@ -130,12 +132,12 @@ def _memory(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
     others = tuple(row for row in base.host_kinds if row[0] not in groups)
     share = plain[1] if plain else base.hbm_share
     fitted = replace(base, kinds=tuple(kinds.values()), host_kinds=others, hbm_share=share)
-    own = replace(known, memory_bound=fitted, torch_streams=None)
+    refitted = replace(calibration, memory_bound=fitted, torch_streams=None)
     return StreamFit(
         coefficients=fitted,
         rows=len(forward),
-        before=_mean_error(forward, lambda row: _streamed(row, gpu, known)),
-        after=_mean_error(forward, lambda row: _streamed(row, gpu, own)),
+        before=_mean_error(forward, lambda row: _streamed(row, gpu, calibration)),
+        after=_mean_error(forward, lambda row: _streamed(row, gpu, refitted)),
     )
 
 
@@ -153,59 +155,61 @@ def _kind(rows: Timed, gpu: Gpu, base: MemoryBoundCoefficients) -> tuple[float, 
     return float(SHARES[i]), float(starts[j]), _sigma(np.log(tried[i, j] / seconds))
 
 
-def _streamed(row: tuple[MemoryBound, float, bool], gpu: Gpu, known: Calibration) -> float:
-    return float(memory_bound_cost(row[0], gpu, known, eager=row[2]).time_s)
+def _streamed(row: tuple[MemoryBound, float, bool], gpu: Gpu, calibration: Calibration) -> float:
+    return float(memory_bound_cost(row[0], gpu, calibration, eager=row[2]).time_s)
 
 
 # ------------------------------------------------------------------------------------------- attention
 
 
-def _attention(timed: Timed, gpu: Gpu, known: Calibration) -> StreamFit:
+def _attention(timed: Timed, gpu: Gpu, calibration: Calibration) -> StreamFit:
     """Forward, then backward (its rate is stated as a share of forward's), then decode."""
-    fitted = known.attention
+    fitted = calibration.attention
     forward = [row for row in timed if not _decodes(row[0]) and row[0].pass_ is Pass.FORWARD]
     backward = [row for row in timed if row[0].pass_ is Pass.BACKWARD]
     decode = [row for row in timed if _decodes(row[0])]
     for rows, field in ((forward, "efficiency"), (backward, "backward"), (decode, "decode_hbm_share")):
-        fitted = _scaled(rows, field, fitted, gpu, known) if len(rows) >= LEAST_ROWS else fitted
-        fitted = _by_width(rows, fitted, gpu, known) if field == "efficiency" else fitted
+        fitted = _scaled(rows, field, fitted, gpu, calibration) if len(rows) >= LEAST_ROWS else fitted
+        fitted = _by_width(rows, fitted, gpu, calibration) if field == "efficiency" else fitted
     return StreamFit(
         coefficients=fitted,
         rows=len(timed),
-        before=_mean_error(timed, lambda row: _attended(row, gpu, known)),
-        after=_mean_error(timed, lambda row: _attended(row, gpu, replace(known, attention=fitted))),
+        before=_mean_error(timed, lambda row: _attended(row, gpu, calibration)),
+        after=_mean_error(timed, lambda row: _attended(row, gpu, replace(calibration, attention=fitted))),
     )
 
 
 def _scaled(
-    rows: Timed, field: str, start: AttentionCoefficients, gpu: Gpu, known: Calibration
+    rows: Timed, field: str, start: AttentionCoefficients, gpu: Gpu, calibration: Calibration
 ) -> AttentionCoefficients:
     """``start`` with one rate scaled so that the median of predicted / measured is 1."""
-    found, factor = start, 1.0
+    scaled, factor = start, 1.0
     for _ in range(12):
-        ratio = [_attended(row, gpu, replace(known, attention=found)) / row[1] for row in rows]
+        ratio = [_attended(row, gpu, replace(calibration, attention=scaled)) / row[1] for row in rows]
         factor = float(np.clip(factor * np.median(ratio), 0.02, 50.0))
-        found = _with_factor(start, field, factor)
-    sigma = _sigma(np.log([_attended(row, gpu, replace(known, attention=found)) / row[1] for row in rows]))
-    return replace(found, decode_log_sigma=sigma) if field == "decode_hbm_share" else replace(found, log_sigma=sigma)
+        scaled = _with_factor(start, field, factor)
+    sigma = _sigma(np.log([_attended(row, gpu, replace(calibration, attention=scaled)) / row[1] for row in rows]))
+    return replace(scaled, decode_log_sigma=sigma) if field == "decode_hbm_share" else replace(scaled, log_sigma=sigma)
 
 
 HALF_TOLD = 2
 """With this many rows at a head dimension, its rate moves half of the way to what the rows suggest."""
 
 
-def _by_width(rows: Timed, start: AttentionCoefficients, gpu: Gpu, known: Calibration) -> AttentionCoefficients:
+def _by_width(rows: Timed, start: AttentionCoefficients, gpu: Gpu, calibration: Calibration) -> AttentionCoefficients:
     """Move the rate at each head dimension towards the rows nearest to it."""
     if len(rows) < LEAST_ROWS:
         return start
     widths = np.log([float(d) for d, _ in start.efficiency])
     nearest = np.abs(np.log([float(op.head_dim) for op, _, _ in rows])[:, None] - widths).argmin(axis=1)
-    known = replace(known, attention=start)
-    error = np.log([_attended(row, gpu, known) / row[1] for row in rows])
+    calibration = replace(calibration, attention=start)
+    error = np.log([_attended(row, gpu, calibration) / row[1] for row in rows])
 
     def moved(i: int, share: float) -> float:
-        told = error[nearest == i]
-        return share * float(np.exp(np.median(told) * told.size / (told.size + HALF_TOLD))) if told.size else share
+        errors = error[nearest == i]
+        return (
+            share * float(np.exp(np.median(errors) * errors.size / (errors.size + HALF_TOLD))) if errors.size else share
+        )
 
     return replace(start, efficiency=tuple((d, moved(i, share)) for i, (d, share) in enumerate(start.efficiency)))
 
@@ -222,8 +226,8 @@ def _decodes(op: Attention) -> bool:
     return int(op.seq_q) <= 8 and int(op.seq_kv) > int(op.seq_q)
 
 
-def _attended(row: tuple[Attention, float, bool], gpu: Gpu, known: Calibration) -> float:
-    return float(attention_cost(row[0], gpu, known, clock=Clock.BOOST).time_s)
+def _attended(row: tuple[Attention, float, bool], gpu: Gpu, calibration: Calibration) -> float:
+    return float(attention_cost(row[0], gpu, calibration, clock=Clock.BOOST).time_s)
 
 
 def _sigma(log_errors: FloatArray) -> float:

@@ -28,9 +28,9 @@ MOST_POINTS = 400
 def fit_own_rows(products: Products, predicted_s: FloatArray, measured_s: FloatArray) -> OwnRows:
     """The factor from ``predicted_s`` to ``measured_s`` fitted to the first ``MOST_POINTS`` GEMMs. The caller sets its
     standard deviations from held-out rows."""
-    at = np.log(np.stack([1.0 * products.batch * products.m, products.n, products.k], axis=1))[:MOST_POINTS]
+    points = np.log(np.stack([1.0 * products.batch * products.m, products.n, products.k], axis=1))[:MOST_POINTS]
     y = _drawn_in(np.log(measured_s / predicted_s)[:MOST_POINTS])
-    apart = {length: closeness(at, at, length) for length in LENGTHS}
+    apart = {length: closeness(points, points, length) for length in LENGTHS}
     likely = [
         (_log_likelihood(height**2 * apart[length] + MEAN_SD**2, noise, y), length, height, noise)
         for length, height, noise in product(LENGTHS, HEIGHTS, NOISES)
@@ -40,8 +40,8 @@ def fit_own_rows(products: Products, predicted_s: FloatArray, measured_s: FloatA
     return OwnRows(
         mean=_rounded(MEAN_SD**2 * alpha.sum()),
         length=length,
-        points=tuple((_rounded(a), _rounded(b), _rounded(c)) for a, b, c in at),
-        weights=tuple(_rounded(height**2 * each) for each in alpha),
+        points=tuple((_rounded(a), _rounded(b), _rounded(c)) for a, b, c in points),
+        weights=tuple(_rounded(height**2 * weight) for weight in alpha),
         log_sigma=0.25,
         log_sigma_small=0.25,
     )
@@ -49,24 +49,29 @@ def fit_own_rows(products: Products, predicted_s: FloatArray, measured_s: FloatA
 
 def no_factor(products: Products) -> OwnRows:
     """A factor of 1: the rows only determine the width of the interval."""
-    at = tuple(_rounded(np.log(float(size[0]))) for size in (products.batch * products.m, products.n, products.k))
+    point = tuple(_rounded(np.log(float(size[0]))) for size in (products.batch * products.m, products.n, products.k))
     return OwnRows(
-        mean=0.0, length=1.0, points=((at[0], at[1], at[2]),), weights=(0.0,), log_sigma=0.25, log_sigma_small=0.25
+        mean=0.0,
+        length=1.0,
+        points=((point[0], point[1], point[2]),),
+        weights=(0.0,),
+        log_sigma=0.25,
+        log_sigma_small=0.25,
     )
 
 
-def factor_of(own: OwnRows, products: Products) -> FloatArray:
+def factor_of(own_rows: OwnRows, products: Products) -> FloatArray:
     """Factor by which to multiply the predicted times of these GEMMs."""
-    rows, n, k = (each.astype(np.float64) for each in (products.batch * products.m, products.n, products.k))
-    found: FloatArray = np.exp(own.log_factor(rows, n, k)[0])
-    return found
+    rows, n, k = (column.astype(np.float64) for column in (products.batch * products.m, products.n, products.k))
+    factor: FloatArray = np.exp(own_rows.log_factor(rows, n, k)[0])
+    return factor
 
 
 def _drawn_in(y: FloatArray) -> FloatArray:
     middle = np.median(y)
     usual = 1.4826 * np.median(np.abs(y - middle)) + 0.01
-    found: FloatArray = np.clip(y, middle - OUTLIER * usual, middle + OUTLIER * usual)
-    return found
+    drawn: FloatArray = np.clip(y, middle - OUTLIER * usual, middle + OUTLIER * usual)
+    return drawn
 
 
 def _log_likelihood(covariance: FloatArray, noise: float, y: FloatArray) -> float:

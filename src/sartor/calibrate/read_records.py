@@ -68,7 +68,7 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     table = _table(Path(path))
     targets = _each_row(table)
     left_out = dict(table.left_out)
-    labels = {name: [str(each) for each in targets.coded[name].plain()] for name in ("gpu", "dtype")}
+    labels = {name: [str(value) for value in targets.coded[name].plain()] for name in ("gpu", "dtype")}
     device, of_gpu = _device(labels["gpu"], gpu, targets.rows, Path(path))
     kind, of_dtype = _dtype(labels["dtype"], of_gpu, dtype, Path(path).name, left_out, targets.rows)
     layouts = _layouts(targets)
@@ -78,8 +78,8 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
     if lost == usable.sum():
         raise _too_few(0, device, kind, left_out, Path(path).name)
     read = np.flatnonzero(usable & (layouts != ""))
-    given = _products(targets, device, kind, layouts).part(read)
-    good, by_reason, remarks = _judged(given, targets.measured_s[read], Path(path).name)
+    products = _products(targets, device, kind, layouts).part(read)
+    good, by_reason, remarks = _judged(products, targets.measured_s[read], Path(path).name)
     usable = np.zeros(len(targets), dtype=bool)
     usable[read[good]] = True
     left_out = {name: left_out.get(name, 0) + by_reason.get(name, 0) for name in (*left_out, *by_reason)}
@@ -96,52 +96,52 @@ def read_records(path: str | Path, gpu: str | None = None, dtype: str | None = N
         rows=int(usable.sum()),
         date=_newest(table),
         left_out=left_out,
-        made_with={name: said for name in SOFTWARE if (said := _values(table, name))},
+        made_with={name: versions for name in SOFTWARE if (versions := _values(table, name))},
         remarks=(*([table.untimed] if table.untimed else []), *remarks, *contradicted),
     )
 
 
-def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, dict[str, int], list[str]]:
+def _judged(products: Products, measured_s: FloatArray, file: str) -> tuple[Any, dict[str, int], list[str]]:
     """Which rows measure what they say, how many do not by reason, and what is said of them. Raises ``InputError``
     where so many are faster than the datasheet allows that the rest cannot be trusted."""
-    device, kind, tokens = given.gpu, given.dtype, given.batch * given.m
-    predicted_s, log_sigma = packaged(given)
+    device, kind, tokens = products.gpu, products.dtype, products.batch * products.m
+    predicted_s, log_sigma = packaged(products)
     timed = Timed(
         gpu=device,
         dtype=kind,
         section=f"gemm.{kind.value}",
-        sizes=np.log(np.stack([tokens, given.n, given.k]).astype(np.float64)),
+        sizes=np.log(np.stack([tokens, products.n, products.k]).astype(np.float64)),
         measured_s=measured_s,
         predicted_s=predicted_s,
-        predict=lambda other, some: packaged_seconds(replace(given.part(some), gpu=other)),
+        predict=lambda other_device, indices: packaged_seconds(replace(products.part(indices), gpu=other_device)),
     )
-    too_fast = 2.0 * tokens * given.n * given.k / measured_s > ABOVE_PEAK * peak_flops_per_s(device, kind)
-    held = device.l2_bytes + device.memory_side_cache_bytes
-    spilled = given.batch * (given.m + given.n) * given.k * kind.bytes - held
+    too_fast = 2.0 * tokens * products.n * products.k / measured_s > ABOVE_PEAK * peak_flops_per_s(device, kind)
+    cache_bytes = device.l2_bytes + device.memory_side_cache_bytes
+    spilled = products.batch * (products.m + products.n) * products.k * kind.bytes - cache_bytes
     read_fast = measured_s * ABOVE_PEAK < spilled / device.hbm_bytes_per_s
     _check_copies(timed, file)
-    other = likelier(timed, log_sigma)
-    if other is None and (share := float(too_fast.mean())) > 0.5:
+    other_device = likelier(timed, log_sigma)
+    if other_device is None and (share := float(too_fast.mean())) > 0.5:
         must = f"must be microseconds: {share:.0%} of shapes would run above {device.name}'s {kind.value} peak"
         raise InputError("latency_us", file, must)
-    remarks, left_out = [other.sentence(device)] if other else [], dict[str, int]()
-    good = np.ones(len(given), dtype=bool)
-    for reason, found in (*strangers(timed), (TOO_FAST, too_fast), (READ_FAST, read_fast)):
-        where = np.flatnonzero(found & good)
+    remarks, left_out = [other_device.sentence(device)] if other_device else [], dict[str, int]()
+    good = np.ones(len(products), dtype=bool)
+    for reason, mask in (*strangers(timed), (TOO_FAST, too_fast), (READ_FAST, read_fast)):
+        where = np.flatnonzero(mask & good)
         if where.size:
             left_out[reason] = left_out.get(reason, 0) + where.size
-            remarks.append(f"latency_us of {_shapes(given.part(where))}: {reason}")
+            remarks.append(f"latency_us of {_shapes(products.part(where))}: {reason}")
         good[where] = False
     by_peak, by_memory = (left_out.get(reason, 0) for reason in (TOO_FAST, READ_FAST))
-    if by_peak + by_memory > MOST_IMPOSSIBLE * len(given):
+    if by_peak + by_memory > MOST_IMPOSSIBLE * len(products):
         must = (
-            f"must be times of {device.name}: {by_peak + by_memory} of {len(given)} rows are faster than its datasheet "
-            f"allows ({by_peak} by its {kind.value} peak, {by_memory} by its memory)"
+            f"must be times of {device.name}: {by_peak + by_memory} of {len(products)} rows are faster than its "
+            f"datasheet allows ({by_peak} by its {kind.value} peak, {by_memory} by its memory)"
         )
-        raise InputError("latency_us", file, must, other.gpu.name if other else "")
-    if other is None:
+        raise InputError("latency_us", file, must, other_device.gpu.name if other_device else "")
+    if other_device is None:
         remarks += [
-            *_columns_exchanged(given.part(good), measured_s[good]),
+            *_columns_exchanged(products.part(good), measured_s[good]),
             *_all_slow(timed, measured_s[good] / predicted_s[good]),
         ]
     return good, left_out, remarks
@@ -149,13 +149,13 @@ def _judged(given: Products, measured_s: FloatArray, file: str) -> tuple[Any, di
 
 def _check_copies(timed: Timed, file: str) -> None:
     """Raises ``InputError`` where most rows have one and the same time, for shapes that cannot all take as long."""
-    found, which, counts = np.unique(timed.measured_s, return_inverse=True, return_counts=True)
+    times, which, counts = np.unique(timed.measured_s, return_inverse=True, return_counts=True)
     often = int(counts.argmax())
-    least, most = np.quantile(timed.predicted_s[which == often], (0.1, 0.9))
-    if counts[often] >= LEAST_ROWS and counts[often] > 0.5 * which.size and most > UNLIKE_TIMES * least:
+    shortest, longest = np.quantile(timed.predicted_s[which == often], (0.1, 0.9))
+    if counts[often] >= LEAST_ROWS and counts[often] > 0.5 * which.size and longest > UNLIKE_TIMES * shortest:
         must = (
-            f"must be each shape's own time: {counts[often]} of {which.size} rows have the same {1e6 * found[often]:g} "
-            f"us, for shapes predicted to take {1e6 * least:.3g} to {1e6 * most:.3g} us (a copied column?)"
+            f"must be each shape's own time: {counts[often]} of {which.size} rows have the same {1e6 * times[often]:g} "
+            f"us, for shapes predicted to take {1e6 * shortest:.3g} to {1e6 * longest:.3g} us (a copied column?)"
         )
         raise InputError("latency_us", file, must)
 
@@ -164,18 +164,18 @@ UNLIKE_TIMES = 3.0
 """Ratio of predicted times that a coarse clock does not explain (assumed)."""
 
 
-def _columns_exchanged(given: Products, measured_s: FloatArray) -> Iterator[str]:
+def _columns_exchanged(products: Products, measured_s: FloatArray) -> Iterator[str]:
     """What is said of rows that fit much better with m, n and k in another order."""
-    some = np.linspace(0, len(given) - 1, min(len(given), SOME)).astype(np.int64)
-    part, off = given.part(some), {}
+    sample = np.linspace(0, len(products) - 1, min(len(products), SOME)).astype(np.int64)
+    part, off = products.part(sample), {}
     for order in permutations("mnk"):
         sizes = {name: getattr(part, column) for name, column in zip("mnk", order, strict=True)}
-        off[order] = float(np.median(np.abs(np.log(packaged_seconds(replace(part, **sizes)) / measured_s[some]))))
-    own, best = off[*"mnk",], min(off, key=lambda order: off[order])
-    if off[best] < min(own / UNLIKE_TIMES, LIKE_ONE):
+        off[order] = float(np.median(np.abs(np.log(packaged_seconds(replace(part, **sizes)) / measured_s[sample]))))
+    stated_order, best = off[*"mnk",], min(off, key=lambda order: off[order])
+    if off[best] < min(stated_order / UNLIKE_TIMES, LIKE_ONE):
         yield (
             f"m, n, k: the rows fit much better with {', '.join(best)} in their place (median error "
-            f"{np.expm1(off[best]):.0%}, as given {np.expm1(own):.0%}): are the columns exchanged?"
+            f"{np.expm1(off[best]):.0%}, as given {np.expm1(stated_order):.0%}): are the columns exchanged?"
         )
 
 
@@ -186,11 +186,11 @@ are 2 to 16% off)."""
 
 def _all_slow(timed: Timed, ratio: FloatArray) -> Iterator[str]:
     """What is said of times that no GPU's own software explains: a fit would take them as they are."""
-    least, middle = (float(np.quantile(ratio, q)) for q in (0.05, 0.5)) if ratio.size else (0.0, 0.0)
+    lowest, middle = (float(np.quantile(ratio, q)) for q in (0.05, 0.5)) if ratio.size else (0.0, 0.0)
     calibrated = timed.section in load_calibration(timed.gpu).calibrated
-    if least > (SLOW_CALIBRATED if calibrated else SLOW):
+    if lowest > (SLOW_CALIBRATED if calibrated else SLOW):
         yield (
-            f"latency_us: nearly all rows take {least:.3g} times what is predicted or more (median {middle:.3g}): a "
+            f"latency_us: nearly all rows take {lowest:.3g} times what is predicted or more (median {middle:.3g}): a "
             "shared or throttled GPU, or more than the GEMM in each time?"
         )
 
@@ -246,8 +246,8 @@ FEW = 3
 def _shapes(products: Products) -> str:
     """The first shapes, m x n x k, and how many more there are."""
     sizes = zip(products.m[:FEW], products.n[:FEW], products.k[:FEW], strict=True)
-    more = f" and {len(products) - FEW:,} more" if len(products) > FEW else ""
-    return ", ".join(f"{m} x {n} x {k}" for m, n, k in sizes) + more
+    rest = f" and {len(products) - FEW:,} more" if len(products) > FEW else ""
+    return ", ".join(f"{m} x {n} x {k}" for m, n, k in sizes) + rest
 
 
 SOFTWARE = ("driver", "framework", "framework_version", "library_version")
@@ -265,29 +265,29 @@ def _table(path: Path) -> Table:
         raise MissingExtraError("reading tables of measurements", "data") from None
     if not path.is_file() or path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError("records", str(path), "must be a .csv or .parquet file that exists")
-    table = read_table(path, BESIDE, of="gemm")
+    table = read_table(path, BESIDE, kind_name="gemm")
     if table.kind.name != "gemm":
-        held = table.kind.name.replace("_", "-")
-        must = f"must hold GEMMs (m, n, k), not {held} rows alone: attention and kernels are fitted beside GEMMs"
+        kind = table.kind.name.replace("_", "-")
+        must = f"must hold GEMMs (m, n, k), not {kind} rows alone: attention and kernels are fitted beside GEMMs"
         raise InputError("records", path.name, must)
     return table
 
 
-def _device(labels: Sequence[str], asked: str | None, rows: Index, path: Path) -> tuple[Gpu, Any]:
-    """The file's only device, or the one chosen by ``asked``, and the mask of its rows."""
+def _device(labels: Sequence[str], name: str | None, rows: Index, path: Path) -> tuple[Gpu, Any]:
+    """The file's only device, or the one chosen by ``name``, and the mask of its rows."""
     file = path.name
     named = {label: _name(label) for label in dict.fromkeys(labels)}
     names = sorted(set(named.values()))
-    if asked is None:
+    if name is None:
         if len(names) > 1:
             must = f"holds {len(names)} devices; choose one with --gpu"
             raise InputError("gpu", file, must, ", ".join(names[:8]))
         return _of_name(names[0], path), np.ones(len(labels), dtype=bool)
-    device = load_gpu(asked)
+    device = load_gpu(name)
     mine = {label for label in named if named[label] == device.name or canonical(label) == canonical(device.name)}
     where = np.asarray([label in mine for label in labels])
     if not where.any():
-        raise InputError("gpu", asked, f"has no row in {file}", ", ".join(names[:8]))
+        raise InputError("gpu", name, f"has no row in {file}", ", ".join(names[:8]))
     return device, where
 
 
@@ -300,12 +300,14 @@ def _of_name(name: str, path: Path) -> Gpu:
         if not beside.is_file():
             must = f"{name} is not in the catalogue; name its datasheet with --gpu (sartor measure writes one)"
             raise InputError("gpu", path.name, must, why.nearest or f"--gpu {beside.name}") from None
-    found = load_gpu(str(beside))
-    if found.name != name:
+    device = load_gpu(str(beside))
+    if device.name != name:
         raise InputError(
-            "gpu", path.name, f"has measurements of {name}, and {beside.name} describes {found.name}; choose with --gpu"
+            "gpu",
+            path.name,
+            f"has measurements of {name}, and {beside.name} describes {device.name}; choose with --gpu",
         )
-    return found
+    return device
 
 
 def _name(label: str) -> str:
@@ -317,7 +319,7 @@ def _name(label: str) -> str:
 
 
 def _dtype(
-    labels: Sequence[str], of_gpu: Any, asked: str | None, file: str, left_out: dict[str, int], rows: Index
+    labels: Sequence[str], of_gpu: Any, name: str | None, file: str, left_out: dict[str, int], rows: Index
 ) -> tuple[DType, Any]:
     read: dict[str, DType | None] = {}
     for label in dict.fromkeys(labels):
@@ -325,25 +327,25 @@ def _dtype(
             read[label] = dtype_of(label)
         except Unexpressed as why:
             read[label] = None
-            left_out[str(why)] = int(rows[np.asarray([each == label for each in labels]) & of_gpu].sum())
-    found = sorted({kind.value for kind in (read[labels[int(i)]] for i in np.flatnonzero(of_gpu)) if kind})
-    if asked is not None:
+            left_out[str(why)] = int(rows[np.asarray([value == label for value in labels]) & of_gpu].sum())
+    readable = sorted({kind.value for kind in (read[labels[int(i)]] for i in np.flatnonzero(of_gpu)) if kind})
+    if name is not None:
         try:
-            wanted = dtype_of(asked)
+            dtype = dtype_of(name)
         except Unexpressed as why:
-            raise InputError("dtype", asked, str(why), ", ".join(found)) from None
-        if wanted.value not in found:
-            raise InputError("dtype", asked, f"has no row in {file}", ", ".join(found))
-    elif len(found) == 1:
-        wanted = DType(found[0])
-    elif not found:
+            raise InputError("dtype", name, str(why), ", ".join(readable)) from None
+        if dtype.value not in readable:
+            raise InputError("dtype", name, f"has no row in {file}", ", ".join(readable))
+    elif len(readable) == 1:
+        dtype = DType(readable[0])
+    elif not readable:
         raise InputError("dtype", file, "holds no dtype that a product can have", ", ".join(d.value for d in DType))
     else:
-        raise InputError("dtype", file, "holds several; choose one with --dtype", ", ".join(found))
-    where = np.asarray([read[label] is wanted for label in labels])
-    if (others := int(rows[of_gpu & ~where].sum())) and len(found) > 1:
-        left_out[f"dtype is not {wanted.value}"] = others
-    return wanted, where
+        raise InputError("dtype", file, "holds several; choose one with --dtype", ", ".join(readable))
+    where = np.asarray([read[label] is dtype for label in labels])
+    if (others := int(rows[of_gpu & ~where].sum())) and len(readable) > 1:
+        left_out[f"dtype is not {dtype.value}"] = others
+    return dtype, where
 
 
 def _layout(words: JsonMap) -> str:
@@ -364,5 +366,5 @@ def _values(table: Table, name: str) -> str:
     column = table.coded.get(name)
     if column is None:
         return ""
-    found = sorted({str(column.values[code]) for code in np.unique(column.codes)} - {"", "None"})
-    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+    words = sorted({str(column.values[code]) for code in np.unique(column.codes)} - {"", "None"})
+    return ", ".join(words[:3]) + (", ..." if len(words) > 3 else "")

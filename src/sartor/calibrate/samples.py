@@ -37,29 +37,29 @@ REACH = 1.0
 """Length scale of the similarity, in standard deviations; half of it gave the same held-out error."""
 
 
-def _herded(at: FloatArray, count: int) -> Index:
+def _herded(points: FloatArray, count: int) -> Index:
     """Greedily pick the point most similar to all points and least similar to those already chosen."""
-    wanted, had = np.concatenate([_alike(part, at).mean(axis=1) for part in _parts(at)]), np.zeros(len(at))
+    target, had = np.concatenate([_alike(part, points).mean(axis=1) for part in _parts(points)]), np.zeros(len(points))
     chosen = np.empty(count, dtype=np.int64)
     for i in range(count):
-        lacking = wanted - had / (i + 1)
+        lacking = target - had / (i + 1)
         lacking[chosen[:i]] = -np.inf
         chosen[i] = int(lacking.argmax())
-        had += _alike(at[chosen[i : i + 1]], at)[0]
+        had += _alike(points[chosen[i : i + 1]], points)[0]
     return chosen
 
 
-def _alike(some: FloatArray, at: FloatArray) -> FloatArray:
-    """Similarity of each of ``some`` points to every point of ``at``, 0 to 1."""
-    squared: Floats = sum((some[:, None, i] - at[None, :, i]) ** 2 for i in range(at.shape[1]))
-    found: FloatArray = np.exp(-0.5 * squared / REACH**2)
-    return found
+def _alike(part: FloatArray, points: FloatArray) -> FloatArray:
+    """Similarity of each of ``part`` points to every point of ``points``, 0 to 1."""
+    squared: Floats = sum((part[:, None, i] - points[None, :, i]) ** 2 for i in range(points.shape[1]))
+    similarity: FloatArray = np.exp(-0.5 * squared / REACH**2)
+    return similarity
 
 
-def _parts(at: FloatArray) -> list[FloatArray]:
+def _parts(points: FloatArray) -> list[FloatArray]:
     """Split points so that the similarity of one piece to all points takes about 16 MB."""
-    pieces = 1 + len(at) ** 2 // 2_000_000
-    return np.array_split(at, min(pieces, len(at)))
+    pieces = 1 + len(points) ** 2 // 2_000_000
+    return np.array_split(points, min(pieces, len(points)))
 
 
 def places(products: Products) -> FloatArray:
@@ -72,11 +72,11 @@ def places(products: Products) -> FloatArray:
     return scaled
 
 
-def _thinned(products: Products, most: int) -> Index:
+def _thinned(products: Products, limit: int) -> Index:
     order = np.lexsort((products.m, products.n, products.k, products.flops))
-    if order.size <= most:
+    if order.size <= limit:
         return order.astype(np.int64)
-    return order[np.linspace(0, order.size - 1, most).astype(np.int64)].astype(np.int64)
+    return order[np.linspace(0, order.size - 1, limit).astype(np.int64)].astype(np.int64)
 
 
 # ------------------------------------------------------------------------------------------- regions
@@ -92,9 +92,9 @@ def regions(products: Products, folds: int = 4, pieces: int = 4) -> Index:
     keys = np.stack([products.n, products.k], axis=1)
     if len(np.unique(keys, axis=0)) < 2 * folds:
         keys = np.stack([products.n, products.k, products.batch * products.m], axis=1)
-    cells, of = np.unique(keys, axis=0, return_inverse=True)
+    cells, cell_index = np.unique(keys, axis=0, return_inverse=True)
     block = _blocks(np.log(cells), folds * pieces)
-    return (block % folds)[of.ravel()].astype(np.int64)
+    return (block % folds)[cell_index.ravel()].astype(np.int64)
 
 
 def _blocks(points: FloatArray, count: int) -> Index:
@@ -123,7 +123,7 @@ def grid(gpu: Gpu, dtype: DType) -> Products:
     """Candidate GEMMs (TN): decode to prefill rows, weight sizes of models, small enough for the device's memory."""
     lengths = (*GRID_NK, *GRID_RAGGED)
     m, n, k = (axis.ravel() for axis in np.meshgrid(GRID_M, lengths, lengths, indexing="ij"))
-    held = dtype.bytes * (m * k + n * k) + 2.0 * m * n
-    fits = (held < 0.25 * gpu.hbm_bytes) & ~(np.isin(n, GRID_RAGGED) & np.isin(k, GRID_RAGGED))
+    gemm_bytes = dtype.bytes * (m * k + n * k) + 2.0 * m * n
+    fits = (gemm_bytes < 0.25 * gpu.hbm_bytes) & ~(np.isin(n, GRID_RAGGED) & np.isin(k, GRID_RAGGED))
     m, n, k = (axis[fits].astype(np.int64) for axis in (m, n, k))
     return Products(gpu=gpu, dtype=dtype, batch=np.ones_like(m), m=m, n=n, k=k, layouts=np.full(m.size, "TN"))

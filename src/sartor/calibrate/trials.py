@@ -49,16 +49,16 @@ def trials(
     parts = np.unique(fold)
     for turn, (freedom, base) in enumerate(bases):
         plain, moved = (seconds(products)(start) if packaged_s is None else packaged_s.copy() for _ in range(2))
-        for at, each in enumerate(parts):
+        for part_index, part in enumerate(parts):
             if progress:
-                progress(turn * parts.size + at, len(bases) * parts.size)
-            learned, where = chosen[fold[chosen] != each], np.flatnonzero(fold == each)
+                progress(turn * parts.size + part_index, len(bases) * parts.size)
+            learned, where = chosen[fold[chosen] != part], np.flatnonzero(fold == part)
             if not learned.size or not where.size:
                 continue
-            told = base(learned, np.concatenate([learned, where]))
-            own = fit_own_rows(products.part(learned), told[: learned.size], measured_s[learned])
-            plain[where] = told[learned.size :]
-            moved[where] = plain[where] * factor_of(own, products.part(where))
+            predicted_s = base(learned, np.concatenate([learned, where]))
+            own_rows = fit_own_rows(products.part(learned), predicted_s[: learned.size], measured_s[learned])
+            plain[where] = predicted_s[learned.size :]
+            moved[where] = plain[where] * factor_of(own_rows, products.part(where))
         for with_rows, predicted in ((False, plain), (True, moved)):
             error = float(np.abs(np.log(predicted / measured_s)).mean())
             yield Trial(freedom=freedom, with_rows=with_rows, predicted_s=predicted, error=error)
@@ -70,7 +70,7 @@ Predictions = Callable[[Index, Index], FloatArray]
 
 def _refitted(products: Products, measured_s: FloatArray, start: GemmCoefficients, freedom: float) -> Predictions:
     def predict(learned: Index, where: Index) -> FloatArray:
-        found = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
-        return seconds(products.part(where))(found)
+        fitted = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
+        return seconds(products.part(where))(fitted)
 
     return predict

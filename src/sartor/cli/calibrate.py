@@ -67,17 +67,21 @@ def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, 
     from sartor.cost.correction.calibration_file import CalibrationFile
 
     with c.progress_bar("fits") as progress:
-        found = fit_records(records, gpu, **words, progress=progress)
-    made = {"date": found.date, **found.made_with}
+        fitted = fit_records(records, gpu, **words, progress=progress)
+    made_with = {"date": fitted.date, **fitted.made_with}
     after = CalibrationFile(
-        gpu=found.gpu.name, dtype=found.dtype, gemm=found.coefficients, provenance=made, own_rows=found.own_rows
+        gpu=fitted.gpu.name,
+        dtype=fitted.dtype,
+        gemm=fitted.coefficients,
+        provenance=made_with,
+        own_rows=fitted.own_rows,
     )
     changed = _changed(compare, after, str(out or records), gpu) if compare else None
     if out is not None:
         from sartor.files import write_atomic
 
-        write_atomic(out, as_toml(found).encode())
-    body = as_body(found, str(out) if out else None) | ({"compared": changed} if changed else {})
+        write_atomic(out, as_toml(fitted).encode())
+    body = as_body(fitted, str(out) if out else None) | ({"compared": changed} if changed else {})
     c.answer("calibrate", body, as_json=json, out=None)
     if not json:
         from sartor.report.measure_view import calibration_view, change_view

@@ -137,7 +137,7 @@ def _run(
 
     graph = model_graph(model, device.facts.gpu, question) if model else None
     with patient(), shown_progress() as progress:
-        found = run_suite(
+        measured = run_suite(
             device,
             suite,
             out,
@@ -149,15 +149,15 @@ def _run(
             collect=_collector(device, suite),
         )
     written = None
-    if found.machine and sheet is None:
+    if measured.machine and sheet is None:
         written = machine or out.with_suffix(".gpu.toml")
-        write_atomic(written, found.machine.encode())
+        write_atomic(written, measured.machine.encode())
     compared = []
     if suite in ("model", "layer"):
-        known = machine_of(found, sheet or written)
-        own = load_own_calibration(calibration, known) if calibration else None
-        compared = found.pairs(known, own)
-    return measured_body(found, str(written) if written else None, compared)
+        timed_gpu = machine_of(measured, sheet or written)
+        own_calibration = load_own_calibration(calibration, timed_gpu) if calibration else None
+        compared = measured.pairs(timed_gpu, own_calibration)
+    return measured_body(measured, str(written) if written else None, compared)
 
 
 @group.command(name="study")
@@ -224,23 +224,23 @@ def run_study(
         raise InputError("--size", size, "must be full or toy", "toy")
     sheet = load_gpu(gpu) if gpu.endswith(".toml") else None
     found_on = open_device(device, gpu=_gpu_name(gpu), threads=threads)
-    asked: list[tuple[Study, Size, Gpu]] = []
+    chosen_studies: list[tuple[Study, Size, Gpu]] = []
 
     def make(scale: Scale) -> Sequence[BenchCase]:
         chosen = Size(size) if size else (Size.TOY if scale.small else Size.FULL)
-        known = sheet or _known_gpu(found_on, scale, stand_in)
-        asked.append((study(name, scale, chosen, _proposer(known, calibration, chosen)), chosen, known))
-        return asked[-1][0].cases
+        machine = sheet or _known_gpu(found_on, scale, stand_in)
+        chosen_studies.append((study(name, scale, chosen, _proposer(machine, calibration, chosen)), chosen, machine))
+        return chosen_studies[-1][0].cases
 
     with patient(), shown_progress() as progress:
-        found = measure_cases(
+        measured = measure_cases(
             found_on, f"study-{name}", make, out or Path(f"study-{name}.csv"), resume=resume, budget_s=budget_s,
             progress=progress,
         )  # fmt: skip
-    what, chosen, known = asked[-1]
-    own = load_own_calibration(calibration, known) if calibration else None
-    results = study_results(what, found.rows, known, own)
-    return {**measured_body(found, None), "study": study_body(what, results, chosen.value)}
+    what, chosen, machine = chosen_studies[-1]
+    own_calibration = load_own_calibration(calibration, machine) if calibration else None
+    results = study_results(what, measured.rows, machine, own_calibration)
+    return {**measured_body(measured, None), "study": study_body(what, results, chosen.value)}
 
 
 def _known_gpu(device: Device, scale: Scale, stand_in: Callable[[Scale], Gpu]) -> Gpu:
@@ -257,8 +257,8 @@ def _proposer(gpu: Gpu, calibration: Path | None, size: Size) -> Propose:
     seq = 128 if size.value == "toy" else 2048
 
     def propose(name: str) -> TransformerShape | None:
-        found = api.advise(name, gpu, seq_len=seq, microbatch_size=1 if seq < 2048 else 4, calibration=calibration)
-        return found.search.candidates[0].shape if found.search.candidates else None
+        advice = api.advise(name, gpu, seq_len=seq, microbatch_size=1 if seq < 2048 else 4, calibration=calibration)
+        return advice.search.candidates[0].shape if advice.search.candidates else None
 
     return propose
 
@@ -270,11 +270,11 @@ def _collector(device: Device, suite: str) -> Collect:
     return lambda cases, date: run_collectives(cases, device.facts, ranks, date=date, suite=suite)
 
 
-def machine_of(found: Measured, written: Path | None) -> Gpu:
+def machine_of(measured: Measured, written: Path | None) -> Gpu:
     """The device to predict for: the datasheet just written, else the catalogue's entry."""
     from sartor.hardware.catalog import load_gpu
 
-    return load_gpu(written) if written else found.gpu()
+    return load_gpu(written) if written else measured.gpu()
 
 
 def model_graph(model: str, gpu: str, question: JsonDict) -> OperatorGraph:
@@ -284,8 +284,8 @@ def model_graph(model: str, gpu: str, question: JsonDict) -> OperatorGraph:
     from sartor.hardware.catalog import gpu_names
     from sartor.model.lower import lower
 
-    asked = api.ask(model, gpu if gpu in gpu_names() else "h100_sxm", **question)
-    return lower(asked.workload, asked.dims, kernels=EAGER, optimizer=True)
+    answer = api.ask(model, gpu if gpu in gpu_names() else "h100_sxm", **question)
+    return lower(answer.workload, answer.dims, kernels=EAGER, optimizer=True)
 
 
 def _check_model(suite: str, model: str | None) -> None:

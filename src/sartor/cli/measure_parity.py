@@ -58,9 +58,9 @@ def parity(
     recipe = TrainRun(steps=steps or (2000 if large else 300))
     data = _read(text) if text else made_text(8_000_000 if large else 400_000)
     train = trainer(torch, found_on.name, data, recipe, _told())
-    found = compare_shapes(first, second, range(seeds), train)
+    compared = compare_shapes(first, second, range(seeds), train)
     tokens = recipe.steps * first.batch * first.seq_len
-    body = {"parity": parity_body(found, tokens, found_on.facts.device)}
+    body = {"parity": parity_body(compared, tokens, found_on.facts.device)}
     c.answer("measure", body, as_json=json, out=out)
     if not json:
         from sartor.report.measure_view import parity_view
@@ -86,4 +86,4 @@ def _told() -> Callable[[str, int, int], Any]:
     """Print progress on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         return lambda *_: None
-    return lambda name, step, of: print(f"\r{name}: {step} of {of} steps ", end="", file=sys.stderr, flush=True)
+    return lambda name, step, total: print(f"\r{name}: {step} of {total} steps ", end="", file=sys.stderr, flush=True)

@@ -58,13 +58,13 @@ def operators(
     if write is not None:
         check_table(write)
     words = c.parse_sets(columns, field="columns", name="COLUMN", near="m=4096")
-    found = api.operators(shapes, words, gpu=gpu, kernels=kernels, clock=clock, calibration=calibration)
+    priced = api.operators(shapes, words, gpu=gpu, kernels=kernels, clock=clock, calibration=calibration)
     if write is not None:
-        write_atomic(write, table_with(found.shapes, predicted_columns(found), write), field="--write")
+        write_atomic(write, table_with(priced.shapes, predicted_columns(priced), write), field="--write")
         c.say(f"wrote {write}")
     if json or out is not None:
-        c.answer("operators", priced_body(found), as_json=json, out=out)
+        c.answer("operators", priced_body(priced), as_json=json, out=out)
     if not json:
         from sartor.report.table_shapes import SHOWN, shapes_view
 
-        c.show(shapes_view(priced_body(found, SHOWN), kinds_of(found)))
+        c.show(shapes_view(priced_body(priced, SHOWN), kinds_of(priced)))

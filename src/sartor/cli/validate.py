@@ -45,7 +45,7 @@ def operators(
     from sartor.validate.accuracy import validate_operators
     from sartor.validate.answer import accuracy_body, error_rows, scatter_rows
 
-    found = validate_operators(
+    accuracy = validate_operators(
         data,
         group_by=c.words_of(group_by),
         clock=_clock(clock),
@@ -53,10 +53,10 @@ def operators(
         calibration=calibration,
         gpus=gpu or (),
     )
-    body = accuracy_body(found)
+    body = accuracy_body(accuracy)
     charts = [
         {"table": p.targets.kind.name, "scatter": scatter_rows(p), "errors": error_rows(p)}
-        for p in (found.predicted if html else ())
+        for p in (accuracy.predicted if html else ())
     ]
     _answer(body, charts, html, json, out)
 
@@ -76,8 +76,8 @@ def inference(
     """
     from sartor.validate.inference import inference_body, inference_charts, validate_inference
 
-    found = validate_inference(data, group_by=c.words_of(group_by), worst=worst)
-    _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
+    accuracy = validate_inference(data, group_by=c.words_of(group_by), worst=worst)
+    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out)
 
 
 @group.command()
@@ -96,8 +96,8 @@ def serving(
     from sartor.validate.inference import inference_body, inference_charts
     from sartor.validate.serving import validate_serving
 
-    found = validate_serving(data, group_by=c.words_of(group_by), worst=worst)
-    _answer(inference_body(found), inference_charts(found) if html else [], html, json, out)
+    accuracy = validate_serving(data, group_by=c.words_of(group_by), worst=worst)
+    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out)
 
 
 @group.command()
@@ -120,8 +120,8 @@ def training(
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
-    found = validate_training(data, group_by=c.words_of(group_by), shots=shots, worst=worst, calibration=calibration)
-    _answer(training_body(found), training_charts(found) if html else [], html, json, out)
+    accuracy = validate_training(data, group_by=c.words_of(group_by), shots=shots, worst=worst, calibration=calibration)
+    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out)
 
 
 @group.command()
@@ -140,10 +140,10 @@ def finetune(
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
-    found = validate_training(
+    accuracy = validate_training(
         data, table="finetune", group_by=c.words_of(group_by), worst=worst, calibration=calibration
     )
-    _answer(training_body(found), training_charts(found) if html else [], html, json, out)
+    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out)
 
 
 def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:

@@ -328,8 +328,8 @@ def _require(name: str, value: Any, *, positive: bool = True, whole: bool = Fals
 
 def _near_node(node: Floats) -> str:
     """The two nodes nearest in ratio."""
-    known = isinstance(node, int | float) and np.isfinite(node) and node > 0
-    nearest = sorted(NODES_NM, key=lambda n: max(n / node, node / n)) if known else NODES_NM
+    is_number = isinstance(node, int | float) and np.isfinite(node) and node > 0
+    nearest = sorted(NODES_NM, key=lambda n: max(n / node, node / n)) if is_number else NODES_NM
     return " or ".join(str(n) for n in nearest[:2])
 
 
@@ -341,8 +341,8 @@ def _or_generation(stated: Floats, generation: float) -> Floats:
 def _whole(value: object) -> Ints:
     array = np.asarray(value)
     if (over := np.abs(array) >= 2.0**62).any():
-        most = f"must be below {2**62 // MIB:,}, which is 4 EiB"
-        raise InputError("global_buffer_mib", float(array[over].flat[0] / MIB), most)
+        must_be = f"must be below {2**62 // MIB:,}, which is 4 EiB"
+        raise InputError("global_buffer_mib", float(array[over].flat[0] / MIB), must_be)
     rounded = array.astype(np.int64)
     if (rounded != array).any():
         raise InputError("global_buffer_mib", float(array.flat[0] / MIB), "must be a whole number of bytes")

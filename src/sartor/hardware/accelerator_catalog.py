@@ -90,7 +90,7 @@ def accelerator_from(table: JsonDict, name: str = "accelerator") -> Accelerator:
 
 def _accelerator(table: JsonDict, name: str, *, trusted: bool) -> Accelerator:
     if not trusted:
-        check(table, _model(), of="an accelerator")
+        check(table, _model(), subject="an accelerator")
     numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
     rows, cols, lanes = (numbers[key] for key in ("array_rows", "array_cols", "vector_lanes"))
     numbers.setdefault("tensor_core_sram_bytes", template_tensor_core_sram(cols, rows))
@@ -122,7 +122,7 @@ def _model() -> type[BaseModel]:
 def _size(field: str, factor: float) -> Callable[[Any], Complaint]:
     """Judge of a key's value in units of ``factor`` bytes, hertz or bytes per second, at least one of them."""
     is_whole, may_be_none = field in _WHOLE, field in MAY_BE_NONE
-    least = 1 / factor if factor > 1 else 0.0
+    smallest = 1 / factor if factor > 1 else 0.0
 
     def judge(value: object) -> Complaint:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -136,8 +136,8 @@ def _size(field: str, factor: float) -> Callable[[Any], Complaint]:
         if value < 0 or (value == 0 and not may_be_none):
             must = "must not be below 0" if may_be_none else "must be above 0"
             return must, f"{-value:g}" if value < 0 else "1" if is_whole and factor == 1 else ""
-        if 0 < value < least:
-            return f"must be at least {least:g}", f"{least:g}"
+        if 0 < value < smallest:
+            return f"must be at least {smallest:g}", f"{smallest:g}"
         if is_whole and size != int(size):
             unit = "bytes" if factor > 1 else "units"
             return f"must be a whole number of {unit}", f"{round(size) / factor:g}"
@@ -215,9 +215,9 @@ _REQUIRED = (
 def _find(name_or_path: str | Path) -> Path:
     if is_path(name_or_path):
         return Path(name_or_path)
-    text, known = str(name_or_path), {canonical(name): name for name in accelerator_names()}
-    if canonical(text) in known:
-        return ENTRIES / f"{known[canonical(text)]}.toml"
-    near = nearest_names(canonical(text), known, cutoff=0.4) or accelerator_names()
+    text, names = str(name_or_path), {canonical(name): name for name in accelerator_names()}
+    if canonical(text) in names:
+        return ENTRIES / f"{names[canonical(text)]}.toml"
+    near = nearest_names(canonical(text), names, cutoff=0.4) or accelerator_names()
     must = "not in the catalogue (sartor catalog accelerators) nor a .toml file"
     raise InputError("accelerator", text, must, ", ".join(near[:3]))

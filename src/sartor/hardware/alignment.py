@@ -36,8 +36,8 @@ def alignment_of(gpu: Gpu, dtype: DType) -> Alignment:
     """The alignment of ``gpu`` for ``dtype``; unknown generations and types follow the 16- and 128-byte rule."""
     if gpu.matrix_tile:
         return _systolic(gpu, dtype, gpu.matrix_tile)
-    known = (*_TABLE, *_SYSTOLIC)
-    family = next((name for name in known if gpu.generation.lower().startswith(name)), _family_by_vendor(gpu))
+    generations = (*_TABLE, *_SYSTOLIC)
+    family = next((name for name in generations if gpu.generation.lower().startswith(name)), _family_by_vendor(gpu))
     if family in _SYSTOLIC:
         return _systolic(gpu, dtype, _SYSTOLIC[family])
     return _TABLE.get(family, {}).get(dtype) or _by_bytes(dtype)
@@ -139,7 +139,7 @@ _SYSTOLIC: Mapping[str, int] = MappingProxyType({"tpu": 128, "trainium": 128, "i
 
 def _systolic(gpu: Gpu, dtype: DType, side: int) -> Alignment:
     """A systolic array pads to its own side: no steep loss, but every padded lane costs time."""
-    given = (
+    lengths = (
         "the chip's own description" if gpu.accelerator else "codesign.md section 2.1, vendor guides; from memory, 2024"
     )
     return Alignment(
@@ -147,7 +147,7 @@ def _systolic(gpu: Gpu, dtype: DType, side: int) -> Alignment:
         preferred=side,
         cliff=False,
         scale_block=_BLOCKS.get(dtype, 1),
-        source=f"side of the matrix unit, {side} ({given})",
+        source=f"side of the matrix unit, {side} ({lengths})",
     )
 
 

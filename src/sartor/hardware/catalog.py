@@ -108,15 +108,15 @@ def canonical(name: str) -> str:
 def _find(name_or_path: str | Path) -> Path:
     if is_path(name_or_path):
         return Path(name_or_path)
-    text, known = str(name_or_path), _datasheets()
+    text, datasheets = str(name_or_path), _datasheets()
     other_names = {canonical(alias): name for alias, name in gpu_aliases().items()}
-    wanted = canonical(text)
-    wanted = canonical(other_names.get(wanted, wanted))
-    if wanted in known:
-        return known[wanted]
-    if wanted in {canonical(path.stem) for path in ACCELERATORS.glob("*.toml")}:
+    spelling = canonical(text)
+    spelling = canonical(other_names.get(spelling, spelling))
+    if spelling in datasheets:
+        return datasheets[spelling]
+    if spelling in {canonical(path.stem) for path in ACCELERATORS.glob("*.toml")}:
         raise InputError("gpu", text, NOT_A_GPU, "a name of sartor catalog gpus")
-    near = nearest_names(canonical(text), {**{key: path.stem for key, path in known.items()}, **other_names})
+    near = nearest_names(canonical(text), {**{key: path.stem for key, path in datasheets.items()}, **other_names})
     raise InputError("gpu", text, "not in the catalogue (sartor catalog gpus) nor a .toml file", ", ".join(near))
 
 
@@ -193,7 +193,7 @@ def _gpu_from(table: JsonDict, path: Path) -> Gpu:
     """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
     packaged = path.parent == DATASHEETS
     if not packaged:
-        check(table, _model(), of="a datasheet")
+        check(table, _model(), subject="a datasheet")
     price = table.get("price", {})
     numbers = {field: float(table[key]) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
     return check_gpu(

@@ -63,13 +63,13 @@ class LinkTier:
 
     def __post_init__(self) -> None:
         where = f"tiers.{self.name}"
-        _whole(f"{where}.span", self.span, least=0)
+        _whole(f"{where}.span", self.span, minimum=0)
         _number(f"{where}.bytes_per_s", self.bytes_per_s, above=0.0)
-        _number(f"{where}.latency_s", self.latency_s, least=0.0)
-        _number(f"{where}.alone_bytes_per_s", self.alone_bytes_per_s, least=0.0)
-        _number(f"{where}.oversubscription", self.oversubscription, least=1.0)
-        _whole(f"{where}.torus_axes", self.torus_axes, least=0, most=3)
-        _whole(f"{where}.torus_wrap", self.torus_wrap, least=1)
+        _number(f"{where}.latency_s", self.latency_s, minimum=0.0)
+        _number(f"{where}.alone_bytes_per_s", self.alone_bytes_per_s, minimum=0.0)
+        _number(f"{where}.oversubscription", self.oversubscription, minimum=1.0)
+        _whole(f"{where}.torus_axes", self.torus_axes, minimum=0, maximum=3)
+        _whole(f"{where}.torus_wrap", self.torus_wrap, minimum=1)
         if self.kind and self.kind not in LINK_KINDS:
             raise InputError(f"{where}.kind", self.kind, "is not a kind of link", ", ".join(LINK_KINDS))
 
@@ -101,14 +101,14 @@ class Cluster:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _whole("devices_per_node", self.devices_per_node, least=1, most=MAX_DEVICES)
-        _whole("num_devices", self.num_devices, least=0, most=MAX_DEVICES)
+        _whole("devices_per_node", self.devices_per_node, minimum=1, maximum=MAX_DEVICES)
+        _whole("num_devices", self.num_devices, minimum=0, maximum=MAX_DEVICES)
         _check_spans(self.tiers)
         _check_rails(self.tiers)
         _check_nodes(self.tiers, self.devices_per_node)
         _check_pools(self.gpu, self.others)
         if self.price_usd_per_device_hour is not None:
-            _number("price_usd_per_device_hour", self.price_usd_per_device_hour, least=0.0)
+            _number("price_usd_per_device_hour", self.price_usd_per_device_hour, minimum=0.0)
         if self.confidence not in ("high", "medium", "low"):
             raise InputError("confidence", self.confidence, "must be high, medium or low")
 
@@ -143,8 +143,10 @@ class Cluster:
         """The pools that ``num_devices`` devices fill, in file order; of a single one that many devices, so that groups
         know which tiers a job fills."""
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
-        kept = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
-        return replace(self, others=tuple(kept[1:]), num_devices=self.num_devices if kept[1:] else num_devices)
+        used_pools = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
+        return replace(
+            self, others=tuple(used_pools[1:]), num_devices=self.num_devices if used_pools[1:] else num_devices
+        )
 
 
 def own_links(gpu: Gpu) -> Cluster:
@@ -216,14 +218,14 @@ def _multiples(span: int, unit: int) -> tuple[int, ...]:
     return (below, below + 1)
 
 
-def _number(name: str, value: object, *, above: float = -math.inf, least: float = -math.inf) -> None:
+def _number(name: str, value: object, *, above: float = -math.inf, minimum: float = -math.inf) -> None:
     ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or not (value > above and value >= least):  # type: ignore[operator]
-        must = f"above {above:g}" if above > -math.inf else f"not below {least:g}"
+    if not ok or not (value > above and value >= minimum):  # type: ignore[operator]
+        must = f"above {above:g}" if above > -math.inf else f"not below {minimum:g}"
         raise InputError(name, value, f"must be a finite number {must}")
 
 
-def _whole(name: str, value: object, *, least: int, most: int = 2**53) -> None:
+def _whole(name: str, value: object, *, minimum: int, maximum: int = 2**53) -> None:
     ok = isinstance(value, int) and not isinstance(value, bool)
-    if not ok or not least <= value <= most:  # type: ignore[operator]
-        raise InputError(name, value, f"must be a whole number from {least} to {most}")
+    if not ok or not minimum <= value <= maximum:  # type: ignore[operator]
+        raise InputError(name, value, f"must be a whole number from {minimum} to {maximum}")

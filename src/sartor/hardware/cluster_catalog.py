@@ -90,11 +90,11 @@ def cluster_from(
     [450000000000.0, 25000000000.0]
     """
     device = load_device(gpu) if isinstance(gpu, str) else gpu
-    own = device.link_bytes_per_s > device.pcie_bytes_per_s
+    has_links = device.link_bytes_per_s > device.pcie_bytes_per_s
     switched = device.vendor == "NVIDIA" and device.generation not in ("pascal", "volta")
-    inner: JsonDict = {"kind": kind or (("nvswitch" if switched else "nvlink") if own else "pcie")}
-    inner |= {"in_network_reduction": switched and own and device.generation not in ("turing", "ampere", "ada")}
-    if device.vendor == "AMD" and own and not kind:
+    inner: JsonDict = {"kind": kind or (("nvswitch" if switched else "nvlink") if has_links else "pcie")}
+    inner |= {"in_network_reduction": switched and has_links and device.generation not in ("turing", "ampere", "ada")}
+    if device.vendor == "AMD" and has_links and not kind:
         inner["kind"] = "xgmi"
     if not (device.link_bytes_per_s or device.pcie_bytes_per_s):
         inner["gb_per_s"] = UNSAID_BYTES_PER_S / GIGA
@@ -121,9 +121,9 @@ def usual_cluster(gpu: Gpu) -> Cluster:
     >>> usual_cluster(load_gpu("h100_sxm")).name
     'dgx-h100'
     """
-    found = _usual().get(gpu.name)
-    if found:
-        return replace(load_cluster(found), gpu=gpu)
+    name = _usual().get(gpu.name)
+    if name:
+        return replace(load_cluster(name), gpu=gpu)
     return cluster_from(gpu, 8) if gpu.accelerator is None else _chip_network(gpu)
 
 
@@ -174,11 +174,11 @@ def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path | No
 def _find(name_or_path: str | Path) -> Path:
     if is_path(name_or_path):
         return Path(name_or_path)
-    text, known = str(name_or_path), {canonical(name): name for name in cluster_names()}
-    known |= {canonical(alias): name for alias, name in cluster_aliases().items()}
-    if canonical(text) in known:
-        return ENTRIES / f"{known[canonical(text)]}.toml"
-    near = nearest_names(canonical(text), known) or ["dgx-h100", "dgx-a100", "gb200-nvl72"]
+    text, names = str(name_or_path), {canonical(name): name for name in cluster_names()}
+    names |= {canonical(alias): name for alias, name in cluster_aliases().items()}
+    if canonical(text) in names:
+        return ENTRIES / f"{names[canonical(text)]}.toml"
+    near = nearest_names(canonical(text), names) or ["dgx-h100", "dgx-a100", "gb200-nvl72"]
     must = "not in the catalogue (sartor catalog clusters) nor a .toml file"
     raise InputError("cluster", text, must, ", ".join(near))
 
@@ -223,12 +223,12 @@ TIER_KEYS = (
 def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
     """A cluster from its table; the package's own files are not checked again, since tests check them."""
     if folder != ENTRIES:
-        check(table, _model(), of="a cluster file")
+        check(table, _model(), subject="a cluster file")
     first = _cluster(table, name, folder, "")
     pools = table.get("others", [])
     if pools and not first.num_devices:
-        given = table.get("num_devices", "missing")
-        raise InputError("num_devices", given, "a mixed cluster states every pool's devices")
+        stated = table.get("num_devices", "missing")
+        raise InputError("num_devices", stated, "a mixed cluster states every pool's devices")
     others = (_cluster(pool, f"pool {i + 2}", folder, f"others.{i}.") for i, pool in enumerate(pools))
     return replace(first, others=tuple(others))
 
@@ -236,7 +236,7 @@ def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
 @cache
 def _model() -> type[BaseModel]:
     """The pydantic model of a cluster's file: a pool, and further pools that state their number of devices."""
-    text, number, one = kind(door.text), kind(door.number), kind(door.count(1))
+    text, number, positive = kind(door.text), kind(door.number), kind(door.count(1))
     tier = model_of(
         {
             **dict.fromkeys(TIER_KEYS, number),
@@ -247,21 +247,23 @@ def _model() -> type[BaseModel]:
             "rails": kind(door.flag),
             **dict.fromkeys(_RATES, kind(door.above_zero)),
             "torus_axes": kind(door.count(0)),
-            "torus_wrap": one,
+            "torus_wrap": positive,
         },
         required=("span",),
     )
     pool = {
         **dict.fromkeys(_TEXTS, text),
         "gpu": kind(_device),
-        "devices_per_node": one,
-        "num_devices": one,
-        "tiers": listed(tier, most=MAX_TIERS, least=1, must=_TIERS),
+        "devices_per_node": positive,
+        "num_devices": positive,
+        "tiers": listed(tier, longest=MAX_TIERS, shortest=1, must=_TIERS),
         "price": model_of({**dict.fromkeys(_PRICE, text), "usd_per_device_hour": number}, _PRICE),
         "sources": kind(_documents),
     }
     needed = ("gpu", "devices_per_node", "tiers")
-    others = listed(model_of(pool, (*needed, "num_devices")), most=MAX_POOLS, must="must be tables, written [[others]]")
+    others = listed(
+        model_of(pool, (*needed, "num_devices")), longest=MAX_POOLS, must="must be tables, written [[others]]"
+    )
     whole = {"num_devices": kind(door.count(0)), "others": others, "aliases": kind(door.texts)}
     return model_of({**pool, **whole}, needed)
 
@@ -281,7 +283,7 @@ def _device(value: object) -> Complaint:
 def _documents(value: object) -> Complaint:
     if not isinstance(value, dict):
         return "must be a table, written [sources]", ""
-    return next((found for each in (*value, *value.values()) if (found := door.text(each))), None)
+    return next((complaint for entry in (*value, *value.values()) if (complaint := door.text(entry))), None)
 
 
 def _cluster(table: JsonDict, name: str, folder: Path, where: str) -> Cluster:
@@ -326,14 +328,16 @@ def _tier(tier: JsonDict, i: int, gpu: Gpu, devices: int, where: str) -> LinkTie
 def _rate(tier: JsonDict, gpu: Gpu, devices: int, i: int, where: str) -> float:
     """Bytes/s of one device; the innermost tier may leave it to the device's own link."""
     stated = [key for key in _RATES if key in tier]
-    own = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
-    if not stated and i == 0 and own:
-        return gpu.pcie_bytes_per_s if tier.get("kind") == "pcie" and gpu.pcie_bytes_per_s else own
+    device_rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+    if not stated and i == 0 and device_rate:
+        return gpu.pcie_bytes_per_s if tier.get("kind") == "pcie" and gpu.pcie_bytes_per_s else device_rate
     if not stated and i == 0 and gpu.accelerator is not None:
         raise InputError("num_links", 0, f"{gpu.name} has no links that could join devices", "1 or more")
     if len(stated) != 1:
-        given = " and ".join(stated) or "missing"
-        raise InputError(f"{where}gb_per_s", given, f"a tier states its rate once, as one of {', '.join(_RATES)}")
+        stated_words = " and ".join(stated) or "missing"
+        raise InputError(
+            f"{where}gb_per_s", stated_words, f"a tier states its rate once, as one of {', '.join(_RATES)}"
+        )
     (key,) = stated
     return float(tier[key] * _RATES[key] / (devices if key.startswith("node_") else 1))
 

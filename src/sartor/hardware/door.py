@@ -29,10 +29,10 @@ def is_path(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text
 
 
-def nearest_names(wanted: str, known: Mapping[str, str], cutoff: float = 0.5) -> list[str]:
-    """Up to four entries whose spelling is near; ``known`` is spelling -> entry."""
-    near = difflib.get_close_matches(wanted, known, n=12, cutoff=cutoff)
-    return list(dict.fromkeys(known[key] for key in near))[:4]
+def nearest_names(name: str, spellings: Mapping[str, str], cutoff: float = 0.5) -> list[str]:
+    """Up to four entries whose spelling is near; ``spellings`` is spelling -> entry."""
+    near = difflib.get_close_matches(name, spellings, n=12, cutoff=cutoff)
+    return list(dict.fromkeys(spellings[key] for key in near))[:4]
 
 
 def read_toml(path: Path, field: str, entries: Iterable[str] = ()) -> JsonDict:
@@ -53,10 +53,10 @@ def model_of(kinds: JsonMap, required: Iterable[str] = ()) -> type[BaseModel]:
     return create_model("Table", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def check(table: JsonMap, model: type[BaseModel], *, of: str, where: str = "") -> None:
+def check(table: JsonMap, model: type[BaseModel], *, subject: str, where: str = "") -> None:
     """Refuse a table that does not fit its model: first unknown keys, then missing keys, then values.
 
-    ``of`` is what the table describes (``a datasheet``), ``where`` its place in the file.
+    ``subject`` is what the table describes (``a datasheet``), ``where`` its place in the file.
     """
     from pydantic import ValidationError
 
@@ -64,19 +64,19 @@ def check(table: JsonMap, model: type[BaseModel], *, of: str, where: str = "") -
         model.model_validate(table)
     except ValidationError as error:
         order = {"extra_forbidden": 0, "missing": 1}
-        first = min(error.errors(), key=lambda each: order.get(each["type"], 2))
-        raise _sentence(first, model, of, where) from None
+        first = min(error.errors(), key=lambda fault: order.get(fault["type"], 2))
+        raise _sentence(first, model, subject, where) from None
 
 
-def _sentence(first: Any, model: type[BaseModel], of: str, where: str) -> InputError:
+def _sentence(first: Any, model: type[BaseModel], subject: str, where: str) -> InputError:
     path, value = [str(part) for part in first["loc"]], first["input"]
     field = (where + ".".join(path))[:80]
     if first["type"] == "missing":
-        return InputError(field, "missing", f"every {of.partition(' ')[2]} must state it")
+        return InputError(field, "missing", f"every {subject.partition(' ')[2]} must state it")
     if first["type"] == "extra_forbidden":
-        known = [*_inner(model, path[:-1]).model_fields]
-        near = difflib.get_close_matches(path[-1], known, n=2, cutoff=0.4) or known[:4]
-        return InputError(field, value, f"is not a key of {of}", ", ".join(near))
+        keys = [*_inner(model, path[:-1]).model_fields]
+        near = difflib.get_close_matches(path[-1], keys, n=2, cutoff=0.4) or keys[:4]
+        return InputError(field, value, f"is not a key of {subject}", ", ".join(near))
     if first["type"] == "not_so":
         must = first["ctx"]["must"]
         return InputError(field, quoted(value) if " number" in must else value, must, first["ctx"]["nearest"])
@@ -114,11 +114,11 @@ def kind(*judges: Callable[[Any], Complaint]) -> Any:
     return Annotated[Any, PlainValidator(checked)]
 
 
-def listed(model: type[BaseModel], *, most: int, must: str, least: int = 0) -> Any:
-    """A list of ``least`` to ``most`` tables; ``must`` says how they are written."""
+def listed(model: type[BaseModel], *, longest: int, must: str, shortest: int = 0) -> Any:
+    """A list of ``shortest`` to ``longest`` tables; ``must`` says how they are written."""
     from pydantic import Field
 
-    return Annotated[list[model], Field(min_length=least, max_length=most, description=must)]  # type: ignore[valid-type]
+    return Annotated[list[model], Field(min_length=shortest, max_length=longest, description=must)]  # type: ignore[valid-type]
 
 
 def text(value: object) -> Complaint:
@@ -157,10 +157,10 @@ def whole(value: object) -> Complaint:
     return None if fits else ("must be a whole number", f"{round(value)}" if _is_number(value) else "")
 
 
-def count(least: int) -> Callable[[Any], Complaint]:
-    """An integer of at least ``least``."""
-    must = f"must be a whole number not below {least}"
-    return lambda value: None if type(value) is int and least <= value <= 2**53 else (must, "")
+def count(minimum: int) -> Callable[[Any], Complaint]:
+    """An integer of at least ``minimum``."""
+    must = f"must be a whole number not below {minimum}"
+    return lambda value: None if type(value) is int and minimum <= value <= 2**53 else (must, "")
 
 
 def flag(value: object) -> Complaint:

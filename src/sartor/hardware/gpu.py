@@ -121,10 +121,10 @@ class Gpu:
         preferred = (DType.BF16, DType.FP16, DType.FP32)
         return next((d for d in preferred if d in self.peak_flops_per_s), next(iter(self.peak_flops_per_s)))
 
-    def dtype_near(self, wanted: DType) -> DType:
+    def dtype_near(self, dtype: DType) -> DType:
         """The type with a matrix rate that is nearest to one without: in width, then in name."""
-        alike = {d: SequenceMatcher(None, wanted.value, d.value).ratio() for d in self.peak_flops_per_s}
-        return min(alike, key=lambda d: (abs(d.bytes - wanted.bytes), -alike[d]))
+        alike = {d: SequenceMatcher(None, dtype.value, d.value).ratio() for d in self.peak_flops_per_s}
+        return min(alike, key=lambda d: (abs(d.bytes - dtype.bytes), -alike[d]))
 
     def ridge_flops_per_byte(self, dtype: DType) -> float:
         """Arithmetic intensity above which a dense GEMM is compute-bound."""

@@ -15,9 +15,9 @@ Devices = Mapping[str, Gpu]
 """A user's own datasheets, by the label used in tables."""
 
 
-def device_of(name: str, own: Devices) -> Gpu:
+def device_of(name: str, own_devices: Devices) -> Gpu:
     """A device by a table's label; the user's own datasheets take precedence. Raises ``Unexpressed``."""
-    return own[name] if name in own else known(name)
+    return own_devices[name] if name in own_devices else known(name)
 
 
 @cache

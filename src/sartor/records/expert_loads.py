@@ -23,9 +23,9 @@ def drawn_loads(tokens: Ints, k: Ints, experts: Ints, ep: Ints, exponent: float)
     """(experts with rows, total rows, largest rows of an expert over the mean), as expected of the most loaded of
     ``ep`` devices when loads follow a power law."""
     sizes = np.broadcast_arrays(tokens, k, experts, ep)
-    asked, which = np.unique(np.reshape(sizes, (4, -1)).astype(np.int64), axis=1, return_inverse=True)
-    found = np.asarray([_expected_loads(*map(int, each), exponent) for each in asked.T])
-    groups, rows, skew = found[np.ravel(which)].reshape(*np.shape(sizes[0]), 3).transpose(-1, *range(np.ndim(sizes[0])))
+    distinct, which = np.unique(np.reshape(sizes, (4, -1)).astype(np.int64), axis=1, return_inverse=True)
+    loads = np.asarray([_expected_loads(*map(int, problem), exponent) for problem in distinct.T])
+    groups, rows, skew = loads[np.ravel(which)].reshape(*np.shape(sizes[0]), 3).transpose(-1, *range(np.ndim(sizes[0])))
     return groups, rows, skew
 
 
@@ -36,17 +36,17 @@ def _expected_loads(tokens: int, k: int, experts: int, ep: int, exponent: float)
     loads = np.zeros((DRAWS, ep * local))
     loads[:, :experts] = _draws(tokens, k, experts, exponent)
     by_device = loads.reshape(DRAWS, ep, local)
-    here = by_device[np.arange(DRAWS), by_device.sum(axis=-1).argmax(axis=-1)]
-    rows, groups = here.sum(axis=-1), (here > 0).sum(axis=-1)
-    skew = here.max(axis=-1) * groups / rows
+    busiest = by_device[np.arange(DRAWS), by_device.sum(axis=-1).argmax(axis=-1)]
+    rows, groups = busiest.sum(axis=-1), (busiest > 0).sum(axis=-1)
+    skew = busiest.max(axis=-1) * groups / rows
     return float(groups.mean()), float(rows.mean()), float(skew.mean())
 
 
 def _draws(tokens: int, k: int, experts: int, exponent: float) -> Any:
     """Rows of every expert, [draws, experts]: ``tokens`` x ``k`` in all, none above ``tokens``."""
-    least, most = (1.0, max(SPAN * tokens, 2.0)) if tokens * k > experts else (0.01, 2.0)
+    lowest, highest = (1.0, max(SPAN * tokens, 2.0)) if tokens * k > experts else (0.01, 2.0)
     share = np.random.default_rng(0).random((DRAWS, experts))
-    drawn = _scaled(_power_law(share, least, most, exponent), tokens, tokens * k)
+    drawn = _scaled(_power_law(share, lowest, highest, exponent), tokens, tokens * k)
     loads = np.rint(drawn)
     left = tokens * k - loads.sum(axis=1, keepdims=True)
     spread = _evenly(experts)
@@ -55,22 +55,22 @@ def _draws(tokens: int, k: int, experts: int, exponent: float) -> Any:
     return np.clip(loads, 0, tokens)
 
 
-def _power_law(share: Any, least: float, most: float, exponent: float) -> Any:
+def _power_law(share: Any, lowest: float, highest: float, exponent: float) -> Any:
     """Quantile ``share`` of the density x^-exponent on [least, most]."""
     falls = 1 - exponent
     if abs(falls) <= LOG_UNIFORM:
-        return least * (most / least) ** share
-    return (least**falls + share * (most**falls - least**falls)) ** (1 / falls)
+        return lowest * (highest / lowest) ** share
+    return (lowest**falls + share * (highest**falls - lowest**falls)) ** (1 / falls)
 
 
-def _scaled(drawn: Any, most: int, total: int) -> Any:
-    """``drawn`` scaled to sum to ``total``, with no entry above ``most``."""
+def _scaled(drawn: Any, cap: int, total: int) -> Any:
+    """``drawn`` scaled to sum to ``total``, with no entry above ``cap``."""
     scale = total / drawn.sum(axis=1, keepdims=True)
     for _ in range(_CAPPINGS):
-        full = drawn * scale >= most
+        full = drawn * scale >= cap
         rest = np.where(full, 0.0, drawn).sum(axis=1, keepdims=True)
-        scale = np.maximum(total - most * full.sum(axis=1, keepdims=True), 0) / np.maximum(rest, 1e-9)
-    return np.minimum(drawn * scale, most)
+        scale = np.maximum(total - cap * full.sum(axis=1, keepdims=True), 0) / np.maximum(rest, 1e-9)
+    return np.minimum(drawn * scale, cap)
 
 
 def _evenly(count: int) -> Floats:

@@ -45,37 +45,37 @@ class Mixture:
         return float(self.log_likelihood.sum())
 
 
-def trend(ratio: FloatArray, at: FloatArray, use: Mask) -> FloatArray:
+def trend(ratio: FloatArray, sizes: FloatArray, use: Mask) -> FloatArray:
     """Smooth trend of ln ratios at each row, from the rows in ``use``: a sum of functions of one size each (the rows of
-    ``at``), interpolated between medians of equal shares."""
+    ``sizes``), interpolated between medians of equal shares."""
     where = np.flatnonzero(use)
-    found = np.full(ratio.size, np.median(ratio[where]))
+    level = np.full(ratio.size, np.median(ratio[where]))
     shares = min(SHARES, where.size // LEAST_OF_SHARE)
     if shares < 2:
-        return found
+        return level
     length = where.size // shares
-    for x in (*at, *at):
+    for x in (*sizes, *sizes):
         parts = where[np.argsort(x[where], kind="stable")][: shares * length].reshape(shares, length)
-        left = np.median((ratio - found)[parts], axis=1)
+        left = np.median((ratio - level)[parts], axis=1)
         knots, which = np.unique(np.median(x[parts], axis=1), return_inverse=True)
-        found = found + np.interp(x, knots, np.bincount(which, left) / np.bincount(which))
-    return found
+        level = level + np.interp(x, knots, np.bincount(which, left) / np.bincount(which))
+    return level
 
 
-def own_alone(ratio: FloatArray, at: FloatArray) -> Mixture:
+def own_alone(ratio: FloatArray, sizes: FloatArray) -> Mixture:
     """The mixture of own and stray rows."""
-    return mixed(ratio - trend(ratio, at, np.ones(ratio.size, dtype=bool)), None)
+    return mixed(ratio - trend(ratio, sizes, np.ones(ratio.size, dtype=bool)), None)
 
 
-def with_other(ratio: FloatArray, at: FloatArray, apart: FloatArray, *, loose: bool) -> Mixture:
+def with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loose: bool) -> Mixture:
     """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones; ``loose``: with a
     level and a scatter of their own."""
-    every = np.ones(ratio.size, dtype=bool)
-    found = mixed(ratio - np.median(ratio), apart, loose=loose)
+    all_rows = np.ones(ratio.size, dtype=bool)
+    mixture = mixed(ratio - np.median(ratio), apart, loose=loose)
     for _ in range(2):
-        own = ratio - np.where(found.other > 0.5, apart, 0.0)
-        found = mixed(ratio - trend(own, at, every), apart, loose=loose)
-    return found
+        moved = ratio - np.where(mixture.other > 0.5, apart, 0.0)
+        mixture = mixed(ratio - trend(moved, sizes, all_rows), apart, loose=loose)
+    return mixture
 
 
 def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, loose: bool = False) -> Mixture:
@@ -86,12 +86,14 @@ def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, lo
     shares = np.asarray([0.97, 0.03] if apart is None else [0.87, 0.1, 0.03])
     for _ in range(rounds):
         moved = [] if apart is None else [off - apart - level]
-        each = np.stack([_log_normal(off, scatter), *(_log_normal(x, spread) for x in moved), _log_normal(off, wide)])
-        each += np.log(shares)[:, None]
-        total = np.logaddexp.reduce(each, axis=0)
-        weight = np.exp(each - total)
-        own, stray = weight[0], weight[-1]
-        near, squares = own.sum(), (own * off**2).sum()
+        log_weights = np.stack(
+            [_log_normal(off, scatter), *(_log_normal(x, spread) for x in moved), _log_normal(off, wide)]
+        )
+        log_weights += np.log(shares)[:, None]
+        total = np.logaddexp.reduce(log_weights, axis=0)
+        weight = np.exp(log_weights - total)
+        own_weight, stray = weight[0], weight[-1]
+        near, squares = own_weight.sum(), (own_weight * off**2).sum()
         if apart is not None and not loose:
             near, squares = near + weight[1].sum(), squares + (weight[1] * (off - apart) ** 2).sum()
         scatter = max(float(np.sqrt(squares / near)), LEAST_SCATTER)
@@ -101,10 +103,10 @@ def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, lo
             level = float(weight[1] @ (off - apart)) / (float(weight[1].sum()) + (spread / OTHER_LEVEL) ** 2)
         shares = np.maximum(weight.mean(axis=1), 0.003)
         shares = shares / shares.sum()
-    other = np.zeros(off.size) if apart is None else weight[1]
-    return Mixture(log_likelihood=total, other=other, off=off, scatter=scatter)
+    other_weight = np.zeros(off.size) if apart is None else weight[1]
+    return Mixture(log_likelihood=total, other=other_weight, off=off, scatter=scatter)
 
 
 def _log_normal(x: FloatArray, scatter: float) -> FloatArray:
-    found: FloatArray = -0.5 * (x / scatter) ** 2 - np.log(scatter * np.sqrt(2 * np.pi))
-    return found
+    log_density: FloatArray = -0.5 * (x / scatter) ** 2 - np.log(scatter * np.sqrt(2 * np.pi))
+    return log_density

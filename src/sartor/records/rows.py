@@ -98,10 +98,10 @@ def dtype_of(label: object) -> DType:
     return DTYPES[word]
 
 
-def _unknown(field: str, value: object, known: Iterable[str], must: str) -> str:
+def _unknown(field: str, value: object, names: Iterable[str], must: str) -> str:
     """The reason for rows with an unknown word, with the nearest known ones, or all if none is near."""
-    near = difflib.get_close_matches(str(value).lower(), list(known), n=3, cutoff=0.4)
-    return f"{field} {str(value)[:40]}: {must}; {'nearest' if near else 'known'}: {', '.join(near or known)}"
+    near = difflib.get_close_matches(str(value).lower(), list(names), n=3, cutoff=0.4)
+    return f"{field} {str(value)[:40]}: {must}; {'nearest' if near else 'known'}: {', '.join(near or names)}"
 
 
 # ------------------------------------------------------------------------------------------- GEMMs
@@ -135,9 +135,9 @@ def library_of(words: Words) -> str:
 def layout_word(words: Words) -> str:
     """A row's layout in capitals: as given, or NN for batched GEMMs and TN else (a linear layer's forward); TILED where
     aiter stored TN's weights in tiles (``bpreshuffle``)."""
-    given = str(words.get("layout", "")).upper() or ("NN" if words.get("op") == "bmm" else "TN")
+    stated = str(words.get("layout", "")).upper() or ("NN" if words.get("op") == "bmm" else "TN")
     tiled = str(words.get("bpreshuffle", "")).lower() in ("true", "1")
-    return Layout.TILED.value if tiled and given == Layout.TN.value else given
+    return Layout.TILED.value if tiled and stated == Layout.TN.value else stated
 
 
 def _max_matmul(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
@@ -315,10 +315,10 @@ def kernel_family(kernel: str) -> str:
     label = kernel.lower()
     if label.startswith("moe_torch_flow"):
         return "trtllm"
-    framework = next((each for each in ("sglang", "vllm") if label.startswith(each)), "")
+    framework = next((word for word in ("sglang", "vllm") if label.startswith(word)), "")
     if label == "vllm_fused_moe":
         return "vllm_triton"
-    kind = next((each for each in ("triton", "cutlass", "trtllm", "xpu") if each in label.removeprefix("vllm")), "")
+    kind = next((word for word in ("triton", "cutlass", "trtllm", "xpu") if word in label.removeprefix("vllm")), "")
     return f"{framework}_{kind}" if framework and kind else ""
 
 

@@ -63,20 +63,20 @@ class Shapes:
     """Distinct devices among them."""
 
 
-def read_shapes(path: str | Path, given: Mapping[str, str], defaults: Mapping[str, str]) -> Shapes:
-    """The shapes of a Parquet or CSV file. Columns in ``given`` hold for all rows, those in ``defaults`` where the file
-    has no such column. Raises ``InputError``; ``MissingExtraError`` without pyarrow."""
+def read_shapes(path: str | Path, stated: Mapping[str, str], defaults: Mapping[str, str]) -> Shapes:
+    """The shapes of a Parquet or CSV file. Columns in ``stated`` hold for all rows, those in ``defaults`` where the
+    file has no such column. Raises ``InputError``; ``MissingExtraError`` without pyarrow."""
     path = Path(path)
     pa, _ = pyarrow("reading a file of shapes")
     try:
         names = column_names(_file(path))
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise InputError(ARGUMENT, path.name, f"must have only one column called {twice[0]}")
-        if any(names) and "gpu" not in {*names, *given}:
+        if any(names) and "gpu" not in {*names, *stated}:
             raise InputError(ARGUMENT, path.name, "must have a gpu column, or --gpu must name one", "--gpu h100_sxm")
         data = _load(path, names)
-        gpus = tuple(str(each or "") for each in data["gpu"].unique().to_pylist()) if "gpu" in names else ()
-        for name, value in {**{k: v for k, v in defaults.items() if k not in names}, **given}.items():
+        gpus = tuple(str(gpu or "") for gpu in data["gpu"].unique().to_pylist()) if "gpu" in names else ()
+        for name, value in {**{k: v for k, v in defaults.items() if k not in names}, **stated}.items():
             data = _with_column(data, name, value)
         return _shapes(data, path, tuple(names), gpus)
     except pa.ArrowException as error:
@@ -85,22 +85,22 @@ def read_shapes(path: str | Path, given: Mapping[str, str], defaults: Mapping[st
         raise _about_shapes(error) from None
 
 
-def one_shape(kind: str, words: Mapping[str, str], given: Mapping[str, str], defaults: Mapping[str, str]) -> Shapes:
+def one_shape(kind: str, words: Mapping[str, str], stated: Mapping[str, str], defaults: Mapping[str, str]) -> Shapes:
     """One operator in words: values of the columns of its kind. Raises ``InputError``."""
     pa, _ = pyarrow("pricing one operator by its columns")
-    of = next(each for each in OPERATORS if each.name == kind)
-    known = (*of.described, *of.optional, *LABELS)
+    operator = next(operator_kind for operator_kind in OPERATORS if operator_kind.name == kind)
+    columns = (*operator.described, *operator.optional, *LABELS)
     for name in words:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-            raise InputError(name, words[name], f"is not a column of {a_table(of)}", ", ".join(near or known))
-    row = {**defaults, **words, **given}
-    missing = [name for name in of.described if name not in row]
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, n=3, cutoff=0.4)
+            raise InputError(name, words[name], f"is not a column of {a_table(operator)}", ", ".join(near or columns))
+    row = {**defaults, **words, **stated}
+    missing = [name for name in operator.described if name not in row]
     if missing:
         raise InputError(
             kind, Stated(f"lacks {', '.join(missing)}"), f"add {' '.join(f'{name}=...' for name in missing)}"
         )
-    table = usable(of, kind, pa.table({name: [value] for name, value in row.items()}), LABELS, timed=False)
+    table = usable(operator, kind, pa.table({name: [value] for name, value in row.items()}), LABELS, timed=False)
     return Shapes(
         file="",
         num_rows=1,
@@ -129,10 +129,10 @@ def _nearest(word: str) -> str:
 
 def _load(path: Path, names: Sequence[str]) -> Any:
     columns = {name for kind in OPERATORS for name in (*kind.described, *kind.optional)}
-    wanted = [name for name in dict.fromkeys(names) if name in columns | {*LABELS, TOGETHER, "flag"}]
-    if not wanted:
+    wanted_columns = [name for name in dict.fromkeys(names) if name in columns | {*LABELS, TOGETHER, "flag"}]
+    if not wanted_columns:
         kind_of(names, path.name, OPERATORS, timed=False)  # which says what is missing
-    data, broken = load(path, wanted)
+    data, broken = load(path, wanted_columns)
     if broken:
         raise InputError(ARGUMENT, path.name, f"{broken} of its lines must have as many fields as the header")
     return data
@@ -147,24 +147,24 @@ def _with_column(data: Any, name: str, value: str) -> Any:
     return data.append_column(name, column)
 
 
-def _shapes(data: Any, path: Path, own: tuple[str, ...], gpus: tuple[str, ...]) -> Shapes:
+def _shapes(data: Any, path: Path, own_columns: tuple[str, ...], gpus: tuple[str, ...]) -> Shapes:
     name = path.name
     if data.num_rows == 0:
         raise InputError(ARGUMENT, name, "must have a row below its header")
     refused: dict[str, Index] = {}
     tables: list[Table] = []
     rows: list[Index] = []
-    for kind, at in _by_kind(data, name, refused):
+    for kind, indices in _by_kind(data, name, refused):
         missing = [column for column in kind.described if column not in data.column_names]
         if missing:
-            refused[f"{a_table(kind)} must have {', '.join(missing)}"] = at
+            refused[f"{a_table(kind)} must have {', '.join(missing)}"] = indices
             continue
-        table = usable(kind, name, data.take(at), LABELS, timed=False)
+        table = usable(kind, name, data.take(indices), LABELS, timed=False)
         for reason, lost in table.unusable.items():
-            refused[reason] = np.union1d(refused.get(reason, at[:0]), at[lost])
+            refused[reason] = np.union1d(refused.get(reason, indices[:0]), indices[lost])
         if table.rows.size:
             tables.append(table)
-            rows.append(at[table.rows])
+            rows.append(indices[table.rows])
     return Shapes(
         file=str(path),
         num_rows=data.num_rows,
@@ -172,7 +172,7 @@ def _shapes(data: Any, path: Path, own: tuple[str, ...], gpus: tuple[str, ...]) 
         rows=tuple(rows),
         refused=refused,
         words={},
-        own=own,
+        own=own_columns,
         gpus=gpus,
     )
 
@@ -183,14 +183,14 @@ def _by_kind(data: Any, name: str, refused: dict[str, Index]) -> list[tuple[Tabl
     if TOGETHER in data.column_names:
         words, codes = np.unique(np.asarray([str(each) for each in data[TOGETHER].to_pylist()]), return_inverse=True)
         if not kinds.keys().isdisjoint(words.tolist()):
-            found = []
+            groups = []
             for code, word in enumerate(words.tolist()):
-                at = np.flatnonzero(codes == code)
+                indices = np.flatnonzero(codes == code)
                 if word in kinds:
-                    found.append((kinds[word], at))
+                    groups.append((kinds[word], indices))
                 else:
-                    refused[f"{TOGETHER} {word[:40]}: {_no_operator(word)}"] = at
-            return found
+                    refused[f"{TOGETHER} {word[:40]}: {_no_operator(word)}"] = indices
+            return groups
     return [(kind_of(data.column_names, name, OPERATORS, timed=False), np.arange(data.num_rows))]
 
 
@@ -224,20 +224,20 @@ def table_with(shapes: Shapes, columns: Mapping[str, Sequence[Any]], to: Path) -
 
     file = Path(shapes.file)
     if not shapes.file:
-        own = pa.table({name: [value] for name, value in shapes.words.items()})
+        own_table = pa.table({name: [value] for name, value in shapes.words.items()})
     elif file.suffix.lower() == ".parquet":
-        own = pq.read_table(file)
+        own_table = pq.read_table(file)
     else:
-        own, _ = load(file, column_names(file), as_text=True)
-    own = own.drop_columns([name for name in columns if name in own.column_names])
+        own_table, _ = load(file, column_names(file), as_text=True)
+    own_table = own_table.drop_columns([name for name in columns if name in own_table.column_names])
     out = io.BytesIO()
     if to.suffix.lower() == ".parquet":
         for name, values in columns.items():
-            own = own.append_column(name, pa.array(values))
-        pq.write_table(own, out)
+            own_table = own_table.append_column(name, pa.array(values))
+        pq.write_table(own_table, out)
         return out.getvalue()
     text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*own.column_names, *columns])
-    writer.writerows(zip(*(column.to_pylist() for column in own.columns), *columns.values(), strict=True))
+    writer.writerow([*own_table.column_names, *columns])
+    writer.writerows(zip(*(column.to_pylist() for column in own_table.columns), *columns.values(), strict=True))
     return out.getvalue()

@@ -59,10 +59,10 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     if measured_s.size < LEAST:
         return
     ratio, size = np.log(measured_s / predicted_s), np.log(predicted_s)
-    at = np.vstack([size, timed.sizes])
+    sizes = np.vstack([size, timed.sizes])
     thousandth = _near_unit(ratio - np.median(ratio))
     alone = _alone(measured_s) & ~thousandth  # many of them would bend the trend
-    off = ratio - trend(ratio, at, alone)
+    off = ratio - trend(ratio, sizes, alone)
     scatter = max(float(np.median(np.abs(off[alone]))) / 0.6745, 0.01)
     far = max(FAR * scatter, FAR_COPY)
     few = _few_exchanged(off, size, far)
@@ -71,9 +71,9 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     yield OTHER_UNIT, unit
     yield COPIED, copied
     rest = ~unit & ~copied
-    for reason, found in _of_another_device(timed, ratio, at, np.flatnonzero(rest)):
-        yield reason, found
-        rest &= ~found
+    for reason, mask in _of_another_device(timed, ratio, sizes, np.flatnonzero(rest)):
+        yield reason, mask
+        rest &= ~mask
     yield COPIED, _exchanged(off, size, rest & (np.abs(off) > max(FAR * scatter, FAR_SWAP)))
 
 
@@ -115,26 +115,26 @@ def _exchanged(off: FloatArray, size: FloatArray, far: Mask) -> Mask:
     none = np.zeros_like(far)
     if far.sum() < 2 * _several(far):
         return none
-    expected, found = size[far], size[far] + off[far]
-    together = np.abs(np.sort(expected) - np.sort(found)).mean() < TOGETHER * np.abs(off[far]).mean()
-    return far if together and np.corrcoef(expected, found)[0, 1] < UNLIKE else none
+    expected, apparent = size[far], size[far] + off[far]
+    together = np.abs(np.sort(expected) - np.sort(apparent)).mean() < TOGETHER * np.abs(off[far]).mean()
+    return far if together and np.corrcoef(expected, apparent)[0, 1] < UNLIKE else none
 
 
 def _few_exchanged(off: FloatArray, size: FloatArray, far: float) -> Mask:
     """A few rows far off, each with a time that another of them should have: some too slow and some too fast at once,
     which honest outliers, slow ones, are not. Of many rows chance would do it (``_exchanged``)."""
     left = np.flatnonzero(np.abs(off) > far / 2)
-    found = np.zeros(off.size, dtype=bool)
-    if left.size >= min(2 * _several(found), MOST_EXCHANGED):
-        return found
+    exchanged = np.zeros(off.size, dtype=bool)
+    if left.size >= min(2 * _several(exchanged), MOST_EXCHANGED):
+        return exchanged
     while left.size > 1:
         alike = np.abs((size + off)[left][:, None] - size[left]) < NEAR
-        kept = alike.any(axis=0) & alike.any(axis=1)
-        if kept.all():
-            found[left] = abs(off[left].mean()) < NEAR
+        isolated = alike.any(axis=0) & alike.any(axis=1)
+        if isolated.all():
+            exchanged[left] = abs(off[left].mean()) < NEAR
             break
-        left = left[kept]
-    return found & (np.abs(off) > far)
+        left = left[isolated]
+    return exchanged & (np.abs(off) > far)
 
 
 def _several(rows: Mask) -> float:
@@ -162,53 +162,55 @@ APART, LEAST_APART, SURE, NEARER = 3.5, 0.13, 0.8, 0.3
 probability to be the other device's is above the third, or it is nearer to that device by the fourth."""
 
 
-def _of_another_device(timed: Timed, ratio: FloatArray, at: FloatArray, rest: Index) -> Iterator[tuple[str, Mask]]:
+def _of_another_device(timed: Timed, ratio: FloatArray, sizes: FloatArray, rest: Index) -> Iterator[tuple[str, Mask]]:
     """The rows of ``rest`` of the device that explains rows off best, where the evidence is clear."""
     if rest.size < LEAST_OF_DEVICE:
         return
-    some = rest[np.linspace(0, rest.size - 1, min(MOST, rest.size)).astype(np.int64)]
-    chosen = _likeliest(timed, ratio[some], at[:, some], some)
+    sample = rest[np.linspace(0, rest.size - 1, min(MOST, rest.size)).astype(np.int64)]
+    chosen = _likeliest(timed, ratio[sample], sizes[:, sample], sample)
     if chosen is None:
         return
     apart = np.log(timed.predict(chosen, rest) / timed.predicted_s[rest])
-    mixture = with_other(ratio[rest], at[:, rest], apart, loose=timed.section.startswith("gemm"))
+    mixture = with_other(ratio[rest], sizes[:, rest], apart, loose=timed.section.startswith("gemm"))
     clear = _clear(apart, mixture)
-    told = clear & ((mixture.other > SURE) | (np.abs(mixture.off - apart) < NEARER * np.abs(mixture.off)))
-    untold = rest.size * mixture.other[clear].mean() - told.sum()
-    more = (
+    certain = clear & ((mixture.other > SURE) | (np.abs(mixture.off - apart) < NEARER * np.abs(mixture.off)))
+    untold = rest.size * mixture.other[clear].mean() - certain.sum()
+    detail = (
         f"; about {untold:.0f} more of its rows can't be identified and stay in"
-        if untold > 0.2 * told.sum() + 1
+        if untold > 0.2 * certain.sum() + 1
         else ""
     )
-    found = np.zeros(ratio.size, dtype=bool)
-    found[rest[told]] = True
-    yield f"a time that looks measured on another device ({chosen.name}{more})", found
+    mask = np.zeros(ratio.size, dtype=bool)
+    mask[rest[certain]] = True
+    yield f"a time that looks measured on another device ({chosen.name}{detail})", mask
 
 
-def _likeliest(timed: Timed, ratio: FloatArray, at: FloatArray, rows: Index) -> Gpu | None:
+def _likeliest(timed: Timed, ratio: FloatArray, sizes: FloatArray, rows: Index) -> Gpu | None:
     """The device that some of these rows were measured on; None without clear evidence."""
     others = [(gpu, np.log(timed.predict(gpu, rows) / timed.predicted_s[rows])) for gpu in other_devices(timed)]
     level, gemms = ratio - np.median(ratio), timed.section.startswith("gemm")
-    ranked = sorted(others, key=lambda each: -mixed(level, each[1], FEW_ROUNDS, loose=gemms).likely)
-    tried = [(with_other(ratio, at, apart, loose=gemms), apart, gpu) for gpu, apart in ranked[:TRIED]]
+    ranked = sorted(others, key=lambda candidate: -mixed(level, candidate[1], FEW_ROUNDS, loose=gemms).likely)
+    tried = [(with_other(ratio, sizes, apart, loose=gemms), apart, gpu) for gpu, apart in ranked[:TRIED]]
     if not tried:
         return None
-    found, apart, best = max(tried, key=lambda each: each[0].likely)
-    alone = own_alone(ratio, at).likely
-    gain, least = found.likely - alone, EVIDENCE[gemms] + EVIDENCE_PER_ROW[gemms] * ratio.size
-    clear = _clear(apart, found)
-    other = found.other[clear]
-    if gain < least or clear.mean() < LEAST_CLEAR or (other > SURE).sum() < LEAST_TOLD:
+    mixture, apart, best = max(tried, key=lambda candidate: candidate[0].likely)
+    alone = own_alone(ratio, sizes).likely
+    gain, evidence = mixture.likely - alone, EVIDENCE[gemms] + EVIDENCE_PER_ROW[gemms] * ratio.size
+    clear = _clear(apart, mixture)
+    other_weight = mixture.other[clear]
+    if gain < evidence or clear.mean() < LEAST_CLEAR or (other_weight > SURE).sum() < LEAST_TOLD:
         return None
-    if not LEAST_SHARE[gemms] < other.mean() < MOST_SHARE:
+    if not LEAST_SHARE[gemms] < other_weight.mean() < MOST_SHARE:
         return None
     draw = np.random.default_rng(0)
     wrong = [[draw.permutation(apart) for _ in range(2)]]
     if np.median(np.abs(apart)) > FAR_COPY:  # all rows as far apart: dealt out they are the same
         wrong.append([0.7 * apart, 1.4 * apart])
-    dealt = ([with_other(ratio, at, each, loose=gemms).likely - alone for each in some] for some in wrong)
-    chance = min(float(np.mean(each)) for each in dealt)
-    return best if gain >= least + OVER_CHANCE[gemms] * max(0.0, chance) else None
+    dealt = (
+        [with_other(ratio, sizes, exchanged, loose=gemms).likely - alone for exchanged in deals] for deals in wrong
+    )
+    chance = min(float(np.mean(gains)) for gains in dealt)
+    return best if gain >= evidence + OVER_CHANCE[gemms] * max(0.0, chance) else None
 
 
 def _clear(apart: FloatArray, mixture: Mixture) -> Mask:
@@ -226,8 +228,8 @@ def other_devices(timed: Timed) -> Iterator[Gpu]:
             yield gpu
 
 
-def _twins(one: Gpu, other: Gpu) -> bool:
+def _twins(gpu: Gpu, twin: Gpu) -> bool:
     """Whether two devices have the same dies and memory (B200, B300 and their Grace versions): they differ by less than
     their tables scatter."""
-    same = abs(one.num_sms / other.num_sms - 1) < 0.05 and abs(one.hbm_bytes_per_s / other.hbm_bytes_per_s - 1) < 0.05
-    return one.generation == other.generation and same
+    same = abs(gpu.num_sms / twin.num_sms - 1) < 0.05 and abs(gpu.hbm_bytes_per_s / twin.hbm_bytes_per_s - 1) < 0.05
+    return gpu.generation == twin.generation and same

@@ -138,14 +138,14 @@ def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:
     names = column_names(path)
     if TOGETHER not in names:
         return [read_table(path, group_by)]
-    found = sorted(_words_of(path, TOGETHER) & {kind.name for kind in KINDS})
-    if not found:
+    kinds = sorted(_words_of(path, TOGETHER) & {kind.name for kind in KINDS})
+    if not kinds:
         return [read_table(path, group_by)]
     tables: list[Table] = []
     refused: list[InputError] = []
-    for kind in found:
+    for kind in kinds:
         try:
-            tables.append(read_table(path, group_by, of=kind))
+            tables.append(read_table(path, group_by, kind_name=kind))
         except InputError as error:
             refused.append(error)
     if not tables:
@@ -157,19 +157,23 @@ TOGETHER = "table"
 """The column that names each row's kind in a file of several kinds, as ``sartor measure`` writes it."""
 
 
-def read_table(path: Path, group_by: Sequence[str] = (), *, of: str = "") -> Table:
-    """One file; if it holds several kinds of rows, only those of kind ``of``. Raises ``InputError`` when it is
+def read_table(path: Path, group_by: Sequence[str] = (), *, kind_name: str = "") -> Table:
+    """One file; if it holds several kinds of rows, only those of kind ``kind_name``. Raises ``InputError`` when it is
     unreadable, lacks columns, or has no usable row."""
     names = column_names(path)
-    together = TOGETHER in names and of != ""
-    kind = next(each for each in KINDS if each.name == of) if together else kind_of(names, path.name)
-    wanted = [*kind.required, *kind.optional, "flag", *group_by, *((TOGETHER,) if together else ())]
-    data, broken = load(path, [name for name in dict.fromkeys(wanted) if name in names])
+    together = TOGETHER in names and kind_name != ""
+    kind = (
+        next(table_kind for table_kind in KINDS if table_kind.name == kind_name)
+        if together
+        else kind_of(names, path.name)
+    )
+    wanted_columns = [*kind.required, *kind.optional, "flag", *group_by, *((TOGETHER,) if together else ())]
+    data, broken = load(path, [name for name in dict.fromkeys(wanted_columns) if name in names])
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if together:
-        data = data.filter(pc.equal(data[TOGETHER], of)).drop_columns([TOGETHER])
+        data = data.filter(pc.equal(data[TOGETHER], kind_name)).drop_columns([TOGETHER])
     missing = [name for name in kind.required if name not in data.column_names]
     if missing:
         raise InputError("data", path.name, f"{a_table(kind)} must have {', '.join(missing)}")
@@ -345,10 +349,10 @@ def _nothing(path: str | Path, refused: Sequence[InputError]) -> InputError:
 
 
 def _check_groups(tables: Sequence[Table], group_by: Sequence[str]) -> None:
-    known = {name for table in tables for name in (*table.columns, *table.coded, *table.numbers)} | {"table", *DERIVED}
+    names = {name for table in tables for name in (*table.columns, *table.coded, *table.numbers)} | {"table", *DERIVED}
     for name in group_by:
-        if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=3) or sorted(known)[:6]
+        if name not in names:
+            near = difflib.get_close_matches(name, sorted(names), n=3) or sorted(names)[:6]
             raise InputError("group_by", name, "must be a column of the tables", ", ".join(near))
 
 
@@ -363,14 +367,14 @@ def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, ti
     """Rows with only valid numbers; the others are kept apart by what is wrong with them."""
     rows = data.num_rows
     unusable: dict[str, Index] = {}
-    kept = np.ones(rows, dtype=bool)
+    usable_rows = np.ones(rows, dtype=bool)
 
     def keep(good: Any, reason: str) -> None:
-        nonlocal kept
-        lost = np.flatnonzero(kept & ~good)
+        nonlocal usable_rows
+        lost = np.flatnonzero(usable_rows & ~good)
         if lost.size:
             unusable[reason] = lost
-        kept &= good
+        usable_rows &= good
 
     if "flag" in data.column_names:
         keep(_or_default(data["flag"], 0) == 0, "flag is not 0 (marked as defective by its source)")
@@ -378,7 +382,7 @@ def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, ti
     if timed:
         measured = _numbers(data[kind.measured])
         has_time = np.isfinite(measured) & (measured > 0)
-        untimed = _untimed(kind, data, np.flatnonzero(kept & ~has_time))
+        untimed = _untimed(kind, data, np.flatnonzero(usable_rows & ~has_time))
         keep(has_time, f"{kind.measured} is {NO_TIME}")
     numbers: JsonDict = {}
     for name in kind.sizes:
@@ -389,8 +393,8 @@ def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, ti
         keep(np.isfinite(numbers[name]) & (numbers[name] > 0), f"{name} is not a number above 0")
     for name, default in kind.optional.items():
         if isinstance(default, int):
-            told = name in data.column_names
-            numbers[name] = _or_default(data[name], default) if told else np.full(rows, float(default))
+            is_stated = name in data.column_names
+            numbers[name] = _or_default(data[name], default) if is_stated else np.full(rows, float(default))
             keep(_is_whole(numbers[name], min(default, 1)), f"{name} is not a whole number of at least {default}")
     with np.errstate(invalid="ignore"):
         work = np.prod([numbers[name] for name in kind.work], axis=0) if kind.work else np.zeros(rows)
@@ -399,7 +403,7 @@ def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, ti
     coded = {name: _coded(data, name, rows) for name in words}
     for name in kind.texts:
         blank = np.asarray([value is None or str(value).strip() == "" for value in coded[name].values] or [True])
-        keep(~blank[coded[name].codes] if rows else kept, f"{name} is empty")
+        keep(~blank[coded[name].codes] if rows else usable_rows, f"{name} is empty")
     coded |= {name: _coded(data, name, rows) for name in group_by if name in data.column_names}
     whole = (*kind.sizes, *(name for name, default in kind.optional.items() if isinstance(default, int)))
     return Table(
@@ -407,11 +411,11 @@ def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, ti
         file=file,
         num_rows=rows,
         columns=tuple(data.column_names),
-        coded={name: column.take(kept) for name, column in coded.items()},
-        numbers={n: v[kept].astype(np.int64) if n in whole else v[kept] for n, v in numbers.items()},
-        measured=measured[kept],
+        coded={name: column.take(usable_rows) for name, column in coded.items()},
+        numbers={n: v[usable_rows].astype(np.int64) if n in whole else v[usable_rows] for n, v in numbers.items()},
+        measured=measured[usable_rows],
         left_out={reason: int(lost.size) for reason, lost in unusable.items()},
-        rows=np.flatnonzero(kept),
+        rows=np.flatnonzero(usable_rows),
         unusable=unusable,
         untimed=untimed,
     )
@@ -430,14 +434,16 @@ def _untimed(kind: TableKind, data: Any, where: Index) -> str:
     if not where.size:
         return ""
     first = [{name: data[name][i].as_py() for name in (*kind.sizes, kind.measured)} for i in where[:FEW].tolist()]
-    said = [f"{' x '.join(str(row[name]) for name in kind.sizes)} ({str(row[kind.measured])[:20]})" for row in first]
-    more = f" and {where.size - FEW:,} more" if where.size > FEW else ""
-    return f"{kind.measured} of {', '.join(said)}{more}: {NO_TIME}"
+    examples = [
+        f"{' x '.join(str(row[name]) for name in kind.sizes)} ({str(row[kind.measured])[:20]})" for row in first
+    ]
+    rest = f" and {where.size - FEW:,} more" if where.size > FEW else ""
+    return f"{kind.measured} of {', '.join(examples)}{rest}: {NO_TIME}"
 
 
-def _is_whole(values: Floats64, least: int) -> Any:
+def _is_whole(values: Floats64, minimum: int) -> Any:
     with np.errstate(invalid="ignore"):
-        return np.isfinite(values) & (values >= least) & (values <= 2**40) & (values == np.floor(values))
+        return np.isfinite(values) & (values >= minimum) & (values <= 2**40) & (values == np.floor(values))
 
 
 def _numbers(column: Any) -> Floats64:

@@ -45,10 +45,10 @@ class Targets:
 
     def without_faster(self, least_s: Floats64) -> Targets:
         """The same targets without rows faster than ``least_s`` of their target, which must leave each a row."""
-        kept = self.each_s >= np.repeat(least_s, self.rows)
+        slow_enough = self.each_s >= np.repeat(least_s, self.rows)
         starts = np.cumsum(self.rows) - self.rows
-        counts = np.add.reduceat(kept.astype(np.int64), starts)
-        return replace(self, **_statistics(self.each_s[kept], np.cumsum(counts) - counts, counts))
+        counts = np.add.reduceat(slow_enough.astype(np.int64), starts)
+        return replace(self, **_statistics(self.each_s[slow_enough], np.cumsum(counts) - counts, counts))
 
     def sizes(self, i: int) -> JsonDict:
         return {name: values[i].item() for name, values in self.numbers.items()}
@@ -162,8 +162,8 @@ def _joined(tables: Sequence[Table], name: str) -> Coded:
         if column is None:
             number = table.numbers.get(name)
             column = _column(number) if number is not None else _blank(table.measured.size)
-        there = np.asarray([values.setdefault(value, len(values)) for value in column.values], dtype=np.int64)
-        codes.append(there[column.codes])
+        new_codes = np.asarray([values.setdefault(value, len(values)) for value in column.values], dtype=np.int64)
+        codes.append(new_codes[column.codes])
     return Coded(codes=np.concatenate(codes), values=tuple(values))
 
 
@@ -177,9 +177,9 @@ def _column(numbers: Floats) -> Coded:
 
 
 def _mapped(column: Coded, says: Callable[[Any], Any]) -> Coded:
-    said = [says(value) for value in column.values]
-    values = tuple(dict.fromkeys(said))
-    return Coded(codes=np.asarray([values.index(each) for each in said])[column.codes], values=values)
+    mapped = [says(value) for value in column.values]
+    values = tuple(dict.fromkeys(mapped))
+    return Coded(codes=np.asarray([values.index(word) for word in mapped])[column.codes], values=values)
 
 
 def _codes(numbers: Floats) -> Index:

@@ -31,9 +31,9 @@ class Likelier:
     error: float
     own_error: float
 
-    def sentence(self, own: Gpu) -> str:
+    def sentence(self, stated_gpu: Gpu) -> str:
         return (
-            f"all rows fit {self.gpu.name} (median error {self.error:.0%}) much better than {own.name} "
+            f"all rows fit {self.gpu.name} (median error {self.error:.0%}) much better than {stated_gpu.name} "
             f"({self.own_error:.0%}): were they measured on {self.gpu.name}?"
         )
 
@@ -43,16 +43,16 @@ def likelier(timed: Timed, log_sigma: FloatArray) -> Likelier | None:
     if timed.measured_s.size < LEAST_OF_DEVICE:
         return None
     count = timed.measured_s.size
-    some = np.linspace(0, count - 1, min(MOST, count)).astype(np.int64)
-    measured_s = timed.measured_s[some]
-    own, own_scatter = _errors(measured_s, timed.predicted_s[some])
-    if own < max(LEAST_OFF, Z80 * float(np.median(log_sigma))):
+    sample = np.linspace(0, count - 1, min(MOST, count)).astype(np.int64)
+    measured_s = timed.measured_s[sample]
+    own_error, own_scatter = _errors(measured_s, timed.predicted_s[sample])
+    if own_error < max(LEAST_OFF, Z80 * float(np.median(log_sigma))):
         return None
-    found = [(*_errors(measured_s, timed.predict(gpu, some)), gpu) for gpu in other_devices(timed)]
-    error, scatter, best = min(found, key=lambda each: each[0], default=(np.inf, np.inf, timed.gpu))
-    if error > CLOSER * own or scatter > ALIKE * own_scatter:
+    errors = [(*_errors(measured_s, timed.predict(gpu, sample)), gpu) for gpu in other_devices(timed)]
+    error, scatter, best = min(errors, key=lambda candidate: candidate[0], default=(np.inf, np.inf, timed.gpu))
+    if error > CLOSER * own_error or scatter > ALIKE * own_scatter:
         return None
-    return Likelier(gpu=best, error=float(np.expm1(error)), own_error=float(np.expm1(own)))
+    return Likelier(gpu=best, error=float(np.expm1(error)), own_error=float(np.expm1(own_error)))
 
 
 def _errors(measured_s: FloatArray, predicted_s: FloatArray) -> tuple[float, float]:

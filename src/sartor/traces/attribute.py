@@ -87,15 +87,15 @@ def attribute(
     parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *_host(seen)]
     of_products = float(line.owned_s[_of(kinds, KernelKind.MATMUL, KernelKind.ATTENTION) & ~again].sum())
     convolved = float(line.owned_s[_of(kinds, KernelKind.CONVOLUTION) & ~again].sum())
-    took = sum(each.seconds for each in priced)
-    known = took > KNOWN * (of_products + convolved)
+    took = sum(kernel.seconds for kernel in priced)
+    is_priced = took > KNOWN * (of_products + convolved)
     return Attributed(
         step_s=step_s,
         num_steps=line.num_steps,
         span_s=line.span_s,
         parts=tuple(sorted(parts, key=lambda part: -part.seconds)),
-        flops=sum(each.flops for each in priced) / line.num_steps,
-        mfu=_ideal_s(priced, gpu) / line.span_s if gpu and known else float("nan"),
+        flops=sum(kernel.flops for kernel in priced) / line.num_steps,
+        mfu=_ideal_s(priced, gpu) / line.span_s if gpu and is_priced else float("nan"),
         priced=priced,
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
@@ -105,12 +105,12 @@ def attribute(
 
 def _ideal_s(priced: Sequence[PricedKernels], gpu: Gpu) -> float:
     """Seconds of all of them at the peak rate of their data types."""
-    return sum(each.flops / peak_flops_per_s(gpu, each.operator.dtype) for each in priced)
+    return sum(kernel.flops / peak_flops_per_s(gpu, kernel.operator.dtype) for kernel in priced)
 
 
-def losses(found: Attributed) -> tuple[TracePart, ...]:
+def losses(attributed: Attributed) -> tuple[TracePart, ...]:
     """Avoidable parts, the largest gain first; those worth less than ``LOSS`` are left out."""
-    worth = [part for part in found.parts if part.fix and part.gain_s >= LOSS * found.step_s]
+    worth = [part for part in attributed.parts if part.fix and part.gain_s >= LOSS * attributed.step_s]
     return tuple(sorted(worth, key=lambda part: -part.gain_s))
 
 
@@ -134,13 +134,13 @@ class _Seen:
         return self.line.span_s / self.line.num_steps
 
 
-def _of(kinds: IntArray, *wanted: KernelKind) -> BoolArray:
-    found: BoolArray = np.isin(kinds, [KINDS.index(kind) for kind in wanted])
-    return found
+def _of(kinds: IntArray, *kinds_wanted: KernelKind) -> BoolArray:
+    mask: BoolArray = np.isin(kinds, [KINDS.index(kind) for kind in kinds_wanted])
+    return mask
 
 
 def _median_ratio(priced: Sequence[PricedKernels]) -> float:
-    ratios = [each.seconds / each.predicted_s for each in priced for _ in range(each.count)]
+    ratios = [kernel.seconds / kernel.predicted_s for kernel in priced for _ in range(kernel.count)]
     return float(np.median(ratios)) if ratios else float("nan")
 
 
@@ -158,14 +158,14 @@ PLAIN = {
 def _compute(seen: _Seen) -> Iterator[TracePart]:
     """Matrix multiplications and attention at their predicted time, the excess over it, and everything else by kind."""
     count = seen.line.num_steps
-    ragged = sum(max(each.seconds - each.padded_s, 0.0) for each in seen.priced if each.padded) / count
+    ragged = sum(max(kernel.seconds - kernel.padded_s, 0.0) for kernel in seen.priced if kernel.padded) / count
     beyond = {True: 0.0, False: 0.0}  # True: matrix multiplications, False: attention
-    for each in seen.priced:
-        if not each.padded:
-            beyond[isinstance(each.operator, Gemm)] += max(each.seconds - each.predicted_s, 0.0) / count
+    for kernel in seen.priced:
+        if not kernel.padded:
+            beyond[isinstance(kernel.operator, Gemm)] += max(kernel.seconds - kernel.predicted_s, 0.0) / count
     matmul = seen.seconds(_of(seen.kinds, KernelKind.MATMUL) & ~seen.again)
     attention = seen.seconds(_of(seen.kinds, KernelKind.ATTENTION) & ~seen.again)
-    unfilled = sum(min(each.unfilled_s, each.seconds) for each in seen.priced if not each.padded) / count
+    unfilled = sum(min(kernel.unfilled_s, kernel.seconds) for kernel in seen.priced if not kernel.padded) / count
     yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[True] - ragged - unfilled)
     yield TracePart(kind=PartKind.TILES, seconds=unfilled, evidence=_unfilled(seen))
     yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[False])
@@ -186,33 +186,33 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
 
 def _unfilled(seen: _Seen) -> tuple[str, ...]:
     """Not a reported loss: `sartor advise` tells which sizes fill tiles and waves better."""
-    worst = sorted((each for each in seen.priced if not each.padded), key=lambda each: -each.unfilled_s)
+    worst = sorted((kernel for kernel in seen.priced if not kernel.padded), key=lambda kernel: -kernel.unfilled_s)
     return tuple(
-        f"{each.name}: {format_share(each.unfilled_s / each.predicted_s)} of its tiles and waves are empty"
-        for each in worst[:SHOWN]
-        if each.unfilled_s > 0.01 * each.predicted_s
+        f"{kernel.name}: {format_share(kernel.unfilled_s / kernel.predicted_s)} of its tiles and waves are empty"
+        for kernel in worst[:SHOWN]
+        if kernel.unfilled_s > 0.01 * kernel.predicted_s
     )
 
 
 def _paddable(seen: _Seen) -> tuple[str, ...]:
     return tuple(
-        f"{each.name}: {format_seconds(each.seconds / each.count)}, padded to {each.padded} predicted "
-        f"{format_seconds(each.padded_s / each.count)}"
-        for each in seen.priced
-        if each.padded and each.padded_s < each.seconds
+        f"{kernel.name}: {format_seconds(kernel.seconds / kernel.count)}, padded to {kernel.padded} predicted "
+        f"{format_seconds(kernel.padded_s / kernel.count)}"
+        for kernel in seen.priced
+        if kernel.padded and kernel.padded_s < kernel.seconds
     )[:SHOWN]
 
 
 def _slow(seen: _Seen, seconds: float) -> TracePart:
     """Excess over predicted time. If nearly all shapes are slow it is the device's clock, else it is single kernels."""
-    ratios = np.array([each.seconds / each.predicted_s for each in seen.priced if not each.padded])
+    ratios = np.array([kernel.seconds / kernel.predicted_s for kernel in seen.priced if not kernel.padded])
     alike = ratios.size >= 3 and float(np.quantile(ratios, 0.1)) >= ALIKE
-    worst = sorted(seen.priced, key=lambda each: each.predicted_s - each.seconds)[:SHOWN]
+    worst = sorted(seen.priced, key=lambda kernel: kernel.predicted_s - kernel.seconds)[:SHOWN]
     shapes = tuple(
-        f"{each.name}: {format_seconds(each.seconds / each.count)}, predicted "
-        f"{format_seconds(each.predicted_s / each.count)} ({each.count} times)"
-        for each in worst
-        if each.seconds > each.predicted_s and not each.padded
+        f"{kernel.name}: {format_seconds(kernel.seconds / kernel.count)}, predicted "
+        f"{format_seconds(kernel.predicted_s / kernel.count)} ({kernel.count} times)"
+        for kernel in worst
+        if kernel.seconds > kernel.predicted_s and not kernel.padded
     )
     if alike:
         much = format_share(float(np.median(ratios)) - 1)
@@ -230,8 +230,8 @@ def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
     count = seen.line.num_steps
     lost = sum(seconds for _, seconds in chains.values()) / count
     words = (
-        f"{said} ({_times(often / count)}): {format_seconds(seconds / count)}"
-        for said, (often, seconds) in chains.items()
+        f"{chain_words} ({_times(often / count)}): {format_seconds(seconds / count)}"
+        for chain_words, (often, seconds) in chains.items()
     )
     fix = "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss"
     yield TracePart(kind=PartKind.MEMORY_BOUND, seconds=seen.seconds(where) - lost, evidence=_largest(seen, where))
@@ -274,9 +274,9 @@ def _communication(
 ) -> Iterator[TracePart]:
     """Exposed communication: waiting for a pipeline stage, waiting for a straggler, the excess of slow links, and the
     rest, which could gain the time of collectives that run alone."""
-    told = _told(seen, gpu, cluster)
+    predicted_s = _told(seen, gpu, cluster)
     stages = _between_stages(seen)
-    waiting = _bubble(seen, stages, told)
+    waiting = _bubble(seen, stages, predicted_s)
     yield waiting
     where = _of(seen.kinds, KernelKind.COLLECTIVE) & ~stages
     exposed = seen.seconds(where)
@@ -289,14 +289,14 @@ def _communication(
         fix="compare that rank's clock, power and data with the others'" if waited else "",
         gain_s=waited,
     )
-    ratio, said = _link(seen, where, ranks, told)
+    ratio, link_words = _link(seen, where, ranks, predicted_s)
     slow = (exposed - waited) * (1 - 1 / ratio) if ratio > SLOW_LINK else 0.0
-    one = "" if ranks else " (or a rank arrives late: give the traces of all ranks to find out)"
+    late_rank = "" if ranks else " (or a rank arrives late: give the traces of all ranks to find out)"
     yield TracePart(
         kind=PartKind.SLOW_LINK,
         seconds=slow,
-        evidence=said if slow else (),
-        fix=f"look at the fabric: a link down, a wrong interface, other traffic{one}" if slow else "",
+        evidence=link_words if slow else (),
+        fix=f"look at the fabric: a link down, a wrong interface, other traffic{late_rank}" if slow else "",
         gain_s=slow,
     )
     serial = min(_serial(seen, where), exposed - waited - slow)
@@ -305,7 +305,7 @@ def _communication(
     yield TracePart(
         kind=PartKind.COMMUNICATION,
         seconds=rest,
-        evidence=_by_collective(seen, told),
+        evidence=_by_collective(seen, predicted_s),
         fix=hint if serial > 0 else "",
         gain_s=max(serial, 0.0),
     )
@@ -313,27 +313,28 @@ def _communication(
 
 def _told(seen: _Seen, gpu: Gpu | None, cluster: Cluster | None) -> FloatArray:
     """Predicted seconds of each collective; NaN for other kernels and where the size is not known."""
-    told = np.full(seen.trace.name.size, np.nan)
+    predicted_s = np.full(seen.trace.name.size, np.nan)
     index = np.flatnonzero(_of(seen.kinds, KernelKind.COLLECTIVE))
     if gpu is not None:
-        told[index] = collective_seconds(seen.trace, index, gpu, cluster)
-    return told
+        predicted_s[index] = collective_seconds(seen.trace, index, gpu, cluster)
+    return predicted_s
 
 
 def _between_stages(seen: _Seen) -> BoolArray:
     """Sends and receives of a pipeline, recognized by their operator, because all-to-all uses the same kernel."""
-    asked = np.array(
-        [STAGES.search(f"{each.collective} {each.name}") is not None for each in seen.trace.operators] + [False]
+    is_stage_op = np.array(
+        [STAGES.search(f"{operator.collective} {operator.name}") is not None for operator in seen.trace.operators]
+        + [False]
     )  # operator -1 (unknown) takes the last entry
-    found: BoolArray = _of(seen.kinds, KernelKind.COLLECTIVE) & asked[seen.trace.operator]
-    return found
+    mask: BoolArray = _of(seen.kinds, KernelKind.COLLECTIVE) & is_stage_op[seen.trace.operator]
+    return mask
 
 
-def _bubble(seen: _Seen, stages: BoolArray, told: FloatArray) -> TracePart:
+def _bubble(seen: _Seen, stages: BoolArray, predicted_s: FloatArray) -> TracePart:
     """Exposed sends and receives beyond the predicted transfer time: waiting for the other stage."""
     index = np.flatnonzero(stages & (seen.line.owned_s > 0))
     owned = seen.line.owned_s[index]
-    seconds = float(np.maximum(owned - np.nan_to_num(told[index]), 0.0).sum()) / seen.line.num_steps
+    seconds = float(np.maximum(owned - np.nan_to_num(predicted_s[index]), 0.0).sum()) / seen.line.num_steps
     often = index.size / seen.line.num_steps
     return TracePart(
         kind=PartKind.BUBBLE,
@@ -344,30 +345,30 @@ def _bubble(seen: _Seen, stages: BoolArray, told: FloatArray) -> TracePart:
     )
 
 
-def _by_collective(seen: _Seen, told: FloatArray) -> tuple[str, ...]:
+def _by_collective(seen: _Seen, predicted_s: FloatArray) -> tuple[str, ...]:
     """Exposed time by kind and group, compared with the predicted time where sizes are known."""
     took: defaultdict[str, float] = defaultdict(float)
     whole: defaultdict[str, float] = defaultdict(float)
     allowed: defaultdict[str, float] = defaultdict(float)
     for i in np.flatnonzero(_of(seen.kinds, KernelKind.COLLECTIVE) & (seen.line.owned_s > 0)):
-        said = _collective_words(seen.trace, int(i))
-        took[said] += float(seen.line.owned_s[i])
-        if np.isfinite(told[i]):
-            whole[said] += float(seen.trace.end_s[i] - seen.trace.begin_s[i])
-            allowed[said] += float(told[i])
+        words = _collective_words(seen.trace, int(i))
+        took[words] += float(seen.line.owned_s[i])
+        if np.isfinite(predicted_s[i]):
+            whole[words] += float(seen.trace.end_s[i] - seen.trace.begin_s[i])
+            allowed[words] += float(predicted_s[i])
     return tuple(
-        f"{said}: {format_seconds(s / seen.line.num_steps)}"
-        + (f", {whole[said] / allowed[said]:.1f} times as long as the links need" if allowed[said] else "")
-        for said, s in _most(took)
+        f"{words}: {format_seconds(s / seen.line.num_steps)}"
+        + (f", {whole[words] / allowed[words]:.1f} times as long as the links need" if allowed[words] else "")
+        for words, s in _most(took)
     )
 
 
 def _collective_words(trace: KernelTrace, index: int) -> str:
     number = int(trace.operator[index])
-    asked = trace.operators[number] if number >= 0 else None
-    if asked is None or not asked.collective:
+    operator = trace.operators[number] if number >= 0 else None
+    if operator is None or not operator.collective:
         return short_kernel(trace.names[int(trace.name[index])])
-    return f"{asked.collective.strip('_')} of {asked.group_size or '?'} ranks"
+    return f"{operator.collective.strip('_')} of {operator.group_size or '?'} ranks"
 
 
 def _straggler(seen: _Seen, ranks: Sequence[KernelTrace]) -> tuple[float, tuple[str, ...]]:
@@ -375,26 +376,26 @@ def _straggler(seen: _Seen, ranks: Sequence[KernelTrace]) -> tuple[float, tuple[
     if len(ranks) < 2:
         return 0.0, ()
     busy = {}
-    for each in (seen.trace, *ranks):
-        kinds = kernel_kinds(each)
-        line = timeline(each, kinds)
-        busy[each.rank] = float(line.owned_s[~_of(kinds, KernelKind.COLLECTIVE)].sum()) / line.num_steps
-    middle, (slowest, most) = float(np.median(list(busy.values()))), max(busy.items(), key=lambda item: item[1])
-    if most - middle < STRAGGLES * seen.step_s:
+    for rank_trace in (seen.trace, *ranks):
+        kinds = kernel_kinds(rank_trace)
+        line = timeline(rank_trace, kinds)
+        busy[rank_trace.rank] = float(line.owned_s[~_of(kinds, KernelKind.COLLECTIVE)].sum()) / line.num_steps
+    middle, (slowest, longest) = float(np.median(list(busy.values()))), max(busy.items(), key=lambda item: item[1])
+    if longest - middle < STRAGGLES * seen.step_s:
         return 0.0, ()
-    words = f"rank {slowest} computes {format_seconds(most)} per step, the median rank {format_seconds(middle)}"
-    return most - middle, (words,)
+    words = f"rank {slowest} computes {format_seconds(longest)} per step, the median rank {format_seconds(middle)}"
+    return longest - middle, (words,)
 
 
 def _link(
-    seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], told: FloatArray
+    seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], predicted_s: FloatArray
 ) -> tuple[float, tuple[str, ...]]:
     """Measured over predicted seconds of collectives of known size, without waiting if all ranks are given."""
-    index = np.flatnonzero(where & np.isfinite(told) & (told > 0))
+    index = np.flatnonzero(where & np.isfinite(predicted_s) & (predicted_s > 0))
     if not index.size:
         return 1.0, ()
     took = _least_durations(seen.trace, _of(seen.kinds, KernelKind.COLLECTIVE), ranks)[index]
-    measured, predicted = float(took.sum()), float(told[index].sum())
+    measured, predicted = float(took.sum()), float(predicted_s[index].sum())
     words = (
         f"{index.size} collectives take {format_seconds(measured)}, "
         f"{measured / predicted:.1f} times the {format_seconds(predicted)} that the links allow"
@@ -406,17 +407,17 @@ def _least_durations(trace: KernelTrace, where: BoolArray, ranks: Sequence[Kerne
     """Duration of each kernel; for a collective, the shortest of all ranks, as the last to arrive does not wait. Ranks
     with another number of collectives are ignored."""
     took: FloatArray = trace.end_s - trace.begin_s
-    for other in ranks:
-        there = _of(kernel_kinds(other), KernelKind.COLLECTIVE)
-        if int(there.sum()) == int(where.sum()):
-            took[where] = np.minimum(took[where], (other.end_s - other.begin_s)[there])
+    for rank_trace in ranks:
+        collectives = _of(kernel_kinds(rank_trace), KernelKind.COLLECTIVE)
+        if int(collectives.sum()) == int(where.sum()):
+            took[where] = np.minimum(took[where], (rank_trace.end_s - rank_trace.begin_s)[collectives])
     return took
 
 
 def clock_skew_s(trace: KernelTrace, ranks: Sequence[KernelTrace]) -> float:
     """Difference between the ranks' clocks [s], from the ends of collectives, which should coincide."""
-    ends = [each.end_s[_of(kernel_kinds(each), KernelKind.COLLECTIVE)] for each in (trace, *ranks)]
-    apart = [np.median(np.abs(each - ends[0])) for each in ends[1:] if each.size == ends[0].size > 0]
+    ends = [rank_trace.end_s[_of(kernel_kinds(rank_trace), KernelKind.COLLECTIVE)] for rank_trace in (trace, *ranks)]
+    apart = [np.median(np.abs(rank_ends - ends[0])) for rank_ends in ends[1:] if rank_ends.size == ends[0].size > 0]
     return float(max(apart, default=0.0))
 
 
@@ -428,7 +429,7 @@ def _serial(seen: _Seen, where: BoolArray) -> float:
     steps: dict[int, list[float]] = {}
     for i in alone:
         steps.setdefault(int(seen.trace.step[i]), []).append(float(seen.line.owned_s[i]))
-    return sum(sum(each) - max(each) for each in steps.values()) / seen.line.num_steps
+    return sum(sum(durations) - max(durations) for durations in steps.values()) / seen.line.num_steps
 
 
 # -------------------------------------------------------------------------------------------------------------- host

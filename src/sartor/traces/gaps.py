@@ -43,7 +43,7 @@ KINDS = tuple(GapKind)
 
 def gap_words(trace: KernelTrace, line: Timeline) -> tuple[str, ...]:
     """Seconds per step of every kind of gap, and the places in the host's code with most of the long ones."""
-    begin, end = (np.array(each) for each in zip(*line.gaps, strict=True))
+    begin, end = (np.array(column) for column in zip(*line.gaps, strict=True))
     kinds, waits = _kinds(trace, begin, end)
     where: defaultdict[tuple[GapKind, str], float] = defaultdict(float)
     for i in np.argsort(begin - end)[:LONGEST].tolist():
@@ -51,12 +51,12 @@ def gap_words(trace: KernelTrace, line: Timeline) -> tuple[str, ...]:
         call = f"{trace.waits[waits[i]][0]}{' in ' if place else ''}" if waits[i] >= 0 else ""
         where[KINDS[kinds[i]], f"{call}{place}"] += float(end[i] - begin[i])
     seconds = {kind: float((end - begin)[kinds == i].sum()) for i, kind in enumerate(KINDS)}
-    said = []
+    sentences = []
     for kind in sorted((kind for kind in KINDS if seconds[kind]), key=lambda kind: -seconds[kind]):
-        places = sorted((place for each, place in where if each is kind and place), key=lambda p: -where[kind, p])
-        most = "".join(f"; {p}: {format_seconds(where[kind, p] / line.num_steps)}" for p in places[:2])
-        said.append(f"{kind.value}: {format_seconds(seconds[kind] / line.num_steps)}{most}")
-    return tuple(said)
+        places = sorted((place for column, place in where if column is kind and place), key=lambda p: -where[kind, p])
+        largest = "".join(f"; {p}: {format_seconds(where[kind, p] / line.num_steps)}" for p in places[:2])
+        sentences.append(f"{kind.value}: {format_seconds(seconds[kind] / line.num_steps)}{largest}")
+    return tuple(sentences)
 
 
 def _kinds(trace: KernelTrace, begin_s: FloatArray, end_s: FloatArray) -> tuple[IntArray, IntArray]:
@@ -69,8 +69,10 @@ def _kinds(trace: KernelTrace, begin_s: FloatArray, end_s: FloatArray) -> tuple[
     loading = _last(np.stack([frames.begin_s[load], frames.end_s[load]], axis=1), middle) >= 0
     after = np.minimum(np.searchsorted(trace.begin_s, end_s - 1e-9), trace.begin_s.size - 1)
     late = trace.launched_s[after] > begin_s
-    of = [GapKind.SYNCHRONIZING, GapKind.DATA, GapKind.LAUNCH]
-    kinds = np.select([waited >= 0, loading, late], [KINDS.index(kind) for kind in of], KINDS.index(GapKind.STREAMS))
+    ranked_kinds = [GapKind.SYNCHRONIZING, GapKind.DATA, GapKind.LAUNCH]
+    kinds = np.select(
+        [waited >= 0, loading, late], [KINDS.index(kind) for kind in ranked_kinds], KINDS.index(GapKind.STREAMS)
+    )
     return kinds, waited
 
 
@@ -78,8 +80,8 @@ def _last(spans: FloatArray, at_s: FloatArray) -> IntArray:
     """Index of the last span to begin before each moment if it contains it, else -1. Spans [n, 2] are sorted."""
     if not spans.size:
         return np.full(at_s.size, -1)
-    found = np.searchsorted(spans[:, 0], at_s, side="right") - 1
-    inside: IntArray = np.where((found >= 0) & (spans[np.maximum(found, 0), 1] >= at_s), found, -1)
+    index = np.searchsorted(spans[:, 0], at_s, side="right") - 1
+    inside: IntArray = np.where((index >= 0) & (spans[np.maximum(index, 0), 1] >= at_s), index, -1)
     return inside
 
 
@@ -87,7 +89,7 @@ def frame_at(trace: KernelTrace, at_s: float) -> str:
     """The innermost of the user's own frames or ranges that the host was in; empty if none is recorded."""
     frames = trace.frames
     inside = np.flatnonzero((frames.begin_s <= at_s) & (frames.end_s >= at_s))
-    own = [i for i in inside.tolist() if not frames.names[int(frames.name[i])].startswith(LIBRARY)]
-    if not own:
+    own_frames = [i for i in inside.tolist() if not frames.names[int(frames.name[i])].startswith(LIBRARY)]
+    if not own_frames:
         return ""
-    return frames.names[int(frames.name[max(own, key=lambda i: float(frames.begin_s[i]))])][:80]
+    return frames.names[int(frames.name[max(own_frames, key=lambda i: float(frames.begin_s[i]))])][:80]

@@ -64,13 +64,13 @@ KINDS = tuple(KernelKind)
 def kernel_kinds(trace: KernelTrace) -> IntArray:
     """The kind of every kernel, as its index in ``KINDS``."""
     seen: dict[tuple[int, int], int] = {}
-    found = np.empty(trace.name.size, dtype=np.int64)
+    kinds = np.empty(trace.name.size, dtype=np.int64)
     for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
         if pair not in seen:
             operator = trace.operators[pair[0]].name if pair[0] >= 0 else ""
             seen[pair] = KINDS.index(kind_of(trace.names[pair[1]], operator))
-        found[i] = seen[pair]
-    return found
+        kinds[i] = seen[pair]
+    return kinds
 
 
 @lru_cache(maxsize=4096)

@@ -80,19 +80,19 @@ class KernelTrace:
         """Begin of the first step that has kernels, and the end of each: a step lasts from the last kernel of the step
         before to its own last kernel, so the gap between them is part of it. The first step lasts at least as long as
         its mark on the host. Empty if no step has kernels."""
-        known = [i for i in range(len(self.steps)) if (self.step == i).any()]
-        if not known:
+        with_kernels = [i for i in range(len(self.steps)) if (self.step == i).any()]
+        if not with_kernels:
             return np.array([])
-        ends = np.maximum.accumulate([self.end_s[self.step == i].max() for i in known])
-        _, left, right = self.steps[known[0]]
-        first = min(float(self.begin_s[self.step == known[0]].min()), float(ends[0]) - (right - left))
+        ends = np.maximum.accumulate([self.end_s[self.step == i].max() for i in with_kernels])
+        _, left, right = self.steps[with_kernels[0]]
+        first = min(float(self.begin_s[self.step == with_kernels[0]].min()), float(ends[0]) - (right - left))
         edges: FloatArray = np.array([first, *ends])
         return edges
 
     def operator_name(self, index: int) -> str:
         """The operator of a kernel, or the kernel's own name."""
-        known = int(self.operator[index])
-        return self.operators[known].name if known >= 0 else self.names[int(self.name[index])]
+        index_of_operator = int(self.operator[index])
+        return self.operators[index_of_operator].name if index_of_operator >= 0 else self.names[int(self.name[index])]
 
 
 @dataclass(slots=True)
@@ -123,62 +123,62 @@ class Recorded:
         self.frame_end_s.append(end_s)
 
 
-def kernel_trace(path: str, kept: Recorded) -> KernelTrace:
+def kernel_trace(path: str, recorded: Recorded) -> KernelTrace:
     """The recorded events as columns; there must be at least one kernel."""
-    kept.kernels.sort(key=lambda row: row[0])
-    begin = np.array([row[0] for row in kept.kernels])
-    took = np.array([row[1] for row in kept.kernels])
-    names = {name: i for i, name in enumerate(dict.fromkeys(row[2] for row in kept.kernels))}
-    index = {number: i for i, number in enumerate(kept.operators)}
-    launches = [kept.launches.get(row[4], (float("nan"), -1, None)) for row in kept.kernels]
-    around = _Around(kept)
-    of = [
+    recorded.kernels.sort(key=lambda row: row[0])
+    begin = np.array([row[0] for row in recorded.kernels])
+    took = np.array([row[1] for row in recorded.kernels])
+    names = {name: i for i, name in enumerate(dict.fromkeys(row[2] for row in recorded.kernels))}
+    index = {number: i for i, number in enumerate(recorded.operators)}
+    launches = [recorded.launches.get(row[4], (float("nan"), -1, None)) for row in recorded.kernels]
+    around = _Around(recorded)
+    operator_index = [
         index.get(launch[1], index.get(row[5], -1)) if launch[1] in index or row[5] in index else around(*launch)
-        for row, launch in zip(kept.kernels, launches, strict=True)
+        for row, launch in zip(recorded.kernels, launches, strict=True)
     ]
     launched = np.array([launch[0] for launch in launches])
-    steps = sorted(set(kept.steps), key=lambda mark: mark[1])
+    steps = sorted(set(recorded.steps), key=lambda mark: mark[1])
     return KernelTrace(
         path=path,
-        rank=kept.rank,
-        world_size=kept.world_size,
-        gpu=kept.gpu,
+        rank=recorded.rank,
+        world_size=recorded.world_size,
+        gpu=recorded.gpu,
         names=tuple(names),
-        name=np.array([names[row[2]] for row in kept.kernels], dtype=np.int64),
+        name=np.array([names[row[2]] for row in recorded.kernels], dtype=np.int64),
         begin_s=begin,
         end_s=begin + np.maximum(took, 0.0),
-        stream=np.array([row[3] for row in kept.kernels], dtype=np.int64),
-        operator=np.array(of, dtype=np.int64),
+        stream=np.array([row[3] for row in recorded.kernels], dtype=np.int64),
+        operator=np.array(operator_index, dtype=np.int64),
         launched_s=launched,
-        operators=tuple(kept.operators.values()),
+        operators=tuple(recorded.operators.values()),
         step=_steps(np.where(np.isnan(launched), begin, launched), steps),
         steps=tuple(steps),
-        waits=tuple(sorted(kept.waits, key=lambda wait: wait[1])),
-        frames=_frames(kept),
+        waits=tuple(sorted(recorded.waits, key=lambda wait: wait[1])),
+        frames=_frames(recorded),
     )
 
 
-def _frames(kept: Recorded) -> HostFrames:
+def _frames(recorded: Recorded) -> HostFrames:
     """Sorted by begin."""
-    begin = np.array(kept.frame_begin_s)
+    begin = np.array(recorded.frame_begin_s)
     order = np.argsort(begin, kind="stable")
     return HostFrames(
-        names=tuple(kept.frame_names),
-        name=np.array(kept.frame_name, dtype=np.int64)[order],
+        names=tuple(recorded.frame_names),
+        name=np.array(recorded.frame_name, dtype=np.int64)[order],
         begin_s=begin[order],
-        end_s=np.array(kept.frame_end_s)[order],
+        end_s=np.array(recorded.frame_end_s)[order],
     )
 
 
 class _Around:
     """Finds the innermost operator running on a thread at a launch, as older traces have no id linking the two."""
 
-    def __init__(self, kept: Recorded) -> None:
+    def __init__(self, recorded: Recorded) -> None:
         self.of: dict[object, list[tuple[float, float, int]]] = {}
-        for i, (operator, thread) in enumerate(zip(kept.operators.values(), kept.threads, strict=True)):
+        for i, (operator, thread) in enumerate(zip(recorded.operators.values(), recorded.threads, strict=True)):
             self.of.setdefault(thread, []).append((operator.begin_s, operator.end_s, i))
-        for each in self.of.values():
-            each.sort()
+        for spans in self.of.values():
+            spans.sort()
 
     def __call__(self, at_s: float, number: int, thread: object) -> int:
         begun = self.of.get(thread, [])
@@ -189,9 +189,9 @@ class _Around:
         return -1
 
 
-def _steps(at: FloatArray, steps: list[tuple[str, float, float]]) -> IntArray:
+def _steps(times_s: FloatArray, steps: list[tuple[str, float, float]]) -> IntArray:
     """The step during which each kernel was launched."""
-    found = np.full(at.size, -1, dtype=np.int64)
+    step_index = np.full(times_s.size, -1, dtype=np.int64)
     for i, (_, begin_s, end_s) in enumerate(steps):
-        found[(at >= begin_s) & (at < end_s)] = i
-    return found
+        step_index[(times_s >= begin_s) & (times_s < end_s)] = i
+    return step_index

@@ -31,19 +31,19 @@ def read_kineto(path: str | Path, field: str = "TRACE") -> KernelTrace:
     source = Path(path)
     if not source.is_file():
         raise InputError(field, str(path), f"no such file; {MUST}")
-    kept = Recorded()
+    recorded = Recorded()
     try:
         with _opened(source) as stream:
-            whole = _each_event(stream, kept)
+            whole = _each_event(stream, recorded)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(field, str(path), f"must be readable ({error})") from None
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(field, str(path), f"{MUST}; {' '.join(str(error).split())[:100]}") from None
     if not whole:
         raise InputError(field, str(path), "is truncated in the middle of its events")
-    if not kept.kernels:
+    if not recorded.kernels:
         raise InputError(field, str(path), "holds no GPU event; must be profiled with ProfilerActivity.CUDA")
-    return kernel_trace(str(path), kept)
+    return kernel_trace(str(path), recorded)
 
 
 def _opened(path: Path) -> IO[str]:
@@ -56,73 +56,73 @@ def _opened(path: Path) -> IO[str]:
     )
 
 
-def _each_event(stream: IO[str], kept: Recorded) -> bool:
+def _each_event(stream: IO[str], recorded: Recorded) -> bool:
     """Keep every event; returns whether the list of events is complete."""
     decoder, buffer = json.JSONDecoder(), ""
     start = -1
     while start < 0:
-        more = stream.read(CHUNK)
-        buffer += more
+        chunk = stream.read(CHUNK)
+        buffer += chunk
         if buffer.lstrip()[:1] == "[":
             start = buffer.index("[") + 1
             break
-        at = buffer.find('"traceEvents"')
-        start = buffer.find("[", at) + 1 or -1 if at >= 0 else -1
-        if start < 0 and not more:
+        position = buffer.find('"traceEvents"')
+        start = buffer.find("[", position) + 1 or -1 if position >= 0 else -1
+        if start < 0 and not chunk:
             raise ValueError("it has no traceEvents")
-    _properties(buffer[:start], kept)
-    at = start
+    _properties(buffer[:start], recorded)
+    position = start
     while True:
-        at = _skip(buffer, at)
-        if at < len(buffer) and buffer[at] == "]":
-            _properties(buffer[at + 1 :][:LONGEST_EVENT] + stream.read(1 << 16), kept)
+        position = _skip(buffer, position)
+        if position < len(buffer) and buffer[position] == "]":
+            _properties(buffer[position + 1 :][:LONGEST_EVENT] + stream.read(1 << 16), recorded)
             return True
         try:
-            event, at = decoder.raw_decode(buffer, at)
+            event, position = decoder.raw_decode(buffer, position)
         except ValueError:
-            more = stream.read(CHUNK)
-            if not more:
+            chunk = stream.read(CHUNK)
+            if not chunk:
                 return False
-            buffer, at = buffer[at:] + more, 0
+            buffer, position = buffer[position:] + chunk, 0
             if len(buffer) > LONGEST_EVENT + CHUNK:
                 raise ValueError("one event is longer than any can be") from None
             continue
         if isinstance(event, dict):
-            _keep(event, kept)
+            _keep(event, recorded)
 
 
-def _skip(buffer: str, at: int) -> int:
-    while at < len(buffer) and buffer[at] in " \n\r\t,":
-        at += 1
-    return at
+def _skip(buffer: str, position: int) -> int:
+    while position < len(buffer) and buffer[position] in " \n\r\t,":
+        position += 1
+    return position
 
 
-def _properties(text: str, kept: Recorded) -> None:
+def _properties(text: str, recorded: Recorded) -> None:
     """Device and distributed info, which are outside the list of events."""
     devices, who = _beside(text, "deviceProperties"), _beside(text, "distributedInfo")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
-        kept.gpu = str(devices[0].get("name", ""))
+        recorded.gpu = str(devices[0].get("name", ""))
     if isinstance(who, dict):
         rank, size = _int(who.get("rank")), _int(who.get("world_size"))
-        kept.rank, kept.world_size = (None if rank < 0 else rank), (None if size < 0 else size)
+        recorded.rank, recorded.world_size = (None if rank < 0 else rank), (None if size < 0 else size)
 
 
 def _beside(text: str, name: str) -> object:
-    at = text.find(f'"{name}"')
-    if at < 0:
+    position = text.find(f'"{name}"')
+    if position < 0:
         return None
     try:
-        return json.JSONDecoder().raw_decode(text, text.index(":", at) + 1 + _blank(text, at))[0]
+        return json.JSONDecoder().raw_decode(text, text.index(":", position) + 1 + _blank(text, position))[0]
     except ValueError:
         return None
 
 
-def _blank(text: str, at: int) -> int:
-    after = text[text.index(":", at) + 1 :]
+def _blank(text: str, position: int) -> int:
+    after = text[text.index(":", position) + 1 :]
     return len(after) - len(after.lstrip())
 
 
-def _keep(event: JsonDict, kept: Recorded) -> None:
+def _keep(event: JsonDict, recorded: Recorded) -> None:
     cat, args = event.get("cat"), event.get("args")
     begin, took = event.get("ts"), event.get("dur")
     if not isinstance(args, dict) or not isinstance(begin, int | float | str):
@@ -134,19 +134,19 @@ def _keep(event: JsonDict, kept: Recorded) -> None:
     number = _int(args.get("External id", args.get("external id")))
     if cat in ON_DEVICE:
         where = _int(args.get("stream", event.get("tid")))
-        kept.kernels.append((begin_s, took_s, name, where, _int(args.get("correlation")), number))
+        recorded.kernels.append((begin_s, took_s, name, where, _int(args.get("correlation")), number))
     elif cat in ON_HOST:
-        kept.launches[_int(args.get("correlation"))] = begin_s, number, _thread(event)
+        recorded.launches[_int(args.get("correlation"))] = begin_s, number, _thread(event)
         if "Synchronize" in name:
-            kept.waits.append((name, begin_s, begin_s + took_s))
+            recorded.waits.append((name, begin_s, begin_s + took_s))
     elif cat == "cpu_op":
-        if number not in kept.operators:
-            kept.threads.append(_thread(event))
-        kept.operators[number] = _operator(name, args, begin_s, begin_s + took_s)
+        if number not in recorded.operators:
+            recorded.threads.append(_thread(event))
+        recorded.operators[number] = _operator(name, args, begin_s, begin_s + took_s)
     elif cat == "user_annotation" and name.startswith("ProfilerStep#"):
-        kept.steps.append((name, begin_s, begin_s + took_s))
+        recorded.steps.append((name, begin_s, begin_s + took_s))
     elif cat in ("python_function", "user_annotation"):
-        kept.add_frame(name, begin_s, begin_s + took_s)
+        recorded.add_frame(name, begin_s, begin_s + took_s)
 
 
 def _operator(name: str, args: JsonDict, begin_s: float, end_s: float) -> HostOperator:

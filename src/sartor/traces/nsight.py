@@ -33,57 +33,59 @@ def read_nsight(path: Path, field: str) -> tuple[KernelTrace, ...]:
     """The ranks of an export. Raises ``InputError`` for anything else, a damaged file, or one without kernels."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-            found = _ranks(database)
+            ranks = _ranks(database)
     except (sqlite3.Error, OverflowError) as error:
         must = "must be a whole export of Nsight Systems (nsys export --type sqlite)"
         raise InputError(field, str(path), f"{must}; {' '.join(str(error).split())[:100]}") from None
-    if not found:
+    if not ranks:
         raise InputError(field, str(path), "holds no GPU kernel; must be profiled with nsys profile --trace cuda,nvtx")
-    return tuple(kernel_trace(str(path), each) for each in found)
+    return tuple(kernel_trace(str(path), recorded) for recorded in ranks)
 
 
 def _ranks(database: sqlite3.Connection) -> list[Recorded]:
     tables = _columns(database)
     names = _names(database, tables)
-    kept: dict[tuple[int, int], Recorded] = {}
+    recorded: dict[tuple[int, int], Recorded] = {}
     for table, fixed in ((KERNELS, ""), *COPIES.items()):
         for begin, end, name, process, device, correlation, stream in _device_rows(database, tables, table):
-            rank = kept.setdefault((process >> PROCESS, device), Recorded())
+            rank = recorded.setdefault((process >> PROCESS, device), Recorded())
             words = fixed or names.get(name, "")
             rank.kernels.append((NANO * begin, NANO * (end - begin), words, stream, correlation, -1))
-    kept = {where: rank for where, rank in sorted(kept.items()) if any(words for _, _, words, *_ in rank.kernels)}
+    recorded = {
+        where: rank for where, rank in sorted(recorded.items()) if any(words for _, _, words, *_ in rank.kernels)
+    }
     by_process: dict[int, list[Recorded]] = {}
-    for number, ((process, device), rank) in enumerate(kept.items()):
+    for number, ((process, device), rank) in enumerate(recorded.items()):
         rank.gpu = _gpu(database, tables, device)
-        rank.rank, rank.world_size = (number, len(kept)) if len(kept) > 1 else (None, None)
+        rank.rank, rank.world_size = (number, len(recorded)) if len(recorded) > 1 else (None, None)
         by_process.setdefault(process, []).append(rank)
     _host(database, tables, names, by_process)
     _ranges(database, tables, names, by_process)
-    return list(kept.values())
+    return list(recorded.values())
 
 
 def _columns(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    known = (KERNELS, *HOST, *COPIES, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU")
-    found = {}
-    for table in known:
+    names = (KERNELS, *HOST, *COPIES, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU")
+    columns = {}
+    for table in names:
         rows = database.execute(f"PRAGMA table_info({table})").fetchall()
         if rows:
-            found[table] = frozenset(str(row[1]) for row in rows)
-    return found
+            columns[table] = frozenset(str(row[1]) for row in rows)
+    return columns
 
 
 def _rows(
-    database: sqlite3.Connection, tables: dict[str, frozenset[str]], table: str, wanted: tuple[str, ...]
+    database: sqlite3.Connection, tables: dict[str, frozenset[str]], table: str, columns: tuple[str, ...]
 ) -> Iterator[tuple[object, ...]]:
     """Rows of a table. Each wanted column may name alternatives (``a|b``): the first that exists, or NULL."""
     if table not in tables:
         return iter(())
-    names = [next((f'"{name}"' for name in each.split("|") if name in tables[table]), "NULL") for each in wanted]
+    names = [next((f'"{name}"' for name in column.split("|") if name in tables[table]), "NULL") for column in columns]
     return iter(database.execute(f"SELECT {', '.join(names)} FROM {table}"))
 
 
-def _whole(value: object, other: int = 0) -> int:
-    return value if isinstance(value, int) else other
+def _whole(value: object, default: int = 0) -> int:
+    return value if isinstance(value, int) else default
 
 
 def _names(database: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> dict[object, str]:
@@ -95,10 +97,10 @@ def _device_rows(
     database: sqlite3.Connection, tables: dict[str, frozenset[str]], table: str
 ) -> Iterator[tuple[int, int, object, int, int, int, int]]:
     """begin, end, name id, process, device, correlation, stream"""
-    wanted = ("start", "end", "demangledName|shortName", "globalPid", "deviceId", "correlationId", "streamId")
-    for begin, end, name, *rest in _rows(database, tables, table, wanted):
+    columns = ("start", "end", "demangledName|shortName", "globalPid", "deviceId", "correlationId", "streamId")
+    for begin, end, name, *rest in _rows(database, tables, table, columns):
         if isinstance(begin, int) and isinstance(end, int):
-            process, device, correlation, stream = (_whole(each) for each in rest)
+            process, device, correlation, stream = (_whole(value) for value in rest)
             yield begin, end, name, process, device, correlation, stream
 
 
@@ -129,8 +131,8 @@ def _ranges(
 ) -> None:
     """NVTX ranges: operators with their sizes, and steps."""
     rows = _rows(database, tables, "NVTX_EVENTS", ("start", "end", "text", "textId", "globalTid"))
-    for number, (begin, end, text, known, thread) in enumerate(rows):
-        words = text[:LONGEST] if isinstance(text, str) and text else names.get(known, "")
+    for number, (begin, end, text, text_id, thread) in enumerate(rows):
+        words = text[:LONGEST] if isinstance(text, str) and text else names.get(text_id, "")
         if not isinstance(begin, int) or not isinstance(end, int) or not words:
             continue
         for rank in ranks.get(_whole(thread) >> PROCESS, ()):
@@ -145,10 +147,17 @@ def _ranges(
 
 def _operator(words: str, begin_s: float, end_s: float) -> HostOperator:
     """``aten::mm, seq = 3, op_id = 7, sizes = [[16, 32], [32, 8]]``"""
-    said = RANGE.match(words)
-    name, sizes = (said[1], said[2] or "") if said else (words, "")
-    lists = [tuple(int(n[:15]) for n in each.replace(",", " ").split()) for each in LIST.findall(sizes)]
-    return HostOperator(name=name, dims=tuple(each for each in lists if each)[:8], begin_s=begin_s, end_s=end_s)
+    match = RANGE.match(words)
+    name, sizes = (match[1], match[2] or "") if match else (words, "")
+    lists = [
+        tuple(int(n[:15]) for n in sizes_of_input.replace(",", " ").split()) for sizes_of_input in LIST.findall(sizes)
+    ]
+    return HostOperator(
+        name=name,
+        dims=tuple(sizes_of_input for sizes_of_input in lists if sizes_of_input)[:8],
+        begin_s=begin_s,
+        end_s=end_s,
+    )
 
 
 def _gpu(database: sqlite3.Connection, tables: dict[str, frozenset[str]], device: int) -> str:

@@ -35,10 +35,10 @@ def with_steps(trace: KernelTrace) -> KernelTrace:
 
 def _runs(kinds: IntArray) -> IntArray:
     """Index of the last kernel of each run of the optimizer."""
-    at = np.flatnonzero(kinds == KINDS.index(KernelKind.OPTIMIZER))
-    if not at.size:
-        return at
+    optimizer_index = np.flatnonzero(kinds == KINDS.index(KernelKind.OPTIMIZER))
+    if not optimizer_index.size:
+        return optimizer_index
     products = np.cumsum(kinds == KINDS.index(KernelKind.MATMUL))
-    apart = np.diff(products[at]) >= LEAST_KERNELS
-    last: IntArray = at[np.append(apart, True)]
+    apart = np.diff(products[optimizer_index]) >= LEAST_KERNELS
+    last: IntArray = optimizer_index[np.append(apart, True)]
     return last

@@ -56,39 +56,39 @@ def priced_kernels(
     trace: KernelTrace, kinds: IntArray, line: Timeline, again: BoolArray, gpu: Gpu, calibration: Calibration | None
 ) -> tuple[PricedKernels, ...]:
     """The matrix multiplications and attention of a span whose sizes the trace records, longest total first."""
-    wanted = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)]) & ~again
+    is_priced = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)]) & ~again
     seconds: dict[Gemm | Attention, float] = defaultdict(float)
     counts: Counter[Gemm | Attention] = Counter()
-    of: dict[int, Gemm | Attention | None] = {}
+    operator_of: dict[int, Gemm | Attention | None] = {}
     seen: set[int] = set()
-    for i in np.flatnonzero(wanted & (line.owned_s > 0)):
+    for i in np.flatnonzero(is_priced & (line.owned_s > 0)):
         number = int(trace.operator[i])
-        if number not in of:
+        if number not in operator_of:
             name = trace.names[int(trace.name[i])]
-            of[number] = _operator(trace.operators[number], name, gpu) if number >= 0 else None
-        operator = of[number]
+            operator_of[number] = _operator(trace.operators[number], name, gpu) if number >= 0 else None
+        operator = operator_of[number]
         if operator is not None:
             seconds[operator] += float(line.owned_s[i])
             counts[operator] += number not in seen  # one operator may launch several kernels
             seen.add(number)
-    others = {each: _padded(each, gpu) if isinstance(each, Gemm) else (each, "") for each in seconds}
-    costs = _costs([*seconds, *(other for other, _ in others.values())], gpu, calibration)
-    found = [
+    others = {op: _padded(op, gpu) if isinstance(op, Gemm) else (op, "") for op in seconds}
+    costs = _costs([*seconds, *(padded for padded, _ in others.values())], gpu, calibration)
+    priced = [
         PricedKernels(
-            operator=each,
-            seconds=seconds[each],
-            predicted_s=counts[each] * math.hypot(float(cost.time_s), EAGER_S),
-            padded_s=counts[each] * math.hypot(float(better.time_s), EAGER_S),
-            unfilled_s=counts[each] * _unfilled_s(cost),
+            operator=op,
+            seconds=seconds[op],
+            predicted_s=counts[op] * math.hypot(float(cost.time_s), EAGER_S),
+            padded_s=counts[op] * math.hypot(float(better.time_s), EAGER_S),
+            unfilled_s=counts[op] * _unfilled_s(cost),
             log_sigma=float(cost.log_sigma),
             source=cost.source,
-            padded=others[each][1],
-            count=counts[each],
+            padded=others[op][1],
+            count=counts[op],
         )
-        for each, cost, better in zip(seconds, costs, costs[len(seconds) :], strict=False)
+        for op, cost, better in zip(seconds, costs, costs[len(seconds) :], strict=False)
         if cost is not None and better is not None and float(cost.time_s) > 0
     ]
-    return tuple(sorted(found, key=lambda each: -each.seconds))
+    return tuple(sorted(priced, key=lambda op: -op.seconds))
 
 
 def _unfilled_s(cost: Cost) -> float:
@@ -100,16 +100,16 @@ def _unfilled_s(cost: Cost) -> float:
 
 def _costs(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibration | None) -> list[Cost | None]:
     """Predicted cost of each; None where the device cannot run it."""
-    found: list[Cost | None] = [None] * len(operators)
-    for dtype in {each.dtype for each in operators}:
-        index = [i for i, each in enumerate(operators) if each.dtype is dtype]
+    priced_costs: list[Cost | None] = [None] * len(operators)
+    for dtype in {operator.dtype for operator in operators}:
+        index = [i for i, operator in enumerate(operators) if operator.dtype is dtype]
         try:
             costs = operator_costs([operators[i] for i in index], gpu, calibration or load_calibration(gpu))
         except InputError:
             continue
         for i, cost in zip(index, costs, strict=True):
-            found[i] = cost
-    return found
+            priced_costs[i] = cost
+    return priced_costs
 
 
 def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | None:
@@ -144,8 +144,8 @@ def _gemm(seen: HostOperator, dtype: DType) -> Gemm | None:
         return None
     if min(m, n, k, batch) < 1:
         return None
-    said = f"{name} {f'{batch} x ' if batch > 1 else ''}{m} x {n} x {k}"
-    return Gemm(name=said, m=m, n=n, k=k, batch=batch, dtype=dtype)
+    words = f"{name} {f'{batch} x ' if batch > 1 else ''}{m} x {n} x {k}"
+    return Gemm(name=words, m=m, n=n, k=k, batch=batch, dtype=dtype)
 
 
 def _attention(seen: HostOperator, dtype: DType) -> Attention | None:
@@ -203,17 +203,17 @@ COLLECTIVES = (
 
 def collective_seconds(trace: KernelTrace, index: IntArray, gpu: Gpu, cluster: Cluster | None) -> FloatArray:
     """Predicted seconds of the collectives in a trace; NaN if kind, size or group are not known."""
-    known: dict[Collective | None, float] = {None: math.nan}
-    found = np.full(index.size, np.nan)
+    seconds_of: dict[Collective | None, float] = {None: math.nan}
+    seconds = np.full(index.size, np.nan)
     for row, i in enumerate(index):
         op = _collective(trace, int(i))
-        if op not in known and op is not None:
+        if op not in seconds_of and op is not None:
             try:
-                known[op] = float(collective_cost(op, gpu, load_calibration(gpu), cluster).time_s)
+                seconds_of[op] = float(collective_cost(op, gpu, load_calibration(gpu), cluster).time_s)
             except InputError:
-                known[op] = math.nan
-        found[row] = known[op]
-    return found
+                seconds_of[op] = math.nan
+        seconds[row] = seconds_of[op]
+    return seconds
 
 
 def _collective(trace: KernelTrace, index: int) -> Collective | None:

@@ -51,5 +51,5 @@ def read_traces(path: str | Path, field: str = "TRACE") -> tuple[KernelTrace, ..
         raise InputError(field, str(path), "no such file; must be a profiler's trace")
     with source.open("rb") as stream:
         database = stream.read(len(SQLITE)) == SQLITE
-    found = read_nsight(source, field) if database else (read_kineto(source, field),)
-    return tuple(with_steps(each) for each in found)
+    traces = read_nsight(source, field) if database else (read_kineto(source, field),)
+    return tuple(with_steps(trace) for trace in traces)

@@ -36,11 +36,11 @@ def _repeated(trace: KernelTrace, kinds: IntArray, index: IntArray) -> list[tupl
         return []
     late = [i for i in forward if i > backward[0]]
     early = [i for i in forward if i < backward[0]]
-    for at in [*early[layers:], *late][-extra:]:  # the last layer is recomputed before
-        left, right = at, at + 1
-        while left > 0 and first - (at - left) > 0 and names[left - 1] == names[first - (at - left) - 1]:
+    for position in [*early[layers:], *late][-extra:]:  # the last layer is recomputed before
+        left, right = position, position + 1
+        while left > 0 and first - (position - left) > 0 and names[left - 1] == names[first - (position - left) - 1]:
             left -= 1
-        while right < len(names) and names[right] == names[first + (right - at)]:
+        while right < len(names) and names[right] == names[first + (right - position)]:
             right += 1
         runs.append((left, right))
     return runs

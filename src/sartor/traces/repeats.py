@@ -24,21 +24,21 @@ def step_seconds(trace: KernelTrace) -> FloatArray:
 
 def operator_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
     """Seconds of each operator in each step; keys are name and input dimensions, or the kernel's name."""
-    keys, of = _keys(trace)
+    keys, key_index = _keys(trace)
     inside = trace.step >= 0
     took = trace.end_s - trace.begin_s
     table = np.zeros((len(keys), len(trace.steps)))
-    np.add.at(table, (of[inside], trace.step[inside]), took[inside])
-    known = [i for i in range(len(trace.steps)) if (trace.step == i).any()]
-    return {key: table[i, known] for i, key in enumerate(keys)}
+    np.add.at(table, (key_index[inside], trace.step[inside]), took[inside])
+    steps = [i for i in range(len(trace.steps)) if (trace.step == i).any()]
+    return {key: table[i, steps] for i, key in enumerate(keys)}
 
 
 def kernel_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
     """Seconds of the single kernels of each operator, over the whole trace."""
-    keys, of = _keys(trace)
+    keys, key_index = _keys(trace)
     took = trace.end_s - trace.begin_s
-    order = np.argsort(of, kind="stable")
-    ends = np.searchsorted(of[order], np.arange(len(keys) + 1))
+    order = np.argsort(key_index, kind="stable")
+    ends = np.searchsorted(key_index[order], np.arange(len(keys) + 1))
     return {key: took[order[ends[i] : ends[i + 1]]] for i, key in enumerate(keys)}
 
 
@@ -46,21 +46,21 @@ def _keys(trace: KernelTrace) -> tuple[list[str], IntArray]:
     """Distinct keys (operator with sizes, or kernel name), and the key's index for every kernel."""
     seen: dict[tuple[int, int], int] = {}
     keys: dict[str, int] = {}
-    of = np.zeros(trace.name.size, dtype=np.int64)
+    key_index = np.zeros(trace.name.size, dtype=np.int64)
     for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
         if pair not in seen:
             seen[pair] = keys.setdefault(_key(trace, *pair), len(keys))
-        of[i] = seen[pair]
-    return list(keys), of
+        key_index[i] = seen[pair]
+    return list(keys), key_index
 
 
 def _key(trace: KernelTrace, operator: int, name: int) -> str:
     kernel = short_kernel(trace.names[name])
     if operator < 0 or kernel.startswith("nccl"):
         return kernel
-    known = trace.operators[operator]
-    sizes = " ".join("x".join(map(str, dims)) for dims in known.dims[:3])
-    return f"{known.name} {sizes}".strip()
+    host_operator = trace.operators[operator]
+    sizes = " ".join("x".join(map(str, dims)) for dims in host_operator.dims[:3])
+    return f"{host_operator.name} {sizes}".strip()
 
 
 def short_kernel(name: str) -> str:

@@ -55,11 +55,11 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
     waits = np.isin(kinds, WAITING)
     running: list[tuple[bool, int]] = []
     edges = sorted({begin, end, *np.clip(trace.begin_s[inside], begin, end), *np.clip(trace.end_s[inside], begin, end)})
-    at = 0
+    position = 0
     for left, right in pairwise(edges):
-        while at < inside.size and trace.begin_s[inside[at]] <= left:
-            heapq.heappush(running, (bool(waits[inside[at]]), int(inside[at])))
-            at += 1
+        while position < inside.size and trace.begin_s[inside[position]] <= left:
+            heapq.heappush(running, (bool(waits[inside[position]]), int(inside[position])))
+            position += 1
         while running and trace.end_s[running[0][1]] <= left:
             heapq.heappop(running)
         if running:
@@ -78,18 +78,18 @@ def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
     inside = np.flatnonzero(trace.step == trace.step.max())
     begin, end = float(trace.begin_s[inside].min()), float(trace.end_s[inside].max())
     fine = (end - begin) / FINE
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     for lane, waits in (("compute", False), ("communication", True)):
         open_: dict[str, tuple[float, float]] = {}
         for i in inside[np.isin(kinds[inside], WAITING) == waits].tolist():
             kind, left, right = KINDS[kinds[i]].value, float(trace.begin_s[i]) - begin, float(trace.end_s[i]) - begin
             since, until = open_.get(kind, (left, left))
             if left - until > fine:
-                found.append(Stretch(lane=lane, kind=kind, begin_s=since, end_s=until))
+                stretches.append(Stretch(lane=lane, kind=kind, begin_s=since, end_s=until))
                 since = until = left
             open_[kind] = since, max(until, right)
-        found += [Stretch(lane=lane, kind=kind, begin_s=a, end_s=b) for kind, (a, b) in open_.items()]
-    return tuple(sorted((s for s in found if s.end_s - s.begin_s > fine), key=lambda s: (s.lane, s.begin_s)))
+        stretches += [Stretch(lane=lane, kind=kind, begin_s=a, end_s=b) for kind, (a, b) in open_.items()]
+    return tuple(sorted((s for s in stretches if s.end_s - s.begin_s > fine), key=lambda s: (s.lane, s.begin_s)))
 
 
 def steady_span(trace: KernelTrace) -> tuple[float, float, int]:

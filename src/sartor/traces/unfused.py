@@ -33,18 +33,18 @@ def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> 
             seconds = owned_s[chain]
             beyond = float(seconds.sum()) - PASSES * float(seconds.max())
             if eager[chain[0]] and beyond > 0:
-                said = _words(trace, chain)
-                lost[said] += beyond
-                often[said] += 1
-    return {said: (often[said], lost[said]) for said in sorted(lost, key=lambda said: -lost[said])}
+                words = _words(trace, chain)
+                lost[words] += beyond
+                often[words] += 1
+    return {words: (often[words], lost[words]) for words in sorted(lost, key=lambda words: -lost[words])}
 
 
 def _words(trace: KernelTrace, chain: IntArray) -> str:
-    known = [int(i) for i in chain[:LONGEST]]
-    said = [
+    kernels = [int(i) for i in chain[:LONGEST]]
+    words = [
         trace.operator_name(i).removeprefix("aten::")
         if trace.operator[i] >= 0
         else short_kernel(trace.names[int(trace.name[i])])
-        for i in known
+        for i in kernels
     ]
-    return ", ".join(said) + (", ..." if chain.size > LONGEST else "")
+    return ", ".join(words) + (", ..." if chain.size > LONGEST else "")

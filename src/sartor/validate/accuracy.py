@@ -103,18 +103,18 @@ def validate_operators(
     calibrate``, used for targets of its device; ``gpus`` are datasheets (TOML) of devices that the tables refer to by
     ``name``. Raises ``InputError`` if nothing can be used.
     """
-    asked = tuple(dict.fromkeys(name for name in group_by if name != "table"))
+    label_names = tuple(dict.fromkeys(name for name in group_by if name != "table"))
     devices = {gpu.name: gpu for gpu in map(load_gpu, map(str, gpus))}
-    own = own_calibration_of_file(calibration, devices)
-    reading = read_tables(data, asked)
+    own_calibration = own_calibration_of_file(calibration, devices)
+    reading = read_tables(data, label_names)
     groups: list[Group] = []
     not_expressed: dict[str, int] = {}
-    kept: list[Predicted] = []
+    predictions: list[Predicted] = []
     for kind in dict.fromkeys(table.kind.name for table in reading.tables):
         tables = [table for table in reading.tables if table.kind.name == kind]
-        targets = targets_of(tables, [name for name in asked if name not in DERIVED])
-        predicted = predict(targets, clock, own, devices)
-        groups += groups_of(predicted, asked or targets.kind.groups, worst=worst)
+        targets = targets_of(tables, [name for name in label_names if name not in DERIVED])
+        predicted = predict(targets, clock, own_calibration, devices)
+        groups += groups_of(predicted, label_names or targets.kind.groups, worst=worst)
         for code, reason in enumerate(predicted.reasons):
             rows = int(targets.rows[predicted.reason == code].sum()) if code else 0
             if rows:
@@ -122,8 +122,8 @@ def validate_operators(
         if predicted.too_fast:
             reason = too_fast(targets.kind)
             not_expressed[reason] = not_expressed.get(reason, 0) + predicted.too_fast
-        kept.append(predicted)
-    if not any(each.expressed.any() for each in kept):
+        predictions.append(predicted)
+    if not any(prediction.expressed.any() for prediction in predictions):
         rows, reasons = sum(not_expressed.values()), "; ".join(sorted(not_expressed)[:3])
         raise InputError("data", Path(data).name, f"none of its {rows} rows can be predicted ({reasons})")
     left_out: dict[str, int] = {}
@@ -136,19 +136,23 @@ def validate_operators(
         not_expressed=dict(sorted(not_expressed.items())),
         left_out=left_out,
         num_rows=sum(table.num_rows for table in reading.tables),
-        remarks=(*reading.remarks, *(said for each in kept for said in each.remarks), *_suspicions(groups)),
-        assumptions={p.targets.kind.name: ASSUMED[p.targets.kind.name] for p in kept},
-        predicted=tuple(kept),
+        remarks=(
+            *reading.remarks,
+            *(remark for prediction in predictions for remark in prediction.remarks),
+            *_suspicions(groups),
+        ),
+        assumptions={p.targets.kind.name: ASSUMED[p.targets.kind.name] for p in predictions},
+        predicted=tuple(predictions),
     )
 
 
 def _suspicions(groups: Sequence[Group]) -> list[str]:
     """One remark per table and unit that its times seem to be in."""
-    found: dict[tuple[str, str], list[Group]] = {}
+    by_table: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         if group.bias is not None and suspected(1 + group.bias, group.targets):
-            found.setdefault((str(group.keys["table"]), unit_of(1 + group.bias, -6)), []).append(group)
-    return [_suspicion(table, mine) for (table, _), mine in found.items()]
+            by_table.setdefault((str(group.keys["table"]), unit_of(1 + group.bias, -6)), []).append(group)
+    return [_suspicion(table, mine) for (table, _), mine in by_table.items()]
 
 
 def _suspicion(table: str, groups: Sequence[Group]) -> str:
@@ -170,20 +174,20 @@ def groups_of(predicted: Predicted, names: Sequence[str], *, worst: int = WORST)
     keys = [{name: c.values[c.codes[i]] for name, c in columns.items()} for i in first]
     figures = _figures(predicted, group.astype(np.int64), len(keys))
     shown, owners = _shown(figures, len(keys)), _owners(predicted, group, len(keys))
-    found = []
+    groups_made = []
     for g, key in enumerate(keys):
         line = {name: _finite(values[g]) for name, values in figures.items() if name in Group.__slots__}
         whole = {name: int(figures[name][g]) for name in ("rows", "targets", "expressed", "heuristics_targets")}
-        at = np.flatnonzero((group == g) & predicted.expressed) if g in shown else np.empty(0, dtype=np.int64)
-        found.append(
+        members = np.flatnonzero((group == g) & predicted.expressed) if g in shown else np.empty(0, dtype=np.int64)
+        groups_made.append(
             Group(
                 keys={"table": targets.kind.name, **key},
                 **(line | whole),
                 calibration=owners[g],
-                worst=_worst(predicted, at, worst),
+                worst=_worst(predicted, members, worst),
             )
         )
-    return sorted(found, key=lambda each: tuple(_rank(value) for value in each.keys.values()))
+    return sorted(groups_made, key=lambda group_row: tuple(_rank(value) for value in group_row.keys.values()))
 
 
 def _key(name: str) -> str:
@@ -210,8 +214,8 @@ def _column(predicted: Predicted, name: str) -> Coded:
     if name == "calibration":
         return predicted.calibration
     if name == "size" and {"m", "n", "k"} <= set(targets.numbers):
-        least = np.minimum(np.minimum(targets.numbers["m"], targets.numbers["n"]), targets.numbers["k"])
-        return Coded(codes=(least >= 512).astype(np.int64), values=("below 512", "m, n, k >= 512"))
+        shortest = np.minimum(np.minimum(targets.numbers["m"], targets.numbers["n"]), targets.numbers["k"])
+        return Coded(codes=(shortest >= 512).astype(np.int64), values=("below 512", "m, n, k >= 512"))
     if name in targets.numbers:
         values, codes = np.unique(targets.numbers[name], return_inverse=True)
         return Coded(codes=codes.astype(np.int64), values=tuple(values.tolist()))
@@ -260,14 +264,14 @@ def quantile(values: Floats64, group: Index, groups: int, q: float, where: Any) 
     v = v[order]
     counts = np.bincount(g, minlength=groups)
     starts = np.cumsum(counts) - counts
-    found = np.full(groups, np.nan)
-    some = np.flatnonzero(counts)
-    place = q * (counts[some] - 1)
+    quantiles = np.full(groups, np.nan)
+    occupied = np.flatnonzero(counts)
+    place = q * (counts[occupied] - 1)
     low = np.floor(place).astype(np.int64)
-    high = np.minimum(low + 1, counts[some] - 1)
-    below, above = v[starts[some] + low], v[starts[some] + high]
-    found[some] = below + (above - below) * (place - low)
-    return found
+    high = np.minimum(low + 1, counts[occupied] - 1)
+    below, above = v[starts[occupied] + low], v[starts[occupied] + high]
+    quantiles[occupied] = below + (above - below) * (place - low)
+    return quantiles
 
 
 def _finite(value: Any) -> Any:
@@ -277,24 +281,24 @@ def _finite(value: Any) -> Any:
 def _owners(predicted: Predicted, group: Index, groups: int) -> list[str]:
     """For every group, the sources of the coefficients used for its targets."""
     column, good = predicted.calibration, predicted.expressed
-    found: list[set[str]] = [set() for _ in range(groups)]
+    owners: list[set[str]] = [set() for _ in range(groups)]
     for g, code in {*zip(group[good].tolist(), column.codes[good].tolist(), strict=True)}:
-        found[g].add(str(column.values[code]))
-    return [", ".join(sorted(each)) for each in found]
+        owners[g].add(str(column.values[code]))
+    return [", ".join(sorted(names)) for names in owners]
 
 
 # ------------------------------------------------------------------------------------------- the worst
 
 
-def _worst(predicted: Predicted, at: Index, count: int) -> tuple[JsonMap, ...]:
+def _worst(predicted: Predicted, members: Index, count: int) -> tuple[JsonMap, ...]:
     """The targets with the largest factor between prediction and measurement, with the term that bounds them."""
-    if not at.size:
+    if not members.size:
         return ()
-    off = np.abs(np.log(predicted.time_s[at] / predicted.targets.measured_s[at]))
-    return tuple(_case(predicted, int(i), at) for i in at[np.argsort(-off, kind="stable")[:count]])
+    off = np.abs(np.log(predicted.time_s[members] / predicted.targets.measured_s[members]))
+    return tuple(_case(predicted, int(i), members) for i in members[np.argsort(-off, kind="stable")[:count]])
 
 
-def _case(predicted: Predicted, i: int, at: Index) -> JsonDict:
+def _case(predicted: Predicted, i: int, members: Index) -> JsonDict:
     targets: Targets = predicted.targets
     time_s, spread = float(predicted.time_s[i]), np.exp(Z80 * predicted.log_sigma[i])
     words = {name: value for name, value in targets.words(i).items() if value != ""}
@@ -308,14 +312,14 @@ def _case(predicted: Predicted, i: int, at: Index) -> JsonDict:
         "high_s": float(time_s * spread),
         "ratio": time_s / float(targets.measured_s[i]),
         "measured_spread": _finite(targets.spread[i]),
-        **_near(predicted, i, at),
+        **_near(predicted, i, members),
         **explain(predicted, i),
     }
 
 
-def _near(predicted: Predicted, i: int, at: Index) -> JsonDict:
+def _near(predicted: Predicted, i: int, members: Index) -> JsonDict:
     """Error of the other targets of the group with near-equal work: does the model miss a region, or only this row?"""
-    step = np.abs(np.log(predicted.work[at] / predicted.work[i])) <= np.log(NEAR_WORK)
-    others = at[step & (at != i)]
+    step = np.abs(np.log(predicted.work[members] / predicted.work[i])) <= np.log(NEAR_WORK)
+    others = members[step & (members != i)]
     error = np.abs(predicted.time_s[others] / predicted.targets.measured_s[others] - 1)
     return {"near_targets": int(others.size), "near_median_error": float(np.median(error)) if others.size else None}

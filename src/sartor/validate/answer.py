@@ -14,15 +14,15 @@ FIGURES = ("mape", "median_error", "p90_error", "bias", "coverage_80", "kendall_
 BESIDE = ("measured_spread", "roofline_mape", "roofline_median_error", "heuristics_mape", "heuristics_targets")
 
 
-def accuracy_body(found: Accuracy) -> JsonDict:
+def accuracy_body(accuracy: Accuracy) -> JsonDict:
     """The result keys of the contract: ``groups``, ``not_expressed``, and what was left out, assumed and remarked."""
     return {
-        **picked(found, "data", "num_rows", "expressed"),
-        "groups": [group_body(group) for group in found.groups],
-        "not_expressed": dict(found.not_expressed),
-        "left_out": dict(found.left_out),
-        "remarks": list(found.remarks),
-        "assumptions": {name: words for name, words in found.assumptions.items() if words},
+        **picked(accuracy, "data", "num_rows", "expressed"),
+        "groups": [group_body(group) for group in accuracy.groups],
+        "not_expressed": dict(accuracy.not_expressed),
+        "left_out": dict(accuracy.left_out),
+        "remarks": list(accuracy.remarks),
+        "assumptions": {name: words for name, words in accuracy.assumptions.items() if words},
     }
 
 
@@ -56,8 +56,8 @@ AXES: Mapping[str, tuple[str, ...]] = {
 
 def scatter_rows(predicted: Predicted) -> list[JsonDict]:
     """Evenly spaced targets of one kind of table, by measured time: device, measured and predicted seconds."""
-    at = np.flatnonzero(predicted.expressed)
-    order = at[np.argsort(predicted.targets.measured_s[at], kind="stable")]
+    expressed = np.flatnonzero(predicted.expressed)
+    order = expressed[np.argsort(predicted.targets.measured_s[expressed], kind="stable")]
     chosen = order[np.linspace(0, order.size - 1, min(SAMPLE, order.size)).astype(np.int64)] if order.size else order
     gpu = predicted.targets.coded["gpu"]
     return [
@@ -72,22 +72,22 @@ def scatter_rows(predicted: Predicted) -> list[JsonDict]:
 
 def error_rows(predicted: Predicted) -> list[JsonDict]:
     """Median, 90th percentile and bias of the error for every power of two of each size."""
-    at = np.flatnonzero(predicted.expressed)
-    ratio = predicted.time_s[at] / predicted.targets.measured_s[at]
+    expressed = np.flatnonzero(predicted.expressed)
+    ratio = predicted.time_s[expressed] / predicted.targets.measured_s[expressed]
     rows = []
     for axis in AXES[predicted.targets.kind.name]:
-        octave = np.floor(np.log2(predicted.targets.numbers[axis][at])).astype(np.int64)
-        for each in np.unique(octave):
-            there = ratio[octave == each]
-            error = np.abs(there - 1)
+        octave = np.floor(np.log2(predicted.targets.numbers[axis][expressed])).astype(np.int64)
+        for size in np.unique(octave):
+            errors = ratio[octave == size]
+            error = np.abs(errors - 1)
             rows.append(
                 {
                     "axis": axis,
-                    "size": float(2.0**each),
-                    "targets": int(there.size),
+                    "size": float(2.0**size),
+                    "targets": int(errors.size),
                     "median_error": float(np.median(error)),
                     "p90_error": float(np.quantile(error, 0.9)),
-                    "bias": float(np.median(there) - 1),
+                    "bias": float(np.median(errors) - 1),
                 }
             )
     return rows

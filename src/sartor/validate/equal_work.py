@@ -34,10 +34,10 @@ def near_tau(predicted: Predicted, group: Index, groups: int) -> Floats64:
     step = np.floor(_log_work(predicted) / np.log(NEAR_WORK)).astype(np.int64)
     order = np.lexsort((_shuffle(step.size), step, _groups(predicted, group)))
     agree, pairs = np.zeros(groups), np.zeros(groups)
-    for of, apart, measured, guessed in _pairs(predicted, group, step, order):
+    for pair_group, apart, measured, guessed in _pairs(predicted, group, step, order):
         alike = np.sign(measured) * np.sign(guessed) * (apart == 0)
-        agree += np.bincount(of, weights=alike, minlength=groups)
-        pairs += np.bincount(of, weights=np.abs(alike), minlength=groups)
+        agree += np.bincount(pair_group, weights=alike, minlength=groups)
+        pairs += np.bincount(pair_group, weights=np.abs(alike), minlength=groups)
     return _ratio(agree, pairs)
 
 
@@ -48,22 +48,22 @@ def faster_picked(predicted: Predicted, group: Index, groups: int) -> Floats64:
     work = _log_work(predicted)
     order = np.lexsort((_shuffle(work.size), work, _groups(predicted, group)))
     right, pairs = np.zeros(groups), np.zeros(groups)
-    for of, apart, measured, guessed in _pairs(predicted, group, work, order):
+    for pair_group, apart, measured, guessed in _pairs(predicted, group, work, order):
         counted = (apart <= np.log(EQUAL_WORK)) & (np.abs(measured) > np.log(FAR_TIME))
-        right += np.bincount(of, weights=counted & (np.sign(measured) == np.sign(guessed)), minlength=groups)
-        pairs += np.bincount(of, weights=counted, minlength=groups)
+        right += np.bincount(pair_group, weights=counted & (np.sign(measured) == np.sign(guessed)), minlength=groups)
+        pairs += np.bincount(pair_group, weights=counted, minlength=groups)
     return _ratio(right, pairs)
 
 
 def _pairs(predicted: Predicted, group: Index, place: Any, order: Index) -> Iterator[tuple[Any, Any, Any, Any]]:
     """Every shape with the next, the one after that and so on in ``order``: their group, how far apart their ``place``
     is, and the logarithms of one's measured and predicted time over the other's. Pairs across groups are left out."""
-    at = np.flatnonzero(predicted.expressed)[order]
-    g, place = group[at], place[order]
-    measured, guessed = np.log(predicted.targets.measured_s[at]), np.log(predicted.time_s[at])
-    for shift in range(1, min(PAIRS, at.size - 1) + 1):
+    expressed = np.flatnonzero(predicted.expressed)[order]
+    g, place = group[expressed], place[order]
+    measured, guessed = np.log(predicted.targets.measured_s[expressed]), np.log(predicted.time_s[expressed])
+    for shift in range(1, min(PAIRS, expressed.size - 1) + 1):
         same = g[shift:] == g[:-shift]
-        far, longer, thought = ((each[shift:] - each[:-shift])[same] for each in (place, measured, guessed))
+        far, longer, thought = ((column[shift:] - column[:-shift])[same] for column in (place, measured, guessed))
         yield g[shift:][same], far, longer, thought
 
 
@@ -72,8 +72,8 @@ def _groups(predicted: Predicted, group: Index) -> Index:
 
 
 def _log_work(predicted: Predicted) -> Floats64:
-    found: Floats64 = np.log(np.maximum(predicted.work[np.flatnonzero(predicted.expressed)], 1.0))
-    return found
+    log_work: Floats64 = np.log(np.maximum(predicted.work[np.flatnonzero(predicted.expressed)], 1.0))
+    return log_work
 
 
 def _shuffle(size: int) -> Any:
@@ -81,5 +81,5 @@ def _shuffle(size: int) -> Any:
 
 
 def _ratio(part: Floats64, whole: Floats64) -> Floats64:
-    found: Floats64 = np.divide(part, whole, where=whole > 0, out=np.full(whole.size, np.nan))
-    return found
+    ratio: Floats64 = np.divide(part, whole, where=whole > 0, out=np.full(whole.size, np.nan))
+    return ratio

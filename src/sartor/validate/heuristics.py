@@ -59,14 +59,14 @@ def heuristics_s(predicted: Predicted, group: Index, groups: int) -> Floats64:
         return out
     handles: dict[tuple[str, str], Any] = {}  # opening one takes longer than a thousand predictions
     with contextlib.redirect_stdout(io.StringIO()):  # it prints warnings
-        for at in _sample(predicted, group, groups):
-            words, sizes = targets.words(int(at)), targets.sizes(int(at))
+        for members in _sample(predicted, group, groups):
+            words, sizes = targets.words(int(members)), targets.sizes(int(members))
             key = _GPUS.get(str(words["gpu"]), ""), _PRECISIONS.get(str(words["dtype"]), "")
             if not all(key) or sizes["batch"] != 1 or words.get("op") == "bmm":
                 continue
             if key not in handles:
                 handles[key] = _interface(package, *key)
-            out[at] = _one(package, handles[key], sizes)
+            out[members] = _one(package, handles[key], sizes)
     for interface, _ in handles.values():
         interface.handle = None  # freeing it crashes the process (0.1.0.27), so it is never freed
     return out
@@ -86,8 +86,8 @@ def _sample(predicted: Predicted, group: Index, groups: int) -> Index:
 def _one(package: Any, handle: Any, sizes: JsonDict) -> float:
     interface, descriptor = handle
     layout = package.NvMatmulHeuristicsMatmulLayout.NT_ROW_MAJOR  # x[m,k] times w[n,k] transposed, rows contiguous
-    found = interface.get_with_mnk(sizes["m"], sizes["n"], sizes["k"], layout, 1, descriptor)
-    return float(found[0]["runtime"]) if found else float("nan")
+    choices = interface.get_with_mnk(sizes["m"], sizes["n"], sizes["k"], layout, 1, descriptor)
+    return float(choices[0]["runtime"]) if choices else float("nan")
 
 
 def _interface(package: Any, gpu: str, precision: str) -> Any:

@@ -45,11 +45,11 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
     Raises ``InputError`` if the file, its columns or all of its rows cannot be used.
     """
     path, rows = read_rows(Path(data), "inference.csv", REQUIRED, group_by)
-    found = tuple(outcome(row) for row in rows)
-    if all(row.reason for row in found):
-        reasons = "; ".join(sorted({row.reason for row in found})[:3])
-        raise InputError("data", path.name, f"none of its {len(found)} rows can be predicted ({reasons})")
-    return Inference(data=str(data), rows=found, group_by=tuple(group_by) or GROUPS, worst=worst)
+    outcomes = tuple(outcome(row) for row in rows)
+    if all(row.reason for row in outcomes):
+        reasons = "; ".join(sorted({row.reason for row in outcomes})[:3])
+        raise InputError("data", path.name, f"none of its {len(outcomes)} rows can be predicted ({reasons})")
+    return Inference(data=str(data), rows=outcomes, group_by=tuple(group_by) or GROUPS, worst=worst)
 
 
 # ------------------------------------------------------------------------------------------- reading
@@ -64,31 +64,31 @@ def read_rows(
     if not rows:
         raise InputError("data", str(path), "has no rows")
     columns = [*rows[0], *also]
-    for each in group_by:
-        if each not in columns:
-            near = ", ".join(difflib.get_close_matches(each, columns, n=3) or columns[:5])
-            raise InputError("group_by", each, "must be a column of the file", near)
+    for label in group_by:
+        if label not in columns:
+            near = ", ".join(difflib.get_close_matches(label, columns, n=3) or columns[:5])
+            raise InputError("group_by", label, "must be a column of the file", near)
     return path, [{name: value.strip() for name, value in row.items() if name} for row in rows]
 
 
 # ------------------------------------------------------------------------------------------- the answer
 
 
-def inference_body(found: Inference) -> JsonDict:
+def inference_body(answer: Inference) -> JsonDict:
     """The JSON of the contract: groups, not_expressed, and how each mode was interpreted."""
     groups: dict[tuple[str, ...], list[InferenceRow]] = {}
-    for row in found.rows:
-        groups.setdefault(tuple(row.words[name] for name in found.group_by), []).append(row)
+    for row in answer.rows:
+        groups.setdefault(tuple(row.words[name] for name in answer.group_by), []).append(row)
     reasons: dict[str, int] = {}
-    for row in found.rows:
+    for row in answer.rows:
         if row.reason:
             reasons[row.reason] = reasons.get(row.reason, 0) + 1
-    modes = dict.fromkeys(row.words["mode"] for row in found.rows)
-    figures = [_group(found, key, rows) for key, rows in sorted(groups.items())]
+    modes = dict.fromkeys(row.words["mode"] for row in answer.rows)
+    figures = [_group(answer, key, rows) for key, rows in sorted(groups.items())]
     return {
-        "data": found.data,
-        "num_rows": len(found.rows),
-        "expressed": sum(not row.reason for row in found.rows),
+        "data": answer.data,
+        "num_rows": len(answer.rows),
+        "expressed": sum(not row.reason for row in answer.rows),
         "groups": figures,
         "not_expressed": dict(sorted(reasons.items())),
         "left_out": {},
@@ -97,20 +97,20 @@ def inference_body(found: Inference) -> JsonDict:
             for key, group in zip(sorted(groups), figures, strict=True)
             if group["bias"] is not None and suspected(1 + group["bias"], group["expressed"])
         ],
-        "assumptions": {mode: found.assumed[mode] for mode in modes if mode in found.assumed},
+        "assumptions": {mode: answer.assumed[mode] for mode in modes if mode in answer.assumed},
     }
 
 
-def _group(found: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> JsonDict:
+def _group(answer: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> JsonDict:
     good = [row for row in rows if not row.reason]
     ratio = np.asarray([row.ratio for row in good])
     error = np.abs(ratio - 1)
     inside = [abs(math.log(row.ratio)) <= Z80 * row.log_sigma for row in good]
     roofline = [abs(row.roofline_s / row.measured_s - 1) for row in good]
-    worst = sorted(good, key=lambda row: -abs(math.log(row.ratio)))[: found.worst]
+    worst = sorted(good, key=lambda row: -abs(math.log(row.ratio)))[: answer.worst]
     return {
-        "table": found.table,
-        **dict(zip(found.group_by, key, strict=True)),
+        "table": answer.table,
+        **dict(zip(answer.group_by, key, strict=True)),
         "rows": len(rows),
         "targets": len(rows),
         "expressed": len(good),
@@ -149,11 +149,11 @@ def _case(row: InferenceRow) -> JsonDict:
     }
 
 
-def inference_charts(found: Inference) -> list[JsonDict]:
+def inference_charts(answer: Inference) -> list[JsonDict]:
     """Rows for the scatter plot; the modes share no size axis."""
     rows = [
         {"gpu": row.words["gpu"], "measured_s": row.measured_s, "predicted_s": row.predicted_s}
-        for row in found.rows
+        for row in answer.rows
         if not row.reason
     ]
-    return [{"table": found.table, "scatter": rows, "errors": []}]
+    return [{"table": answer.table, "scatter": rows, "errors": []}]

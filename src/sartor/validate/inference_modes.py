@@ -147,10 +147,10 @@ def _predict(row: Mapping[str, str]) -> InferenceRow:
         raise Unexpressed("tp is below 1")
     if whole_of(row, "pp", 1) < 1:
         raise Unexpressed("pp is below 1")
-    found: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
-    if found.measured_s * IMPOSSIBLE < found.roofline_s:
+    row_outcome: InferenceRow = _MODES[mode](row, gpu, dtype, shape_of(row))
+    if row_outcome.measured_s * IMPOSSIBLE < row_outcome.roofline_s:
         raise Unexpressed(TOO_FAST)
-    return replace(found, calibration=load_calibration(gpu).owner(f"gemm.{dtype.value}"))
+    return replace(row_outcome, calibration=load_calibration(gpu).owner(f"gemm.{dtype.value}"))
 
 
 def _workload(row: Mapping[str, str], shape: TransformerShape, phase: Phase, dtype: DType, **sizes: Any) -> Workload:
@@ -245,31 +245,31 @@ def _served(op: Operator, workload: Workload) -> Operator:
 def _done(
     row: Mapping[str, str],
     measured_s: float,
-    found: Sequence[tuple[Estimate, float]],
+    weighted: Sequence[tuple[Estimate, float]],
     batch: int,
     per: float = 1.0,
     waits_s: float = 0.0,
 ) -> InferenceRow:
     """A row with a time that is a weighted sum of passes and host waits, divided by ``per``."""
-    time_s = (sum(float(each.time_s) * weight for each, weight in found) + waits_s) / per
-    spread = sum(float(each.time_s * each.log_sigma) * weight for each, weight in found) / per
+    time_s = (sum(float(estimate.time_s) * weight for estimate, weight in weighted) + waits_s) / per
+    spread = sum(float(estimate.time_s * estimate.log_sigma) * weight for estimate, weight in weighted) / per
     return InferenceRow(
         words=row,
         measured_s=measured_s,
         predicted_s=time_s,
         log_sigma=math.hypot(spread / time_s, MODE_LOG_SIGMA.get(row["mode"], STEP_LOG_SIGMA)),
-        roofline_s=sum(float(roofline_s(each)) * weight for each, weight in found) / per,
-        source=found[0][0].source.value,
+        roofline_s=sum(float(roofline_s(estimate)) * weight for estimate, weight in weighted) / per,
+        source=weighted[0][0].source.value,
         batch=batch,
-        parts=_parts(found, waits_s),
+        parts=_parts(weighted, waits_s),
     )
 
 
-def _parts(found: Sequence[tuple[Estimate, float]], waits_s: float) -> dict[str, float]:
+def _parts(weighted: Sequence[tuple[Estimate, float]], waits_s: float) -> dict[str, float]:
     """Shares of the time by kind of operator, largest first."""
     parts = {"waiting for the host": waits_s}
-    for each, weight in found:
-        for op, cost in zip(each.graph.operators, each.costs, strict=True):
+    for estimate, weight in weighted:
+        for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
             kind = _PARTS.get(type(op), "other kernels")
             parts[kind] = parts.get(kind, 0.0) + float(cost.time_s * op.count) * weight
     total = sum(parts.values())
@@ -279,20 +279,20 @@ def _parts(found: Sequence[tuple[Estimate, float]], waits_s: float) -> dict[str,
 _PARTS = {Gemm: "products", GroupedGemm: "experts", Attention: "attention", Collective: "collectives"}
 
 
-def roofline_s(found: Estimate) -> Floats:
+def roofline_s(estimate: Estimate) -> Floats:
     """Seconds of a pass at datasheet rates."""
     total: Floats = 0.0
-    for op in found.graph.operators:
-        compute = op.flops / peak_flops_per_s(found.device, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
-        total = total + np.maximum(compute, op.bytes_moved / found.device.hbm_bytes_per_s) * op.count
+    for op in estimate.graph.operators:
+        compute = op.flops / peak_flops_per_s(estimate.device, op.dtype) if isinstance(op, (Gemm, GroupedGemm)) else 0.0
+        total = total + np.maximum(compute, op.bytes_moved / estimate.device.hbm_bytes_per_s) * op.count
     return total
 
 
 def _prefill(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
     batch = whole_of(row, "batch", 1)
     workload = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=batch, seq_len=whole_of(row, "isl"))
-    found = _estimate(workload, row, gpu, whole=not row["mode"].startswith("layer"))
-    return _done(row, _measured_ms(row, "latency_ms", "ttft_ms"), [(found, 1.0)], batch)
+    estimate = _estimate(workload, row, gpu, whole=not row["mode"].startswith("layer"))
+    return _done(row, _measured_ms(row, "latency_ms", "ttft_ms"), [(estimate, 1.0)], batch)
 
 
 def _decode(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerShape) -> InferenceRow:
@@ -300,8 +300,8 @@ def _decode(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: TransformerSh
     out = whole_of(row, "osl", 0)
     context = whole_of(row, "isl", 0) + (out if layer else out // 2)
     workload = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=context)
-    found = _estimate(workload, row, gpu, whole=not layer)
-    return _done(row, _measured_ms(row, "tpot_ms", "latency_ms"), [(found, 1.0)], batch)
+    estimate = _estimate(workload, row, gpu, whole=not layer)
+    return _done(row, _measured_ms(row, "tpot_ms", "latency_ms"), [(estimate, 1.0)], batch)
 
 
 def _measured_ms(row: Mapping[str, str], *names: str) -> float:
@@ -315,8 +315,8 @@ def _throughput(row: Mapping[str, str], gpu: Gpu, dtype: DType, shape: Transform
     """Seconds per output token of the whole group, with the faster of the allowed ways to spread it over devices."""
     if whole_of(row, "osl") < 1 or number_of(row, "output_tokens_per_s") <= 0:
         raise Unexpressed("osl or output_tokens_per_s is not above 0")
-    found = [_at_full_load(row, gpu, dtype, shape, dims) for dims in _ways(row, shape)]
-    return min(found, key=lambda each: each.predicted_s)
+    outcomes = [_at_full_load(row, gpu, dtype, shape, dims) for dims in _ways(row, shape)]
+    return min(outcomes, key=lambda row_outcome: row_outcome.predicted_s)
 
 
 def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]:
@@ -327,10 +327,10 @@ def _ways(row: Mapping[str, str], shape: TransformerShape) -> list[ParallelDims]
     split, apart = ParallelDims(tp=tp, pp=pp), ParallelDims(ep=tp, pp=pp)
     if tp == 1 or shape.moe_ffn is None or int(shape.moe_ffn.num_experts) % tp:
         return [split]
-    said = row.get("attention_dp", "").lower()
-    if said not in _ATTENTION_DP:
-        raise Unexpressed(f"attention_dp {said[:20]}: must be 0 or 1")
-    return [dims for dims in (split, apart) if _ATTENTION_DP[said] in (None, dims is apart)]
+    attention_dp = row.get("attention_dp", "").lower()
+    if attention_dp not in _ATTENTION_DP:
+        raise Unexpressed(f"attention_dp {attention_dp[:20]}: must be 0 or 1")
+    return [dims for dims in (split, apart) if _ATTENTION_DP[attention_dp] in (None, dims is apart)]
 
 
 _ATTENTION_DP: Mapping[str, bool | None] = {
@@ -344,15 +344,19 @@ def _at_full_load(
     """Each sequence costs one prefill and ``osl`` shares of a step, on all devices of the group or on its own. A
     pipeline has a batch in every stage: each step of the slowest stage yields a token for one of them."""
     isl, osl = whole_of(row, "isl"), whole_of(row, "osl")
-    held, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
-    batch = max(1, held // int(dims.pp))
+    batch_held, groups = _largest_batch(gpu, dtype, shape, isl + osl, dims), int(dims.ep)
+    batch = max(1, batch_held // int(dims.pp))
     together = max(1, min(batch, CHUNK // max(isl, 1)))
     step = _workload(row, shape, Phase.DECODE, dtype, microbatch_size=batch, context_len=isl + osl // 2)
     fill = _workload(row, shape, Phase.PREFILL, dtype, microbatch_size=together, seq_len=max(isl, 1))
     steps, fills = _stage(step, row, gpu, dims), _stage(fill, row, gpu, dims)
     waits = osl / batch * _host_wait_s(steps, fills, batch / osl / together, batch / osl * max(1, isl / CHUNK))
-    found = [(each, osl / batch * share) for each, share in steps] + [(each, share / together) for each, share in fills]
-    return _done(row, 1 / number_of(row, "output_tokens_per_s"), found, held * groups, per=osl * groups, waits_s=waits)
+    weighted = [(estimate, osl / batch * share) for estimate, share in steps] + [
+        (estimate, share / together) for estimate, share in fills
+    ]
+    return _done(
+        row, 1 / number_of(row, "output_tokens_per_s"), weighted, batch_held * groups, per=osl * groups, waits_s=waits
+    )
 
 
 def _host_wait_s(
@@ -363,7 +367,7 @@ def _host_wait_s(
 ) -> float:
     """Seconds per mean step that the device waits for the host: steps with a prompt (Poisson) are launched kernel by
     kernel."""
-    kernels = sum(share * _kernels(each.graph) for each, share in steps)
+    kernels = sum(share * _kernels(estimate.graph) for estimate, share in steps)
     carrying = 1 - math.exp(-prompts_per_step)
     busy = carrying * _seconds(steps) + fills_per_step * _seconds(fills)
     return max(carrying * kernels * HOST_KERNEL_S - busy, 0.0)
@@ -373,8 +377,8 @@ def _kernels(graph: OperatorGraph) -> float:
     return sum(float(op.count) * float(getattr(op, "kernels", 1)) for op in graph.operators)
 
 
-def _seconds(found: Sequence[tuple[Estimate, float]]) -> float:
-    return sum(float(each.time_s) * share for each, share in found)
+def _seconds(weighted: Sequence[tuple[Estimate, float]]) -> float:
+    return sum(float(estimate.time_s) * share for estimate, share in weighted)
 
 
 def _largest_batch(gpu: Gpu, dtype: DType, shape: TransformerShape, length: int, dims: ParallelDims) -> int:

@@ -20,15 +20,15 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
         return _named(row["model"])
     if row.get("mla", "") not in ("", "0"):
         return _named(row["model"])
-    found = _zoo(row["model"])
+    shape = _zoo(row["model"])
     try:
         entry = {name: size_of(row[name]) for name in _SIZES}
     except (ValueError, OverflowError):
         raise Unexpressed(f"one of {', '.join(_SIZES)} is not a number") from None
     if min(entry[name] for name in _SIZES if name not in ("gated", "vocab")) < 1:
         raise Unexpressed(f"one of {', '.join(_SIZES)} is below 1")
-    if found is not None and _agrees(found, entry):
-        return found
+    if shape is not None and _agrees(shape, entry):
+        return shape
     if entry["vocab"] < 0:
         raise Unexpressed("vocab is below 0")
     try:
@@ -38,17 +38,17 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
 
 
 def _named(name: str) -> TransformerShape:
-    found = _zoo(name)
-    if found is None:
+    shape = _zoo(name)
+    if shape is None:
         raise Unexpressed(f"model {name[:40]}: the row has no shape and the zoo does not know it")
-    return found
+    return shape
 
 
 def _zoo(name: str) -> TransformerShape | None:
     """The zoo's model of a name, or of the first known of two that share a shape (``A/B``); None if unknown."""
-    for each in (name, *name.split("/")):
+    for spelling in (name, *name.split("/")):
         try:
-            return named_model(each)
+            return named_model(spelling)
         except InputError:
             continue
     return None

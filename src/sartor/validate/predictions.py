@@ -106,27 +106,31 @@ class _Filling:
 
 
 def predict(
-    targets: Targets, clock: Clock = Clock.BOOST, own: Calibration | None = None, devices: Devices | None = None
+    targets: Targets,
+    clock: Clock = Clock.BOOST,
+    own_calibration: Calibration | None = None,
+    devices: Devices | None = None,
 ) -> Predicted:
     """Predictions for all targets of one kind of table.
 
     Rows that share words (device, dtype, phase, ...) are evaluated together. ``clock`` is the table's: boost for short
-    runs; ``max_matmul`` has rates found in long searches and is always sustained. ``own`` replaces the catalogue's
-    calibration of its device; ``devices`` are datasheets that the catalogue lacks, by the tables' names for them.
+    runs; ``max_matmul`` has rates found in long searches and is always sustained. ``own_calibration`` replaces the
+    catalogue's calibration of its device; ``devices`` are datasheets that the catalogue lacks, by the tables' names
+    for them.
     """
     clock = Clock.SUSTAINED if targets.kind.name == "max_matmul" else clock
     out, sheets = _Filling(len(targets)), devices or {}
     for part in parts_of(targets, sheets, out.refuse):
         try:
-            _fill(out, targets, part, clock, own)
+            _fill(out, targets, part, clock, own_calibration)
         except Unexpressed as why:
             out.refuse(part.rows, str(why))
     time_s, sigma, roofline, work, least_s = out.values
-    some = (targets.least_s < least_s) & (targets.most_s >= least_s)
-    if some.any():
-        rest = targets.without_faster(np.where(some, least_s, 0.0))
+    undecided = (targets.least_s < least_s) & (targets.most_s >= least_s)
+    if undecided.any():
+        rest = targets.without_faster(np.where(undecided, least_s, 0.0))
         lost = int((targets.rows - rest.rows).sum())
-        return replace(predict(rest, clock, own, devices), too_fast=lost)
+        return replace(predict(rest, clock, own_calibration, devices), too_fast=lost)
     return Predicted(
         targets=targets,
         time_s=time_s,
@@ -137,7 +141,7 @@ def predict(
         reasons=tuple(out.reasons),
         calibration=Coded(codes=out.owner, values=tuple(out.owners)),
         clock=clock,
-        own=own,
+        own=own_calibration,
         devices=sheets,
         remarks=tuple(dict.fromkeys(out.remarks)),
     )
@@ -153,7 +157,7 @@ def explain(predicted: Predicted, i: int) -> JsonMap:
     gpu = work.cluster.gpu if work.cluster else gpu
     calibration = calibration_of(gpu, predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
     costs = [(op, cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
-    op, cost = max(costs, key=lambda each: float(each[1].time_s * each[0].count))
+    op, cost = max(costs, key=lambda pair: float(pair[1].time_s * pair[0].count))
     terms = {term: sum(float(getattr(c, term)) * o.count for o, c in costs) for term in TERMS}
     whole = sum(float(c.time_s) * o.count for o, c in costs)
     largest = {"largest": f"{op.name} {float(cost.time_s) * op.count / whole:.0%}"} if len(costs) > 1 else {}
@@ -170,9 +174,9 @@ def explain(predicted: Predicted, i: int) -> JsonMap:
 TERMS = ("compute_s", "memory_s", "network_s", "overhead_s")
 
 
-def calibration_of(gpu: Gpu, own: Calibration | None = None) -> Calibration:
+def calibration_of(gpu: Gpu, own_calibration: Calibration | None = None) -> Calibration:
     """Calibration of a device; the user's own if it is for this one."""
-    return own if own and own.gpu == gpu.name else load_calibration(gpu)
+    return own_calibration if own_calibration and own_calibration.gpu == gpu.name else load_calibration(gpu)
 
 
 def cost_of(
@@ -180,9 +184,9 @@ def cost_of(
 ) -> Cost:
     """Cost of one operator under the conditions its row was timed in: the price that it has in every command. Kernels
     timed one by one in fp32 were launched by the host."""
-    known = replace(calibration, host_launches=work.eager or not work.tokens)
+    calibrated = replace(calibration, host_launches=work.eager or not work.tokens)
     cluster, eager = work.cluster, work.eager
-    return operator_costs([op], gpu, known, clock=clock, details=details, cluster=cluster, eager=eager)[0]
+    return operator_costs([op], gpu, calibrated, clock=clock, details=details, cluster=cluster, eager=eager)[0]
 
 
 # ------------------------------------------------------------------------------------------- one set of rows
@@ -238,13 +242,13 @@ def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
         yield rows, targets.words(int(rows[0]))
 
 
-def _fill(out: _Filling, targets: Targets, part: Part, clock: Clock, own: Calibration | None) -> None:
+def _fill(out: _Filling, targets: Targets, part: Part, clock: Clock, own_calibration: Calibration | None) -> None:
     rows, work, device = part.rows, part.work, part.device
-    calibration = calibration_of(device, own)
+    calibration = calibration_of(device, own_calibration)
     time_s, sigma = _seconds(work, device, calibration, clock)
-    roofline, least, amount = _bounds(work, device)
+    roofline, least_s, amount = _bounds(work, device)
     out.values[:, rows] = [
-        np.broadcast_to(v, rows.shape) for v in (time_s, sigma, roofline, amount, least / IMPOSSIBLE)
+        np.broadcast_to(v, rows.shape) for v in (time_s, sigma, roofline, amount, least_s / IMPOSSIBLE)
     ]
     out.refuse(rows[targets.measured_s[rows] < out.values[4, rows]], too_fast(targets.kind))
     timed, rows_of = _timed(targets, rows, part.words, device, calibration, clock, time_s)
@@ -266,15 +270,15 @@ def _whole(timed: Timed, out: _Filling, rows: Index, log_sigma: Any, targets: Ta
     alike = [column.codes == column.codes[rows[0]] for name in ("gpu", "dtype") if (column := targets.coded[name])]
     if rows.size < MOST_OF_THEM * np.logical_and(*alike).sum():
         return []
-    of = f"{kind.name} of {timed.gpu.name}, {timed.dtype.value}"
-    other = likelier(timed, log_sigma)
+    subject = f"{kind.name} of {timed.gpu.name}, {timed.dtype.value}"
+    likelier_device = likelier(timed, log_sigma)
     fast = int((out.reason[rows] == out.reasons.get(too_fast(kind), -1)).sum())
-    said = [f"{of}: {other.sentence(timed.gpu)}"] if other else []
+    remarks = [f"{subject}: {likelier_device.sentence(timed.gpu)}"] if likelier_device else []
     if rows.size >= LEAST and fast > MOST_IMPOSSIBLE * rows.size:
-        said.append(
-            f"{of}: {fast} of {rows.size} shapes are faster than its datasheet allows, too many to fit the rest"
+        remarks.append(
+            f"{subject}: {fast} of {rows.size} shapes are faster than its datasheet allows, too many to fit the rest"
         )
-    return said
+    return remarks
 
 
 def _timed(
@@ -288,13 +292,13 @@ def _timed(
     if kind not in JUDGED or judged.size == 0:
         return None, rows
 
-    def work_on(other: Gpu, some: Index) -> RowWork:
-        return _work(kind, words, {name: values[rows[some]] for name, values in numbers.items()}, other)
+    def work_on(device: Gpu, rows_used: Index) -> RowWork:
+        return _work(kind, words, {name: values[rows[rows_used]] for name, values in numbers.items()}, device)
 
-    def on(other: Gpu, some: Index) -> Any:
-        work = work_on(other, some)
-        time_s, _ = _seconds(work, other, calibration_of(other), clock)
-        return np.broadcast_to(time_s, some.shape)
+    def on(device: Gpu, rows_used: Index) -> Any:
+        work = work_on(device, rows_used)
+        time_s, _ = _seconds(work, device, calibration_of(device), clock)
+        return np.broadcast_to(time_s, rows_used.shape)
 
     main = _main(work_on(gpu, np.arange(1)))
     dtype = getattr(main, "dtype", None) or DType.BF16
@@ -306,7 +310,7 @@ def _timed(
         gpu=gpu,
         dtype=dtype,
         section=section,
-        sizes=np.stack([each for each in sizes if np.ptp(each) > 0] or sizes[:1]),
+        sizes=np.stack([column for column in sizes if np.ptp(column) > 0] or sizes[:1]),
         measured_s=targets.measured_s[rows],
         predicted_s=np.broadcast_to(time_s, part.shape)[judged],
         predict=on,
@@ -333,9 +337,13 @@ def _work(kind: str, words: JsonMap, sizes: JsonMap, gpu: Gpu) -> RowWork:
 
 
 def _seconds(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> tuple[Floats, Floats]:
-    found = {each: _priced(work, gpu, calibration.with_kernels(each), clock) for each in dict.fromkeys(work.kernels)}
-    rows = [found[each] for each in work.kernels]
-    return np.median([each.time_s for each in rows], axis=0), np.median([each.log_sigma for each in rows], axis=0)
+    by_kernel = {
+        kernel: _priced(work, gpu, calibration.with_kernels(kernel), clock) for kernel in dict.fromkeys(work.kernels)
+    }
+    rows = [by_kernel[kernel] for kernel in work.kernels]
+    return np.median([kernel.time_s for kernel in rows], axis=0), np.median(
+        [kernel.log_sigma for kernel in rows], axis=0
+    )
 
 
 def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost | Estimate:
@@ -343,8 +351,8 @@ def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> 
         return cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
     graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
     if work.tokens:
-        known = replace(calibration, host_launches=work.eager)
-        return price(graph, gpu, known, clock=clock, details=False, eager=work.eager)
+        calibrated = replace(calibration, host_launches=work.eager)
+        return price(graph, gpu, calibrated, clock=clock, details=False, eager=work.eager)
     # Kernels that a benchmark repeats, which may find their weights in L2.
     costs = tuple(cost_of(op, work, gpu, calibration, clock, details=False) for op in work.operators)
     return Estimate(graph=graph, device=gpu, costs=costs, time_s=total_s(work.operators, costs))
@@ -355,7 +363,7 @@ def _bounds(work: RowWork, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
     on any such device (bytes that fit in L2 are free, and links may be twice as fast as in the datasheet, since a row's
     machine may have others), and the work."""
     roofline: Floats = 0.0
-    least: Floats = 0.0
+    least_s: Floats = 0.0
     flops: Floats = 0.0
     moved: Floats = 0.0
     for op in work.operators:
@@ -369,9 +377,9 @@ def _bounds(work: RowWork, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
         spill = np.maximum(op.bytes_moved - gpu.l2_bytes - gpu.memory_side_cache_bytes, 0) / gpu.hbm_bytes_per_s
         # Windows skip attention keys, routing skips experts, and a collective's bytes are not HBM traffic.
         may_stay = isinstance(op, (Attention, Collective)) or len(work.operators) > 1
-        least = least + (fastest if may_stay else np.maximum(fastest, spill)) * op.count
+        least_s = least_s + (fastest if may_stay else np.maximum(fastest, spill)) * op.count
         flops, moved = flops + op.flops * op.count, moved + op.bytes_moved * op.count
-    return roofline, least, np.where(flops > 0, flops, moved)
+    return roofline, least_s, np.where(flops > 0, flops, moved)
 
 
 def _peak(op: Operator, gpu: Gpu) -> float:

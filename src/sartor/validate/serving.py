@@ -63,12 +63,12 @@ def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: i
     """Up to two predictions per usable row, one for each time it gives. ``data`` is a CSV file or a folder with
     ``serving.csv``. Raises ``InputError``."""
     path, rows = read_rows(Path(data), "serving.csv", REQUIRED, group_by, also=("measure",))
-    found = tuple(_outcomes(rows))
-    if all(row.reason for row in found):
-        reasons = "; ".join(sorted({row.reason for row in found})[:3])
+    outcomes = tuple(_outcomes(rows))
+    if all(row.reason for row in outcomes):
+        reasons = "; ".join(sorted({row.reason for row in outcomes})[:3])
         raise InputError("data", path.name, f"none of its {len(rows)} rows can be predicted ({reasons})")
     return Inference(
-        data=str(data), rows=found, group_by=tuple(group_by) or GROUPS, worst=worst, assumed=ASSUMED, table="serving"
+        data=str(data), rows=outcomes, group_by=tuple(group_by) or GROUPS, worst=worst, assumed=ASSUMED, table="serving"
     )
 
 
@@ -86,11 +86,11 @@ def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
     servers: dict[tuple[str, ...], list[_Asked]] = {}
     for row in rows:
         try:
-            asked = _asked(row)
+            request = _asked(row)
         except Unexpressed as why:
             yield InferenceRow(words={**row, "measure": ""}, reason=str(why))
         else:
-            servers.setdefault(_key(row), []).append(asked)
+            servers.setdefault(_key(row), []).append(request)
     for rows_of_one in servers.values():
         yield from _of_server(rows_of_one)
 
@@ -160,37 +160,37 @@ def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
     return pools[1], disaggregated(pools[0], workers[0], pools[1], workers[1], load, waves=WAVES)
 
 
-def _of_server(asked: Sequence[_Asked]) -> Iterator[InferenceRow]:
-    load = Load(**{name: np.asarray([getattr(a, name) for a in asked]) for name in Load.__slots__})
+def _of_server(requests: Sequence[_Asked]) -> Iterator[InferenceRow]:
+    load = Load(**{name: np.asarray([getattr(a, name) for a in requests]) for name in Load.__slots__})
     try:
-        server, found = _served(asked[0].words, load)
+        server, steady = _served(requests[0].words, load)
     except (Unexpressed, InputError) as why:
         reason = str(why) if isinstance(why, Unexpressed) else f"{why.field}: {why.must}"
-        yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in asked)
+        yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in requests)
         return
     owner = load_calibration(server.gpu).owner(f"gemm.{server.dtype.value}")
-    for i, each in enumerate(asked):
-        yield from (replace(row, calibration=owner) for row in _rows(each, found, i))
+    for i, request in enumerate(requests):
+        yield from (replace(row, calibration=owner) for row in _rows(request, steady, i))
 
 
-def _rows(asked: _Asked, found: Steady, i: int) -> Iterator[InferenceRow]:
+def _rows(request: _Asked, steady: Steady, i: int) -> Iterator[InferenceRow]:
     """The measured times of one row with their predictions."""
     predicted = {
-        "tpot_ms": (found.tpot_s, found.tpot_log_sigma, found.step),
-        "ttft_ms": (found.ttft_s, found.ttft_log_sigma, found.prompt),
+        "tpot_ms": (steady.tpot_s, steady.tpot_log_sigma, steady.step),
+        "ttft_ms": (steady.ttft_s, steady.ttft_log_sigma, steady.prompt),
     }
-    for name, (time_s, sigma, of) in predicted.items():
-        if not asked.words.get(name):
+    for name, (time_s, sigma, estimate) in predicted.items():
+        if not request.words.get(name):
             continue
-        words = {**asked.words, "measure": name.removesuffix("_ms")}
+        words = {**request.words, "measure": name.removesuffix("_ms")}
         row = InferenceRow(
             words=words,
-            measured_s=number_of(asked.words, name) / 1e3,
+            measured_s=number_of(request.words, name) / 1e3,
             predicted_s=_at(time_s, i),
             log_sigma=_at(sigma, i),
-            roofline_s=_at(roofline_s(of), i),
-            source=of.source.value,
-            batch=round(_at(found.running, i)),
+            roofline_s=_at(roofline_s(estimate), i),
+            source=estimate.source.value,
+            batch=round(_at(steady.running, i)),
         )
         if not np.isfinite(row.predicted_s):
             row = replace(row, reason="weights and one sequence do not fit in memory")

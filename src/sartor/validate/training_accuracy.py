@@ -79,8 +79,8 @@ def validate_training(
     if constants is not None:
         check_constants(constants, str(calibration))
     outcomes = predict_training(cases, constants)
-    if all(each.reason for each in outcomes):
-        reasons = "; ".join(sorted({each.reason for each in outcomes})[:3])
+    if all(outcome.reason for outcome in outcomes):
+        reasons = "; ".join(sorted({outcome.reason for outcome in outcomes})[:3])
         raise InputError("data", str(data), f"no row can be expressed: {reasons}")
     after = {"after": planned(outcomes, shots), "after_any": drawn(outcomes, shots)} if shots else {}
     return TrainingAccuracy(
@@ -88,27 +88,31 @@ def validate_training(
     )
 
 
-def training_body(found: TrainingAccuracy) -> JsonDict:
+def training_body(accuracy: TrainingAccuracy) -> JsonDict:
     """The JSON of the contract: metrics per group and overall, rows without a prediction, and assumptions."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    for i, each in enumerate(found.outcomes):
-        groups.setdefault(tuple(column(each, name) for name in found.group_by), []).append(i)
-    everything = group_figures(found, range(len(found.outcomes)))
+    for i, outcome in enumerate(accuracy.outcomes):
+        groups.setdefault(tuple(column(outcome, name) for name in accuracy.group_by), []).append(i)
+    everything = group_figures(accuracy, range(len(accuracy.outcomes)))
     return {
-        "data": found.data,
-        "num_rows": len(found.outcomes),
-        "expressed": sum(not each.reason for each in found.outcomes),
+        "data": accuracy.data,
+        "num_rows": len(accuracy.outcomes),
+        "expressed": sum(not outcome.reason for outcome in accuracy.outcomes),
         "groups": [
-            {"table": found.table, **dict(zip(found.group_by, key, strict=True)), **group_figures(found, members)}
+            {
+                "table": accuracy.table,
+                **dict(zip(accuracy.group_by, key, strict=True)),
+                **group_figures(accuracy, members),
+            }
             for key, members in sorted(groups.items())
         ],
         "overall": {name: value for name, value in everything.items() if name != "worst"},
         **{name: everything[name] for name in ("memory_mape", "oom_correct", "pair_accuracy", "top1_regret")},
-        "shots": found.shots,
-        "not_expressed": _counts(each.reason for each in found.outcomes if each.reason),
-        "left_out": _counts(reason for each in found.outcomes for reason in _unusable(each)),
-        "remarks": [*_suspicions(everything), *_remarks(found)],
-        "assumptions": _assumptions(found),
+        "shots": accuracy.shots,
+        "not_expressed": _counts(outcome.reason for outcome in accuracy.outcomes if outcome.reason),
+        "left_out": _counts(reason for outcome in accuracy.outcomes for reason in _unusable(outcome)),
+        "remarks": [*_suspicions(everything), *_remarks(accuracy)],
+        "assumptions": _assumptions(accuracy),
     }
 
 
@@ -117,11 +121,11 @@ def _unusable(outcome: TrainingOutcome) -> list[str]:
     case = outcome.case
     if outcome.reason:
         return []
-    given = {"iter_time_s": case.measured_s, "peak_mem_gb": case.measured_bytes}
-    blank = [name for name in given if not case.words.get(name, "")]
-    if len(blank) == len(given) and not case.out_of_memory:
+    figures = {"iter_time_s": case.measured_s, "peak_mem_gb": case.measured_bytes}
+    blank = [name for name in figures if not case.words.get(name, "")]
+    if len(blank) == len(figures) and not case.out_of_memory:
         return ["neither iter_time_s nor peak_mem_gb is given"]
-    bad = (name for name, value in given.items() if name not in blank and not math.isfinite(value))
+    bad = (name for name, value in figures.items() if name not in blank and not math.isfinite(value))
     return [f"{name} is not a number above 0" for name in bad]
 
 
@@ -139,29 +143,29 @@ def column(outcome: TrainingOutcome, name: str) -> str:
     return outcome.case.words.get(name, "")
 
 
-def group_figures(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
+def group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """All metrics of some rows; None if there is no data for one."""
-    rows = [found.outcomes[i] for i in members]
-    timed = [each for each in rows if each.timed]
-    ratio = np.asarray([each.ratio for each in timed])
-    sigma = np.asarray([each.log_sigma for each in timed])
+    rows = [accuracy.outcomes[i] for i in members]
+    timed = [outcome for outcome in rows if outcome.timed]
+    ratio = np.asarray([outcome.ratio for outcome in timed])
+    sigma = np.asarray([outcome.log_sigma for outcome in timed])
     choice = ranking(timed)
     return {
         "rows": len(rows),
         "targets": len(timed),
-        "expressed": sum(not each.reason for each in rows),
+        "expressed": sum(not outcome.reason for outcome in rows),
         **errors_of(ratio),
         "coverage_80": float(np.mean(np.abs(np.log(ratio)) <= Z80 * sigma)) if timed else None,
         "kendall_tau": _tau(timed),
-        "naive_mape": float(np.mean([abs(each.naive_s / each.case.measured_s - 1) for each in timed]))
+        "naive_mape": float(np.mean([abs(outcome.naive_s / outcome.case.measured_s - 1) for outcome in timed]))
         if timed
         else None,
         **_memory(rows),
         "pairs": choice.pairs,
         "pair_accuracy": choice.pair_accuracy,
         "top1_regret": choice.regret,
-        **_after(found, members),
-        "worst": [_case(each) for each in _worst(timed)[: found.worst]],
+        **_after(accuracy, members),
+        "worst": [_case(outcome) for outcome in _worst(timed)[: accuracy.worst]],
     }
 
 
@@ -178,28 +182,28 @@ def errors_of(ratio: Any) -> dict[str, float | None]:
     }
 
 
-def _after(found: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
+def _after(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """Errors after calibration, for rows in classes with more than ``shots`` configurations."""
-    if not found.shots:
+    if not accuracy.shots:
         return {}
-    mine = np.isin(found.after.index, np.asarray(list(members), dtype=np.int64))
-    figures = errors_of(found.after.ratio[mine])
-    of_any = np.isin(found.after_any.index, np.asarray(list(members), dtype=np.int64))
+    mine = np.isin(accuracy.after.index, np.asarray(list(members), dtype=np.int64))
+    figures = errors_of(accuracy.after.ratio[mine])
+    of_any = np.isin(accuracy.after_any.index, np.asarray(list(members), dtype=np.int64))
     return {
-        "shots_rows": int(np.unique(found.after.index[mine]).size),
+        "shots_rows": int(np.unique(accuracy.after.index[mine]).size),
         **{f"shots_{name}": value for name, value in figures.items()},
-        "shots_any_mape": errors_of(found.after_any.ratio[of_any])["mape"],
+        "shots_any_mape": errors_of(accuracy.after_any.ratio[of_any])["mape"],
     }
 
 
 def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
     """Memory against measurements; whether fit or out-of-memory was predicted correctly; the share of out-of-memory
     runs predicted so (recall), and of those predicted so, the share that ran out (precision)."""
-    weighed = [each.predicted_bytes / each.case.measured_bytes for each in rows if each.weighed]
-    judged = [each for each in rows if not each.reason and each.case.memory_known]
-    right = [each.fits != each.case.out_of_memory for each in judged]
-    caught = [not each.fits for each in judged if each.case.out_of_memory]
-    refused = [each.case.out_of_memory for each in judged if not each.fits]
+    weighed = [outcome.predicted_bytes / outcome.case.measured_bytes for outcome in rows if outcome.weighed]
+    judged = [outcome for outcome in rows if not outcome.reason and outcome.case.memory_known]
+    right = [outcome.fits != outcome.case.out_of_memory for outcome in judged]
+    caught = [not outcome.fits for outcome in judged if outcome.case.out_of_memory]
+    refused = [outcome.case.out_of_memory for outcome in judged if not outcome.fits]
     return {
         "memory_rows": len(weighed),
         "memory_mape": float(np.mean(np.abs(np.asarray(weighed) - 1))) if weighed else None,
@@ -213,22 +217,22 @@ def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
 
 def _tau(rows: Sequence[TrainingOutcome]) -> float | None:
     """Rank agreement of tokens per second per device over all pairs of the group."""
-    work = [_tokens(each) for each in rows]
-    measured = np.asarray([each.case.measured_s / w for each, w in zip(rows, work, strict=True)])
-    predicted = np.asarray([each.predicted_s / w for each, w in zip(rows, work, strict=True)])
+    work = [_tokens(outcome) for outcome in rows]
+    measured = np.asarray([outcome.case.measured_s / w for outcome, w in zip(rows, work, strict=True)])
+    predicted = np.asarray([outcome.predicted_s / w for outcome, w in zip(rows, work, strict=True)])
     signs = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
     pairs = np.count_nonzero(signs)
     return float(signs.sum() / pairs) if pairs else None
 
 
-def _tokens(each: TrainingOutcome) -> float:
-    assert each.case.job is not None
-    assert each.case.plan is not None
-    return each.case.job.tokens_per_step / float(np.ravel(each.case.plan.num_devices)[0])
+def _tokens(outcome: TrainingOutcome) -> float:
+    assert outcome.case.job is not None
+    assert outcome.case.plan is not None
+    return outcome.case.job.tokens_per_step / float(np.ravel(outcome.case.plan.num_devices)[0])
 
 
 def _worst(rows: Sequence[TrainingOutcome]) -> list[TrainingOutcome]:
-    return sorted(rows, key=lambda each: -abs(math.log(each.ratio)))
+    return sorted(rows, key=lambda outcome: -abs(math.log(outcome.ratio)))
 
 
 SHOWN = (
@@ -238,23 +242,23 @@ SHOWN = (
 _DEFAULTS = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1"}
 
 
-def _case(each: TrainingOutcome) -> JsonDict:
+def _case(outcome: TrainingOutcome) -> JsonDict:
     """One row: its configuration, both times, and the largest parts of the predicted step."""
-    words = each.case.words
-    spread = math.exp(Z80 * each.log_sigma)
-    parts = sorted(each.parts.items(), key=lambda item: -item[1])[:3]
+    words = outcome.case.words
+    spread = math.exp(Z80 * outcome.log_sigma)
+    parts = sorted(outcome.parts.items(), key=lambda item: -item[1])[:3]
     return {
         **{name: words[name] for name in SHOWN if words.get(name) and words[name] != _DEFAULTS.get(name)},
-        "measured_s": each.case.measured_s,
-        "predicted_s": each.predicted_s,
-        "low_s": each.predicted_s / spread,
-        "high_s": each.predicted_s * spread,
-        "ratio": each.ratio,
+        "measured_s": outcome.case.measured_s,
+        "predicted_s": outcome.predicted_s,
+        "low_s": outcome.predicted_s / spread,
+        "high_s": outcome.predicted_s * spread,
+        "ratio": outcome.ratio,
         "source": "calibrated",
         "largest_parts": ", ".join(
-            f"{name.removesuffix('_s')} {value / each.predicted_s:.0%}" for name, value in parts
+            f"{name.removesuffix('_s')} {value / outcome.predicted_s:.0%}" for name, value in parts
         ),
-        "assumed": "; ".join(each.case.assumed),
+        "assumed": "; ".join(outcome.case.assumed),
     }
 
 
@@ -265,18 +269,18 @@ def _counts(words: Any) -> dict[str, int]:
     return dict(sorted(out.items()))
 
 
-def _assumptions(found: TrainingAccuracy) -> dict[str, str]:
-    counts = _counts(phrase for each in found.outcomes for phrase in each.case.assumed)
+def _assumptions(accuracy: TrainingAccuracy) -> dict[str, str]:
+    counts = _counts(phrase for outcome in accuracy.outcomes for phrase in outcome.case.assumed)
     return {phrase: f"{count} rows" for phrase, count in counts.items()}
 
 
-def _remarks(found: TrainingAccuracy) -> list[str]:
-    if not found.shots:
+def _remarks(accuracy: TrainingAccuracy) -> list[str]:
+    if not accuracy.shots:
         return []
     return [
-        f"after {found.shots} runs: predictions for a source, device and precision are shifted by the error of "
-        f"{found.shots} of its configurations (similar ones count most) and judged on the others. The runs are chosen "
-        f"by how much they say about the rest, before any is measured (shots_any_mape: drawn at random, mean of "
+        f"after {accuracy.shots} runs: predictions for a source, device and precision are shifted by the error of "
+        f"{accuracy.shots} of its configurations (similar ones count most) and judged on the others. The runs are "
+        f"chosen by how much they say about the rest, before any is measured (shots_any_mape: drawn at random, mean of "
         f"{DRAWS} draws)"
     ]
 
@@ -285,27 +289,33 @@ AXES = ("n_gpu", "seq", "gbs")
 """Sizes on the x axis of error charts."""
 
 
-def training_charts(found: TrainingAccuracy) -> list[JsonDict]:
+def training_charts(accuracy: TrainingAccuracy) -> list[JsonDict]:
     """Rows for the scatter plot of predicted against measured step times, and for the error by size."""
-    timed = [each for each in found.outcomes if each.timed]
+    timed = [outcome for outcome in accuracy.outcomes if outcome.timed]
     rows = [
-        {"gpu": each.case.words.get("gpu", ""), "measured_s": each.case.measured_s, "predicted_s": each.predicted_s}
-        for each in timed
+        {
+            "gpu": outcome.case.words.get("gpu", ""),
+            "measured_s": outcome.case.measured_s,
+            "predicted_s": outcome.predicted_s,
+        }
+        for outcome in timed
     ]
-    return [{"table": found.table, "scatter": rows, "errors": [row for axis in AXES for row in _by_size(timed, axis)]}]
+    return [
+        {"table": accuracy.table, "scatter": rows, "errors": [row for axis in AXES for row in _by_size(timed, axis)]}
+    ]
 
 
 def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[JsonDict]:
     """Errors for every power of two of one column."""
-    sizes = np.asarray([whole(each.case.words, axis) or 1 for each in rows])
-    ratio = np.asarray([each.ratio for each in rows])
+    sizes = np.asarray([whole(outcome.case.words, axis) or 1 for outcome in rows])
+    ratio = np.asarray([outcome.ratio for outcome in rows])
     octave = np.floor(np.log2(sizes)).astype(np.int64)
     return [
         {
             "axis": axis,
-            "size": float(2.0**each),
-            "targets": int((octave == each).sum()),
-            **errors_of(ratio[octave == each]),
+            "size": float(2.0**outcome),
+            "targets": int((octave == outcome).sum()),
+            **errors_of(ratio[octave == outcome]),
         }
-        for each in np.unique(octave).tolist()
+        for outcome in np.unique(octave).tolist()
     ]

@@ -37,8 +37,8 @@ def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
     first = words[0].lower() if words else ""
     if first in EXPORTED:
         model, rate = EXPORTED[first]
-        gpu, said = gpu_of("-".join([model, *words[1:]]))
-        return replace(gpu, link_bytes_per_s=rate), (*said, f"{first.upper()} as {gpu.name} with slower NVLink")
+        gpu, assumed = gpu_of("-".join([model, *words[1:]]))
+        return replace(gpu, link_bytes_per_s=rate), (*assumed, f"{first.upper()} as {gpu.name} with slower NVLink")
     nearest = ""
     for count in range(len(words), 0, -1):
         try:
@@ -51,20 +51,20 @@ def gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
 
 
 def _with_words(gpu: Gpu, words: list[str]) -> tuple[Gpu, tuple[str, ...]]:
-    said = []
+    assumed = []
     for word in words:
         memory, power = re.fullmatch(r"(\d+)GB", word, re.I), re.fullmatch(r"(\d+)W", word, re.I)
         if memory and abs(int(memory.group(1)) * GIB / gpu.hbm_bytes - 1) > 0.15:
             gpu = replace(gpu, hbm_bytes=int(memory.group(1)) * GIB)
-            said.append(f"{gpu.name} with {word}")
+            assumed.append(f"{gpu.name} with {word}")
         if power and float(power.group(1)) < gpu.tdp_w:
             gpu = _limited(gpu, float(power.group(1)))
-            said.append(f"{gpu.name} limited to {word}")
+            assumed.append(f"{gpu.name} limited to {word}")
     if any(word.lower() == "hbm2e" for word in words):
         stacks = round(gpu.hbm_bytes / HBM2E_STACK_BYTES)
         gpu = replace(gpu, hbm_bytes_per_s=stacks * HBM2E_BYTES_PER_STACK_S)
-        said.append(f"{gpu.name} with {stacks} stacks of HBM2e")
-    return gpu, tuple(said)
+        assumed.append(f"{gpu.name} with {stacks} stacks of HBM2e")
+    return gpu, tuple(assumed)
 
 
 POWER_EXPONENT = 1 / 3
@@ -81,7 +81,7 @@ def _limited(gpu: Gpu, power_w: float) -> Gpu:
 
 def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
     """The row's cluster as two tiers (one if all devices share it), and what was assumed. Raises ``Unexpressed``."""
-    gpu, said = gpu_of(row.get("gpu", ""))
+    gpu, assumed = gpu_of(row.get("gpu", ""))
     devices, node = whole(row, "n_gpu"), whole(row, "gpus_per_node")
     if not devices:
         raise Unexpressed("n_gpu is not given")
@@ -89,10 +89,10 @@ def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
     tiers: tuple[LinkTier, ...] = (_inner(row, gpu, _domain(row, gpu, per_node, devices)),)
     if devices > tiers[0].span:
         outer, guessed = _outer(row, gpu)
-        tiers, said = (*tiers, outer), (*said, *guessed)
+        tiers, assumed = (*tiers, outer), (*assumed, *guessed)
     else:
         tiers = (replace(tiers[0], span=0),)
-    return Cluster(name="row", gpu=gpu, devices_per_node=per_node, tiers=tiers, num_devices=devices), said
+    return Cluster(name="row", gpu=gpu, devices_per_node=per_node, tiers=tiers, num_devices=devices), assumed
 
 
 def _domain(row: Mapping[str, str], gpu: Gpu, per_node: int, devices: int) -> int:
@@ -104,18 +104,18 @@ def _domain(row: Mapping[str, str], gpu: Gpu, per_node: int, devices: int) -> in
     if gpu.vendor == "Google" and "slices" not in row.get("inter_node", ""):
         return max(per_node, gpu.link_domain)
     rack = re.search(r"NVL(\d+)", row.get("intra_node", ""))
-    most = max(int(rack.group(1)), per_node) if rack else per_node
-    if devices <= most:
-        return most
-    return next((size for size in range(most - most % per_node, 0, -per_node) if devices % size == 0), per_node)
+    largest = max(int(rack.group(1)), per_node) if rack else per_node
+    if devices <= largest:
+        return largest
+    return next((size for size in range(largest - largest % per_node, 0, -per_node) if devices % size == 0), per_node)
 
 
 def _inner(row: Mapping[str, str], gpu: Gpu, span: int) -> LinkTier:
     kind, word = _inner_kind(row, gpu), row.get("intra_node", "")
     stated = re.search(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?GB/s", word)  # "7x128 GB/s": seven links
     both_ways = kind in ("nvswitch", "nvlink", "xgmi")  # these rates count both directions together
-    own = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
-    rate = int(stated[1] or 1) * float(stated[2]) * GIGA / (1 + both_ways) if stated else own
+    device_rate = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s
+    rate = int(stated[1] or 1) * float(stated[2]) * GIGA / (1 + both_ways) if stated else device_rate
     return LinkTier(
         name="node",
         span=span,
@@ -144,15 +144,15 @@ def _inner_kind(row: Mapping[str, str], gpu: Gpu) -> str:
 def _outer(row: Mapping[str, str], gpu: Gpu) -> tuple[LinkTier, tuple[str, ...]]:
     """The network between nodes as the row names it, with a usual rate if none is given."""
     word = row.get("inter_node", "").lower()
-    known = {"infiniband": "infiniband", "omni": "omnipath", "slingshot": "slingshot", "efa": "efa", "dcn": "dcn"}
+    kinds = {"infiniband": "infiniband", "omni": "omnipath", "slingshot": "slingshot", "efa": "efa", "dcn": "dcn"}
     is_tpu = gpu.vendor.lower() == "google"
-    kind = next((kind for name, kind in known.items() if name in word), "")
+    kind = next((kind for name, kind in kinds.items() if name in word), "")
     kind = kind or ("dcn" if is_tpu else "ethernet" if "ethernet" in word or "roce" in word else "infiniband")
     stated = _number(row.get("inter_gbps_per_gpu", ""))
     rate = stated or usual_cluster(gpu).tiers[-1].bytes_per_s * 8 / GIGA
-    said = () if stated else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
+    assumed = () if stated else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
     tier = LinkTier(name="network", span=0, bytes_per_s=rate * GIGA / 8, latency_s=HOP_LATENCY_S[kind], kind=kind)
-    return tier, said
+    return tier, assumed
 
 
 def _number(word: str) -> float:

@@ -32,7 +32,7 @@ def open_plans(
         return None
     unknown = row.get("recompute", "").strip().lower() in ("", "unknown")
     again = list(Recompute) if unknown else [plan.recompute]
-    grid = [each for each in itertools.product(sizes, chunks, experts, again) if _runs(plan, each[0], each[1])]
+    grid = [point for point in itertools.product(sizes, chunks, experts, again) if _runs(plan, point[0], point[1])]
     micro, virtual, ep, recompute = (np.array(column, dtype=np.int64) for column in zip(*grid, strict=True))
     d, share = plan.dims, plan.microbatch_size * plan.num_microbatches
     return replace(
@@ -46,15 +46,15 @@ def open_plans(
 
 
 def _microbatches(row: Mapping[str, str], plan: TrainingPlan) -> list[int]:
-    told = row.get("mbs") or row.get("grad_accum")
+    stated = row.get("mbs") or row.get("grad_accum")
     share = int(plan.microbatch_size * plan.num_microbatches)
-    return [int(plan.microbatch_size)] if told else list(_divisors(share, MOST_SEQUENCES))
+    return [int(plan.microbatch_size)] if stated else list(_divisors(share, MOST_SEQUENCES))
 
 
 def _virtual(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape, trainer: Trainer) -> list[int]:
     fixed = row.get("vp") or plan.stage_layers or int(plan.dims.pp) == 1 or not trainer.interleaves
-    each = int(shape.num_layers) // int(plan.dims.pp)
-    return [int(plan.virtual_stages)] if fixed else list(_divisors(each, MOST_CHUNKS))
+    stage_depth = int(shape.num_layers) // int(plan.dims.pp)
+    return [int(plan.virtual_stages)] if fixed else list(_divisors(stage_depth, MOST_CHUNKS))
 
 
 def _experts(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape) -> list[int]:
@@ -64,8 +64,8 @@ def _experts(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape
     return list(_divisors(math.gcd(int(np.max(moe.num_experts)), int(d.dp * d.cp)), int(d.dp * d.cp)))
 
 
-def _divisors(number: int, most: int) -> Iterator[int]:
-    return (size for size in range(1, min(number, most) + 1) if number % size == 0)
+def _divisors(number: int, largest: int) -> Iterator[int]:
+    return (size for size in range(1, min(number, largest) + 1) if number % size == 0)
 
 
 def _runs(plan: TrainingPlan, micro: int, virtual: int) -> bool:
@@ -74,10 +74,10 @@ def _runs(plan: TrainingPlan, micro: int, virtual: int) -> bool:
     return virtual == 1 or steps % int(plan.dims.pp) == 0
 
 
-def fastest(plans: TrainingPlan, found: StepEstimate, held: Footprint, gpu: Gpu) -> tuple[TrainingPlan, float]:
+def fastest(plans: TrainingPlan, estimate: StepEstimate, memory: Footprint, gpu: Gpu) -> tuple[TrainingPlan, float]:
     """The fastest plan that fits (the smallest if none does), and how far the others that fit are from it: root mean
     square of ln(seconds)."""
-    needed, seconds = np.ravel(needed_bytes(held)), np.ravel(found.step_s)
+    needed, seconds = np.ravel(needed_bytes(memory)), np.ravel(estimate.step_s)
     fits = needed <= gpu.hbm_bytes
     if not fits.any():
         return _at(plans, int(needed.argmin())), 0.0
@@ -85,9 +85,9 @@ def fastest(plans: TrainingPlan, found: StepEstimate, held: Footprint, gpu: Gpu)
     return _at(plans, best), float(np.sqrt(np.mean(np.log(seconds[fits] / seconds[best]) ** 2)))
 
 
-def needed_bytes(held: Footprint) -> Floats:
+def needed_bytes(memory: Footprint) -> Floats:
     """Allocated bytes plus context: an allocator frees cached gaps before it runs out of memory."""
-    return held.device_bytes - held.reserved_bytes + held.allocated_bytes
+    return memory.device_bytes - memory.reserved_bytes + memory.allocated_bytes
 
 
 def _at(plans: TrainingPlan, i: int) -> TrainingPlan:

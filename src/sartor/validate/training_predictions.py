@@ -71,8 +71,8 @@ class TrainingOutcome:
     @property
     def weighed(self) -> bool:
         """Whether memory was measured and can be compared."""
-        known = self.case.memory_known and bool(self.case.memory_kind)
-        return known and math.isfinite(self.predicted_bytes) and math.isfinite(self.case.measured_bytes)
+        has_memory = self.case.memory_known and bool(self.case.memory_kind)
+        return has_memory and math.isfinite(self.predicted_bytes) and math.isfinite(self.case.measured_bytes)
 
     @property
     def fits(self) -> bool:
@@ -96,24 +96,24 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
         assert case.job is not None
         assert case.plan is not None
         assert case.cluster is not None
-        found = step(case.job, case.plan, case.cluster, calibration, constants)
-        held = footprint(case.job, case.plan, case.cluster)
+        estimate = step(case.job, case.plan, case.cluster, calibration, constants)
+        memory = footprint(case.job, case.plan, case.cluster)
     except InputError as error:
         return TrainingOutcome(case=case, reason=f"{error.field}: {error.must}"[:120])
-    naive_s = _naive_s(case, found)
+    naive_s = _naive_s(case, estimate)
     if case.measured_s * IMPOSSIBLE < naive_s * NAIVE_EFFICIENCY:
         return TrainingOutcome(case=case, reason=TOO_FAST)
-    parts = {name: float(np.ravel(getattr(found, name))[0]) for name in PARTS}
+    parts = {name: float(np.ravel(getattr(estimate, name))[0]) for name in PARTS}
     if case.no_optimizer:
         parts |= {"optimizer_s": 0.0, "dp_exposed_s": 0.0}
     return TrainingOutcome(
         case=case,
         predicted_s=sum(parts.values()),
-        log_sigma=math.hypot(_one(found.log_sigma), spread),
+        log_sigma=math.hypot(_one(estimate.log_sigma), spread),
         naive_s=naive_s,
         parts=parts,
-        predicted_bytes=_bytes(case, held),
-        needed_bytes=_needed(case, held),
+        predicted_bytes=_bytes(case, memory),
+        needed_bytes=_needed(case, memory),
     )
 
 
@@ -123,30 +123,30 @@ def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingC
     if case.open_plans is None or case.job is None or case.cluster is None:
         return case, 0.0
     gpu = case.cluster.gpu
-    found = step(case.job, case.open_plans, case.cluster, None, coefficients_for(case.job, gpu, table))
-    held = footprint(case.job, case.open_plans, case.cluster)
-    plan, spread = fastest(case.open_plans, found, held, gpu)
+    estimate = step(case.job, case.open_plans, case.cluster, None, coefficients_for(case.job, gpu, table))
+    memory = footprint(case.job, case.open_plans, case.cluster)
+    plan, spread = fastest(case.open_plans, estimate, memory, gpu)
     return replace(case, plan=plan, open_plans=None), spread
 
 
-def _calibration(cluster: Cluster, known: dict[str, Calibration]) -> Calibration:
+def _calibration(cluster: Cluster, by_gpu: dict[str, Calibration]) -> Calibration:
     name = cluster.gpu.name
-    if name not in known:
-        known[name] = load_calibration(cluster.gpu)
-    return known[name]
+    if name not in by_gpu:
+        by_gpu[name] = load_calibration(cluster.gpu)
+    return by_gpu[name]
 
 
-def _naive_s(case: TrainingCase, found: StepEstimate) -> float:
+def _naive_s(case: TrainingCase, estimate: StepEstimate) -> float:
     """Model FLOPs, a third more with full recomputation, over half of the peak of all devices."""
     assert case.job is not None
     assert case.plan is not None
     assert case.cluster is not None
     again = 4 / 3 if case.plan.recompute == Recompute.FULL else 1.0
     peak = peak_flops_per_s(case.cluster.gpu, case.job.recipe.dtype) * _one(case.plan.num_devices)
-    return _one(found.model_flops) * again / (NAIVE_EFFICIENCY * peak)
+    return _one(estimate.model_flops) * again / (NAIVE_EFFICIENCY * peak)
 
 
-def _bytes(case: TrainingCase, held: Footprint) -> float:
+def _bytes(case: TrainingCase, memory: Footprint) -> float:
     """Bytes of the fullest device; for nvidia-smi figures, of the first node (where it is run): the first stages."""
     assert case.job is not None
     assert case.plan is not None
@@ -155,14 +155,14 @@ def _bytes(case: TrainingCase, held: Footprint) -> float:
     if case.memory_kind == "device" and nodes > 1 and _one(case.plan.dims.pp) > 1:
         stages = every_stage(case.job, case.plan, case.cluster).device_bytes[:, 0]
         return float(stages[: math.ceil(len(stages) / nodes)].max())
-    figures = {"allocated": held.allocated_bytes, "reserved": held.reserved_bytes}
-    return _one(figures.get(case.memory_kind, held.device_bytes))
+    figures = {"allocated": memory.allocated_bytes, "reserved": memory.reserved_bytes}
+    return _one(figures.get(case.memory_kind, memory.device_bytes))
 
 
-def _needed(case: TrainingCase, held: Footprint) -> float:
+def _needed(case: TrainingCase, memory: Footprint) -> float:
     """Bytes a device needs at least; without optimizer states if no optimizer steps."""
-    states = held.optimizer_bytes if case.no_optimizer else 0.0
-    return _one(needed_bytes(held) - states)
+    states = memory.optimizer_bytes if case.no_optimizer else 0.0
+    return _one(needed_bytes(memory) - states)
 
 
 def _one(value: Floats) -> float:

@@ -42,10 +42,10 @@ def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
     """Pairs and regrets among timed runs."""
     pairs, right, regrets = 0, 0.0, []
     for times in rivals(outcomes):
-        for (measured, guessed), (other, other_guess) in combinations(times, 2):
-            if abs(measured / other - 1) > NEAR:
+        for (measured, guessed), (slower_s, other_guess) in combinations(times, 2):
+            if abs(measured / slower_s - 1) > NEAR:
                 pairs += 1
-                right += float((measured < other) == (guessed < other_guess)) if guessed != other_guess else 0.5
+                right += float((measured < slower_s) == (guessed < other_guess)) if guessed != other_guess else 0.5
         if len(times) >= LEAST:
             chosen = min(times, key=lambda pair: pair[1])[0]
             regrets.append(chosen / min(measured for measured, _ in times) - 1)
@@ -56,18 +56,18 @@ def rivals(outcomes: Sequence[TrainingOutcome]) -> Iterator[list[tuple[float, fl
     """Measured and predicted seconds of the plans of one model on one cluster, a list for each; repeats of a
     configuration count once, with their mean."""
     questions: dict[tuple[object, ...], dict[str, list[TrainingOutcome]]] = {}
-    for i, each in enumerate(outcomes):
-        if each.timed:
-            words = each.case.words
-            same = (*(words.get(name, "") for name in SAME), _devices(each))
-            questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(each)
+    for i, outcome in enumerate(outcomes):
+        if outcome.timed:
+            words = outcome.case.words
+            same = (*(words.get(name, "") for name in SAME), _devices(outcome))
+            questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(outcome)
     for plans in questions.values():
         yield [
-            (float(np.mean([p.case.measured_s for p in of])), float(np.mean([p.predicted_s for p in of])))
-            for of in plans.values()
+            (float(np.mean([p.case.measured_s for p in members])), float(np.mean([p.predicted_s for p in members])))
+            for members in plans.values()
         ]
 
 
-def _devices(each: TrainingOutcome) -> int:
-    assert each.case.plan is not None
-    return int(np.ravel(each.case.plan.num_devices)[0])
+def _devices(outcome: TrainingOutcome) -> int:
+    assert outcome.case.plan is not None
+    return int(np.ravel(outcome.case.plan.num_devices)[0])

@@ -78,8 +78,8 @@ class TrainingCase:
     @property
     def year(self) -> str:
         """Year of the software's release: ``2024`` for 2024-12, container 24.07 and "2023-2024"; empty if not given."""
-        found = re.findall(r"\b20(\d\d)\b|\b(2\d)\.\d\d\b", self.words.get("framework_version", ""))
-        return max((f"20{a or b}" for a, b in found), default="")
+        years = re.findall(r"\b20(\d\d)\b|\b(2\d)\.\d\d\b", self.words.get("framework_version", ""))
+        return max((f"20{a or b}" for a, b in years), default="")
 
     @property
     def scale(self) -> str:
@@ -113,18 +113,18 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     cluster, said_cluster = cluster_of(row)
     trainer, said_trainer = trainer_of(row, cluster.gpu)
     recipe, said_recipe = recipe_of(row, trainer, cluster.gpu)
-    said = [*said_shape, *said_cluster, *said_trainer, *said_recipe]
-    dims, share = _dims(row, cluster, said)
-    shape = _padded(shape, int(dims.tp), said)
-    plan = _plan(row, dims, trainer, int(shape.num_layers), said)
+    assumed = [*said_shape, *said_cluster, *said_trainer, *said_recipe]
+    dims, share = _dims(row, cluster, assumed)
+    shape = _padded(shape, int(dims.tp), assumed)
+    plan = _plan(row, dims, trainer, int(shape.num_layers), assumed)
     seq = whole(row, "seq")
     if not seq:
         raise Unexpressed("seq is not given")
     kind = row.get("run_kind", "pretrain")
     if _memory_kind(row.get("mem_kind", "")) == "device" and int(dims.pp) > 1:
-        said.append("memory of the first node's devices, where nvidia-smi is run")
+        assumed.append("memory of the first node's devices, where nvidia-smi is run")
     if "packed" in kind:
-        said.append("packed sequences attend over their whole length")
+        assumed.append("packed sequences attend over their whole length")
     job = TrainingJob(
         shape=shape,
         seq_len=seq,
@@ -133,7 +133,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         optimizer=optimizer_of(row),
         attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
         context_parallel=trainer.usual_context_parallel,
-        dropout=trainer.drops_out and _has_dropout(row, shape, said),
+        dropout=trainer.drops_out and _has_dropout(row, shape, assumed),
         trainer=trainer,
         trains_weights="lora" not in kind,
     )
@@ -147,13 +147,13 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         measured_bytes=_number(row, "peak_mem_gb") * 1e9,
         memory_kind=_memory_kind(row.get("mem_kind", "")),
         out_of_memory="oom" in f"{kind} {row.get('mem_kind', '')}".lower(),
-        memory_known=_tells_memory(row, said),
+        memory_known=_tells_memory(row, assumed),
         no_optimizer=kind == "fwd_bwd_only",
-        assumed=tuple(dict.fromkeys(said)),
+        assumed=tuple(dict.fromkeys(assumed)),
     )
 
 
-def _has_dropout(row: Mapping[str, str], shape: TransformerShape, said: list[str]) -> bool:
+def _has_dropout(row: Mapping[str, str], shape: TransformerShape, assumed: list[str]) -> bool:
     """Models like GPT-2 and GPT-3 (not gated, learned positions) were trained with dropout, the trainers' default."""
     dense = shape.dense_ffn
     gated = row["gated"] == "1" if row.get("gated") else dense is None or dense.gated
@@ -162,26 +162,26 @@ def _has_dropout(row: Mapping[str, str], shape: TransformerShape, said: list[str
     )
     if gated or not learned:
         return False
-    said.append("dropout of 0.1, the trainer's default for models without gates and rotary positions")
+    assumed.append("dropout of 0.1, the trainer's default for models without gates and rotary positions")
     return True
 
 
-def _padded(shape: TransformerShape, tp: int, said: list[str]) -> TransformerShape:
+def _padded(shape: TransformerShape, tp: int, assumed: list[str]) -> TransformerShape:
     """The shape with a vocabulary that tp divides, padded as trainers do."""
     if int(shape.vocab_size) % tp == 0:
         return shape
-    said.append("vocabulary padded to a multiple of tp")
+    assumed.append("vocabulary padded to a multiple of tp")
     return replace(shape, vocab_size=round_up(shape.vocab_size, tp))
 
 
-def _tells_memory(row: Mapping[str, str], said: list[str]) -> bool:
+def _tells_memory(row: Mapping[str, str], assumed: list[str]) -> bool:
     """Whether the row itself gives recomputation and microbatch, so that neither is a guess."""
     guesses = ("as full", "as four of five", "as two of three", "microbatch not stated")
-    guessed = any(guess in phrase for phrase in said for guess in guesses)
+    guessed = any(guess in phrase for phrase in assumed for guess in guesses)
     return row.get("recompute", "") not in ("", "unknown") and not guessed
 
 
-def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[ParallelDims, float]:
+def _dims(row: Mapping[str, str], cluster: Cluster, assumed: list[str]) -> tuple[ParallelDims, float]:
     """Degrees of parallelism, and a factor for measured seconds if they do not use all devices.
 
     Published figures are rates per device: a plan that uses fewer (or more) devices is priced on its own.
@@ -191,35 +191,37 @@ def _dims(row: Mapping[str, str], cluster: Cluster, said: list[str]) -> tuple[Pa
     experts = whole(row, "experts") or 1
     if experts > 1 and dp * cp > 1 and not whole(row, "ep"):
         ep = math.gcd(experts, dp * cp, cluster.devices_per_node)
-        said.append("expert parallelism not stated: the fastest that fits")
+        assumed.append("expert parallelism not stated: the fastest that fits")
     sp = row.get("sp", "")
     if sp == "" and tp > 1:
-        said.append("sequence parallelism not stated: on where tp > 1")
+        assumed.append("sequence parallelism not stated: on where tp > 1")
     dims = ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=sp != "0")
     devices = tp * pp * dp * cp
     if devices != cluster.num_devices:
-        said.append("tp x pp x dp x cp is not the number of devices: rates per device compared")
+        assumed.append("tp x pp x dp x cp is not the number of devices: rates per device compared")
     return dims, cluster.num_devices / devices
 
 
-def _plan(row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: int, said: list[str]) -> TrainingPlan:
+def _plan(
+    row: Mapping[str, str], dims: ParallelDims, trainer: Trainer, layers: int, assumed: list[str]
+) -> TrainingPlan:
     batch = whole(row, "gbs")
     if not batch:
         raise Unexpressed("gbs is not given")
-    micro, steps = _batch(row, batch, int(dims.dp), said)
+    micro, steps = _batch(row, batch, int(dims.dp), assumed)
     recompute, count, guessed = recompute_of(row, int(ceil_div(layers, dims.pp)))
-    said.extend(guessed)
+    assumed.extend(guessed)
     zero = whole(row, "zero_stage")
     if zero is not None and zero > 3:
         raise Unexpressed("zero_stage is not one of 0, 1, 2, 3")
     if zero is None and dims.dp * dims.cp > 1:
-        said.append(f"ZeRO stage not stated: {trainer.usual_zero_stage}")
+        assumed.append(f"ZeRO stage not stated: {trainer.usual_zero_stage}")
     optimizer = row.get("optimizer", "").lower()
     if zero is None and trainer.usual_zero_stage < 3:
         zero = 1 if "distributed" in optimizer else trainer.usual_zero_stage
     virtual = max(1, whole(row, "vp") or 1)
     if not row.get("vp") and dims.pp > 1 and trainer.interleaves:
-        said.append("interleaving not stated: the fastest that fits")
+        assumed.append("interleaving not stated: the fastest that fits")
     stages = _layers_by_chunk(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,
@@ -243,13 +245,13 @@ def _layers_by_chunk(layers: int, chunks: int) -> tuple[int, ...] | None:
     """
     if chunks == 1 or layers % chunks == 0:
         return None
-    each, left = divmod(layers + 2, chunks)
+    depth, left = divmod(layers + 2, chunks)
     if left == 0:
-        return (each - 1, *[each] * (chunks - 2), each - 1)
+        return (depth - 1, *[depth] * (chunks - 2), depth - 1)
     if chunks > layers:
         raise Unexpressed(f"{chunks} chunks of the pipeline for {layers} layers")
-    each = int(ceil_div(layers, chunks))
-    return tuple(max(min(each, layers - each * i), 0) for i in range(chunks))
+    depth = int(ceil_div(layers, chunks))
+    return tuple(max(min(depth, layers - depth * i), 0) for i in range(chunks))
 
 
 def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:
@@ -258,14 +260,14 @@ def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:
     return size if 1 < size < ranks and ranks % size == 0 else 0
 
 
-def _batch(row: Mapping[str, str], batch: int, dp: int, said: list[str]) -> tuple[int, int]:
+def _batch(row: Mapping[str, str], batch: int, dp: int, assumed: list[str]) -> tuple[int, int]:
     """Microbatch size and count; missing values are derived from the rest or assumed."""
     micro, steps = whole(row, "mbs") or 0, whole(row, "grad_accum") or 0
     if micro and steps:
         return micro, steps
     if micro:
         if batch % (dp * micro):
-            said.append("global batch does not divide over dp x mbs: rounded up")
+            assumed.append("global batch does not divide over dp x mbs: rounded up")
         return micro, int(ceil_div(batch, dp * micro))
     if batch < dp:
         raise Unexpressed("global batch is smaller than dp")
@@ -273,7 +275,7 @@ def _batch(row: Mapping[str, str], batch: int, dp: int, said: list[str]) -> tupl
         return max(1, batch // (dp * steps)), steps
     share = batch // dp
     micro = next(size for size in (4, 3, 2, 1) if share % size == 0)
-    said.append("microbatch not stated: the fastest that fits")
+    assumed.append("microbatch not stated: the fastest that fits")
     return micro, share // micro
 
 

@@ -63,7 +63,7 @@ def class_of(outcome: TrainingOutcome) -> tuple[str, ...]:
 def planned(outcomes: Sequence[TrainingOutcome], shots: int) -> Shots:
     """Predictions of every timed run from the ``shots`` configurations of its class that are most informative about the
     others; classes with no more are left out. Measured times do not influence the choice."""
-    return _calibrated(outcomes, shots, lambda of, members: [of.telling(members, shots)])
+    return _calibrated(outcomes, shots, lambda group, members: [group.telling(members, shots)])
 
 
 def drawn(outcomes: Sequence[TrainingOutcome], shots: int, draws: int = DRAWS) -> Shots:
@@ -88,24 +88,26 @@ def _calibrated(
     for configurations in _classes(outcomes).values():
         if len(configurations) <= shots:
             continue
-        runs = [i for of in configurations for i in of]
-        found = _Class([outcomes[i] for i in runs])
-        members = np.split(np.arange(len(runs)), np.cumsum([len(of) for of in configurations])[:-1])
-        for chosen in choices(found, members):
-            seen = np.concatenate([members[at] for at in chosen])
+        runs = [i for configuration in configurations for i in configuration]
+        group = _Class([outcomes[i] for i in runs])
+        members = np.split(
+            np.arange(len(runs)), np.cumsum([len(configuration) for configuration in configurations])[:-1]
+        )
+        for chosen in choices(group, members):
+            seen = np.concatenate([members[member] for member in chosen])
             rest = np.setdiff1d(np.arange(len(runs)), seen)
             index += [runs[i] for i in rest]
-            ratio += found.after(seen, rest).tolist()
+            ratio += group.after(seen, rest).tolist()
     return Shots(index=np.asarray(index, dtype=np.int64), ratio=np.asarray(ratio))
 
 
 def _classes(outcomes: Sequence[TrainingOutcome]) -> dict[tuple[str, ...], list[list[int]]]:
     """Timed runs by class and configuration."""
     classes: dict[tuple[str, ...], dict[str, list[int]]] = {}
-    for i, each in enumerate(outcomes):
-        if each.timed:
-            configuration = each.case.words.get("config_hash") or str(i)
-            classes.setdefault(class_of(each), {}).setdefault(configuration, []).append(i)
+    for i, outcome in enumerate(outcomes):
+        if outcome.timed:
+            configuration = outcome.case.words.get("config_hash") or str(i)
+            classes.setdefault(class_of(outcome), {}).setdefault(configuration, []).append(i)
     return {name: list(groups.values()) for name, groups in classes.items()}
 
 
@@ -113,33 +115,36 @@ class _Class:
     """Runs that share a calibration: their errors and the covariance of these."""
 
     def __init__(self, runs: Sequence[TrainingOutcome]) -> None:
-        self.off = np.log([each.ratio for each in runs])
-        busy = np.array([busy_share(each.parts) for each in runs])
-        alike = np.exp(-distances([each.case.words for each in runs]))
+        self.off = np.log([outcome.ratio for outcome in runs])
+        busy = np.array([busy_share(outcome.parts) for outcome in runs])
+        alike = np.exp(-distances([outcome.case.words for outcome in runs]))
         self.together = COMPUTE**2 * np.outer(busy, busy) + REST**2 * np.outer(1 - busy, 1 - busy) + ALIKE**2 * alike
-        self.own = np.array([OWN_OF_EXPERTS if each.case.experts == "moe" else OWN for each in runs]) ** 2
+        self.own = np.array([OWN_OF_EXPERTS if outcome.case.experts == "moe" else OWN for outcome in runs]) ** 2
 
     def telling(self, members: Members, shots: int) -> list[int]:
         """Configurations to observe, chosen greedily to leave the least uncertainty about unobserved runs (the sum of
         their standard deviations). Each is represented by its first run; errors of single runs average out."""
-        first, repeats = np.array([of[0] for of in members]), np.array([len(of) for of in members])
-        left, own = self.together[np.ix_(first, first)], self.own[first] / repeats
+        first, repeats = (
+            np.array([configuration[0] for configuration in members]),
+            np.array([len(configuration) for configuration in members]),
+        )
+        left, own_variance = self.together[np.ix_(first, first)], self.own[first] / repeats
         rest = repeats[:, None] * (1.0 - np.eye(len(members)))  # [i, j]: runs of i left after observing j
         chosen: list[int] = []
         for _ in range(shots):
-            told = left**2 / (np.diag(left) + own)  # [i, j]: variance of i removed by observing j
-            unknown = (rest * np.sqrt(np.maximum(np.diag(left)[:, None] - told, 0.0))).sum(axis=0)
+            removed = left**2 / (np.diag(left) + own_variance)  # [i, j]: variance of i removed by observing j
+            unknown = (rest * np.sqrt(np.maximum(np.diag(left)[:, None] - removed, 0.0))).sum(axis=0)
             unknown[chosen] = np.inf
             best = int(np.argmin(unknown))
             chosen.append(best)
             rest[best] = 0.0
-            left = left - np.outer(left[best], left[best]) / (left[best, best] + own[best])
+            left = left - np.outer(left[best], left[best]) / (left[best, best] + own_variance[best])
         return chosen
 
     def after(self, seen: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]) -> FloatArray:
         """Predicted over measured of ``rest`` after observing ``seen``."""
-        known = self.together[np.ix_(seen, seen)] + np.diag(self.own[seen])
-        expected = self.together[np.ix_(rest, seen)] @ np.linalg.solve(known, self.off[seen])
+        covariance = self.together[np.ix_(seen, seen)] + np.diag(self.own[seen])
+        expected = self.together[np.ix_(rest, seen)] @ np.linalg.solve(covariance, self.off[seen])
         left: FloatArray = np.exp(self.off[rest] - expected)
         return left
 

@@ -16,10 +16,10 @@ from sartor.step.trainers import MAXTEXT, OTHER, of_release, trainer_in_table
 
 def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
     """The row's trainer with the row's own switches, and what was assumed."""
-    found = trainer_in_table(row.get("framework", ""))
+    named_trainer = trainer_in_table(row.get("framework", ""))
     on_tpu = gpu.vendor.lower() == "google"
-    trainer = found or (MAXTEXT if on_tpu else OTHER)
-    said = () if found else (f"trainer unknown: assumed to behave like {'JAX' if on_tpu else 'Megatron'}",)
+    trainer = named_trainer or (MAXTEXT if on_tpu else OTHER)
+    assumed = () if named_trainer else (f"trainer unknown: assumed to behave like {'JAX' if on_tpu else 'Megatron'}",)
     if row.get("compile") == "1":
         trainer = replace(trainer, fused_kernels=True)
     if row.get("tp_overlap", "") in ("0", "1"):
@@ -28,7 +28,7 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
         trainer = replace(trainer, dp_overlap=row["dp_overlap"] == "1")
     if row.get("recompute", "").strip().lower() == "selective_op":
         trainer = replace(trainer, checkpoints_operators=True)
-    return of_release(trainer, row.get("framework_version", ""), gpu.generation), said
+    return of_release(trainer, row.get("framework_version", ""), gpu.generation), assumed
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:

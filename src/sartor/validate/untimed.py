@@ -85,9 +85,9 @@ class Priced:
     def refused(self) -> dict[str, Index]:
         """Positions of rows without a prediction by reason, in the order of the first ones."""
         reasons = self.rows.texts["reason"]
-        at = np.flatnonzero(reasons != "")
-        found = {reason: at[reasons[at] == reason] for reason in set(reasons[at].tolist())}
-        return dict(sorted(found.items(), key=lambda each: int(each[1][0])))
+        rows = np.flatnonzero(reasons != "")
+        by_reason = {reason: rows[reasons[rows] == reason] for reason in set(reasons[rows].tolist())}
+        return dict(sorted(by_reason.items(), key=lambda item: int(item[1][0])))
 
 
 def price_shapes(
@@ -100,13 +100,16 @@ def price_shapes(
     ``devices`` are those that the catalogue lacks, by the rows' names for them. Raises ``InputError`` if no row can be
     priced."""
     rows, notes = Rows.empty(shapes.num_rows), list[str]()
-    for reason, at in shapes.refused.items():
-        rows.refuse(at, reason)
-    known = _once(calibration)
-    for table, at in zip(shapes.tables, shapes.rows, strict=True):
+    for reason, row_indices in shapes.refused.items():
+        rows.refuse(row_indices, reason)
+    calibration_of = _once(calibration)
+    for table, row_indices in zip(shapes.tables, shapes.rows, strict=True):
         targets = targets_of([table], LABELS)
-        found = _priced_targets(targets, known, clock, devices or {}, notes)
-        rows.put(at, {name: values[targets.of_rows] for name, values in {**found.numbers, **found.texts}.items()})
+        table_rows = _priced_targets(targets, calibration_of, clock, devices or {}, notes)
+        rows.put(
+            row_indices,
+            {name: values[targets.of_rows] for name, values in {**table_rows.numbers, **table_rows.texts}.items()},
+        )
     kinds = dict.fromkeys(table.kind.name for table in shapes.tables)
     assumed = (*dict.fromkeys(notes), *(f"{name}: {ASSUMED[name]}" for name in kinds))
     priced = Priced(shapes=shapes, rows=rows, assumptions=assumed)
@@ -117,31 +120,33 @@ def price_shapes(
 
 def _once(calibration: Callable[[Gpu], Calibration]) -> Callable[[Gpu], Calibration]:
     """The same, asked once for every device."""
-    known: dict[str, Calibration] = {}
+    by_gpu: dict[str, Calibration] = {}
 
     def of(gpu: Gpu) -> Calibration:
-        if gpu.name not in known:
-            known[gpu.name] = calibration(gpu)
-        return known[gpu.name]
+        if gpu.name not in by_gpu:
+            by_gpu[gpu.name] = calibration(gpu)
+        return by_gpu[gpu.name]
 
     return of
 
 
-def _nothing(found: Priced) -> InputError:
+def _nothing(priced: Priced) -> InputError:
     """The error for shapes of which none has a prediction."""
-    shapes, (reason, *_) = found.shapes, found.refused
+    shapes, (reason, *_) = priced.shapes, priced.refused
     if shapes.file:
-        must = f"none of its {shapes.num_rows} rows can be priced ({'; '.join(found.refused)})"
+        must = f"none of its {shapes.num_rows} rows can be priced ({'; '.join(priced.refused)})"
         return InputError(ARGUMENT, Path(shapes.file).name, must)
-    said, _, nearest = reason.partition("; nearest: ")
-    name, _, must = said.partition(" ")
+    statement, _, nearest = reason.partition("; nearest: ")
+    name, _, must = statement.partition(" ")
     name = name.rstrip(":")
     if name not in shapes.words:
-        return InputError("columns", " ".join(f"{key}={value}" for key, value in shapes.words.items()), said, nearest)
+        return InputError(
+            "columns", " ".join(f"{key}={value}" for key, value in shapes.words.items()), statement, nearest
+        )
     must = must.removeprefix(shapes.words[name][:40]).removeprefix(":").strip()
-    word, _, other = must.partition(" ")
+    word, _, rest = must.partition(" ")
     if word in ("above", "below"):  # another column
-        limit = other.partition(":")[0]
+        limit = rest.partition(":")[0]
         must, nearest = f"is {must}", limit if limit.isdigit() else shapes.words.get(limit, "")
     nearest = "1" if "whole number from 1" in must else nearest
     return InputError(name, shapes.words[name], must.replace("is not a ", "must be a ", 1), nearest)
@@ -157,20 +162,20 @@ def _priced_targets(
     out = Rows.empty(len(targets))
     for part in parts_of(targets, devices, out.refuse):
         try:
-            known = calibration(part.device).with_kernels(part.work.kernels[0])
-            out.put(part.rows, _priced(part, targets.kind.name, known, clock))
-            notes += _notes(part, targets.kind.name, known)
+            calibrated = calibration(part.device).with_kernels(part.work.kernels[0])
+            out.put(part.rows, _priced(part, targets.kind.name, calibrated, clock))
+            notes += _notes(part, targets.kind.name, calibrated)
         except (InputError, Unexpressed) as why:
             out.refuse(part.rows, str(why))
     return out
 
 
-def _priced(part: Part, kind: str, known: Calibration, clock: Clock) -> JsonDict:
+def _priced(part: Part, kind: str, calibration: Calibration, clock: Clock) -> JsonDict:
     """What is predicted of rows that are priced together. Raises ``InputError`` or ``Unexpressed``."""
     _check(part, kind)
     gpu, work, ops = part.device, part.work, part.work.operators
     costs = tuple(
-        operator_costs([op], gpu, known, clock=clock, cluster=work.cluster, eager=work.eager)[0] for op in ops
+        operator_costs([op], gpu, calibration, clock=clock, cluster=work.cluster, eager=work.eager)[0] for op in ops
     )
     pairs, time_s = tuple(zip(ops, costs, strict=True)), total_s(ops, costs)
     whole: Cost | Estimate = costs[0]
@@ -227,44 +232,46 @@ def _check(part: Part, kind: str) -> None:
     for op in part.work.operators:
         dtype = op.dtype if isinstance(op, (Gemm, GroupedGemm, Attention)) else None
         if dtype and not (dtype.weight_only or dtype in gpu.peak_flops_per_s):
-            known = ", ".join(each.value for each in gpu.peak_flops_per_s)
-            must = f"{gpu.name} has no matrix rate for it; supported: {known}"
+            dtypes = ", ".join(peak_dtype.value for peak_dtype in gpu.peak_flops_per_s)
+            must = f"{gpu.name} has no matrix rate for it; supported: {dtypes}"
             raise Unexpressed(f"dtype {dtype.value}: {must}; nearest: {gpu.dtype_near(dtype).value}")
         if isinstance(op, Gemm) and op.layout is Layout.TILED and gpu.vendor != "AMD":
             raise Unexpressed(f"layout TILED: is of pre-shuffled weights on AMD GPUs, not of {gpu.name}; nearest: TN")
 
 
-def _notes(part: Part, kind: str, known: Calibration) -> list[str]:
+def _notes(part: Part, kind: str, calibration: Calibration) -> list[str]:
     """What is assumed of these rows' software and types."""
-    said, main = [], part.work.operators[0]
+    notes, main = [], part.work.operators[0]
     of_frameworks = kind in ("attention", "moe")
     if isinstance(main, Gemm):
-        of_frameworks = bool(frameworks_of_gemms(known, main.dtype))
-    if isinstance(main, (Gemm, GroupedGemm)) and main.dtype is not (asked := dtype_of(part.words["dtype"])):
-        said.append(widened_note(asked, part.device))
-    if known.kernels == ANY and of_frameworks:
-        names = "|".join(dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known)))
-        said.append(f"{known.gpu}, unknown framework: intervals cover the kernels of all; kernels={names} narrows them")
-    return said
+        of_frameworks = bool(frameworks_of_gemms(calibration, main.dtype))
+    if isinstance(main, (Gemm, GroupedGemm)) and main.dtype is not (stated := dtype_of(part.words["dtype"])):
+        notes.append(widened_note(stated, part.device))
+    if calibration.kernels == ANY and of_frameworks:
+        names = "|".join(dict.fromkeys(name.partition("_")[0] for name in kernels_measured(calibration)))
+        notes.append(
+            f"{calibration.gpu}, unknown framework: intervals cover the kernels of all; kernels={names} narrows them"
+        )
+    return notes
 
 
 # ------------------------------------------------------------------------------------------- as data
 
 
-def priced_body(found: Priced, most: int | None = None) -> JsonDict:
-    """The result keys of ``sartor operators``. Rows count from 1, below the header. With ``most``, only so many rows of
-    every kind, the first."""
-    shapes = found.shapes
+def priced_body(priced: Priced, limit: int | None = None) -> JsonDict:
+    """The result keys of ``sartor operators``. Rows count from 1, below the header. With ``limit``, only so many rows
+    of every kind, the first."""
+    shapes = priced.shapes
     return {
         "file": shapes.file or None,
         "num_rows": shapes.num_rows,
-        "expressed": found.expressed,
-        "operators": [row for _, row in sorted(_operators(found, most), key=lambda each: each[0])],
+        "expressed": priced.expressed,
+        "operators": [row for _, row in sorted(_operators(priced, limit), key=lambda item: item[0])],
         "refused": [
             {"reason": reason, "count": int(rows.size), "rows": (rows[:NAMED] + 1).tolist()}
-            for reason, rows in found.refused.items()
+            for reason, rows in priced.refused.items()
         ],
-        "assumptions": list(found.assumptions),
+        "assumptions": list(priced.assumptions),
     }
 
 
@@ -272,22 +279,24 @@ NAMED = 10
 """Most rows that are named for one reason."""
 
 
-def _operators(found: Priced, most: int | None) -> Iterator[tuple[int, JsonDict]]:
+def _operators(priced: Priced, limit: int | None) -> Iterator[tuple[int, JsonDict]]:
     """Position and entry of every row with a prediction, kind by kind; columns with their usual value are left out."""
-    for table, rows in zip(found.shapes.tables, found.shapes.rows, strict=True):
-        which = np.flatnonzero(found.rows.texts["reason"][rows] == "")[:most]
-        at, usual = rows[which], table.kind.optional
+    for table, rows in zip(priced.shapes.tables, priced.shapes.rows, strict=True):
+        which = np.flatnonzero(priced.rows.texts["reason"][rows] == "")[:limit]
+        indices, usual = rows[which], table.kind.optional
         columns = {name: values.tolist() for name, values in _columns(table, which).items()}
-        numbers = {name: values[at].tolist() for name, values in found.rows.numbers.items()}
-        texts = {name: values[at].tolist() for name, values in found.rows.texts.items()}
-        for i, position in enumerate(at.tolist()):
+        numbers = {name: values[indices].tolist() for name, values in priced.rows.numbers.items()}
+        texts = {name: values[indices].tolist() for name, values in priced.rows.texts.items()}
+        for i, position in enumerate(indices.tolist()):
             yield (
                 position,
                 {
                     "row": position + 1,
                     "table": table.kind.name,
                     "gpu": texts["gpu"][i],
-                    "shape": {name: of[i] for name, of in columns.items() if of[i] not in ("", usual.get(name))},
+                    "shape": {
+                        name: column[i] for name, column in columns.items() if column[i] not in ("", usual.get(name))
+                    },
                     **{name: values[i] for name, values in numbers.items()},
                     "bound_by": texts["bound_by"][i],
                     "source": texts["source"][i],
@@ -295,28 +304,30 @@ def _operators(found: Priced, most: int | None) -> Iterator[tuple[int, JsonDict]
             )
 
 
-def kinds_of(found: Priced) -> list[JsonDict]:
+def kinds_of(priced: Priced) -> list[JsonDict]:
     """Of every kind of operator with a prediction, in the order of the first rows: how many there are, and the columns
     of their shapes, each with its value if all rows have the same, else None."""
     kinds = []
-    for table, rows in zip(found.shapes.tables, found.shapes.rows, strict=True):
-        which = np.flatnonzero(found.rows.texts["reason"][rows] == "")
+    for table, rows in zip(priced.shapes.tables, priced.shapes.rows, strict=True):
+        which = np.flatnonzero(priced.rows.texts["reason"][rows] == "")
         if which.size:
-            columns = {"gpu": found.rows.texts["gpu"][rows[which]], **_columns(table, which)}
+            columns = {"gpu": priced.rows.texts["gpu"][rows[which]], **_columns(table, which)}
             kind = {
                 "table": table.kind.name,
                 "count": int(which.size),
                 "columns": _shared(columns, table.kind.optional),
             }
             kinds.append((int(rows[which[0]]), kind))
-    return [kind for _, kind in sorted(kinds, key=lambda each: each[0])]
+    return [kind for _, kind in sorted(kinds, key=lambda item: item[0])]
 
 
 def _shared(columns: Mapping[str, Words | Floats64], usual: JsonMap) -> JsonDict:
     """The value that all rows share, or None, of columns with another than the usual one, in the order of the first."""
-    told = {name: of != usual.get(name) for name, of in columns.items()}
-    told |= {name: (of != "") & told[name] for name, of in columns.items() if of.dtype == object}
-    names = sorted((name for name, where in told.items() if where.any()), key=lambda name: int(told[name].argmax()))
+    unusual = {name: column != usual.get(name) for name, column in columns.items()}
+    unusual |= {name: (column != "") & unusual[name] for name, column in columns.items() if column.dtype == object}
+    names = sorted(
+        (name for name, where in unusual.items() if where.any()), key=lambda name: int(unusual[name].argmax())
+    )
     return {name: columns[name][0] if np.all(columns[name] == columns[name][0]) else None for name in names}
 
 
@@ -327,14 +338,14 @@ def _columns(table: Table, which: Index) -> dict[str, Words | Floats64]:
     return {**{name: np.asarray([*values, None], dtype=object)[:-1] for name, values in words.items()}, **numbers}
 
 
-def predicted_columns(found: Priced) -> dict[str, list[Any]]:
+def predicted_columns(priced: Priced) -> dict[str, list[Any]]:
     """The columns that a written file has beside its own: microseconds, TFLOP/s and GB/s; None where a row has none."""
     units = {"us": ("time_s", 1e6), "low_us": ("low_s", 1e6), "high_us": ("high_s", 1e6)}
     units |= {"tflops": ("achieved_flops_per_s", 1e-12), "gb_per_s": ("achieved_bytes_per_s", 1e-9)}
     numbers = {
-        name: [_rounded(v * unit) for v in found.rows.numbers[key].tolist()] for name, (key, unit) in units.items()
+        name: [_rounded(v * unit) for v in priced.rows.numbers[key].tolist()] for name, (key, unit) in units.items()
     }
-    texts = {name: [word or None for word in found.rows.texts[name].tolist()] for name in TEXTS}
+    texts = {name: [word or None for word in priced.rows.texts[name].tolist()] for name in TEXTS}
     return {f"predicted_{name}": values for name, values in {**numbers, **texts}.items()}
 
 

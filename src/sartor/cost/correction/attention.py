@@ -75,7 +75,9 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
             attention_floor_s(part, columns, peak, gpu, op.kv_element / op.dtype.bytes),
             sigmas[where],
             formula_s < _SHORT * launch_s,
-            [(residual, sizes_known(residual, columns)) for residual in _of_frameworks(calibration, part)] if unknown else (),
+            [(residual, sizes_known(residual, columns)) for residual in _of_frameworks(calibration, part)]
+            if unknown
+            else (),
         )
         factor = np.ones_like(times) if factor is None else factor
         times[where], sigmas[where] = moved.time_s, moved.log_sigma

@@ -166,10 +166,7 @@ def _by_formula(
         quantized=np.repeat([gemm.quantized for gemm in gemms], counts),
         penalty_log_sigma=penalty_log_sigma,
         coarse=np.concatenate(
-            [
-                np.broadcast_to(_coarse(gemm), shape).ravel()
-                for gemm, (_, shape) in zip(gemms, problems, strict=True)
-            ]
+            [np.broadcast_to(_coarse(gemm), shape).ravel() for gemm, (_, shape) in zip(gemms, problems, strict=True)]
         ),
     )
 

@@ -74,27 +74,27 @@ _PARALLELISM = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,7}(?
 
 def arguments_in(text: str) -> dict[str, str]:
     """The dump of Megatron's arguments."""
-    found = (DUMPED.search(line) for line in text.splitlines() if " ..." in line)
-    return {match[1]: match[2].strip() for match in found if match}
+    matches = (DUMPED.search(line) for line in text.splitlines() if " ..." in line)
+    return {match[1]: match[2].strip() for match in matches if match}
 
 
 def facts_in(text: str) -> dict[str, int | str]:
     """Facts about plan and job in the lines before the first step."""
-    found: dict[str, int | str] = {}
+    facts: dict[str, int | str] = {}
     for line in text.splitlines():
-        found |= _configuration_name(line)
-    found |= _mesh(text)
+        facts |= _configuration_name(line)
+    facts |= _mesh(text)
     for name, patterns in FACTS.items():
         for pattern in patterns:
             if match := re.search(pattern, text, re.MULTILINE):
-                found[name] = int(match[1].replace(",", ""))
+                facts[name] = int(match[1].replace(",", ""))
                 break
     for choices in (WORDS, {"gpu": tuple(GPUS.items())}):
         for name, words in choices.items():
-            said = next((word for pattern, word in words if re.search(pattern, text)), None)
-            if said:
-                found[name] = said
-    return found
+            stated_word = next((word for pattern, word in words if re.search(pattern, text)), None)
+            if stated_word:
+                facts[name] = stated_word
+    return facts
 
 
 def gpu_named(text: str) -> str | None:
@@ -107,10 +107,10 @@ def _configuration_name(line: str) -> dict[str, int | str]:
     parts = dict(_NAMED.findall(line))
     if len(parts) < LEAST_NAMED:
         return {}
-    found: dict[str, int | str] = {NAMED.get(name, "seq_len"): int(value) for name, value in parts.items()}
+    facts: dict[str, int | str] = {NAMED.get(name, "seq_len"): int(value) for name, value in parts.items()}
     if nodes := _NODES.search(line):
-        found["num_devices"] = int(nodes[1]) * int(nodes[2])
-    return found
+        facts["num_devices"] = int(nodes[1]) * int(nodes[2])
+    return facts
 
 
 def _mesh(text: str) -> dict[str, int | str]:

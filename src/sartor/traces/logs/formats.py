@@ -55,8 +55,8 @@ class LogFormat:
     units: tuple[str, ...] = field(default_factory=tuple)
 
 
-def reading(of: str, before: str, unit: float = 1.0, after: str = "", number: str = NUMBER) -> Reading:
-    return Reading(of=of, where=re.compile(before + r"\s{0,12}" + number + after), unit=unit)
+def reading(quantity: str, before: str, unit: float = 1.0, after: str = "", number: str = NUMBER) -> Reading:
+    return Reading(of=quantity, where=re.compile(before + r"\s{0,12}" + number + after), unit=unit)
 
 
 _CLOCK = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{3,6})")

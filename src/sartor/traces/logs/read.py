@@ -47,11 +47,11 @@ def parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
     form = _format_of(text, lines)
     if form is None:
         raise InputError(field, name, f"holds no line of a training step that is known; {MUST}")
-    made = [_run(form, part) for part in _parts(form, lines)]
-    known = [run for run in made if any(np.isfinite(rate).any() for rate in _rates(run))]
-    if not known:
+    runs = [_run(form, part) for part in _parts(form, lines)]
+    timed_runs = [run for run in runs if any(np.isfinite(rate).any() for rate in _rates(run))]
+    if not timed_runs:
         raise InputError(field, name, f"has {form.title} lines but no step time in them; must hold at least one step")
-    return tuple(replace(run, index=index, num_runs=len(known)) for index, run in enumerate(known))
+    return tuple(replace(run, index=index, num_runs=len(timed_runs)) for index, run in enumerate(timed_runs))
 
 
 def _rates(run: RunLog) -> tuple[FloatArray, ...]:
@@ -72,9 +72,9 @@ class _LogPart:
 
 def _format_of(text: str, lines: Sequence[str]) -> LogFormat | None:
     """The format with the most step lines; None if no line matches."""
-    there = [form for form in FORMATS if all(mark in text for mark in form.marks)]  # much faster than line by line
-    counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in there]
-    best, form = max(counts, key=lambda each: each[0], default=(0, None))
+    matching = [form for form in FORMATS if all(mark in text for mark in form.marks)]  # much faster than line by line
+    counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in matching]
+    best, form = max(counts, key=lambda counted: counted[0], default=(0, None))
     return form if best else None
 
 
@@ -89,10 +89,10 @@ def _parts(form: LogFormat, lines: Sequence[str]) -> Iterator[_LogPart]:
             begun = begun or bool(form.begins and form.begins in line)
             continue
         line = line[:LONGEST_LINE]
-        found = form.iteration.search(line) if form.iteration else None
-        if found is None and form.iteration:
+        match = form.iteration.search(line) if form.iteration else None
+        if match is None and form.iteration:
             continue
-        iteration = int(found[1]) if found else 0
+        iteration = int(match[1]) if match else 0
         if _rank(line) not in (rank, NO_RANK):
             part.others.append((iteration, line))
             continue
@@ -116,8 +116,8 @@ NO_RANK = 10**6
 
 def _rank(line: str) -> int:
     """The rank that a launcher put before a line."""
-    found = RANK.match(line)
-    return NO_RANK if found is None else int(found[found.lastindex or 1])
+    match = RANK.match(line)
+    return NO_RANK if match is None else int(match[match.lastindex or 1])
 
 
 HIGHEST = ("allocated_bytes", "reserved_bytes")
@@ -127,23 +127,23 @@ HIGHEST = ("allocated_bytes", "reserved_bytes")
 def _run(form: LogFormat, part: _LogPart) -> RunLog:
     iterations = sorted({iteration for iteration, _ in part.steps})
     row = {iteration: i for i, iteration in enumerate(iterations)}
-    columns = {each.of: np.full(len(iterations), np.nan) for each in (*form.readings, *form.beside)}
+    columns = {reading.of: np.full(len(iterations), np.nan) for reading in (*form.readings, *form.beside)}
 
     def put(readings: Sequence[Reading], iteration: int, line: str) -> None:
-        for each in readings:
-            column, at = columns[each.of], row[iteration]
-            known = not math.isnan(column[at])
-            if known and each.of not in HIGHEST:
+        for reading in readings:
+            column, place = columns[reading.of], row[iteration]
+            has_value = not math.isnan(column[place])
+            if has_value and reading.of not in HIGHEST:
                 continue
-            value = _value(each, line)
+            value = _value(reading, line)
             if value is not None:
-                column[at] = max(value, column[at]) if known else value
+                column[place] = max(value, column[place]) if has_value else value
 
     for iteration, line in part.steps:
         put(form.readings, iteration, line)
-    held = [each for each in form.readings if each.of in HIGHEST]
+    highest = [reading for reading in form.readings if reading.of in HIGHEST]
     for iteration, line in part.others:
-        put(held, iteration if iteration in row else iterations[0], line)
+        put(highest, iteration if iteration in row else iterations[0], line)
     for line in part.header:
         put(form.beside, iterations[0], line)
     for iteration, after in part.beside.items():
@@ -151,7 +151,7 @@ def _run(form: LogFormat, part: _LogPart) -> RunLog:
             put(form.beside, iteration, line)
     header = "\n".join(part.header)[:MOST_HEADER]
     facts = facts_in(header)
-    kept = _of_last_batch(columns)
+    last_batch = _of_last_batch(columns)
     batch = columns.pop("global_batch_size", None)
     if batch is not None and np.isfinite(batch).any():
         facts["global_batch_size"] = int(batch[np.isfinite(batch)][-1])
@@ -159,25 +159,25 @@ def _run(form: LogFormat, part: _LogPart) -> RunLog:
         form, np.array(iterations), columns, _clock(form, part, row), facts, arguments_in(header), _year(part)
     )
     lost = {iteration for iteration, line in part.steps if NO_NUMBER.search(line)}
-    return replace(run.only(kept), no_number=len(lost), printed=len(row))
+    return replace(run.only(last_batch), no_number=len(lost), printed=len(row))
 
 
 def _of_last_batch(columns: Mapping[str, FloatArray]) -> BoolArray:
     """Steps of the last batch size, while earlier ones have others (batch ramp-up)."""
     batch = columns.get("global_batch_size", np.zeros(0))
-    known = np.isfinite(batch)
-    if not known.any():
+    stated = np.isfinite(batch)
+    if not stated.any():
         return np.ones(next(iter(columns.values()), batch).size, dtype=bool)
-    found: BoolArray = ~known | (batch == batch[known][-1])
-    return found
+    steps: BoolArray = ~stated | (batch == batch[stated][-1])
+    return steps
 
 
-def _value(each: Reading, line: str) -> float | None:
-    found = each.where.search(line)
-    if found is None:
+def _value(reading: Reading, line: str) -> float | None:
+    match = reading.where.search(line)
+    if match is None:
         return None
-    scale = _SUFFIX[found[2]] if each.where.groups > 1 else 1.0
-    value = float(found[1].replace(",", "")) * scale * each.unit
+    scale = _SUFFIX[match[2]] if reading.where.groups > 1 else 1.0
+    value = float(match[1].replace(",", "")) * scale * reading.unit
     return value if 0 < value < LARGEST else None
 
 
@@ -185,9 +185,9 @@ def _clock(form: LogFormat, part: _LogPart, row: dict[int, int]) -> FloatArray:
     """Time at which each step's line was printed [s]."""
     times = np.full(len(row), np.nan)
     for iteration, line in part.steps if form.clock else ():
-        found = form.clock.search(line) if form.clock else None
-        if found and np.isnan(times[row[iteration]]):
-            times[row[iteration]] = _seconds(found[1])
+        match = form.clock.search(line) if form.clock else None
+        if match and np.isnan(times[row[iteration]]):
+            times[row[iteration]] = _seconds(match[1])
     return times
 
 
@@ -244,8 +244,8 @@ def _between(clock: FloatArray, iteration: IntArray) -> FloatArray:
     """Seconds per step from the times at which lines were printed."""
     with np.errstate(divide="ignore", invalid="ignore"):
         passed = np.diff(clock, prepend=np.nan) / np.diff(iteration, prepend=iteration[0])
-    found: FloatArray = np.where((passed > 0) & np.isfinite(passed), passed, np.nan)
-    return found
+    seconds: FloatArray = np.where((passed > 0) & np.isfinite(passed), passed, np.nan)
+    return seconds
 
 
 ARGUMENTS = {
@@ -262,9 +262,11 @@ ARGUMENTS = {
 
 
 def _from_arguments(arguments: dict[str, str]) -> dict[str, int | str]:
-    said = {name: arguments.get(of, "") for name, of in ARGUMENTS.items()}
-    found: dict[str, int | str] = {name: int(value) for name, value in said.items() if re.fullmatch(r"\d{1,12}", value)}
-    return found
+    words = {name: arguments.get(argument, "") for name, argument in ARGUMENTS.items()}
+    facts: dict[str, int | str] = {
+        name: int(value) for name, value in words.items() if re.fullmatch(r"\d{1,12}", value)
+    }
+    return facts
 
 
 def _trainer(form: LogFormat, arguments: dict[str, str], year: str) -> str:
@@ -282,5 +284,5 @@ _YEAR = re.compile(r"(?<!\d)(20[12]\d)-\d\d-\d\d[ T]")
 
 def _year(part: _LogPart) -> str:
     """The year in which the first step was printed."""
-    found = _YEAR.search(part.steps[0][1])
-    return found[1] if found else ""
+    match = _YEAR.search(part.steps[0][1])
+    return match[1] if match else ""

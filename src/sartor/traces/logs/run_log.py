@@ -60,23 +60,23 @@ class RunLog:
 
     def knowing(self, **facts: int | str | None) -> RunLog:
         """The run with facts from another source added, and the columns that follow from them."""
-        known = {**self.facts, **{name: value for name, value in facts.items() if value is not None}}
-        batch, seq, devices = (_number(known, name) for name in ("global_batch_size", "seq_len", "num_devices"))
+        all_facts = {**self.facts, **{name: value for name, value in facts.items() if value is not None}}
+        batch, seq, devices = (_number(all_facts, name) for name in ("global_batch_size", "seq_len", "num_devices"))
         tokens = _filled(self.tokens_per_s, self.device_tokens_per_s * devices)
         step_s = _filled(self.step_s, batch / self.samples_per_s)
-        tokens = _filled(tokens, _number(known, "tokens_per_step") / step_s)
+        tokens = _filled(tokens, _number(all_facts, "tokens_per_step") / step_s)
         step_s = _filled(step_s, batch * seq / tokens)
         tokens = _filled(tokens, batch * seq / step_s)
-        return replace(self, facts=known, step_s=step_s, tokens_per_s=tokens)
+        return replace(self, facts=all_facts, step_s=step_s, tokens_per_s=tokens)
 
-    def only(self, kept: BoolArray) -> RunLog:
+    def only(self, steps: BoolArray) -> RunLog:
         """The run with some of its steps alone; peak memory stays that of all."""
-        if kept.all():
+        if steps.all():
             return self
-        columns = {name: getattr(self, name)[kept] for name in COLUMNS}
+        columns = {name: getattr(self, name)[steps] for name in COLUMNS}
         for name in ("allocated_bytes", "reserved_bytes"):
             columns[name][:1] = _highest(getattr(self, name))
-        return replace(self, iteration=self.iteration[kept], **columns)
+        return replace(self, iteration=self.iteration[steps], **columns)
 
     @property
     def others(self) -> int:
@@ -86,18 +86,18 @@ class RunLog:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the steps, in sentences."""
-        said = []
+        sentences = []
         if self.others:
             batch = self.facts.get("global_batch_size", "its last size")
-            said.append(
+            sentences.append(
                 f"{self.others} of {self.printed} steps had another batch and are left out: it ramps up to {batch}"
             )
         if self.no_number:
-            said.append(
+            sentences.append(
                 f"{self.no_number} of {self.printed} steps have a loss that is not a number: what they compute may "
                 "take another time"
             )
-        return (*said, *self._uneven())
+        return (*sentences, *self._uneven())
 
     @property
     def stalls(self) -> str:
@@ -155,18 +155,18 @@ class RunLog:
     def warm_up(self) -> int:
         """Leading steps to leave out: the first one, and any that is still slower than the later half."""
         times = self.step_s
-        known = np.flatnonzero(np.isfinite(times))
-        if known.size <= LEAST_AFTER:
-            return int(known[0]) if known.size else 0
-        limit = (1 + SLOWER) * float(np.median(times[known[known.size // 2 :]]))
-        leading = known[1 : 1 + min(int(WARM_UP * known.size), LONGEST)]
-        return next((int(i) for i in leading if times[i] <= limit), int(known[1]))
+        timed = np.flatnonzero(np.isfinite(times))
+        if timed.size <= LEAST_AFTER:
+            return int(timed[0]) if timed.size else 0
+        limit = (1 + SLOWER) * float(np.median(times[timed[timed.size // 2 :]]))
+        leading = timed[1 : 1 + min(int(WARM_UP * timed.size), LONGEST)]
+        return next((int(i) for i in leading if times[i] <= limit), int(timed[1]))
 
     def steady(self, values: FloatArray) -> FloatArray:
         """The known values of steady steps."""
         after = values[self.warm_up :]
-        found: FloatArray = after[np.isfinite(after)]
-        return found
+        seconds: FloatArray = after[np.isfinite(after)]
+        return seconds
 
     @property
     def _halves(self) -> tuple[float, float] | None:
@@ -175,11 +175,11 @@ class RunLog:
         if times.size < LEAST_HALVES:
             return None
         both = np.split(times, [times.size // 2])
-        kept = np.split(step_series(times).kept_s, [times.size // 2])
+        halves = np.split(step_series(times).kept_s, [times.size // 2])
         first, second = _median(both[0]), _median(both[1])
-        least = max(SLOWER, 3 * spread(both[1]))  # stalls move the medians or the means of halves, seldom both
-        moved = (first / second - 1, float(np.mean(kept[0]) / np.mean(kept[1])) - 1)
-        return (first, second) if min(moved) > least or max(moved) < -least else None
+        threshold = max(SLOWER, 3 * spread(both[1]))  # stalls move the medians or the means of halves, seldom both
+        moved = (first / second - 1, float(np.mean(halves[0]) / np.mean(halves[1])) - 1)
+        return (first, second) if min(moved) > threshold or max(moved) < -threshold else None
 
     @property
     def measured(self) -> MeasuredRun:
@@ -221,8 +221,8 @@ def spread(times: FloatArray) -> float:
 
 
 def _filled(values: FloatArray, others: FloatArray) -> FloatArray:
-    found: FloatArray = np.where(np.isnan(values), others, values)
-    return found
+    filled: FloatArray = np.where(np.isnan(values), others, values)
+    return filled
 
 
 def _number(facts: Mapping[str, int | str], name: str) -> float:
@@ -244,5 +244,5 @@ def _harmonic(rates: FloatArray) -> float:
 
 
 def _highest(values: FloatArray) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.max(known)) if known.size else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(np.max(finite)) if finite.size else float("nan")
