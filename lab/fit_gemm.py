@@ -294,7 +294,7 @@ def waiting(table: pd.DataFrame) -> list[str]:
 SAME = 3.0
 
 WIDENED = {("arc_pro_b60", DType.INT8_WO): "fp8"}
-"""Tables of fp8 on a device whose matrix units have none: its weights are widened (cost/peaks.py: as_run)."""
+"""Tables of fp8 on a device whose matrix units have none: its weights are widened (cost/gpu/rates.py: as_run)."""
 
 DEALT = (("blackwell_rtx", DType.BF16), ("ampere", DType.BF16), ("ampere", DType.INT8_WO), ("ampere", DType.INT4_WO))
 """Fits in which steps of k are dealt evenly to SMs. Of weights held out, split-K and stream-K, the formula and then

@@ -26,8 +26,8 @@ from fit_attention_kernels import put, trained
 from fit_residual import EACH, Rows, between, borrowed, coverage, predict, record_of, rows_of, save, sigma_pair
 from networks import bounds_of, network
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.correction.gemm_features import ALONE
 from sartor.cost.correction.network import Residual, residual_records
-from sartor.cost.correction.quantizing import ALONE
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm

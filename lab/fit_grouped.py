@@ -248,7 +248,7 @@ def _fit(train: Layers, starts: Sequence[Mapping[str, float]]) -> GroupedCoeffic
 
 
 _LAYER_SIGMA = 0.87
-"""Sigma of the sum of two equal parts relative to each part's, at a correlation of 1/2 (cost/intervals.py: RHO)."""
+"""Sigma of the sum of two equal parts relative to each part's, at a correlation of 1/2 (cost/cost.py: RHO)."""
 
 
 def _sigma(missed: Any, otherwise: Any) -> float:

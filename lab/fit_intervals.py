@@ -29,7 +29,7 @@ from sartor.cost.correction import network as residual
 from sartor.cost.correction import tables as calibration_tables
 from sartor.cost.correction.carrying import DIE
 from sartor.cost.correction.tables import table_of
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import read_tables
 from sartor.records.targets import Targets, targets_of
@@ -50,7 +50,7 @@ WORDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "sq": "int8"}
 OTHER_DIE = {"b200_sxm": "gb300", "gb200": "b300_sxm", "b300_sxm": "gb200", "gb300": "b200_sxm"}
 """A device of the same generation with another die, in addition to those of kin_docs."""
 LINKS = {"b200_sxm": "b300_sxm", "b300_sxm": "b200_sxm", "gb200": "gb300", "gb300": "gb200"}
-"""The device with the same links and node size: its collectives are most alike (cost/correction/borrowing_links.py)."""
+"""The device with the same links and node size: its collectives are most alike (cost/correction/relatives.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

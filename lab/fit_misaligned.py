@@ -22,8 +22,8 @@ from sartor.bench.records_file import read_rows
 from sartor.calibrate.fit import Products, seconds
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import misaligned_level
-from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout
 

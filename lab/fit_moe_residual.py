@@ -30,7 +30,7 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.grouped import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
 from sartor.cost.gpu.grouped import grouped_terms
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
 from sartor.records.rows import kernel_family
@@ -54,7 +54,7 @@ KIN = 2.0
 LEAST_GAIN = 0.95
 """A network is kept only if its error on held-out shapes is below this share of the formula's."""
 _LAYER_SIGMA = 0.87
-"""Sigma of the sum of two equal parts relative to each part's, at a correlation of 1/2 (cost/intervals.py: RHO)."""
+"""Sigma of the sum of two equal parts relative to each part's, at a correlation of 1/2 (cost/cost.py: RHO)."""
 
 
 @dataclass(frozen=True, kw_only=True)

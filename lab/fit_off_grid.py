@@ -19,8 +19,8 @@ from sartor.bench.records_file import read_rows
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.gemm import _ROUNDED_LOG_SIGMA
 from sartor.cost.correction.gemm_features import table_length
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import _coarse, alignment_penalty, gemm_costs
-from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout
 

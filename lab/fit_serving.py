@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.step import batching
 from sartor.step.batching import steady_state
 from sartor.step.load import Load

@@ -20,8 +20,8 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from sartor.cost.correction.coefficients import StreamLaw
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.stream_law import WIDE_SOFTMAX, law_cost
-from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, MemoryBound
 from sartor.records.rows import MEMORY_BOUND

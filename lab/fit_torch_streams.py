@@ -3,7 +3,7 @@
 Development only (scipy): ``python lab/fit_torch_streams.py [SHARED]``. Rows are those of lab/records; a kernel timed
 launch by launch in less than ``host_us`` is the host's time, and longer ones are fitted only where nothing else tells a
 constant. On H100 GELU waits for memory, so its arithmetic is A100's (LLMCompass), in cycles. The law of
-``sartor.cost.gpu.torch_streams`` is fitted to all GPUs of a generation at once, and without each: those fits go to
+``sartor.cost.gpu.stream_law`` is fitted to all GPUs of a generation at once, and without each: those fits go to
 lab/torch_streams_held_out.toml, and the errors of the GPU left out give the intervals.
 """
 
@@ -21,11 +21,10 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from sartor.bench.compare import as_timed
-from sartor.bench.recorded import case_of
-from sartor.bench.records_file import read_rows
+from sartor.bench.records_file import case_of, read_rows
 from sartor.cost.correction.coefficients import TorchStreams
-from sartor.cost.gpu.torch_streams import KINDS, RUNS, WIDE, name_of, torch_stream_cost
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
+from sartor.cost.gpu.stream_law import KINDS, RUNS, WIDE, name_of, torch_stream_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass

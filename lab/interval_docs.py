@@ -21,12 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fit_intervals
 import kin_docs
-from sartor.cost.compare import compare
 from sartor.cost.correction.carrying import DIE
 from sartor.cost.correction.tables import table_of
-from sartor.cost.cost import Cost
-from sartor.cost.intervals import RHO
+from sartor.cost.cost import RHO, Cost
 from sartor.cost.price import Estimate
+from sartor.cost.uncertainty import compare
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, OperatorGraph
 from sartor.records.tables import read_tables

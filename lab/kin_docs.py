@@ -304,8 +304,8 @@ def _means(lines: Sequence[Any], keys: Sequence[str]) -> Iterator[tuple[str, Seq
 
 
 def _known(name: str) -> str:
-    from sartor.records.devices import known as device
     from sartor.records.rows import Unexpressed
+    from sartor.records.targets import known as device
 
     try:
         return load_gpu(device(name).name).name

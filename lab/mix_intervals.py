@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sartor.cost.compare import compare
 from sartor.cost.price import Estimate, price
+from sartor.cost.uncertainty import compare
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import OperatorGraph
 from sartor.records.rows import work_of

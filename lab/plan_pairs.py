@@ -17,8 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_training import Runs, fit, guessed, held_out, table_of
-from sartor.validate.training_predictions import TrainingOutcome, settled
-from sartor.validate.training_ranking import rivals
+from sartor.validate.training_predictions import TrainingOutcome, rivals, settled
 from sartor.validate.training_rows import read_training
 
 GAPS = (0.0, 0.02, 0.05, 0.075, 0.1, 0.25, np.inf)

@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peers import Peer, Refused, peers
-from sartor.cost.correction.training_calibration import packaged_training_table
-from sartor.cost.intervals import Z80
-from sartor.validate.training_predictions import NAIVE_EFFICIENCY, TrainingOutcome, predict_training
-from sartor.validate.training_ranking import ranking
+from sartor.cost.correction.calibration_file import packaged_training_table
+from sartor.cost.cost import Z80
+from sartor.validate.training_predictions import NAIVE_EFFICIENCY, TrainingOutcome, predict_training, ranking
 from sartor.validate.training_rows import TrainingCase, read_training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -282,7 +281,7 @@ def _thinned(table: Path, folder: Path) -> Path:
 def _held_out() -> Callable[[str, str], float | None]:
     sys.path.insert(0, str(ROOT / "tools"))
     from held_out import held_out_errors
-    from sartor.records.devices import known
+    from sartor.records.targets import known
 
     found = {(each.gpu, each.variant): each.mape for each in held_out_errors() if each.family == "GEMM"}
     words = {"bfloat16": "bf16", "float16": "fp16"}

@@ -19,8 +19,7 @@ import numpy as np
 from run_docs import write_figure
 from sartor.bench.cases import BenchCase, StackRun
 from sartor.bench.compare import predict
-from sartor.bench.recorded import case_of
-from sartor.bench.records_file import read_rows, row_key
+from sartor.bench.records_file import case_of, read_rows, row_key
 from sartor.bench.studies import Arm, Study
 from sartor.bench.study_result import study_body, study_results
 from sartor.bench.suites import model_cases

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from held_out import HeldOut, error_range, held_out_errors
-from sartor.cost.correction.training_calibration import packaged_training_table
+from sartor.cost.correction.calibration_file import packaged_training_table
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

@@ -10,8 +10,8 @@ import pytest
 
 from accuracy.measured_tables import gemm_targets, sweep
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout
 

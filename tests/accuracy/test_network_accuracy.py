@@ -12,7 +12,7 @@ import pytest
 from accuracy.measured_tables import medians
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.operators import Collective, CollectiveKind
 from sartor.records.tables import read_tables

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sartor.cost.correction.training_calibration import packaged_training_table
+from sartor.cost.correction.calibration_file import packaged_training_table
 from sartor.validate.training_accuracy import training_body, validate_training
 
 MARKS: list[tuple[str, str, dict[str, float]]] = [

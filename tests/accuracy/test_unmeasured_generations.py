@@ -14,8 +14,8 @@ from accuracy.measured_tables import gemm_targets
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.intervals import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm

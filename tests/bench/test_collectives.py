@@ -12,8 +12,7 @@ from bench.fake_device import FakeDevice
 from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import KINDS, collective_cases
 from sartor.bench.journey import measure
-from sartor.bench.record import Row, row_of
-from sartor.bench.timing import Policy, time_case
+from sartor.bench.timing import Policy, Row, row_of, time_case
 from sartor.records.tables import read_tables
 
 

@@ -10,8 +10,8 @@ import pytest
 from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench import probe
 from sartor.bench.journey import measure
-from sartor.bench.machine import best_rates, cache_bytes, machine_toml
-from sartor.bench.torch_device import catalogue_name, slug
+from sartor.bench.machine import _best_rates, _cache_bytes, machine_toml
+from sartor.bench.torch_device import _catalogue_name, slug
 from sartor.calibrate.fit_file import calibrate
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
@@ -43,7 +43,7 @@ def test_a_narrow_type_that_is_converted_on_the_way_is_no_peak_of_the_machine() 
         product = {"table": "gemm", "dtype": dtype, "batch": 1, "m": 256, "n": 256, "k": 256}
         return {**product, "latency_us": seconds * 1e6}
 
-    rates = best_rates([row("float32", 1e-3), row("float16", 1.1e-3), row("bfloat16", 1e-4)])
+    rates = _best_rates([row("float32", 1e-3), row("float16", 1.1e-3), row("bfloat16", 1e-4)])
     assert {kind.value for kind in rates} == {"fp32", "bf16"}
 
 
@@ -52,8 +52,8 @@ def test_the_cache_ends_where_the_rate_of_resident_buffers_steps_down() -> None:
         return {"table": "memory_bound", "bytes": size, "resident": 1, "latency_us": size / rate}
 
     steps = [row(2.0**p, 100.0 if p <= 20 else 20.0) for p in range(14, 28)]
-    assert cache_bytes(steps) == 2**20
-    assert cache_bytes([row(2.0**p, 20.0) for p in range(14, 28)]) == 0
+    assert _cache_bytes(steps) == 2**20
+    assert _cache_bytes([row(2.0**p, 20.0) for p in range(14, 28)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_cache_ends_where_the_rate_of_resident_buffers_steps_down() -> None:
     ],
 )
 def test_drivers_names_are_the_catalogues(device: str, name: str) -> None:
-    assert catalogue_name(device) == name
+    assert _catalogue_name(device) == name
 
 
 def test_a_name_becomes_one_word() -> None:
@@ -78,22 +78,22 @@ def test_a_name_becomes_one_word() -> None:
 
 
 def test_nvidia_smi_is_read() -> None:
-    read = probe.parse_nvidia("1980, 2619, 688.24, 700.00, 61\n")
+    read = probe._parse_nvidia("1980, 2619, 688.24, 700.00, 61\n")
     assert (read.clock_hz, read.memory_clock_hz, read.power_w) == (1.98e9, 2.619e9, 688.24)
-    assert probe.parse_nvidia("").clock_hz == 0
-    assert probe.parse_nvidia("[N/A], [N/A], [N/A], [N/A], 40").temperature_c == 40
+    assert probe._parse_nvidia("").clock_hz == 0
+    assert probe._parse_nvidia("[N/A], [N/A], [N/A], [N/A], 40").temperature_c == 40
 
 
 def test_rocm_smi_is_read() -> None:
     text = '{"card0": {"sclk clock speed:": "(2100Mhz)", "Average Graphics Package Power (W)": "310.0"}}'
-    read = probe.parse_amd(text)
+    read = probe._parse_amd(text)
     assert (read.clock_hz, read.power_w) == (2.1e9, 310.0)
-    assert probe.parse_amd("not json").clock_hz == 0
+    assert probe._parse_amd("not json").clock_hz == 0
 
 
 def test_proc_and_sys_are_read(tmp_path: Path) -> None:
     text = "model name\t: A CPU\ncpu MHz\t\t: 2000.0\n\nmodel name\t: A CPU\ncpu MHz\t\t: 3000.0\n"
-    assert (probe.cpu_name(text), probe.cpu_clock_hz(text)) == ("A CPU", 2.5e9)
+    assert (probe.cpu_name(text), probe._cpu_clock_hz(text)) == ("A CPU", 2.5e9)
     for level, size in enumerate(("48K", "2M", "480M")):
         (tmp_path / f"index{level}").mkdir()
         (tmp_path / f"index{level}" / "size").write_text(f"{size}\n")

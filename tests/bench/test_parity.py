@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sartor.bench.cases import StackRun
-from sartor.bench.parity import Curve, compare_shapes, made_text, proxies, t_quantile
+from sartor.bench.parity import Curve, _t_quantile, compare_shapes, made_text, proxies
 from sartor.errors import InputError
 
 FIRST, SECOND = proxies(hidden_size=128, num_layers=2, num_heads=(8, 4), ffn=(512, 512), seq_len=64, batch=4)
@@ -24,7 +24,7 @@ STEPS = (16, 32, 64, 128)
 
 @given(st.floats(0.6, 0.999), st.integers(1, 40))
 def test_quantiles_of_t_are_scipys(p: float, degrees: int) -> None:
-    assert t_quantile(p, degrees) == pytest.approx(float(stats.t.ppf(p, degrees)), rel=1e-6)
+    assert _t_quantile(p, degrees) == pytest.approx(float(stats.t.ppf(p, degrees)), rel=1e-6)
 
 
 def fake_train(gap: float, noise: float = 0.0, faster: float = 1.0) -> object:

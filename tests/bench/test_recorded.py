@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.test_suites import LARGE
-from sartor.bench.recorded import case_of
-from sartor.bench.records_file import row_key
+from sartor.bench.records_file import case_of, row_key
 from sartor.bench.studies import STUDIES, Size, study
 from sartor.bench.suites import suite
 

@@ -12,9 +12,8 @@ from bench.fake_device import FACTS, FakeDevice
 from sartor.bench.cases import BenchCase
 from sartor.bench.compare import predict
 from sartor.bench.journey import measure_cases
-from sartor.bench.machine import stand_in
-from sartor.bench.scale import Scale
-from sartor.bench.studies import STUDIES, Size, stack_of, study
+from sartor.bench.machine import Scale, stand_in
+from sartor.bench.studies import STUDIES, Size, _stack_of, study
 from sartor.bench.study_result import study_body, study_results
 from sartor.errors import InputError
 from sartor.model.editing import edit
@@ -82,4 +81,4 @@ def test_studies_are_known_by_letter_too_and_others_refused() -> None:
 
 def test_models_with_experts_have_no_stack() -> None:
     with pytest.raises(InputError, match="dense feed-forward layers alone"):
-        stack_of(load_model("mixtral-8x7b"))
+        _stack_of(load_model("mixtral-8x7b"))

@@ -9,10 +9,9 @@ import pytest
 
 from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench.cases import StackRun
-from sartor.bench.compare import predict, stack_graph, stack_shape
+from sartor.bench.compare import _stack_graph, _stack_shape, predict
 from sartor.bench.journey import measure
-from sartor.bench.machine import stand_in
-from sartor.bench.scale import Scale, look
+from sartor.bench.machine import Scale, look, stand_in
 from sartor.bench.suites import SUITES, suite
 from sartor.errors import InputError
 from sartor.model.counts import count_params
@@ -109,7 +108,7 @@ def test_stacks_lower_to_the_weights_they_have(scale: Scale) -> None:
         assert isinstance(run, StackRun)
         if run.vocab_size:
             vectors = run.hidden_size * (2 * run.num_layers + 1)
-            assert count_params(stack_shape(run)).total == run.num_params + vectors
+            assert count_params(_stack_shape(run)).total == run.num_params + vectors
         found = predict(case, stand_in(scale), None)
         assert found is not None
         assert found.time_s > 0
@@ -117,9 +116,9 @@ def test_stacks_lower_to_the_weights_they_have(scale: Scale) -> None:
 
 def test_a_training_step_of_a_stack_has_its_optimizer_and_a_layer_has_no_head() -> None:
     runs = {case.work.name + case.work.part.value: case.work for case in suite("layer", SMALL)}  # type: ignore[union-attr]
-    assert any(op.pass_ is Pass.OPTIMIZER for op in stack_graph(runs["stack-h256step"]).operators)
-    assert not any(op.pass_ is Pass.OPTIMIZER for op in stack_graph(runs["stack-h256train_step"]).operators)
-    assert not any(op.name.startswith("logits") for op in stack_graph(runs["layer-h256train_step"]).operators)
+    assert any(op.pass_ is Pass.OPTIMIZER for op in _stack_graph(runs["stack-h256step"]).operators)
+    assert not any(op.pass_ is Pass.OPTIMIZER for op in _stack_graph(runs["stack-h256train_step"]).operators)
+    assert not any(op.name.startswith("logits") for op in _stack_graph(runs["layer-h256train_step"]).operators)
 
 
 def test_a_resumed_suite_goes_on_with_its_cases_on_a_machine_that_looks_twice_as_fast_by_now(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.compare import stack_shape
+from sartor.bench.compare import _stack_shape
 from sartor.bench.device import Device, UnsupportedCase
 from sartor.bench.journey import measure_cases
-from sartor.bench.kernel_cases import TRAFFIC, adam
-from sartor.bench.scale import streamed
+from sartor.bench.kernel_cases import TRAFFIC, _adam
+from sartor.bench.machine import streamed
 from sartor.bench.timing import Policy, time_case
 from sartor.bench.torch_device import import_torch, open_device
 from sartor.cli import run as command
@@ -98,7 +98,7 @@ def test_streaming_kernels_run_both_ways(host: Any, op: str) -> None:
 
 
 def test_optimizer_and_experts_run_and_scans_are_said_to_lack_a_kernel(host: Any) -> None:
-    assert seconds(host, BenchCase(work=adam(1000))) > 0
+    assert seconds(host, BenchCase(work=_adam(1000))) > 0
     experts = GroupedGemm(name="e", groups=4, rows=32, n=16, k=8, dtype=DType.FP32)
     assert seconds(host, BenchCase(work=experts)) > 0
     with pytest.raises(UnsupportedCase, match="no PyTorch kernel does the same"):
@@ -122,7 +122,7 @@ def test_the_module_has_the_parameters_its_shape_counts(torch: Any) -> None:
     from sartor.bench.torch_stack import build_stack
 
     held = sum(weight.numel() for weight in build_stack(torch, TINY).parameters())
-    assert held == count_params(stack_shape(TINY)).total
+    assert held == count_params(_stack_shape(TINY)).total
 
 
 def test_a_case_beyond_memory_is_skipped_and_said(host: Any, tmp_path: Path) -> None:

@@ -14,14 +14,13 @@ import pytest
 from sartor.api import estimate, gemm
 from sartor.calibrate.calibration_toml import as_toml, compare_calibrations
 from sartor.calibrate.fit import Products, Unknowns, fit, seconds
-from sartor.calibrate.fit_file import calibrate, errors, starting_point
-from sartor.calibrate.plan import as_csv, plan_samples
+from sartor.calibrate.fit_file import _errors, calibrate, starting_point
 from sartor.calibrate.read_records import read_records
-from sartor.calibrate.samples import choose, choose_at_random, grid, regions
+from sartor.calibrate.samples import as_csv, choose, choose_at_random, grid, plan_samples, regions
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
@@ -84,11 +83,11 @@ def test_a_hundred_products_of_known_coefficients_predict_unseen_ones_within_thr
     picked = inside[choose(pool.part(inside), 100)]
     known_s = seconds(pool)(truth())
     noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(100))
-    before = errors(seconds(pool.part(unseen))(start()), known_s[unseen])["mape"]
+    before = _errors(seconds(pool.part(unseen))(start()), known_s[unseen])["mape"]
     began = time.process_time()
     found = fit(pool.part(picked), known_s[picked] * noise, start())
     assert time.process_time() - began < 10
-    after = errors(seconds(pool.part(unseen))(found), known_s[unseen])["mape"]
+    after = _errors(seconds(pool.part(unseen))(found), known_s[unseen])["mape"]
     assert before > 0.10
     assert after < 0.03
 
@@ -161,7 +160,7 @@ def test_chosen_products_hold_out_better_than_drawn_ones_on_measured_tables(shar
 
             def error(pick: Any, unseen: Any = unseen) -> float:
                 found = fit(products.part(pick), measured_s[pick], begun)  # noqa: B023
-                return errors(seconds(products.part(unseen))(found), measured_s[unseen])["mape"]  # noqa: B023
+                return _errors(seconds(products.part(unseen))(found), measured_s[unseen])["mape"]  # noqa: B023
 
             chosen.append(error(inside[choose(products.part(inside), 50)]))
             drawn += [error(inside[choose_at_random(products.part(inside), 50, seed)]) for seed in (0, 1)]

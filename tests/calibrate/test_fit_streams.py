@@ -11,8 +11,8 @@ from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench.cases import BenchCase
 from sartor.bench.journey import measure_cases
 from sartor.bench.kernel_cases import attention, streams
-from sartor.bench.scale import look, streamed
-from sartor.bench.suites import products
+from sartor.bench.machine import look, streamed
+from sartor.bench.suites import _products
 from sartor.calibrate.calibration_toml import as_toml
 from sartor.calibrate.fit_file import CalibrationFit, calibrate
 from sartor.calibrate.fit_streams import fit_streams, passed_over
@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("records")
     device = FakeDevice(facts=HOST, seconds=lambda case: _slower(case) * PLAIN(case))
     scale = look(device)
-    cases = [*products(scale, DType.FP32, 40, most_s=0.03), *attention(scale, most_s=0.1)[:24], *streams(scale)]
+    cases = [*_products(scale, DType.FP32, 40, most_s=0.03), *attention(scale, most_s=0.1)[:24], *streams(scale)]
     found = measure_cases(device, "test", lambda _: cases, folder / "r.csv", date="2026-11-21", budget_s=1e9)
     (folder / "mine.toml").write_text(found.machine)
     gpu = load_gpu(folder / "mine.toml")

@@ -15,8 +15,8 @@ from calibrate.test_calibrate import write
 from sartor.calibrate.calibration_toml import as_toml
 from sartor.calibrate.fit import Products, packaged_seconds
 from sartor.calibrate.fit_file import calibrate
-from sartor.calibrate.own_rows import factor_of, fit_own_rows
 from sartor.calibrate.samples import choose_at_random, grid
+from sartor.calibrate.trials import factor_of, fit_own_rows
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.floor import least_s

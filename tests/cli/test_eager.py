@@ -10,7 +10,7 @@ from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import MemoryBound
 from sartor.records.whole_models import model_work
-from sartor.validate.predictions import cost_of
+from sartor.validate.predictions import _cost_of
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100", "v100", "mi210"])
@@ -40,4 +40,4 @@ def test_a_users_eager_pass_is_what_validate_prices() -> None:
     known = load_calibration(gpu)
     for op, cost in zip(work.operators, own.estimate.costs, strict=True):
         if isinstance(op, MemoryBound):
-            assert cost_of(op, work, gpu, known, Clock.BOOST).time_s == pytest.approx(cost.time_s), op.name
+            assert _cost_of(op, work, gpu, known, Clock.BOOST).time_s == pytest.approx(cost.time_s), op.name

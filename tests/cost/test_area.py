@@ -19,13 +19,13 @@ from sartor.cost.chip.area import (
     SCALE_45_TO_22NM,
     SRAM_UM2,
     PublishedGrid,
-    buffer_area_um2,
+    _buffer_area_um2,
     die_area,
     published_area_limit_mm2,
     published_area_mm2,
     published_grid,
 )
-from sartor.cost.chip.die_cost import RETICLE_MM2, die_cost
+from sartor.cost.chip.ownership import RETICLE_MM2, die_cost
 from sartor.cost.chip.technology import logic_scale, mac_area_um2_45nm, sram_scale
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
@@ -96,13 +96,13 @@ def test_a_grid_entry_equals_the_call_with_numbers(grid: PublishedGrid) -> None:
 
 @given(st.integers(1, 2**31), st.integers(1, 2**31), st.sampled_from((SRAM_UM2, GLOBAL_BUFFER_UM2)))
 def test_buffers_grow_with_their_bytes(a: int, b: int, table: dict[int, float]) -> None:
-    assert buffer_area_um2(min(a, b), table) <= buffer_area_um2(max(a, b), table)
+    assert _buffer_area_um2(min(a, b), table) <= _buffer_area_um2(max(a, b), table)
 
 
 @pytest.mark.parametrize("table", [SRAM_UM2, GLOBAL_BUFFER_UM2])
 def test_between_table_entries_lies_their_geometric_mean(table: dict[int, float]) -> None:
     (low, at_low), (high, at_high), *_ = table.items()
-    assert buffer_area_um2(np.sqrt(low * high), table) == pytest.approx(np.sqrt(at_low * at_high), rel=1e-12)
+    assert _buffer_area_um2(np.sqrt(low * high), table) == pytest.approx(np.sqrt(at_low * at_high), rel=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------- the fuller model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sartor import api
-from sartor.cost.correction.attention import PARTS, frameworks_of, residual_of
+from sartor.cost.correction.attention import PARTS, _residual_of, frameworks_of
 from sartor.cost.correction.calibration import ANY, Clock, load_calibration
 from sartor.cost.correction.network import residual_records
 from sartor.cost.gpu.attention import attention_cost
@@ -32,8 +32,8 @@ def test_an_unknown_framework_s_interval_is_wider_than_named_ones_are_on_average
     frameworks = frameworks_of(known)
     assert frameworks == ("sglang", "trtllm", "vllm")
     for part in PARTS:
-        unknown = residual_of(known.with_kernels(ANY), part)
-        named = [residual_of(known.with_kernels(each), part) for each in frameworks]
+        unknown = _residual_of(known.with_kernels(ANY), part)
+        named = [_residual_of(known.with_kernels(each), part) for each in frameworks]
         if unknown is None:
             continue
         assert np.mean([each.log_sigma for each in named if each]) < unknown.log_sigma

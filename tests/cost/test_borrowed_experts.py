@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sartor.cost.correction.borrowing import experts_relative
+from sartor.cost.correction.borrowing import _experts_relative
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.gpu.grouped import grouped_cost
@@ -40,7 +40,7 @@ def test_a_generation_nobody_measured_takes_the_experts_of_like_sms_or_of_the_ar
 ) -> None:
     """Those of the next one if none is measured before it."""
     gpu = of(like, generation)
-    assert experts_relative(gpu).name == lender
+    assert _experts_relative(gpu).name == lender
     known = load_calibration(gpu)
     assert known.owner("grouped") == f"borrowed from {lender}"
     theirs = load_calibration(load_gpu(lender))
@@ -53,7 +53,7 @@ def test_a_generation_nobody_measured_takes_the_experts_of_like_sms_or_of_the_ar
 
 @pytest.mark.parametrize("name", ["h20", "a40", "gh200", "rtx_5090", "mi325x"])
 def test_inside_a_measured_generation_the_relative_lends(name: str) -> None:
-    relative = experts_relative(load_gpu(name))
+    relative = _experts_relative(load_gpu(name))
     assert relative.widen < 3
     assert load_gpu(relative.name).generation == load_gpu(name).generation
 

@@ -11,7 +11,7 @@ from sartor.cost.correction.attention import next_head_dim
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.gpu.attention import attention_cost
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import Attention, DType
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators, sizes
 from sartor.cost.chip.energy import LINK_PJ_PER_BIT, operator_energy, power, sram_pj_per_byte, static_power_w
-from sartor.cost.chip.operator_latency import operator_time_s
+from sartor.cost.chip.operator_latency import _operator_time_s
 from sartor.cost.chip.technology import energy_between_nodes, mac_energy_pj
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
@@ -43,7 +43,7 @@ def test_parts_add_up_and_leak_for_the_operators_time(op: Operator, node: int) -
     parts = [getattr(energy, f.name) for f in fields(energy)]
     assert min(parts) >= 0
     assert energy.total_j == pytest.approx(sum(parts))
-    assert energy.static_j == pytest.approx(static_power_w(a) * operator_time_s(op, a))
+    assert energy.static_j == pytest.approx(static_power_w(a) * _operator_time_s(op, a))
 
 
 def test_a_products_arithmetic_and_memory_by_hand() -> None:

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
-from sartor.cost.chip.energy import operator_energy
-from sartor.cost.chip.energy_floor import energy_floor_j
+from sartor.cost.chip.energy import energy_floor_j, operator_energy
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims

@@ -11,10 +11,10 @@ import pytest
 from sartor import api
 from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
 from sartor.cost.correction.gemm import frameworks_of_gemms, kernel_of_quantizing, libraries_measured
+from sartor.cost.correction.gemm_features import quantizing_of
 from sartor.cost.correction.network import residual_records
-from sartor.cost.correction.quantizing import quantizing_of
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.zoo import load_model

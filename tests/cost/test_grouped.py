@@ -16,7 +16,7 @@ from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.grouped import grouped_columns, grouped_features, walked_rows
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.gpu.grouped import NOBODY_MEASURED, grouped_cost, grouped_terms, least_load
+from sartor.cost.gpu.grouped import NOBODY_MEASURED, _least_load, grouped_cost, grouped_terms
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout
 
@@ -188,7 +188,7 @@ def test_uneven_experts_that_read_the_same_weights_are_never_faster(
 
 @given(st.floats(1.0, 1e4))
 def test_the_smallest_group_solves_its_equation_at_any_skew(skew: float) -> None:
-    least = least_load(skew)
+    least = _least_load(skew)
     assert 0 < least <= 1
     assert least - np.log(least) == pytest.approx(min(skew - np.log(skew), -np.log(np.finfo(float).tiny)), rel=1e-6)
 

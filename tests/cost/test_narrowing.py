@@ -6,9 +6,8 @@ import pytest
 
 from sartor.api import estimate
 from sartor.cli import run
-from sartor.cost.cost import Source
-from sartor.cost.intervals import PASS_LOG_SIGMA
-from sartor.cost.narrowing import IntervalPart, Narrows
+from sartor.cost.cost import PASS_LOG_SIGMA, Source
+from sartor.cost.uncertainty import IntervalPart, Narrows
 
 
 def parts_of(model: str, gpu: str, **asked: object) -> dict[str, IntervalPart]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sartor.api.collectives import collective
 from sartor.cost.collective.collective import collective_cost
-from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
-from sartor.cost.collective.tiers import local_coefficients, network_time_s
+from sartor.cost.collective.links import NetworkCoefficients, network_coefficients
+from sartor.cost.collective.tiers import _local_coefficients, network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import price
 from sartor.errors import InputError
@@ -178,7 +178,7 @@ def _four_times(cluster: Cluster) -> tuple[Cluster, Calibration]:
     quick = [replace(each, bytes_per_s=each.bytes_per_s * 4, latency_s=each.latency_s / 4) for each in cluster.tiers]
     gpu = replace(cluster.gpu, link_latency_s=cluster.gpu.link_latency_s / 4)
     base = known(cluster)
-    c = local_coefficients(cluster.tiers[0], base)
+    c = _local_coefficients(cluster.tiers[0], base)
     kinds = tuple((name, share, launch / 4, hop / 4, sigma) for name, share, launch, hop, sigma in c.kinds)
     if cluster.tiers[0].kind == "pcie":
         assert c.over_pcie

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelerators import accelerators
-from sartor.cost.chip.operator_floor import operator_floor
-from sartor.cost.chip.operator_latency import operator_latencies
+from sartor.cost.chip.operator_latency import operator_floor, operator_latencies
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims

@@ -14,7 +14,7 @@ from sartor.cost.correction.coefficients import PowerCoefficients
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.grouped import grouped_cost
-from sartor.cost.gpu.power import LongRun, lasting_s, long_run
+from sartor.cost.gpu.rates import LongRun, lasting_s, long_run
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Attention, DType, Gemm, GroupedGemm
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 import sartor
 from accelerators import accelerators
-from sartor.cost.chip.operator_latency import one_core, operator_time_s
-from sartor.cost.collective.ring import link_time_s
-from sartor.cost.compare import compare
+from sartor.cost.chip.operator_latency import _one_core, _operator_time_s
+from sartor.cost.collective.links import link_time_s
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.cost import Bound, Source
+from sartor.cost.cost import PASS_LOG_SIGMA, RHO, Z80, Bound, Source
 from sartor.cost.floor import least_s
-from sartor.cost.intervals import PASS_LOG_SIGMA, RHO, Z80
 from sartor.cost.price import price
+from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
@@ -157,9 +156,9 @@ def test_an_accelerator_is_priced_at_the_same_door_as_a_gpu() -> None:
     assert 0 < found.mfu < 1
     assert found.low_s < found.time_s < found.high_s
     for op, cost in zip(LLAMA.operators, found.costs, strict=True):
-        alone = operator_time_s(op, TPU)
+        alone = _operator_time_s(op, TPU)
         assert cost.time_s == pytest.approx(alone, rel=1e-12), op.name
-        assert cost.time_s <= operator_time_s(op, one_core(TPU)) * (1 + 1e-12), "all cores are never slower than one"
+        assert cost.time_s <= _operator_time_s(op, _one_core(TPU)) * (1 + 1e-12), "all cores are never slower than one"
 
 
 def test_terms_of_an_accelerators_operator_make_up_its_time() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from accelerators import TPU
 from sartor.cost.chip.area import published_grid
-from sartor.cost.chip.operator_latency import operator_time_s
+from sartor.cost.chip.operator_latency import _operator_time_s
 from sartor.cost.chip.systolic import Product, product_cost, product_time_s
 from sartor.cost.chip.vector_core import vector_cost
-from sartor.cost.collective.ring import link_time_s
+from sartor.cost.collective.links import link_time_s
 from sartor.hardware.accelerator import PUBLISHED_CLOCK_HZ
 from sartor.model.lower import lower
 from sartor.model.parallel import ParallelDims
@@ -49,7 +49,7 @@ def test_2_a_larger_microbatch_takes_longer() -> None:
         qkv = named(lower(Workload(shape=shape, microbatch_size=batch, seq_len=4096)).operators, "qkv")
         assert isinstance(qkv, Gemm)
         assert qkv.m == batch * 4096
-        times.append(operator_time_s(qkv, TPU))
+        times.append(_operator_time_s(qkv, TPU))
     assert times[1] / times[0] == pytest.approx(2, rel=0.01)
     assert times[2] / times[0] == pytest.approx(4, rel=0.01)
 
@@ -62,7 +62,7 @@ def test_3_weight_gradients_are_a_third_of_training() -> None:
     flops = {pass_: sum(op.flops * op.count for op in linear if op.pass_ is pass_) for pass_ in Pass}
     assert flops[Pass.WGRAD] == flops[Pass.DGRAD] == flops[Pass.FORWARD] > 0
     times = {
-        pass_: sum(float(operator_time_s(op, TPU)) for op in linear if op.pass_ is pass_)
+        pass_: sum(float(_operator_time_s(op, TPU)) for op in linear if op.pass_ is pass_)
         for pass_ in (Pass.FORWARD, Pass.DGRAD, Pass.WGRAD)
     }
     assert times[Pass.DGRAD] + times[Pass.WGRAD] == pytest.approx(2 * times[Pass.FORWARD], rel=0.02)
@@ -113,7 +113,7 @@ def test_7_epilogues_vector_traffic_and_the_optimizer_cost_time() -> None:
     steps = [
         op for op in lower(Workload(shape=gpt3(), seq_len=2048), optimizer=True).operators if op.pass_ is Pass.OPTIMIZER
     ]
-    assert sum(float(operator_time_s(op, TPU)) * op.count for op in steps) > 1.0  # 175e9 parameters on one device
+    assert sum(float(_operator_time_s(op, TPU)) * op.count for op in steps) > 1.0  # 175e9 parameters on one device
 
 
 def test_a_norm_has_its_statistics() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.gemm import libraries_measured
-from sartor.cost.correction.gemm_features import menu_features, table_length
+from sartor.cost.correction.gemm_features import _menu_features, table_length
 from sartor.cost.correction.network import applicable, find_residual, fingerprint, residual_records, without_residuals
 from sartor.cost.floor import least_s
 from sartor.cost.gpu.attention import attention_cost
@@ -257,7 +257,7 @@ def test_networks_over_tuning_runs_see_how_near_every_way_of_the_menu_comes_to_t
     calibration = replace(calibration, gemm={DType.FP8_BLOCK: c})
     sizes = {"m": 512, "n": 4096, "k": 7168}
     machine = _machine(gpu, DType.FP8_BLOCK, c, Clock.BOOST)
-    seen = menu_features({name: np.array([float(size)]) for name, size in sizes.items()}, machine, c)[:, 0]
+    seen = _menu_features({name: np.array([float(size)]) for name, size in sizes.items()}, machine, c)[:, 0]
     gemm = Gemm(name="p", **sizes, dtype=DType.FP8_BLOCK)
     ways = gemm_alternatives(gemm, gpu, calibration, clock=Clock.BOOST)
     slower = np.minimum(np.log([way.time_s / ways[0].time_s for way in ways]), 1.0)

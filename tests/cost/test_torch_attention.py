@@ -13,14 +13,12 @@ from tests.cost.cost_samples import LAB, lab_module
 from sartor import api
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import predict
-from sartor.bench.recorded import case_of
-from sartor.bench.records_file import read_rows
+from sartor.bench.records_file import case_of, read_rows
 from sartor.cost.correction.calibration import BACKWARD, TORCH, UNALIGNED, Calibration, Clock, load_calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.tables import coefficients
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gpu.attention import UNFITTED_BACKWARD_SIGMA, attention_cost
-from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Attention, Pass

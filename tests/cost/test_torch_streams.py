@@ -13,17 +13,15 @@ import pytest
 from tests.cost.cost_samples import LAB, lab_module
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.compare import predict, stack_graph
-from sartor.bench.recorded import case_of
-from sartor.bench.records_file import read_rows, row_key
+from sartor.bench.compare import _stack_graph, predict
+from sartor.bench.records_file import case_of, read_rows, row_key
 from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.correction.coefficients import TorchStreams
 from sartor.cost.correction.tables import coefficients
-from sartor.cost.cost import Cost, Source
+from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
-from sartor.cost.gpu.torch_streams import KERNELS, RUNS
-from sartor.cost.intervals import Z80
+from sartor.cost.gpu.stream_law import KERNELS, RUNS
 from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, MemoryBound, MemoryBoundKind, Pass, Role
@@ -202,7 +200,7 @@ def test_steps_that_the_host_launched_kernel_by_kernel_do_not_wait_for_each(gpu:
     for key, case in cases.items():
         measured = np.median([float(row["latency_us"]) * 1e-6 for row in steps if row_key(row) == key])
         assert isinstance(case.work, StackRun)
-        found = price(stack_graph(case.work), device, known, clock=Clock.BOOST, eager=True)
+        found = price(_stack_graph(case.work), device, known, clock=Clock.BOOST, eager=True)
         ratio.append(float(found.time_s) / measured)
     assert len(ratio) >= 20
     assert np.abs(np.array(ratio) - 1).mean() < most
@@ -214,9 +212,9 @@ def run(part: StepPart) -> StackRun:
 
 
 def test_a_stack_that_was_timed_has_logits_of_every_token_and_states_in_the_weights_type() -> None:
-    logits = next(op for op in stack_graph(run(StepPart.FORWARD)).operators if op.role is Role.LOGITS)
+    logits = next(op for op in _stack_graph(run(StepPart.FORWARD)).operators if op.role is Role.LOGITS)
     assert logits.m == 4 * 2048  # type: ignore[union-attr]
-    steps = [op for op in stack_graph(run(StepPart.STEP)).operators if op.pass_ is Pass.OPTIMIZER]
+    steps = [op for op in _stack_graph(run(StepPart.STEP)).operators if op.pass_ is Pass.OPTIMIZER]
     assert sum(float(op.bytes_moved * op.count) for op in steps) == 14.0 * sum(int(op.cols) * op.count for op in steps)  # type: ignore[union-attr]
 
 

@@ -11,11 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
-from sartor.cost.chip.fused_attention import attention_cost, attention_products
-from sartor.cost.chip.operator_floor import operator_floor
-from sartor.cost.chip.operator_latency import Fused, fused_product, one_core, operator_latencies, operator_time_s
-from sartor.cost.chip.vector_core import vector_cost, vector_work
-from sartor.cost.collective.ring import link_time_s
+from sartor.cost.chip.operator_latency import (
+    Fused,
+    _fused_product,
+    _one_core,
+    _operator_time_s,
+    operator_floor,
+    operator_latencies,
+)
+from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost, vector_work
+from sartor.cost.collective.links import link_time_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import (
     Attention,
@@ -222,7 +227,7 @@ def test_all_cores_are_never_slower_than_one() -> None:
     assert single.shape == together.shape == (len(OPERATORS),)
     assert (together <= single).all()
     assert single[4] == together[4]
-    assert single[0] == operator_time_s(OPERATORS[0], one_core(TPU))
+    assert single[0] == _operator_time_s(OPERATORS[0], _one_core(TPU))
 
 
 def test_a_grid_of_candidates_equals_one_at_a_time() -> None:
@@ -244,12 +249,12 @@ def test_an_epilogue_reads_nothing_back() -> None:
     """The activation moves 4 bytes an element alone, reading 2 of them; fused it moves 2 more than the product."""
     fused = OPERATORS[-1]
     assert isinstance(fused, Fused)
-    product = fused_product(fused, TPU)
+    product = _fused_product(fused, TPU)
     assert product.epilogue_bytes == 2.0
     assert product.epilogue_cycles == vector_work(fused.epilogue).per_element
     roomy = replace(TPU, vector_lanes=4096)
-    apart = operator_time_s(fused.product, roomy) + operator_time_s(fused.epilogue, roomy)
-    assert operator_time_s(fused, roomy) < apart
+    apart = _operator_time_s(fused.product, roomy) + _operator_time_s(fused.epilogue, roomy)
+    assert _operator_time_s(fused, roomy) < apart
 
 
 def test_query_heads_that_share_keys_load_them_once() -> None:

@@ -14,8 +14,7 @@ from design_samples import every_option, small_shape, small_space
 from effort import times
 from sartor.cost.chip.area import die_area
 from sartor.cost.chip.energy import operator_energy, power
-from sartor.cost.chip.operator_floor import operator_floor
-from sartor.cost.chip.operator_latency import operator_time_s
+from sartor.cost.chip.operator_latency import _operator_time_s, operator_floor
 from sartor.designs.ask import Jobs, design_models, design_question, objective_of
 from sartor.designs.candidates import candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
@@ -149,8 +148,8 @@ def test_packed_products_are_never_slower_nor_below_their_floor(dtype: DType, da
     plain, packed = chip_with(None, dataflow=dataflow), chip_with(dtype, dataflow=dataflow)
     for m, n, k in ((64, 64, 64), (1, 512, 300), (777, 96, 4096)):
         op = Gemm(name="g", m=m, n=n, k=k, dtype=dtype)
-        assert operator_time_s(op, packed) <= operator_time_s(op, plain) * (1 + 1e-12)
-        assert operator_floor(op, packed).least_s <= operator_time_s(op, packed) * (1 + 1e-12)
+        assert _operator_time_s(op, packed) <= _operator_time_s(op, plain) * (1 + 1e-12)
+        assert operator_floor(op, packed).least_s <= _operator_time_s(op, packed) * (1 + 1e-12)
 
 
 def test_arrays_that_pack_take_more_area_and_power_and_less_energy_for_a_product() -> None:
@@ -242,7 +241,7 @@ def test_links_that_reach_all_devices_price_as_links_without_a_tier_and_others_a
             op = Collective(name="c", kind=kind, group_size=group, stride=stride, message_bytes=1e6)
             there = chip_with(None, scale_up_devices=8, **tiers)
             beyond = chip_with(None, num_links=1, link_bytes_per_s=1e9, link_latency_s=1e-5)
-            assert operator_time_s(op, there) == operator_time_s(op, flat if inside else beyond)
+            assert _operator_time_s(op, there) == _operator_time_s(op, flat if inside else beyond)
     with pytest.raises(InputError, match="scale_out_gb_per_s"):
         chip_with(None, scale_up_devices=8)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sartor.api import estimate
 from sartor.cost.collective.collective import collective_cost
-from sartor.cost.collective.ring import link_time_s
+from sartor.cost.collective.links import link_time_s
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.price import operator_costs
 from sartor.designs.bounds import splits

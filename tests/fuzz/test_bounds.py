@@ -48,8 +48,7 @@ def test_a_file_too_large_is_refused_unread(tmp_path: Path) -> None:
     for name, size in (("c.toml", MAX_TOML_BYTES), ("t.csv", MAX_CSV_BYTES)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size + 1)
-    from sartor.cost.correction.calibration_file import read_calibration_file
-    from sartor.cost.correction.training_calibration import read_training_table
+    from sartor.cost.correction.calibration_file import read_calibration_file, read_training_table
 
     for read in (read_calibration_file, read_training_table):
         with pytest.raises(InputError, match="must be at most"):
@@ -109,7 +108,7 @@ def test_a_launch_of_millions_of_layers_is_refused(tmp_path: Path, layers: str, 
     ],
 )
 def test_a_calibration_of_another_kind_or_without_sense_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    from sartor.cost.correction.training_calibration import read_training_table
+    from sartor.cost.correction.calibration_file import read_training_table
     from sartor.step.coefficients import check_constants
 
     (tmp_path / "mine.toml").write_text(text)

@@ -16,8 +16,7 @@ from sartor.hardware import door
 from sartor.hardware.accelerator_catalog import accelerator_from, load_accelerator
 from sartor.hardware.catalog import gpu_datasheet, gpu_from, gpu_names, load_gpu
 from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
-from sartor.hardware.gpu import Gpu
-from sartor.hardware.selfcheck import check_gpu, contradictions
+from sartor.hardware.gpu import Gpu, _contradictions, check_gpu
 from sartor.operators import DType
 
 SPARSE = {
@@ -128,15 +127,15 @@ def test_a_peak_with_sparsity_is_called_by_its_name(name: str) -> None:
 @given(name=st.sampled_from(gpu_names()), factor=st.sampled_from((0.25, 0.5, 1.2, 1.5, 2.0, 4.0)), data=st.data())
 def test_no_single_peak_can_be_changed_unnoticed(name: str, factor: float, data: st.DataObject) -> None:
     """Types that the generation's table lists; a change of the others is caught where it breaks a ratio."""
-    from sartor.hardware.selfcheck import flops_per_sm_cycle
+    from sartor.hardware.gpu import _flops_per_sm_cycle
 
     gpu = load_gpu(name)
-    listed = sorted(set(flops_per_sm_cycle(gpu)) & set(gpu.peak_flops_per_s), key=lambda d: d.value)
+    listed = sorted(set(_flops_per_sm_cycle(gpu)) & set(gpu.peak_flops_per_s), key=lambda d: d.value)
     if not listed:
         return
     dtype = data.draw(st.sampled_from(listed))
     wrong = replace(gpu, peak_flops_per_s={**gpu.peak_flops_per_s, dtype: factor * gpu.peak_flops_per_s[dtype]})
-    assert list(contradictions(wrong))
+    assert list(_contradictions(wrong))
 
 
 @pytest.mark.parametrize("field", ["num_sms", "hbm_bytes", "hbm_bytes_per_s", "l2_bytes", "boost_clock_hz", "tdp_w"])
@@ -159,7 +158,7 @@ def test_construction_allows_devices_that_do_not_exist() -> None:
 
 def test_a_generation_of_ones_own_is_held_to_ratios_only() -> None:
     mine = replace(load_gpu("h100"), generation="mine", num_sms=7)
-    assert list(contradictions(mine)) == []
+    assert list(_contradictions(mine)) == []
     slow8 = {**mine.peak_flops_per_s, DType.FP8: 4 * mine.peak_flops_per_s[DType.BF16]}
     with pytest.raises(InputError, match="four times it is a peak with sparsity"):
         check_gpu(replace(mine, peak_flops_per_s=slow8))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelerators import TPU
-from sartor.cost.chip.operator_latency import Fused, one_core, operator_time_s
+from sartor.cost.chip.operator_latency import Fused, _one_core, _operator_time_s
 from sartor.errors import InputError
 from sartor.model.lower.layer_graph import lower_layer
 from sartor.model.parallel import ParallelDims
@@ -52,8 +52,8 @@ def test_latencies_are_those_of_the_cost_model_rounded_up() -> None:
     problem = schedule_problem(graph, TPU, fuse=False)
     assert (problem.num_tc, problem.num_vc) == (8, 2)
     for op, scheduled in zip(graph.operators, problem.operators, strict=True):
-        assert scheduled.latency == np.ceil(operator_time_s(op, one_core(TPU)) / UNIT_S)
-        assert scheduled.intra_latency == np.ceil(operator_time_s(op, TPU) / UNIT_S)
+        assert scheduled.latency == np.ceil(_operator_time_s(op, _one_core(TPU)) / UNIT_S)
+        assert scheduled.intra_latency == np.ceil(_operator_time_s(op, TPU) / UNIT_S)
 
 
 def test_runs_of_one_operator_follow_each_other() -> None:
@@ -64,7 +64,7 @@ def test_runs_of_one_operator_follow_each_other() -> None:
     for name, runs in {"attention": 4, "attention.cp_ring": 3}.items():
         (op,) = (op for op in graph.operators if op.name == name)
         assert op.count == runs
-        assert found[name] == np.ceil(runs * operator_time_s(op, TPU) / UNIT_S)
+        assert found[name] == np.ceil(runs * _operator_time_s(op, TPU) / UNIT_S)
 
 
 def test_edges_survive_fusion() -> None:

@@ -12,7 +12,7 @@ from accelerators import TPU, accelerators
 from effort import times
 from sartor.cost.chip.area import published_grid
 from sartor.cost.chip.operator_latency import Fused
-from sartor.cost.collective.ring import link_time_s
+from sartor.cost.collective.links import link_time_s
 from sartor.designs.space import taken
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.edit import edit_fields

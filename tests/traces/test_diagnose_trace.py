@@ -19,7 +19,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.step.parts import PartKind
 from sartor.traces.attribute import Attributed, attribute, losses
-from sartor.traces.kernel_kinds import KernelKind, kernel_kinds, kind_of
+from sartor.traces.kernel_kinds import KernelKind, _kind_of, kernel_kinds
 from sartor.traces.kineto import read_kineto
 from sartor.traces.repeats import short_kernel
 from sartor.traces.timeline import timeline
@@ -116,7 +116,7 @@ def test_what_runs_beside_compute_costs_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_kernels_are_told_by_their_names_and_operators(kernel: str, operator: str, kind: KernelKind) -> None:
-    assert kind_of(kernel, operator) is kind
+    assert _kind_of(kernel, operator) is kind
 
 
 def test_a_kernel_is_called_by_its_own_name() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sartor.errors import InputError
-from sartor.traces.logs.read import parse_log, read_log
+from sartor.traces.logs.read import _parse_log, read_log
 from sartor.traces.read import is_trace
 from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
 
@@ -19,7 +19,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "train
 
 @pytest.mark.parametrize("trainer", LOGS)
 def test_every_trainer_tells_the_same_steady_step(trainer: str) -> None:
-    (run,) = parse_log(LOGS[trainer], trainer)
+    (run,) = _parse_log(LOGS[trainer], trainer)
     assert run.measured.step_s == pytest.approx(2.0, rel=0.01)
     by_clock = trainer in ("torchtitan", "llama-factory")  # which starts with the first line
     assert run.measured.warm_up == (2 if by_clock else 1)
@@ -28,7 +28,7 @@ def test_every_trainer_tells_the_same_steady_step(trainer: str) -> None:
 
 
 def test_memory_is_in_bytes_whatever_the_unit_that_is_printed() -> None:
-    seen = {name: parse_log(text, name)[0].measured for name, text in LOGS.items()}
+    seen = {name: _parse_log(text, name)[0].measured for name, text in LOGS.items()}
     assert seen["megatron"].allocated_bytes == 40000 * 2**20
     assert seen["megatron"].reserved_bytes == 45000 * 2**20
     assert seen["torchtitan"].reserved_bytes == pytest.approx(30.89 * 2**30)
@@ -36,11 +36,11 @@ def test_memory_is_in_bytes_whatever_the_unit_that_is_printed() -> None:
     assert seen["nanotron"].reserved_bytes == 30e9
     assert seen["nemo"].reserved_bytes == 57466159104
     newer = LOGS["nemo"].replace("max_memory_reserved", "peak_memory_usage")
-    assert parse_log(newer, "log")[0].measured.reserved_bytes == 57466159104
+    assert _parse_log(newer, "log")[0].measured.reserved_bytes == 57466159104
 
 
 def test_tokens_of_a_step_follow_from_rate_and_time() -> None:
-    (run,) = parse_log(torchtitan(), "log")
+    (run,) = _parse_log(torchtitan(), "log")
     assert run.facts["num_devices"] == 8
     assert run.device_tokens_per_step == pytest.approx(8192, rel=0.01)
     assert run.tokens_per_step == pytest.approx(8 * 8192, rel=0.01)
@@ -49,19 +49,19 @@ def test_tokens_of_a_step_follow_from_rate_and_time() -> None:
 def test_lines_of_other_ranks_and_colours_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(torchtitan(coloured=True))
-    (plain,), (coloured,) = parse_log(torchtitan(), "log"), read_log(path)
+    (plain,), (coloured,) = _parse_log(torchtitan(), "log"), read_log(path)
     assert np.array_equal(plain.iteration, coloured.iteration)
     assert plain.iteration.size == len(TIMES)
 
 
 def test_a_run_that_starts_again_is_another_run() -> None:
-    runs = parse_log(megatron() + megatron((9.0, 3.0, 3.0, 3.0)), "log")
+    runs = _parse_log(megatron() + megatron((9.0, 3.0, 3.0, 3.0)), "log")
     assert [run.measured.step_s for run in runs] == pytest.approx([2.0, 3.0])
     assert [(run.index, run.num_runs) for run in runs] == [(0, 2), (1, 2)]
 
 
 def test_the_dump_of_arguments_says_the_plan() -> None:
-    (run,) = parse_log(dump() + megatron(), "log")
+    (run,) = _parse_log(dump() + megatron(), "log")
     assert {name: run.facts[name] for name in ("tp", "pp", "num_devices", "microbatch_size", "seq_len")} == {
         "tp": 2,
         "pp": 2,
@@ -69,30 +69,32 @@ def test_the_dump_of_arguments_says_the_plan() -> None:
         "microbatch_size": 1,
         "seq_len": 4096,
     }
-    assert parse_log(dump(deepspeed=True, DDP_impl="local") + megatron(), "log")[0].trainer == "megatron-deepspeed@2025"
+    assert (
+        _parse_log(dump(deepspeed=True, DDP_impl="local") + megatron(), "log")[0].trainer == "megatron-deepspeed@2025"
+    )
 
 
 def test_warm_up_ends_with_the_first_step_as_fast_as_the_later_half() -> None:
-    (run,) = parse_log(megatron((30.0, 4.0, 2.5, 2.0, 2.0, 2.0, 2.0, 2.0)), "log")
+    (run,) = _parse_log(megatron((30.0, 4.0, 2.5, 2.0, 2.0, 2.0, 2.0, 2.0)), "log")
     assert run.warm_up == 3
-    (short,) = parse_log(megatron((3.0, 2.0)), "log")
+    (short,) = _parse_log(megatron((3.0, 2.0)), "log")
     assert short.warm_up == 0  # two steps are too few to leave one out
 
 
 def test_a_run_that_becomes_faster_has_no_long_warm_up() -> None:
-    (run,) = parse_log(megatron((*[5.0] * 70, *[4.0] * 80)), "log")
+    (run,) = _parse_log(megatron((*[5.0] * 70, *[4.0] * 80)), "log")
     assert run.warm_up == 1
     assert run.measured.step_s == pytest.approx((69 * 5 + 80 * 4) / 149)
     assert run.notes == ("the run changes its speed: the first half of its steps takes 5 s, the second 4 s (medians)",)
 
 
 def test_the_step_of_a_run_with_stalls_is_the_mean() -> None:
-    (run,) = parse_log(dump() + megatron((9.0, *[2.0, 2.0, 2.0, 4.0] * 6)), "log")
+    (run,) = _parse_log(dump() + megatron((9.0, *[2.0, 2.0, 2.0, 4.0] * 6)), "log")
     assert (run.measured.step_s, run.measured.is_mean) == (2.5, True)
     assert run.measured.tokens_per_s == pytest.approx(64 * 4096 / 2.5)
     assert run.measured.stall_s == pytest.approx(0.5)
     assert run.stalls == "1 step in 4 takes 4 s, the others 2 s"
-    (once,) = parse_log(megatron((9.0, *[2.0] * 9, 30.0, *[2.0] * 9)), "log")
+    (once,) = _parse_log(megatron((9.0, *[2.0] * 9, 30.0, *[2.0] * 9)), "log")
     assert (once.measured.step_s, once.measured.is_mean) == (2.0, False)
     assert "one step of 30 s" in once.notes[0]
 
@@ -101,11 +103,11 @@ def test_memory_is_that_of_the_highest_rank_in_whatever_order_they_print() -> No
     first, report, *rest = megatron().splitlines()
     other = report.replace("Rank 0", "Rank 32").replace("40000.0", "60000.0").replace("45000.0", "65000.0")
     for lines in ([first, report, other, *rest], [first, other, report, *rest]):
-        (run,) = parse_log("\n".join(lines), "log")
+        (run,) = _parse_log("\n".join(lines), "log")
         assert run.measured.allocated_bytes == 60000 * 2**20
     text = torchtitan()
     higher = text.replace("[rank1]:", "[rank3]:").replace("memory: 30.89GiB", "memory: 35.00GiB", 2)
-    runs = [parse_log("\n".join(lines), "log")[0] for lines in (higher.splitlines(), _last_first(higher))]
+    runs = [_parse_log("\n".join(lines), "log")[0] for lines in (higher.splitlines(), _last_first(higher))]
     assert [run.measured.reserved_bytes for run in runs] == [35 * 2**30] * 2
     assert np.array_equal(runs[0].device_tokens_per_s, runs[1].device_tokens_per_s)
 
@@ -118,7 +120,7 @@ def _last_first(text: str) -> list[str]:
 
 def test_a_launch_that_resumes_is_another_run_though_its_iterations_go_on() -> None:
     later = megatron((9.0, 3.0, 3.0, 3.0)).replace("iteration        ", "iteration       1")
-    runs = parse_log(dump() + megatron() + dump(world_size=32) + later, "log")
+    runs = _parse_log(dump() + megatron() + dump(world_size=32) + later, "log")
     assert [run.facts["num_devices"] for run in runs] == [16, 32]
     assert [run.measured.step_s for run in runs] == pytest.approx([2.0, 3.0])
 
@@ -126,13 +128,13 @@ def test_a_launch_that_resumes_is_another_run_though_its_iterations_go_on() -> N
 def test_epochs_are_one_run_where_the_global_step_goes_on() -> None:
     lines = LOGS["nemo"].splitlines()
     again = [line.replace(f"global_step: {i}", f"global_step: {i + 6}") for i, line in enumerate(lines, start=1)]
-    (run,) = parse_log("\n".join([*lines, *again]), "log")
+    (run,) = _parse_log("\n".join([*lines, *again]), "log")
     assert run.iteration.tolist() == list(range(1, 13))
 
 
 def test_of_a_batch_that_ramps_up_only_the_last_size_counts() -> None:
     later = megatron((4.0, 4.02, 3.98, 4.0), batch=128).replace("iteration        ", "iteration       1")
-    (run,) = parse_log(dump() + megatron() + later, "log")
+    (run,) = _parse_log(dump() + megatron() + later, "log")
     assert run.facts["global_batch_size"] == 128
     assert run.others == len(TIMES)
     assert run.notes == ("6 of 10 steps had another batch and are left out: it ramps up to 128",)
@@ -145,7 +147,7 @@ def test_of_a_batch_that_ramps_up_only_the_last_size_counts() -> None:
 )
 def test_a_prefix_of_any_length_hides_no_argument(prefix: str) -> None:
     text = "\n".join(prefix + line for line in (dump() + megatron()).splitlines())
-    assert parse_log(text, "log")[0].arguments == parse_log(dump() + megatron(), "log")[0].arguments
+    assert _parse_log(text, "log")[0].arguments == _parse_log(dump() + megatron(), "log")[0].arguments
 
 
 def test_torchtitan_s_newer_words_are_read() -> None:
@@ -153,32 +155,32 @@ def test_torchtitan_s_newer_words_are_read() -> None:
         "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=1\n"
         "Applied {} activation checkpointing to the model\n"
     )
-    (run,) = parse_log(head.format("FullAC") + torchtitan().split("\n", 1)[1], "log")
+    (run,) = _parse_log(head.format("FullAC") + torchtitan().split("\n", 1)[1], "log")
     assert {name: run.facts[name] for name in ("num_devices", "tp", "pp", "recompute")} == {
         "num_devices": 32,
         "tp": 4,
         "pp": 1,
         "recompute": "full",
     }
-    (other,) = parse_log(head.format("SelectiveAC") + torchtitan(), "log")
+    (other,) = _parse_log(head.format("SelectiveAC") + torchtitan(), "log")
     assert other.facts["recompute"] == "selective"
 
 
 def test_losses_that_are_no_number_are_counted() -> None:
-    assert parse_log(megatron(), "log")[0].no_number == 0
-    assert parse_log(megatron().replace("lm loss: 2.0E+00", "lm loss: NAN"), "log")[0].no_number == len(TIMES)
-    assert parse_log(megatron().replace("loss: 2.0E+00", "loss: nan", 2), "log")[0].notes == (
+    assert _parse_log(megatron(), "log")[0].no_number == 0
+    assert _parse_log(megatron().replace("lm loss: 2.0E+00", "lm loss: NAN"), "log")[0].no_number == len(TIMES)
+    assert _parse_log(megatron().replace("loss: 2.0E+00", "loss: nan", 2), "log")[0].notes == (
         "2 of 6 steps have a loss that is not a number: what they compute may take another time",
     )
     skipped = megatron().replace("nan iterations:   0", "nan iterations:   1")
-    assert parse_log(skipped, "log")[0].no_number == len(TIMES)
+    assert _parse_log(skipped, "log")[0].no_number == len(TIMES)
 
 
 def test_transformers_tells_its_mean_at_the_end() -> None:
     text = "{'loss': 2.1, 'grad_norm': 1.2, 'epoch': 0.1}\n" * 9 + (
         "{'train_runtime': 1000.0, 'train_samples_per_second': 51.2, 'train_steps_per_second': 0.4, 'train_loss': 2.0}"
     )
-    (run,) = parse_log(text, "log")
+    (run,) = _parse_log(text, "log")
     assert run.measured.step_s == pytest.approx(2.5)
 
 
@@ -201,7 +203,7 @@ def test_a_long_log_takes_time_in_proportion() -> None:
     for count in (4_000, 40_000):
         text = "\n".join(line.replace("       1/", f"{i:8d}/") for i in range(1, count + 1))
         start = time.process_time()
-        parse_log(text, "log")
+        _parse_log(text, "log")
         seconds.append((time.process_time() - start) / count)
     assert seconds[1] < 3 * seconds[0]
 
@@ -209,21 +211,21 @@ def test_a_long_log_takes_time_in_proportion() -> None:
 @pytest.mark.parametrize("text", ["", "hello\nworld\n", "loss: 3.1\nloss: 3.0\n", "\x00\x01\x02"])
 def test_a_text_that_is_no_log_is_one_sentence(text: str) -> None:
     with pytest.raises(InputError, match="no line of a training step that is known") as caught:
-        parse_log(text, "train.log")
+        _parse_log(text, "train.log")
     assert "\n" not in str(caught.value)
 
 
 def test_lines_without_a_step_time_are_one_sentence() -> None:
     text = megatron().replace("ms): ", "ms): x")
     with pytest.raises(InputError, match="no step time in them"):
-        parse_log(text, "train.log")
+        _parse_log(text, "train.log")
 
 
 @pytest.mark.parametrize("cut", range(0, 3000, 97))
 def test_a_log_cut_off_after_its_first_step_is_read(cut: int) -> None:
     head = dump() + megatron().split("\n")[0]
     text = (dump() + megatron())[: len(head) + cut]
-    assert parse_log(text, "log")[0].measured.step_s > 0
+    assert _parse_log(text, "log")[0].measured.step_s > 0
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the published logs of ../shared are not here")

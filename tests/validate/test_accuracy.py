@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from records.made_tables import SHAPES, gemm_rows, write_csv, write_parquet
 from sartor.cost.correction.calibration import Clock, load_calibration
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware import catalog
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Gemm
 from sartor.records.tables import KINDS, read_tables
 from sartor.records.targets import targets_of
-from sartor.validate.accuracy import quantile, validate_operators
+from sartor.validate.accuracy import _quantile, validate_operators
 from sartor.validate.predictions import too_fast
 
 
@@ -287,7 +287,7 @@ def test_nothing_usable_at_all_is_an_error(tmp_path: Path) -> None:
 )
 def test_group_quantiles_are_numpys(values: list[tuple[float, int]], q: float) -> None:
     v, g = np.asarray([a for a, _ in values]), np.asarray([b for _, b in values])
-    found = quantile(v, g, 4, q, np.ones(v.size, dtype=bool))
+    found = _quantile(v, g, 4, q, np.ones(v.size, dtype=bool))
     for group in range(4):
         mine = v[g == group]
         assert np.isnan(found[group]) if not mine.size else found[group] == pytest.approx(np.quantile(mine, q))

@@ -17,7 +17,7 @@ from sartor.records.rows import work_of
 from sartor.records.tables import read_tables
 from sartor.records.targets import targets_of
 from sartor.records.whole_models import model_work
-from sartor.validate.predictions import cost_of, predict
+from sartor.validate.predictions import _cost_of, predict
 
 KEYS = np.array([64, 1024, 65536, 524288])
 DECODE = {"batch": 1, "heads": 8, "kv_heads": 1, "head_dim": 128, "window": 0, "seq_q": 1, "seq_kv": KEYS}
@@ -35,7 +35,7 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_a_row_has_the_price_of_its_operator(kind: str, words: Any, sizes: Any, device: str) -> None:
     gpu = load_gpu(device)
     known, work = load_calibration(gpu), work_of(kind, words, sizes, gpu)
-    row = cost_of(work.operators[0], work, gpu, known, Clock.BOOST)
+    row = _cost_of(work.operators[0], work, gpu, known, Clock.BOOST)
     asked = operator_costs(work.operators, gpu, known, clock=Clock.BOOST)[0]
     for name in ("time_s", "low_s", "high_s", "compute_s", "memory_s"):
         assert np.array_equal(getattr(row, name), getattr(asked, name)), name
@@ -56,4 +56,4 @@ def test_a_row_of_a_model_has_the_price_of_an_eager_pass(tmp_path: Path) -> None
     whole = price(graph, gpu, known, clock=Clock.BOOST, eager=True)
     assert row.time_s[0] == pytest.approx(float(whole.time_s), rel=1e-12)
     for op, inside in zip(work.operators, whole.costs, strict=True):
-        assert cost_of(op, work, gpu, known, Clock.BOOST).time_s == inside.time_s, op.name
+        assert _cost_of(op, work, gpu, known, Clock.BOOST).time_s == inside.time_s, op.name

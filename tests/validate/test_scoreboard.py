@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sartor.validate.training_rows import TrainingCase, training_case
+from sartor.validate.training_rows import TrainingCase, _training_case
 
 ROW = {
     "model": "GPT-175B", "L": "96", "h": "12288", "a": "96", "kv": "96", "head_dim": "128", "d_ff": "49152",
@@ -85,7 +85,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def case(**change: str) -> TrainingCase:
-    found = training_case({**ROW, **change})
+    found = _training_case({**ROW, **change})
     assert not found.reason
     return found
 

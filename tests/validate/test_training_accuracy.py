@@ -17,9 +17,8 @@ from sartor.cli import app, run, validate
 from sartor.errors import InputError
 from sartor.report.accuracy_view import accuracy_view
 from sartor.validate.training_accuracy import training_body, training_charts, validate_training
-from sartor.validate.training_predictions import TrainingOutcome, predict_training
-from sartor.validate.training_ranking import ranking
-from sartor.validate.training_rows import training_case
+from sartor.validate.training_predictions import TrainingOutcome, predict_training, ranking
+from sartor.validate.training_rows import _training_case
 from sartor.validate.training_shots import drawn, planned
 from validate.training_rows_made import ROW, made
 
@@ -31,7 +30,7 @@ def _registered() -> None:
 
 
 def predicted(**changes: Any) -> TrainingOutcome:
-    (found,) = predict_training([training_case(made(**changes))])
+    (found,) = predict_training([_training_case(made(**changes))])
     return found
 
 
@@ -39,7 +38,7 @@ def outcome(measured_s: float, predicted_s: float, **words: Any) -> TrainingOutc
     """An outcome whose step is four fifths compute and one fifth exposed communication."""
     parts = dict.fromkeys(("pp_bubble_s", "pp_transfer_s", "tp_s", "ep_s", "cp_s", "optimizer_s", "overhead_s"), 0.0)
     parts |= {"compute_s": 0.8 * predicted_s, "dp_exposed_s": 0.2 * predicted_s}
-    case = training_case(made(iter_time_s=measured_s, **words))
+    case = _training_case(made(iter_time_s=measured_s, **words))
     return TrainingOutcome(case=case, predicted_s=predicted_s, log_sigma=0.1, naive_s=1.0, parts=parts)
 
 

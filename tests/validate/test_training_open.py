@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from sartor.validate.training_predictions import TrainingOutcome, predict_training, settled
-from sartor.validate.training_rows import training_case
+from sartor.validate.training_rows import _training_case
 from validate.training_rows_made import made
 
 BLANK = {"mbs": "", "grad_accum": ""}
 
 
 def priced(**change: Any) -> TrainingOutcome:
-    (found,) = predict_training([training_case(made(**change))])
+    (found,) = predict_training([_training_case(made(**change))])
     assert found.reason == ""
     return found
 
 
 def test_a_row_that_states_its_plan_leaves_nothing_open() -> None:
-    case = training_case(made())
+    case = _training_case(made())
     assert case.open_plans is None
     assert settled(case) == (case, 0.0)
 
@@ -39,7 +39,7 @@ def test_no_stated_plan_that_fits_is_faster_than_what_a_blank_becomes(change: di
 
 
 def test_the_interval_is_wider_by_the_spread_of_the_plans_that_fit() -> None:
-    case = training_case(made(**BLANK))
+    case = _training_case(made(**BLANK))
     chosen, spread = settled(case)
     assert spread > 0
     (stated,) = predict_training([chosen])
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_not_chosen() -> None:
 
 def test_expert_parallelism_left_blank_divides_experts_and_ranks() -> None:
     moe = {"experts": 64, "topk": 8, "moe_d_ff": 1024, "ep": "", "vp": 1}
-    case = training_case(made(**moe))
+    case = _training_case(made(**moe))
     assert case.open_plans is not None
     assert set(np.ravel(case.open_plans.dims.ep).tolist()) == {1, 2, 4}
     assert any("expert parallelism not stated" in phrase for phrase in case.assumed)

@@ -15,13 +15,13 @@ from sartor.model.training import Recipe, Recompute
 from sartor.model.workload import AttentionKernel
 from sartor.model.zoo import load_model
 from sartor.records.rows import Unexpressed
-from sartor.validate.training_hardware import cluster_of, gpu_of
-from sartor.validate.training_rows import read_training, training_case
+from sartor.validate.training_rows import _training_case, read_training
+from sartor.validate.training_setup import _gpu_of, cluster_of
 from validate.training_rows_made import ROW, made
 
 
 def test_a_whole_row_is_expressed_without_a_guess() -> None:
-    case = training_case(made())
+    case = _training_case(made())
     assert (case.reason, case.assumed) == ("", ())
     assert case.job is not None
     assert case.plan is not None
@@ -46,7 +46,7 @@ def test_a_whole_row_is_expressed_without_a_guess() -> None:
     ],
 )
 def test_what_a_row_leaves_out_is_assumed_aloud(change: dict[str, Any], said: str) -> None:
-    case = training_case(made(**change))
+    case = _training_case(made(**change))
     assert case.reason == ""
     assert any(said in phrase for phrase in case.assumed)
 
@@ -70,7 +70,7 @@ def test_what_a_row_leaves_out_is_assumed_aloud(change: dict[str, Any], said: st
     ],
 )
 def test_what_cannot_be_expressed_says_why(change: dict[str, Any], why: str) -> None:
-    assert why in training_case(made(**change)).reason
+    assert why in _training_case(made(**change)).reason
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_cannot_be_expressed_says_why(change: dict[str, Any], why: str) -> 
     ],
 )
 def test_words_of_precision_are_recipes(word: str, framework: str, recipe: Recipe) -> None:
-    case = training_case(made(gpu="B200-SXM-180GB", dtype=word, framework=framework))
+    case = _training_case(made(gpu="B200-SXM-180GB", dtype=word, framework=framework))
     assert case.job is not None
     assert case.job.recipe is recipe
 
@@ -112,19 +112,19 @@ def test_words_of_precision_are_recipes(word: str, framework: str, recipe: Recip
     ],
 )
 def test_words_of_recomputation(word: str, kind: Recompute, layers: int) -> None:
-    plan = training_case(made(recompute=word)).plan
+    plan = _training_case(made(recompute=word)).plan
     assert plan is not None
     assert (plan.recompute, plan.recompute_layers) == (kind, layers)
 
 
 def test_dropout_follows_the_model_where_the_row_is_silent() -> None:
     silent = {"L": "", "gated": "", "learned_pos": "", "framework": "Megatron-LM", "tp": 1, "pp": 1}
-    dropped = [training_case(made(**silent, model=name)).job for name in ("gpt2", "llama-3-8b")]
+    dropped = [_training_case(made(**silent, model=name)).job for name in ("gpt2", "llama-3-8b")]
     assert [job is not None and job.dropout for job in dropped] == [True, False]
 
 
 def test_attention_that_is_not_flash_is_unfused() -> None:
-    job = training_case(made(flash_attention=0)).job
+    job = _training_case(made(flash_attention=0)).job
     assert job is not None
     assert job.attention_kernel is AttentionKernel.UNFUSED
 
@@ -143,23 +143,23 @@ def test_attention_that_is_not_flash_is_unfused() -> None:
     ],
 )
 def test_names_of_devices_are_found_without_their_memory(name: str, known: str) -> None:
-    gpu, said = gpu_of(name)
+    gpu, said = _gpu_of(name)
     assert (gpu.name, said) == (known, ())
 
 
 def test_an_exported_device_has_slower_links_alone() -> None:
-    gpu, said = gpu_of("H800-SXM-80GB")
+    gpu, said = _gpu_of("H800-SXM-80GB")
     assert (gpu.name, gpu.link_bytes_per_s, len(said)) == ("h100_sxm", 200e9, 1)
 
 
 def test_unknown_trainers_on_a_tpu_are_of_jax_kind() -> None:
-    case = training_case(made(gpu="TPUv4", framework="in-house", intra_node="ICI 3D torus", tp=1, pp=1, dp=16))
+    case = _training_case(made(gpu="TPUv4", framework="in-house", intra_node="ICI 3D torus", tp=1, pp=1, dp=16))
     assert case.job is not None
     assert case.job.trainer.name == "maxtext"
 
 
 def test_words_of_a_name_change_the_device() -> None:
-    gpu, said = gpu_of("H100-SXM-96GB-HBM2e-500W")
+    gpu, said = _gpu_of("H100-SXM-96GB-HBM2e-500W")
     assert (gpu.name, gpu.tdp_w, gpu.hbm_bytes_per_s) == ("h100_sxm", 500.0, 2.4e12)
     assert len(said) == 3
 
@@ -173,7 +173,7 @@ def test_a_rack_joins_the_devices_that_one_switch_does() -> None:
 
 
 def test_a_plan_of_other_devices_is_compared_by_rate() -> None:
-    case = training_case(made(dp=2, gbs=32))
+    case = _training_case(made(dp=2, gbs=32))
     assert case.measured_s == 16.0
 
 
@@ -187,7 +187,7 @@ def test_a_plan_of_other_devices_is_compared_by_rate() -> None:
     ],
 )
 def test_kinds_of_memory(words: str, kind: str) -> None:
-    assert training_case(made(mem_kind=words, peak_mem_gb=50)).memory_kind == kind
+    assert _training_case(made(mem_kind=words, peak_mem_gb=50)).memory_kind == kind
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_kinds_of_memory(words: str, kind: str) -> None:
 def test_layers_that_do_not_divide_count_embedding_and_head_or_leave_the_last_chunk_fewest(
     pp: int, virtual: int, layers: tuple[int, ...] | None
 ) -> None:
-    plan = training_case(made(n_gpu=pp * 8, pp=pp, vp=virtual)).plan
+    plan = _training_case(made(n_gpu=pp * 8, pp=pp, vp=virtual)).plan
     assert plan is not None
     assert plan.stage_layers == layers
 
@@ -220,20 +220,20 @@ def test_layers_that_do_not_divide_count_embedding_and_head_or_leave_the_last_ch
 def test_memory_is_judged_where_the_columns_state_all_it_depends_on_whatever_the_note_says(
     change: dict[str, Any], known: bool
 ) -> None:
-    assert training_case(made(**change)).memory_known == known
+    assert _training_case(made(**change)).memory_known == known
 
 
 words = st.one_of(st.text(max_size=8), st.integers(-5, 10**15).map(str), st.floats().map(str), st.just(""))
 
 
 def test_more_layers_than_any_model_has_are_refused_before_they_are_counted_out() -> None:
-    assert "at most 65536 layers" in training_case(made(L=10**11, pp=10**9, n_gpu=10**9)).reason
+    assert "at most 65536 layers" in _training_case(made(L=10**11, pp=10**9, n_gpu=10**9)).reason
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(ROW)), words, max_size=6))
 def test_no_row_breaks_the_reader(changes: dict[str, str]) -> None:
-    case = training_case(made(**changes))
+    case = _training_case(made(**changes))
     assert case.reason or case.job is not None
 
 
@@ -245,7 +245,7 @@ def test_a_file_that_is_no_table_of_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be a CSV file"):
         read_training(tmp_path / "absent.csv")
     with pytest.raises(Unexpressed):
-        gpu_of("")
+        _gpu_of("")
 
 
 SECOND_RELEASE = [
@@ -272,7 +272,7 @@ def test_nearly_every_published_row_with_a_plan_is_expressed(shared_dir: Path, s
 
 def test_a_network_nobody_states_is_the_catalogues_for_the_device() -> None:
     def between(gpu: str) -> float:
-        cluster = training_case(made(gpu=gpu, inter_gbps_per_gpu="")).cluster
+        cluster = _training_case(made(gpu=gpu, inter_gbps_per_gpu="")).cluster
         assert cluster is not None
         return cluster.tiers[-1].bytes_per_s * 8 / 1e9
 
@@ -283,13 +283,13 @@ def test_links_of_a_tpu_slice_go_from_host_to_host() -> None:
     slice_ = made(gpu="TPU7x", gpus_per_node=4, intra_node="ICI 3D torus", inter_node="", inter_gbps_per_gpu="")
     several = made(gpu="TPUv5e", gpus_per_node=4, intra_node="ICI 2D torus", inter_node="DCN between slices")
     for row, tiers in ((slice_, 1), (several, 2)):
-        cluster = training_case(row).cluster
+        cluster = _training_case(row).cluster
         assert cluster is not None
         assert len(cluster.tiers) == tiers
 
 
 def test_several_links_of_a_device_add_up() -> None:
-    cluster = training_case(made(gpu="MI300X-192GB", intra_node="XGMI 7x128 GB/s")).cluster
+    cluster = _training_case(made(gpu="MI300X-192GB", intra_node="XGMI 7x128 GB/s")).cluster
     assert cluster is not None
     assert cluster.tiers[0].bytes_per_s == 7 * 64e9
 
@@ -297,6 +297,6 @@ def test_several_links_of_a_device_add_up() -> None:
 def test_expert_parallelism_nobody_states_is_as_wide_as_a_node() -> None:
     experts = {"experts": 32, "topk": 4, "moe_d_ff": 1792, "tp": 1, "pp": 1, "dp": 16}
     for stated, wide in (("", 8), (2, 2)):
-        plan = training_case(made(**experts, ep=stated)).plan
+        plan = _training_case(made(**experts, ep=stated)).plan
         assert plan is not None
         assert plan.dims.ep == wide

@@ -28,7 +28,7 @@ from sartor.answers.field import (
     through,
 )
 from sartor.answers.plan import CLUSTER, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
-from sartor.cost.intervals import interval_80
+from sartor.cost.cost import interval_80
 from sartor.errors import visible
 from sartor.plans.explain import nearest
 

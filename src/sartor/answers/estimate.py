@@ -27,12 +27,12 @@ from sartor.answers.field import (
     through,
 )
 from sartor.answers.plan import PRICED, Sourced
-from sartor.cost.collective.ring import volume
+from sartor.cost.collective.links import volume
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.gemm import GemmAlternative
-from sartor.cost.narrowing import IntervalPart, interval_parts
 from sartor.cost.price import Estimate
+from sartor.cost.uncertainty import IntervalPart, interval_parts
 from sartor.hardware.gpu import Gpu
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading

@@ -25,7 +25,7 @@ from sartor.answers.field import (
     rows,
     text,
 )
-from sartor.cost.intervals import interval_80
+from sartor.cost.cost import interval_80
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source

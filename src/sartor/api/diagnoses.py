@@ -260,7 +260,7 @@ def _priced(found: LoggedPlan, where: Cluster, own: Calibration | None) -> Price
 
 def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
     """What the trace lacks, in sentences."""
-    from sartor.traces.phases import REPEATED
+    from sartor.traces.read import REPEATED
 
     said = []
     if not trace.steps:

@@ -22,8 +22,8 @@ from sartor.cost.correction.gemm import (
     libraries_measured,
     libraries_of_gemms,
 )
-from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
-from sartor.cost.peaks import as_run, widened_note
+from sartor.cost.correction.gemm_features import quantizing_of, waits_for_the_host
+from sartor.cost.gpu.rates import as_run, widened_note
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster

@@ -94,7 +94,7 @@ class BenchCase:
     @property
     def columns(self) -> JsonDict:
         """The columns of data/measured that identify the case."""
-        return {"dtype": _LONG_NAMES[dtype_of_work(self.work)], **_COLUMNS[type(self.work)](self.work), **self._own}
+        return {"dtype": _LONG_NAMES[_dtype_of_work(self.work)], **_COLUMNS[type(self.work)](self.work), **self._own}
 
     @property
     def _own(self) -> JsonDict:
@@ -116,7 +116,7 @@ def key_of(table: str, columns: JsonMap) -> tuple[str, ...]:
     return (table, *(f"{name}={_word(columns.get(name, ''))}" for name in IDENTITY[table]))
 
 
-def dtype_of_work(work: Work) -> DType:
+def _dtype_of_work(work: Work) -> DType:
     """Element type; bf16 for a collective."""
     return DType.BF16 if isinstance(work, Collective) else work.dtype
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from sartor.bench.cases import BenchCase
 from sartor.bench.device import DeviceFacts, DeviceState
-from sartor.bench.record import Row, row_of
-from sartor.bench.timing import Timing
+from sartor.bench.timing import Row, Timing, row_of
 from sartor.operators import Collective, CollectiveKind
 
 KINDS = tuple(CollectiveKind)

@@ -89,7 +89,7 @@ def predict(case: BenchCase, gpu: Gpu, calibration: Calibration | None) -> Estim
     if isinstance(case.work, StackRun | Attention | GroupedGemm | MemoryBound) and case.kernel in OWN_CHOICE:
         calibrated = calibrated.with_kernels(TORCH)
     if isinstance(case.work, StackRun):
-        graph = stack_graph(case.work, writes_cache=TORCH in calibrated.attention_families)
+        graph = _stack_graph(case.work, writes_cache=TORCH in calibrated.attention_families)
     else:
         graph = OperatorGraph(operators=(as_timed(case.work),))
     try:
@@ -113,13 +113,13 @@ def as_timed(work: Operator) -> Operator:
 _UNNAMED = {MemoryBoundKind.NORM: "layernorm", MemoryBoundKind.CROSS_ENTROPY: "cross_entropy"}
 
 
-def stack_graph(run: StackRun, *, writes_cache: bool = False) -> OperatorGraph:
+def _stack_graph(run: StackRun, *, writes_cache: bool = False) -> OperatorGraph:
     """Operators that plain PyTorch runs for a stack; without embedding, head and optimizer if the run has none.
     ``writes_cache``: attention's time is without the kernels that write new keys and values into the cache, which
     serving frameworks' includes."""
     phases = {StepPart.FORWARD: Phase.PREFILL, StepPart.DECODE: Phase.DECODE}
     workload = Workload(
-        shape=stack_shape(run),
+        shape=_stack_shape(run),
         phase=phases.get(run.part, Phase.TRAIN),
         microbatch_size=run.batch,
         seq_len=run.seq_len,
@@ -167,7 +167,7 @@ def _copies(name: str, run: StackRun, rows: int, cols: int, kernels: int = 1) ->
     )
 
 
-def stack_shape(run: StackRun) -> TransformerShape:
+def _stack_shape(run: StackRun) -> TransformerShape:
     """The model of a stack: equal pre-norm layers, with a tied embedding if it has a vocabulary."""
     mixer = AttentionMixer(
         num_heads=run.num_heads, num_kv_heads=run.num_kv_heads, head_dim=run.head_dim, causal=run.causal

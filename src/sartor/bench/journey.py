@@ -12,13 +12,11 @@ from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import collective_cases
 from sartor.bench.compare import Pair, pair_body, pairs, summary
 from sartor.bench.device import Device
-from sartor.bench.machine import is_catalogued, machine_toml, stand_in
-from sartor.bench.record import Row
+from sartor.bench.machine import Scale, is_catalogued, look, machine_toml, neighbours, stand_in
 from sartor.bench.records_file import RecordsFile, row_key
 from sartor.bench.run import RunResult, Session, SuiteProgress, run
-from sartor.bench.scale import Scale, look, neighbours
 from sartor.bench.suites import BUDGET_S, suite
-from sartor.bench.timing import Policy
+from sartor.bench.timing import Policy, Row
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from sartor.bench.cases import BenchCase
-from sartor.bench.scale import Scale, streamed
+from sartor.bench.machine import Scale, streamed
 from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind, Pass
 
 
@@ -114,11 +114,11 @@ def streams(scale: Scale) -> list[BenchCase]:
         for op, (_, back) in TRAFFIC.items()
         if back and op != "cross_entropy"
     ]
-    steps = [BenchCase(work=adam(params)) for params in ((10**6, 8 * 10**6) if scale.small else (10**7, 2 * 10**8))]
+    steps = [BenchCase(work=_adam(params)) for params in ((10**6, 8 * 10**6) if scale.small else (10**7, 2 * 10**8))]
     return list(dealt(forward, loss, backward, steps))
 
 
-def adam(params: int) -> MemoryBound:
+def _adam(params: int) -> MemoryBound:
     """A fused AdamW step on fp32 states: weight, gradient and two moments read, weight and moments written."""
     kind = MemoryBoundKind.OPTIMIZER
     return MemoryBound(

@@ -69,7 +69,7 @@ class Parity:
         if differences.size < 2:
             return -math.inf, math.inf
         half = (
-            t_quantile(0.5 + level / 2, differences.size - 1)
+            _t_quantile(0.5 + level / 2, differences.size - 1)
             * float(differences.std(ddof=1))
             / math.sqrt(differences.size)
         )
@@ -199,7 +199,7 @@ def parity_body(result: Parity, tokens: int, device: str) -> JsonDict:
     }
 
 
-def t_quantile(p: float, degrees: int) -> float:
+def _t_quantile(p: float, degrees: int) -> float:
     """Quantile of Student's t, by bisection of its distribution function (exact sums for integer degrees)."""
     low, high = 0.0, 700.0
     for _ in range(200):

@@ -23,7 +23,7 @@ def read_nvidia(index: int = 0) -> DeviceState:
     if device := _nvml(index):
         return device
     words = (f"--query-gpu={NVIDIA_QUERY}", "--format=csv,noheader,nounits", "-i", str(index))
-    return parse_nvidia(_ask("nvidia-smi", *words))
+    return _parse_nvidia(_ask("nvidia-smi", *words))
 
 
 def nvidia_driver() -> str:
@@ -32,7 +32,7 @@ def nvidia_driver() -> str:
     return lines[0].strip() if lines else ""
 
 
-def parse_nvidia(line: str) -> DeviceState:
+def _parse_nvidia(line: str) -> DeviceState:
     """One line of ``nvidia-smi --query-gpu`` in the order of ``NVIDIA_QUERY``, without units."""
     values = [_number(word) for word in line.splitlines()[0].split(",")] if line.strip() else []
     sm, memory, power, limit, heat = [*values, *[0.0] * 5][:5]
@@ -43,10 +43,10 @@ def parse_nvidia(line: str) -> DeviceState:
 
 def read_amd(index: int = 0) -> DeviceState:
     """Clocks, power and temperature of an AMD device through rocm-smi."""
-    return parse_amd(_ask("rocm-smi", "-d", str(index), "--showclocks", "--showpower", "--showtemp", "--json"))
+    return _parse_amd(_ask("rocm-smi", "-d", str(index), "--showclocks", "--showpower", "--showtemp", "--json"))
 
 
-def parse_amd(text: str) -> DeviceState:
+def _parse_amd(text: str) -> DeviceState:
     """``rocm-smi --json``: the first card's sclk, mclk, power and temperature, whatever their keys are called."""
     try:
         cards = json.loads(text or "{}")
@@ -77,7 +77,7 @@ class CpuProbe:
         energy, now = self._energy(), time.perf_counter()
         power = (energy - self._energy_j) / max(now - self._at_s, 1e-9) if energy and self._energy_j else 0.0
         self._energy_j, self._at_s = energy, now
-        return DeviceState(clock_hz=cpu_clock_hz(_text("/proc/cpuinfo")), power_w=max(power, 0.0))
+        return DeviceState(clock_hz=_cpu_clock_hz(_text("/proc/cpuinfo")), power_w=max(power, 0.0))
 
     def waited_s(self) -> float:
         """Sum over threads of the time they were ready and another had the core (/proc/*/schedstat, field 2)."""
@@ -98,7 +98,7 @@ def cpu_name(cpuinfo: str) -> str:
     return match[1].strip() if match else ""
 
 
-def cpu_clock_hz(cpuinfo: str) -> float:
+def _cpu_clock_hz(cpuinfo: str) -> float:
     """Mean clock over processors from /proc/cpuinfo; 0 if it has none."""
     mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", cpuinfo, re.MULTILINE)]
     return sum(mhz) / len(mhz) * MEGA if mhz else 0.0

@@ -12,9 +12,8 @@ from enum import StrEnum
 
 from sartor.bench.cases import BenchCase
 from sartor.bench.device import Device, OutOfMemoryOnDevice, UnsupportedCase
-from sartor.bench.record import Row, row_of
 from sartor.bench.records_file import RecordsFile
-from sartor.bench.timing import Policy, time_case
+from sartor.bench.timing import Policy, Row, row_of, time_case
 from sartor.interrupts import point
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.scale import Scale
+from sartor.bench.machine import Scale
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
@@ -69,7 +69,7 @@ def study(name: str, scale: Scale, size: Size, propose: Propose) -> Study:
     return STUDIES[word](scale, size, propose)
 
 
-def stack_of(shape: TransformerShape, *, name: str = "", **changes: object) -> StackRun:
+def _stack_of(shape: TransformerShape, *, name: str = "", **changes: object) -> StackRun:
     """A stack for a decoder with one kind of dense layer. Raises ``InputError`` for any other model."""
     mixer, ffn = shape.attention, shape.dense_ffn
     if mixer is None or ffn is None or not hasattr(mixer, "num_kv_heads") or shape.moe_ffn is not None:
@@ -88,10 +88,10 @@ def stack_of(shape: TransformerShape, *, name: str = "", **changes: object) -> S
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def heads(scale: Scale, size: Size, propose: Propose) -> Study:
+def _heads(scale: Scale, size: Size, propose: Propose) -> Study:
     """(a) GPT-3 2.7B: a layer and a training step with other head counts, and with the shape the search proposes."""
     toy = size is Size.TOY
-    base = stack_of(load_model("gpt3-2.7b"), name="gpt3-2.7b", dtype=scale.dtype)
+    base = _stack_of(load_model("gpt3-2.7b"), name="gpt3-2.7b", dtype=scale.dtype)
     if toy:
         base = replace(base, hidden_size=640, num_heads=8, num_kv_heads=8, ffn_hidden_size=2560, vocab_size=4096)
     tokens: JsonDict = {"batch": 1 if toy else 4, "seq_len": 256 if toy else 2048}
@@ -99,7 +99,7 @@ def heads(scale: Scale, size: Size, propose: Propose) -> Study:
     counts = (4, 5, 8, 10, 16) if toy else (16, 20, 32, 40, 64)
     named = {f"a={a}": _with_heads(base, a) for a in counts}
     if not toy and (proposal := propose("gpt3-2.7b")) is not None:
-        named["proposed"] = stack_of(proposal, name="gpt3-2.7b-proposed", dtype=scale.dtype)
+        named["proposed"] = _stack_of(proposal, name="gpt3-2.7b-proposed", dtype=scale.dtype)
     arms = []
     for name, run in named.items():
         layer = replace(run, num_layers=1, vocab_size=0, part=StepPart.TRAIN, **tokens)
@@ -116,7 +116,7 @@ def _with_heads(run: StackRun, count: int) -> StackRun:
     return replace(run, num_heads=count, num_kv_heads=count, head_dim=run.hidden_size // count)
 
 
-def swiglu(scale: Scale, size: Size, propose: Propose) -> Study:
+def _swiglu(scale: Scale, size: Size, propose: Propose) -> Study:
     """(b) A SwiGLU feed-forward's width near 8h/3: both GEMMs, forward and backward."""
     h, tokens = (512, 256) if size is Size.TOY else (4096, 8192)
     middle = 8 * h // 3
@@ -130,11 +130,11 @@ def swiglu(scale: Scale, size: Size, propose: Propose) -> Study:
 
 
 def _both(scale: Scale, tokens: int, f: int, h: int) -> tuple[tuple[BenchCase, int], ...]:
-    products = [*linear(scale.dtype, tokens, 2 * f, h), *linear(scale.dtype, tokens, h, f)]
+    products = [*_linear(scale.dtype, tokens, 2 * f, h), *_linear(scale.dtype, tokens, h, f)]
     return tuple((BenchCase(work=op), 1) for op in products)
 
 
-def linear(dtype: DType, tokens: int, d_out: int, d_in: int) -> list[Gemm]:
+def _linear(dtype: DType, tokens: int, d_out: int, d_in: int) -> list[Gemm]:
     """A linear layer's forward, dgrad and wgrad."""
     return [
         Gemm(name="forward", m=tokens, n=d_out, k=d_in, dtype=dtype),
@@ -143,14 +143,14 @@ def linear(dtype: DType, tokens: int, d_out: int, d_in: int) -> list[Gemm]:
     ]
 
 
-def vocabulary(scale: Scale, size: Size, propose: Propose) -> Study:
+def _vocabulary(scale: Scale, size: Size, propose: Propose) -> Study:
     """(c) Vocabulary 50257 against nearby sizes: the logits' forward, dgrad and wgrad, separately and together."""
     toy = size is Size.TOY
     h, tokens = (256, 256) if toy else (2560, 8192)
     values = (8185, 8188, 8191, 8192, 8200, 8224, 8256) if toy else (50257, 50264, 50272, 50288, 50304, 50432, 51200)
     arms = []
     for v in values:
-        products = linear(scale.dtype, tokens, v, h)
+        products = _linear(scale.dtype, tokens, v, h)
         groups = {op.name: [op] for op in products} | {"together": products}
         for group, ops in groups.items():
             parts = tuple((BenchCase(work=op), 1) for op in ops)
@@ -159,7 +159,7 @@ def vocabulary(scale: Scale, size: Size, propose: Propose) -> Study:
     return Study(name="vocabulary", question=question, axis="vocabulary", arms=tuple(arms))
 
 
-def head_dim(scale: Scale, size: Size, propose: Propose) -> Study:
+def _head_dim(scale: Scale, size: Size, propose: Propose) -> Study:
     """(d) Head dimensions 32 to 256 at one hidden size, flash attention forward and backward."""
     h, s, b = (640, 256, 1) if size is Size.TOY else (5120, 4096, 2)
     arms = []
@@ -177,7 +177,7 @@ def head_dim(scale: Scale, size: Size, propose: Propose) -> Study:
     return Study(name="head_dim", question=question, axis="head dimension", arms=tuple(arms))
 
 
-def waves(scale: Scale, size: Size, propose: Propose) -> Study:
+def _waves(scale: Scale, size: Size, propose: Propose) -> Study:
     """(e) The wave staircase: columns in steps of 64 at fixed rows."""
     m, k, longest = (256, 512, 1024) if size is Size.TOY else (2304, 4096, 6144)
     columns = range(64, longest + 1, 64)
@@ -195,13 +195,13 @@ def waves(scale: Scale, size: Size, propose: Propose) -> Study:
     return Study(name="waves", question=question, axis="columns", arms=arms)
 
 
-def decode(scale: Scale, size: Size, propose: Propose) -> Study:
+def _decode(scale: Scale, size: Size, propose: Propose) -> Study:
     """(f) Pythia 410M against 1B in decoding: depth costs launches and small GEMMs, width costs bytes."""
     toy = size is Size.TOY
     names = ("pythia-70m", "pythia-160m", "pythia-410m", "pythia-1b", "pythia-1.4b")
     arms = []
     for name in names:
-        run = stack_of(load_model(name), name=name, dtype=scale.dtype)
+        run = _stack_of(load_model(name), name=name, dtype=scale.dtype)
         if toy:
             run = replace(run, hidden_size=run.hidden_size // 4, num_heads=max(1, run.num_heads // 4),
                           num_kv_heads=max(1, run.num_kv_heads // 4), ffn_hidden_size=run.ffn_hidden_size // 4,
@@ -214,7 +214,7 @@ def decode(scale: Scale, size: Size, propose: Propose) -> Study:
     return Study(name="decode", question=question, axis="parameters", arms=tuple(arms))
 
 
-def models(scale: Scale, size: Size, propose: Propose) -> Study:
+def _models(scale: Scale, size: Size, propose: Propose) -> Study:
     """(g) Five models against the same-size shapes proposed for them: layers and logits of a training step."""
     toy = size is Size.TOY
     names = TOY_MODELS if toy else MODELS
@@ -224,7 +224,7 @@ def models(scale: Scale, size: Size, propose: Propose) -> Study:
         shapes = {"published": load_model(name), "proposed": propose(name)}
         for which, shape in shapes.items():
             if shape is not None:
-                run = stack_of(shape, name=f"{name}-{which}", dtype=scale.dtype, part=StepPart.TRAIN)
+                run = _stack_of(shape, name=f"{name}-{which}", dtype=scale.dtype, part=StepPart.TRAIN)
                 parts = _model_parts(replace(run, **tokens), scale)
                 arms.append(Arm(name=which, x=i, parts=parts, group=name, is_baseline=which == "published"))
     question = "How much faster are the same-size shapes that sartor advise proposes for five models?"
@@ -238,17 +238,17 @@ TOY_MODELS: Sequence[str] = ("pythia-70m", "opt-125m", "smollm2-135m", "qwen2.5-
 def _model_parts(run: StackRun, scale: Scale) -> tuple[tuple[BenchCase, int], ...]:
     """A layer (counted for every layer) and the logits' three GEMMs: a step without the memory of the whole model."""
     layer = BenchCase(work=replace(run, num_layers=1, vocab_size=0))
-    logits = linear(scale.dtype, run.batch * run.seq_len, run.vocab_size, run.hidden_size)
+    logits = _linear(scale.dtype, run.batch * run.seq_len, run.vocab_size, run.hidden_size)
     return ((layer, run.num_layers), *((BenchCase(work=op), 1) for op in logits))
 
 
 STUDIES: Mapping[str, Callable[[Scale, Size, Propose], Study]] = {
-    "heads": heads,
-    "swiglu": swiglu,
-    "vocabulary": vocabulary,
-    "head_dim": head_dim,
-    "waves": waves,
-    "decode": decode,
-    "models": models,
+    "heads": _heads,
+    "swiglu": _swiglu,
+    "vocabulary": _vocabulary,
+    "head_dim": _head_dim,
+    "waves": _waves,
+    "decode": _decode,
+    "models": _models,
 }
 """Studies by name, in the order of their letters (a) to (g)."""

@@ -13,8 +13,7 @@ import numpy as np
 
 from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart
 from sartor.bench.kernel_cases import attention, dealt, memory_sizes, streams
-from sartor.bench.machine import stand_in
-from sartor.bench.scale import Scale
+from sartor.bench.machine import Scale, stand_in
 from sartor.calibrate.fit import Products
 from sartor.calibrate.samples import GRID_M, GRID_NK, GRID_RAGGED, choose
 from sartor.errors import InputError
@@ -46,11 +45,18 @@ def suite(name: str, scale: Scale, graph: OperatorGraph | None = None) -> list[B
         raise InputError("suite", name, f"must be one of {', '.join(SUITES)}", "quick")
     if name == "collectives":
         return []
-    makers = {"quick": quick, "full": full, "random": at_random, "alignment": alignment, "waves": waves, "layer": layer}
+    makers = {
+        "quick": _quick,
+        "full": _full,
+        "random": _at_random,
+        "alignment": _alignment,
+        "waves": _waves,
+        "layer": _layer,
+    }
     return list(makers[name](scale))
 
 
-def quick(scale: Scale) -> Iterator[BenchCase]:
+def _quick(scale: Scale) -> Iterator[BenchCase]:
     """GEMMs of the device's main type and a few of everything else; cases that a datasheet needs come first."""
     count, extra = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
@@ -58,34 +64,34 @@ def quick(scale: Scale) -> Iterator[BenchCase]:
     yield first
     yield from dealt(
         sizes,
-        products(scale, scale.dtype, count, most_s=0.03),
-        *(products(scale, dtype, extra, most_s=0.03) for dtype in others),
+        _products(scale, scale.dtype, count, most_s=0.03),
+        *(_products(scale, dtype, extra, most_s=0.03) for dtype in others),
         attention(scale, most_s=0.1)[:24],
         streams(scale)[: 40 if scale.small else 24],
     )
 
 
-def full(scale: Scale) -> Iterator[BenchCase]:
+def _full(scale: Scale) -> Iterator[BenchCase]:
     """All types and kernels, batched and sustained, layers and training steps."""
     count = 700 if scale.small else 500
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
-    chosen = products(scale, scale.dtype, count, most_s=0.1)
+    chosen = _products(scale, scale.dtype, count, most_s=0.1)
     return dealt(
         memory_sizes(scale),
         chosen,
-        sustained(scale, chosen),
-        *(products(scale, dtype, 120, most_s=0.1) for dtype in others),
-        batched(scale),
+        _sustained(scale, chosen),
+        *(_products(scale, dtype, 120, most_s=0.1) for dtype in others),
+        _batched(scale),
         attention(scale, most_s=0.3),
         streams(scale),
-        list(layer(scale)),
+        list(_layer(scale)),
     )
 
 
 # ------------------------------------------------------------------------------------------- GEMMs
 
 
-def products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[BenchCase]:
+def _products(scale: Scale, dtype: DType, count: int, *, most_s: float) -> list[BenchCase]:
     """``count`` GEMMs that represent the whole pool, in the layouts of a linear layer's forward, dgrad and wgrad."""
     pool = _pool(scale, dtype, most_s)
     chosen = pool.part(choose(pool, count))
@@ -128,7 +134,7 @@ def _pool(scale: Scale, dtype: DType, most_s: float) -> Products:
     return Products(gpu=gpu, dtype=dtype, batch=np.ones_like(m), m=m, n=n, k=k, layouts=np.full(m.size, "TN"))
 
 
-def batched(scale: Scale) -> list[BenchCase]:
+def _batched(scale: Scale) -> list[BenchCase]:
     """GEMMs of unfused attention: scores and attention-over-values of a few heads."""
     cases = []
     for batch in (8, 32, 64):
@@ -140,13 +146,13 @@ def batched(scale: Scale) -> list[BenchCase]:
     return cases
 
 
-def sustained(scale: Scale, chosen: Sequence[BenchCase], count: int = 6) -> list[BenchCase]:
+def _sustained(scale: Scale, chosen: Sequence[BenchCase], count: int = 6) -> list[BenchCase]:
     """Some of the largest chosen GEMMs again, timed after more than a second of the same work."""
     heavy = sorted(chosen, key=lambda case: -float(case.work.flops))[: 4 * count : 4]
     return [replace(case, mode=ClockMode.SUSTAINED) for case in heavy]
 
 
-def alignment(scale: Scale) -> Iterator[BenchCase]:
+def _alignment(scale: Scale) -> Iterator[BenchCase]:
     """Each of m, n and k from odd to a multiple of 128, the other two well aligned, in every layout."""
     base = 512 if scale.small else 4096
     lengths = sorted({base + step for step in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 127, 120)})
@@ -161,7 +167,7 @@ def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> BenchCa
     return BenchCase(work=Gemm(name="gemm", m=m, n=n, k=k, dtype=scale.dtype, layout=layout))
 
 
-def at_random(scale: Scale) -> Iterator[BenchCase]:
+def _at_random(scale: Scale) -> Iterator[BenchCase]:
     """GEMMs whose sizes are drawn evenly by logarithm, not from a grid: half of n and k are multiples of 8, a quarter
     of 64. Many pairs do work within 2% of each other."""
     draw = np.random.default_rng(20261127)
@@ -174,7 +180,7 @@ def at_random(scale: Scale) -> Iterator[BenchCase]:
             yield case
 
 
-def waves(scale: Scale) -> Iterator[BenchCase]:
+def _waves(scale: Scale) -> Iterator[BenchCase]:
     """Columns in steps of 64 at fixed rows, so that tiles fill one wave and start the next."""
     if scale.small:
         heights, steps, k = (64, 128, 256), range(16, 1025, 16), 512
@@ -186,7 +192,7 @@ def waves(scale: Scale) -> Iterator[BenchCase]:
 # ------------------------------------------------------------------------------------------- layers and models
 
 
-def layer(scale: Scale) -> Iterator[BenchCase]:
+def _layer(scale: Scale) -> Iterator[BenchCase]:
     """Whole layers at several widths, forward and training, and training steps of a small stack with its head."""
     widths = ((256, 4), (512, 8), (768, 12)) if scale.small else ((1024, 16), (2048, 16), (4096, 32), (8192, 64))
     batch, seq = (1, 256) if scale.small else (4, 2048)

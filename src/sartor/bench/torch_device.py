@@ -199,9 +199,8 @@ class TorchDevice:
 
 
 def _kernel(case: BenchCase, buffers: Buffers) -> Kernel:
-    from sartor.bench.torch_attention import attention_kernel
     from sartor.bench.torch_kernels import gemm_kernel, grouped_kernel, memory_bound_kernel
-    from sartor.bench.torch_stack import stack_kernel
+    from sartor.bench.torch_stack import attention_kernel, stack_kernel
 
     work = case.work
     if isinstance(work, Gemm):
@@ -263,7 +262,7 @@ def _gpu_facts(torch: ModuleType, name: str, kind: str, gpu: str) -> DeviceFacts
     properties = torch.cuda.get_device_properties(name)
     device = str(properties.name)
     return DeviceFacts(
-        gpu=gpu or catalogue_name(device),
+        gpu=gpu or _catalogue_name(device),
         device=device,
         backend=kind,
         driver=probe.nvidia_driver() if kind == "cuda" else str(torch.version.hip or ""),
@@ -279,7 +278,7 @@ def _gpu_facts(torch: ModuleType, name: str, kind: str, gpu: str) -> DeviceFacts
 _PARTS = re.compile(r"\b(NVIDIA|AMD|Instinct|Tesla|GeForce|Quadro|Radeon|\d+ ?GB|HBM\w*|SXM\d?|PCIe?|OAM|VF)\b", re.I)
 
 
-def catalogue_name(device: str) -> str:
+def _catalogue_name(device: str) -> str:
     """The catalogue's name for a driver's device name, or a slug of it if the catalogue has none.
 
     >>> catalogue_name("NVIDIA H100 80GB HBM3"), catalogue_name("NVIDIA A100-SXM4-40GB")

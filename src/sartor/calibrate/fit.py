@@ -184,13 +184,13 @@ def fit(
     ``freedom`` scales how far each may move; ``rounds`` is the maximum number of iterations.
     """
     unknowns = Unknowns.of(start, penalties=products.misaligned, freedom=freedom)
-    log_s = log_seconds(products, unknowns)
+    log_s = _log_seconds(products, unknowns)
     target = np.log(measured_s)
     z = np.clip(np.zeros(unknowns.sd.size), unknowns.low, unknowns.high)
     error = log_s(z) - target
     damping = 1.0
     for _ in range(rounds):
-        jacobian = sensitivities(log_s, z, unknowns, error + target)
+        jacobian = _sensitivities(log_s, z, unknowns, error + target)
         before, moved = _objective(error, z), False
         while damping < 1e6 and not moved:
             trial = np.clip(z + _step(jacobian, error, z, damping), unknowns.low, unknowns.high)
@@ -205,13 +205,13 @@ def fit(
     return unknowns.coefficients(z)
 
 
-def log_seconds(products: Products, unknowns: Unknowns) -> Callable[[FloatArray], FloatArray]:
+def _log_seconds(products: Products, unknowns: Unknowns) -> Callable[[FloatArray], FloatArray]:
     """ln(predicted seconds) of every product as a function of the unknowns."""
     predict = seconds(products)
     return lambda z: np.log(predict(unknowns.coefficients(z)))
 
 
-def sensitivities(
+def _sensitivities(
     log_s: Callable[[FloatArray], FloatArray], z: FloatArray, unknowns: Unknowns, base: FloatArray
 ) -> FloatArray:
     """d ln(seconds) / d unknown [GEMMs, unknowns]. Steps of 2% are large enough to smooth over the formula's kinks."""

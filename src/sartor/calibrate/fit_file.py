@@ -3,7 +3,7 @@
 Held-out errors come from four-fold cross-validation over contiguous regions of weights (n, k): each fold is fitted
 without its region and scored on all rows of the region, chosen or not. The interval is wide enough to cover 80% of
 those errors. Candidates are coefficients that may leave their start by more or less, and a smooth factor
-(``sartor.calibrate.own_rows``) over these or over the package's own prediction; the one with the least held-out error
+(``sartor.calibrate.trials``) over these or over the package's own prediction; the one with the least held-out error
 is fitted on every chosen row and written. docs/howto/calibrate.md.
 """
 
@@ -18,15 +18,14 @@ import numpy as np
 
 from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams, passed_over
-from sartor.calibrate.own_rows import factor_of, fit_own_rows, no_factor
 from sartor.calibrate.read_records import LEAST_ROWS, Records, read_records
 from sartor.calibrate.samples import choose
-from sartor.calibrate.trials import Trial, trials
+from sartor.calibrate.trials import Trial, factor_of, fit_own_rows, no_factor, trials
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable, fingerprint
 from sartor.cost.correction.own_rows import OwnRows
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
@@ -135,7 +134,7 @@ def _fitted(
     if best.freedom is not None:
         final = replace(final, log_sigma=long, log_sigma_small=small)
     width = np.where(_short(predicted, final.launch_s), small, long)
-    held_out, catalogue = errors(predicted, measured_s), errors(packaged_s, measured_s)
+    held_out, catalogue = _errors(predicted, measured_s), _errors(packaged_s, measured_s)
     return CalibrationFit(
         gpu=products.gpu,
         dtype=products.dtype,
@@ -147,10 +146,10 @@ def _fitted(
         shapes=len(products),
         samples=len(chosen),
         left_out=records.left_out,
-        fit=errors(fitted_s, measured_s[chosen]),
+        fit=_errors(fitted_s, measured_s[chosen]),
         held_out=held_out,
         catalogue=catalogue,
-        before=errors(seconds(products)(begun), measured_s),
+        before=_errors(seconds(products)(begun), measured_s),
         coverage_80=float((np.abs(np.log(measured_s / predicted)) <= Z80 * width).mean()),
         remarks=(
             *records.remarks,
@@ -186,7 +185,7 @@ def _under(products: Products, best: Trial) -> str:
     return fingerprint(packaged) if best.freedom is None and applicable(known_of, packaged) else ""
 
 
-def errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:
+def _errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:
     """rows; mape, median and p90 of |predicted / measured - 1|; bias, the median of predicted / measured."""
     ratio = predicted_s / measured_s
     error = np.abs(ratio - 1)

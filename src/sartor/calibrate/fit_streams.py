@@ -16,9 +16,9 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients, MemoryBoundCoefficients
+from sartor.cost.cost import Z80
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
-from sartor.cost.intervals import Z80
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, MemoryBound, Pass

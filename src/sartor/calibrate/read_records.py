@@ -16,19 +16,16 @@ import numpy as np
 
 from sartor.calibrate.fit import Index, Products, packaged, packaged_seconds
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout
-from sartor.records.devices import known
-from sartor.records.repeats import contradictions
 from sartor.records.rows import Unexpressed, dtype_of, layout_word
-from sartor.records.strangers import Timed, strangers
+from sartor.records.strangers import MOST_IMPOSSIBLE, Timed, likelier, strangers
 from sartor.records.tables import Coded, Table, read_table
-from sartor.records.targets import Targets, combine, targets_of
-from sartor.records.whole_file import MOST_IMPOSSIBLE, likelier
+from sartor.records.targets import Targets, combine, contradictions, known, targets_of
 from sartor.units import FloatArray
 
 LEAST_ROWS = 10

@@ -1,9 +1,13 @@
-"""Which GEMMs to measure: the most informative ones, the grid they are chosen from, and regions to hold out.
+"""Which GEMMs to measure: a spread sample, the regions of a table, and the plan of a sweep.
+
+Which GEMMs to measure: the most informative ones, the grid they are chosen from, and regions to hold out.
 
 Each further GEMM makes the chosen ones' distribution over (log m, log n, log k, log waves) most like that of the pool
 (kernel herding: Chen, Welling and Smola 2010, eq. 8). Two alternatives had larger held-out errors: points as far apart
 as possible, which picks the corners first, and D- or A-optimal designs from the formula's sensitivities, which cannot
 know what the formula misses. docs/howto/calibrate.md has the figures.
+
+What to measure on a device without measurements: the most informative GEMMs, as a table to fill in.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import numpy as np
 
 from sartor.calibrate.fit import Index, Products
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonDict
 from sartor.operators import DType
 from sartor.units import FloatArray, Floats
 
@@ -24,7 +29,7 @@ def choose(products: Products, count: int) -> Index:
     if count >= len(products):
         return np.arange(len(products), dtype=np.int64)
     pool = _thinned(products, max(POOL, 4 * count))
-    return pool[_herded(places(products.part(pool)), count)]
+    return pool[_herded(_places(products.part(pool)), count)]
 
 
 def choose_at_random(products: Products, count: int, seed: int) -> Index:
@@ -62,7 +67,7 @@ def _parts(points: FloatArray) -> list[FloatArray]:
     return np.array_split(points, min(pieces, len(points)))
 
 
-def places(products: Products) -> FloatArray:
+def _places(products: Products) -> FloatArray:
     """(log m, log n, log k, log waves) of every product, each scaled to a standard deviation of 1."""
     batch_m, sms = 1.0 * products.batch * products.m, products.gpu.num_sms
     waves = np.ceil(products.m / 128) * np.ceil(products.n / 128) * products.batch / sms
@@ -127,3 +132,34 @@ def grid(gpu: Gpu, dtype: DType) -> Products:
     fits = (gemm_bytes < 0.25 * gpu.hbm_bytes) & ~(np.isin(n, GRID_RAGGED) & np.isin(k, GRID_RAGGED))
     m, n, k = (axis[fits].astype(np.int64) for axis in (m, n, k))
     return Products(gpu=gpu, dtype=dtype, batch=np.ones_like(m), m=m, n=n, k=k, layouts=np.full(m.size, "TN"))
+
+
+COLUMNS = ("gpu", "dtype", "batch", "m", "n", "k", "layout")
+
+
+def plan_samples(gpu: Gpu, dtype: DType, count: int) -> Products:
+    """The ``count`` most informative GEMMs of the grid, best first."""
+    pool = grid(gpu, dtype)
+    return pool.part(choose(pool, count))
+
+
+def _plan_rows(products: Products) -> list[JsonDict]:
+    """One row per GEMM with the columns of a measurement table, except for the time."""
+    shared = {"gpu": products.gpu.name, "dtype": products.dtype.value}
+    columns = zip(products.batch, products.m, products.n, products.k, products.layouts, strict=True)
+    return [
+        shared | {"batch": int(b), "m": int(m), "n": int(n), "k": int(k), "layout": str(layout)}
+        for b, m, n, k, layout in columns
+    ]
+
+
+def as_csv(products: Products) -> str:
+    """The rows with a header line."""
+    lines = [",".join(str(row[name]) for name in COLUMNS) for row in _plan_rows(products)]
+    return "\n".join([",".join(COLUMNS), *lines]) + "\n"
+
+
+def plan_body(products: Products, path: str | None) -> JsonDict:
+    """The JSON of ``sartor calibrate --plan``."""
+    gpu, dtype = products.gpu.name, products.dtype.value
+    return {"gpu": gpu, "dtype": dtype, "file": path, "plan": _plan_rows(products)}

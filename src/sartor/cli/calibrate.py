@@ -94,7 +94,7 @@ def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, 
 def _plan(count: int, gpu: str | None, dtype: str | None, json: bool, out: Path | None) -> None:
     if gpu is None:
         raise InputError("--gpu", "nothing", "must name the device that --plan is for")
-    from sartor.calibrate.plan import as_csv, plan_body, plan_samples
+    from sartor.calibrate.samples import as_csv, plan_body, plan_samples
     from sartor.hardware.catalog import load_gpu
     from sartor.records.rows import Unexpressed, dtype_of
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sartor.bench.cases import BenchCase
     from sartor.bench.device import Device
     from sartor.bench.journey import Collect, Measured
+    from sartor.bench.machine import Scale
     from sartor.bench.run import SuiteProgress
-    from sartor.bench.scale import Scale
     from sartor.bench.studies import Propose, Size, Study
     from sartor.hardware.gpu import Gpu
     from sartor.model.shape import TransformerShape

@@ -12,7 +12,7 @@ import numpy as np
 
 from sartor.cost.cost import Cost
 from sartor.cost.gpu.attention import DECODE_ROWS
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Layout, MemoryBound, Operator, Pass
 from sartor.units import Floats, plain

@@ -10,21 +10,23 @@ import numpy as np
 from sartor.cost.chip.price import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
-from sartor.cost.cost import Cost, Source, weakest_source
+from sartor.cost.cost import (
+    BACKWARD_PASS_LOG_SIGMA,
+    PASS_LOG_SIGMA,
+    Cost,
+    Source,
+    add,
+    interval_80,
+    total_deviation,
+    variance_of_each,
+    weakest_source,
+)
 from sartor.cost.floor import at_least, least_s
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
-from sartor.cost.intervals import (
-    BACKWARD_PASS_LOG_SIGMA,
-    PASS_LOG_SIGMA,
-    add,
-    interval_80,
-    total_deviation,
-    variance_of_each,
-)
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of

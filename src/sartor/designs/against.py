@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from sartor.cost.chip.die_cost import die_cost
+from sartor.cost.chip.ownership import die_cost
 from sartor.cost.price import price
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import Ranked

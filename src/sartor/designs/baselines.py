@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
+from sartor.cost.chip.ownership import die_cost
 from sartor.designs.bounds import LoweredModel, lower_models, part_seconds, placed_rates
 from sartor.designs.candidates import area_of, divisor_of, memory_usd, ownership_usd
 from sartor.designs.experts import expert_options, fixed_outcome

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sartor.cost.chip.energy_floor import energy_floor_j
+from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import work_rates
 from sartor.designs.candidates import candidates_of
 from sartor.designs.energy import within_energy

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from sartor.cost.chip.operator_floor import operator_floor
+from sartor.cost.chip.operator_latency import operator_floor
 from sartor.designs.equal_chunks import equal_times, stages_that_fit
 from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion

@@ -10,9 +10,8 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
 from sartor.cost.chip.buildable import excess, faults
-from sartor.cost.chip.die_cost import die_cost
 from sartor.cost.chip.energy import power
-from sartor.cost.chip.ownership import electricity_usd, package_usd
+from sartor.cost.chip.ownership import die_cost, electricity_usd, package_usd
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.result import Ranked

@@ -11,8 +11,7 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_parts
 from sartor.cost.chip.energy import power
-from sartor.cost.cost import Cost, Source
-from sartor.cost.intervals import interval_80
+from sartor.cost.cost import Cost, Source, interval_80
 from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of
 from sartor.designs.parts import ModelPart, ModelParts, design_job, parts_of

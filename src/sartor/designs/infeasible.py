@@ -9,7 +9,7 @@ from math import ceil, floor, inf, log10
 
 import numpy as np
 
-from sartor.cost.chip.energy_floor import energy_floor_j
+from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import LoweredModel, bare_problem, plan_rates, splits, work_rates
 from sartor.designs.candidates import Candidates
 from sartor.designs.energy import dynamic_j, joules_per_token, least_joules

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sartor.cost.chip.energy_floor import energy_floor_j
+from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, splits, work_rates
 from sartor.designs.candidates import Candidates
 from sartor.designs.energy import dynamic_j, within_energy

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.door import check, is_path, kind, model_of, nearest_names, read_toml
-from sartor.hardware.gpu import FIELD_NAMES, Gpu
-from sartor.hardware.selfcheck import check_gpu
+from sartor.hardware.gpu import FIELD_NAMES, Gpu, check_gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA

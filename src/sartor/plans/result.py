@@ -8,7 +8,7 @@ from enum import Enum
 
 import numpy as np
 
-from sartor.cost.intervals import interval_80
+from sartor.cost.cost import interval_80
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.space import Rows

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.peaks import as_run
+from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster

@@ -1,21 +1,61 @@
-"""Targets to compare predictions with: one per device, dtype and shape, the median of its rows.
+"""Rows of tables as targets of predictions: their devices, their statistics, their repeats.
+
+Devices by the labels that measurement tables use.
+
+Targets to compare predictions with: one per device, dtype and shape, the median of its rows.
 
 The same shape is measured by several frameworks and versions; their spread is noise that no prediction can remove.
+
+Rows of the same shape whose times contradict each other.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import TORCH
+from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
-from sartor.records.rows import kernel_family
+from sartor.records.rows import Unexpressed, kernel_family
 from sartor.records.tables import Coded, Floats64, Index, Table, TableKind
-from sartor.units import Floats
+from sartor.units import FloatArray, Floats
+
+Devices = Mapping[str, Gpu]
+"""A user's own datasheets, by the label used in tables."""
+
+
+def device_of(name: str, own_devices: Devices) -> Gpu:
+    """A device by a table's label; the user's own datasheets take precedence. Raises ``Unexpressed``."""
+    return own_devices[name] if name in own_devices else known(name)
+
+
+@cache
+def known(name: str) -> Gpu:
+    """A device by a table's label, or by a path to its datasheet. Raises ``Unexpressed``, naming the nearest match, for
+    a label the catalogue lacks."""
+    try:
+        return load_gpu(name if name.endswith(".toml") else _spelled(name))
+    except InputError as error:
+        nearest = f"; nearest: {error.nearest}" if error.nearest else ""
+        raise Unexpressed(f"gpu {name[:40]}: not in the catalogue{nearest}") from None
+
+
+def _spelled(name: str) -> str:
+    """A table's label in the catalogue's spelling, without the memory size or extra word that some add:
+    ``GB200-186GB``, ``Tesla_T4``, ``NVIDIA GH200 SXM``, ``RTX-PRO-6000-Blackwell-Server-96GB``, ``MI250x-one-GCD``."""
+    try:
+        return load_gpu(name).name
+    except InputError:
+        plain = re.sub(r"[ _-]+[0-9]+ ?GB$|[ _-]one(?=[ _-]GCD)|(?<=[GBH]200) SXM$|(?<=6000)[ _-]Blackwell", "", name)
+        return re.sub(r"^Tesla[ _-]", "", plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +251,22 @@ def _middle(ascending: Floats64, starts: Index, counts: Index) -> Floats64:
     """Median of every run of sorted values."""
     low, high = starts + (counts - 1) // 2, starts + counts // 2
     return (ascending[low] + ascending[high]) / 2  # type: ignore[no-any-return]
+
+
+MOST_APART, LEAST_REPEATED = 1.5, 5
+"""Median ratio of a shape's slowest row to its fastest above which repeats contradict each other, and the least number
+of repeated shapes. In the published bf16 tables of a GPU it is at most 1.25 (all frameworks and versions together) and
+1.37 on Arc B60; in fp8_block 3 to 23, as frameworks run it on other kernels (lab/notebook/validation.md)."""
+
+
+def contradictions(targets: Targets) -> tuple[FloatArray, tuple[str, ...]]:
+    """The largest |ln(row / median)| of every shape where repeats contradict each other, else 0, and what is said."""
+    several = targets.rows > 1
+    ratio = targets.most_s / targets.least_s
+    if several.sum() < LEAST_REPEATED or (middle := float(np.median(ratio[several]))) <= MOST_APART:
+        return np.zeros(len(targets)), ()
+    apart = np.log(np.maximum(targets.most_s / targets.measured_s, targets.measured_s / targets.least_s))
+    return apart, (
+        f"latency_us: {several.sum()} shapes have several rows, at the median the slowest takes {middle:.1f} times as "
+        "long as the fastest; fitted to their medians, with an interval that holds both (what else differs?)",
+    )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from sartor.cost.intervals import Z80
-from sartor.cost.narrowing import IntervalPart, Narrows
+from sartor.cost.cost import Z80
+from sartor.cost.uncertainty import IntervalPart, Narrows
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
 from sartor.report.words import count_text, printable

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.price import Estimate
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator, Pass
 from sartor.report.words import short_name

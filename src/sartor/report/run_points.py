@@ -112,7 +112,7 @@ def worst_first(priced: Sequence[PricedKernels]) -> list[PricedKernels]:
 
 def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
     """The operators that lose most against their prediction; None if none has one."""
-    from sartor.cost.intervals import interval_80
+    from sartor.cost.cost import interval_80
 
     worst = worst_first(priced)[:MOST_OPERATORS]
     if not worst:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.answers.estimate import bus_bytes_per_s
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.operators import Gemm, Layout
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import (

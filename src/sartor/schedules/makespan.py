@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.chip.operator_floor import OperatorFloor, operator_floor
-from sartor.cost.chip.operator_latency import Fused, operator_latencies
+from sartor.cost.chip.operator_latency import Fused, OperatorFloor, operator_floor, operator_latencies
 from sartor.errors import InputError
 from sartor.hardware.accelerator import ARRAY_FIELDS, SUSTAINED_SHARES, Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from sartor.cost.compare import Comparison, compare, work_kept
+from sartor.cost.uncertainty import Comparison, compare, work_kept
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.compare import Comparison, compare, work_kept
 from sartor.cost.price import Estimate
+from sartor.cost.uncertainty import Comparison, compare, work_kept
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit

@@ -37,7 +37,7 @@ class Candidate:
     speedup_high: float
     efficiency_gain: float
     """The part of the speedup that is not due to a smaller model: speedup at equal parameters and FLOPs
-    (``cost.compare.work_kept``), with its 80% interval."""
+    (``cost.uncertainty.work_kept``), with its 80% interval."""
     efficiency_low: float
     efficiency_high: float
     confidence: float

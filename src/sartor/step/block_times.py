@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.cost import Cost
-from sartor.cost.intervals import total_deviation
+from sartor.cost.cost import Cost, total_deviation
 from sartor.cost.price import price
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import Block, BlockKind, blocks

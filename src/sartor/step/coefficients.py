@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from sartor.cost.correction.training_calibration import packaged_training_table, training_constants
+from sartor.cost.correction.calibration_file import packaged_training_table, training_constants
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.operators import DType

@@ -12,7 +12,7 @@ from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM

@@ -11,19 +11,16 @@ from itertools import islice
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Gemm
 from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
-from sartor.traces.gaps import gap_words
-from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
+from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds, recomputed_kernels
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.priced import collective_seconds, priced_kernels
-from sartor.traces.recomputed import recomputed_kernels
-from sartor.traces.repeats import short_kernel
-from sartor.traces.timeline import Timeline, last_step, timeline
-from sartor.traces.unfused import unfused_chains
+from sartor.traces.repeats import short_kernel, unfused_chains
+from sartor.traces.timeline import Timeline, gap_words, last_step, timeline
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 SLOW_LINK = 1.5

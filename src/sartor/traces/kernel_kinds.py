@@ -1,7 +1,11 @@
-"""What a kernel does, by the operator that launched it and by its own name.
+"""Kinds of kernels by their names, and which of them recompute the forward pass.
+
+What a kernel does, by the operator that launched it and by its own name.
 
 Kernel names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch in published
 traces. Kernels that match no pattern are reported as unknown.
+
+Recomputed kernels: runs in backward that repeat the operators around a forward attention.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from sartor.traces.kernel_trace import KernelTrace
-from sartor.units import IntArray
+from sartor.units import BoolArray, IntArray
 
 
 class KernelKind(Enum):
@@ -68,13 +72,13 @@ def kernel_kinds(trace: KernelTrace) -> IntArray:
     for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
         if pair not in seen:
             operator = trace.operators[pair[0]].name if pair[0] >= 0 else ""
-            seen[pair] = KINDS.index(kind_of(trace.names[pair[1]], operator))
+            seen[pair] = KINDS.index(_kind_of(trace.names[pair[1]], operator))
         kinds[i] = seen[pair]
     return kinds
 
 
 @lru_cache(maxsize=4096)
-def kind_of(kernel: str, operator: str = "") -> KernelKind:
+def _kind_of(kernel: str, operator: str = "") -> KernelKind:
     """The name decides for collectives, copies, attention and optimizers; else the operator, then the name again."""
     by_name = next((kind for kind, pattern in _KERNEL if pattern.search(kernel[:300])), KernelKind.UNKNOWN)
     if by_name in (KernelKind.COLLECTIVE, KernelKind.COPY, KernelKind.ATTENTION, KernelKind.OPTIMIZER):
@@ -91,3 +95,49 @@ def kind_of(kernel: str, operator: str = "") -> KernelKind:
     if by_operator is None or (by_operator is KernelKind.MEMORY_BOUND and by_name is not KernelKind.UNKNOWN):
         return by_name
     return by_operator
+
+
+def recomputed_kernels(trace: KernelTrace, kinds: IntArray) -> BoolArray:
+    """Mask of kernels that repeat forward ones in backward, step by step; all False if no attention is known."""
+    again = np.zeros(kinds.size, dtype=bool)
+    computes = ~np.isin(kinds, [KINDS.index(kind) for kind in (KernelKind.COLLECTIVE, KernelKind.COPY)])
+    for step in np.unique(trace.step):
+        index = np.flatnonzero(computes & (trace.step == step))
+        for left, right in _repeated(trace, kinds, index):
+            again[index[left:right]] = True
+    return again
+
+
+def _repeated(trace: KernelTrace, kinds: IntArray, index: IntArray) -> list[tuple[int, int]]:
+    """Runs of a step's kernels that repeat the operators around its first forward attention."""
+    keys = list(zip(trace.operator[index].tolist(), trace.name[index].tolist(), strict=True))
+    names = [(_shape(trace, operator), name) for operator, name in keys]
+    attention = [i for i in range(index.size) if KINDS[int(kinds[index[i]])] is KernelKind.ATTENTION]
+    backward = [i for i in attention if _is_backward(trace, *keys[i])]
+    forward = [i for i in attention if not _is_backward(trace, *keys[i])]
+    if not backward or not forward or forward[0] > backward[0]:
+        return []
+    first, runs = forward[0], []
+    layers = len({keys[i][0] for i in backward})
+    extra = len({keys[i][0] for i in forward}) - layers
+    if extra <= 0 or any(keys[i][0] < 0 for i in attention):  # a pipeline's next forward pass is not recomputation
+        return []
+    late = [i for i in forward if i > backward[0]]
+    early = [i for i in forward if i < backward[0]]
+    for position in [*early[layers:], *late][-extra:]:  # the last layer is recomputed before
+        left, right = position, position + 1
+        while left > 0 and first - (position - left) > 0 and names[left - 1] == names[first - (position - left) - 1]:
+            left -= 1
+        while right < len(names) and names[right] == names[first + (right - position)]:
+            right += 1
+        runs.append((left, right))
+    return runs
+
+
+def _shape(trace: KernelTrace, operator: int) -> tuple[str, object]:
+    return (trace.operators[operator].name, trace.operators[operator].dims) if operator >= 0 else ("", ())
+
+
+def _is_backward(trace: KernelTrace, operator: int, name: int) -> bool:
+    words = f"{trace.operators[operator].name if operator >= 0 else ''} {trace.names[name]}".lower()
+    return "backward" in words or "bwd" in words

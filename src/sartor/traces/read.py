@@ -1,18 +1,28 @@
-"""The traces in a file: one from PyTorch's profiler, or all ranks of a Nsight Systems export."""
+"""Traces of a run: read by format, with the steps that no marker shows found by phase.
+
+The traces in a file: one from PyTorch's profiler, or all ranks of a Nsight Systems export.
+
+Steps of a training run without step marks: each ends when the optimizer has run.
+"""
 
 from __future__ import annotations
 
 import re
 import zlib
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from sartor.bounded import GZIP
 from sartor.errors import InputError
+from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.kineto import read_kineto
 from sartor.traces.nsight import SQLITE, read_nsight
-from sartor.traces.phases import with_steps
+from sartor.units import IntArray
 
 BEGINNING = re.compile(rb"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[{\]]|\Z))")
 OBJECTS = re.compile(rb"\s*\{[^\n]*\}\s*\n\s*\{")
@@ -52,4 +62,37 @@ def read_traces(path: str | Path, field: str = "TRACE") -> tuple[KernelTrace, ..
     with source.open("rb") as stream:
         database = stream.read(len(SQLITE)) == SQLITE
     traces = read_nsight(source, field) if database else (read_kineto(source, field),)
-    return tuple(with_steps(trace) for trace in traces)
+    return tuple(_with_steps(trace) for trace in traces)
+
+
+REPEATED = "between optimizer runs"
+"""Name given to such a step."""
+LEAST_KERNELS = 8
+"""Least number of matrix multiplications between two optimizer runs; fewer are the optimizer's own (Muon, Shampoo)."""
+
+
+def _with_steps(trace: KernelTrace) -> KernelTrace:
+    """The trace with the intervals between optimizer runs as steps; unchanged if steps are marked or there are fewer
+    than two runs. Kernels before the first run may be part of a step only, so they belong to none."""
+    if trace.steps:
+        return trace
+    ends = _runs(kernel_kinds(trace))
+    if ends.size < 2:
+        return trace
+    order = np.arange(trace.begin_s.size)
+    step = np.searchsorted(ends, order, side="left") - 1
+    step[step >= ends.size - 1] = -1
+    edges = trace.end_s[ends].tolist()
+    marks = tuple((REPEATED, left, right) for left, right in pairwise(edges))
+    return replace(trace, step=step, steps=marks)
+
+
+def _runs(kinds: IntArray) -> IntArray:
+    """Index of the last kernel of each run of the optimizer."""
+    optimizer_index = np.flatnonzero(kinds == KINDS.index(KernelKind.OPTIMIZER))
+    if not optimizer_index.size:
+        return optimizer_index
+    products = np.cumsum(kinds == KINDS.index(KernelKind.MATMUL))
+    apart = np.diff(products[optimizer_index]) >= LEAST_KERNELS
+    last: IntArray = optimizer_index[np.append(apart, True)]
+    return last

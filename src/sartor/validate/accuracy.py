@@ -18,7 +18,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Clock
 from sartor.cost.correction.calibration_file import own_calibration_of_file
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.json_types import JsonDict, JsonMap
@@ -26,9 +26,8 @@ from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
 from sartor.records.targets import Targets, combine, targets_of
 from sartor.units import Floats
-from sartor.validate.equal_work import NEAR_WORK, faster_picked, near_tau
-from sartor.validate.heuristics import heuristics_s
 from sartor.validate.predictions import Predicted, explain, predict, too_fast
+from sartor.validate.rankings import NEAR_WORK, faster_picked, heuristics_s, near_tau
 from sartor.validate.suspicion import suspected, suspicion, unit_of
 
 WORST = 5
@@ -243,21 +242,21 @@ def _figures(predicted: Predicted, group: Index, groups: int) -> JsonDict:
         "targets": np.bincount(group, minlength=groups),
         "expressed": np.bincount(group[good], weights=targets.rows[good], minlength=groups),
         "mape": share(error, good),
-        "median_error": quantile(error, group, groups, 0.5, good),
-        "p90_error": quantile(error, group, groups, 0.9, good),
-        "bias": quantile(ratio - 1, group, groups, 0.5, good),
+        "median_error": _quantile(error, group, groups, 0.5, good),
+        "p90_error": _quantile(error, group, groups, 0.9, good),
+        "bias": _quantile(ratio - 1, group, groups, 0.5, good),
         "coverage_80": share(inside, good),
         "kendall_tau": near_tau(predicted, group, groups),
         "pair_accuracy": faster_picked(predicted, group, groups),
-        "measured_spread": quantile(targets.spread, group, groups, 0.5, several),
+        "measured_spread": _quantile(targets.spread, group, groups, 0.5, several),
         "roofline_mape": share(roofline, good),
-        "roofline_median_error": quantile(roofline, group, groups, 0.5, good),
+        "roofline_median_error": _quantile(roofline, group, groups, 0.5, good),
         "heuristics_mape": share(np.abs(heuristic_s / targets.measured_s - 1), compared),
         "heuristics_targets": np.bincount(group[compared], minlength=groups),
     }
 
 
-def quantile(values: Floats64, group: Index, groups: int, q: float, where: Any) -> Floats64:
+def _quantile(values: Floats64, group: Index, groups: int, q: float, where: Any) -> Floats64:
     """The ``q`` quantile (linear between neighbours) of every group's values; NaN for an empty one."""
     v, g = values[where], group[where]
     order = np.lexsort((v, g))

@@ -18,7 +18,7 @@ def accuracy_body(accuracy: Accuracy) -> JsonDict:
     """The result keys of the contract: ``groups``, ``not_expressed``, and what was left out, assumed and remarked."""
     return {
         **picked(accuracy, "data", "num_rows", "expressed"),
-        "groups": [group_body(group) for group in accuracy.groups],
+        "groups": [_group_body(group) for group in accuracy.groups],
         "not_expressed": dict(accuracy.not_expressed),
         "left_out": dict(accuracy.left_out),
         "remarks": list(accuracy.remarks),
@@ -26,7 +26,7 @@ def accuracy_body(accuracy: Accuracy) -> JsonDict:
     }
 
 
-def group_body(group: Group) -> JsonDict:
+def _group_body(group: Group) -> JsonDict:
     """One entry of ``groups``: its keys, then its metrics."""
     return {
         **group.keys,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from sartor.bounded import read_csv
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, picked
 from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.peaks import as_run, peak_flops_per_s
+from sartor.cost.gpu.rates import as_run, peak_flops_per_s
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -37,8 +37,8 @@ from sartor.operators import (
     Part,
     Role,
 )
-from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
+from sartor.records.targets import known
 from sartor.units import Floats
 from sartor.validate.inference_shapes import shape_of
 

@@ -22,7 +22,7 @@ def shape_of(row: Mapping[str, str]) -> TransformerShape:
         return _named(row["model"])
     shape = _zoo(row["model"])
     try:
-        entry = {name: size_of(row[name]) for name in _SIZES}
+        entry = {name: _size_of(row[name]) for name in _SIZES}
     except (ValueError, OverflowError):
         raise Unexpressed(f"one of {', '.join(_SIZES)} is not a number") from None
     if min(entry[name] for name in _SIZES if name not in ("gated", "vocab")) < 1:
@@ -61,7 +61,7 @@ def _agrees(shape: TransformerShape, sizes: Mapping[str, int]) -> bool:
     return all(fields.get(name) == sizes[column] for name, column in same.items())
 
 
-def size_of(word: str) -> int:
+def _size_of(word: str) -> int:
     """A size as a whole number within limits. Raises ``ValueError``."""
     value = float(word)
     if value != int(value) or abs(value) > MAX_SIZE:
@@ -107,8 +107,8 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
     }
     if row.get("experts", "") not in ("", "0"):
         try:
-            experts, topk, width = (size_of(row[name]) for name in ("experts", "topk", "moe_d_ff"))
-            shared = size_of(row.get("shared_d_ff", "") or "0")
+            experts, topk, width = (_size_of(row[name]) for name in ("experts", "topk", "moe_d_ff"))
+            shared = _size_of(row.get("shared_d_ff", "") or "0")
         except (KeyError, ValueError, OverflowError):
             raise Unexpressed("experts without topk and moe_d_ff") from None
         entry["experts"] = {

@@ -11,7 +11,7 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import Cost
 from sartor.cost.gpu.memory_bound import takes_law
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.price import Estimate, operator_costs, price, total_s
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
@@ -27,12 +27,10 @@ from sartor.operators import (
     Operator,
     OperatorGraph,
 )
-from sartor.records.devices import Devices, device_of
 from sartor.records.rows import RowWork, Unexpressed, outside, work_of
-from sartor.records.strangers import LEAST, OTHER_UNIT, Timed, of_another_unit, strangers
+from sartor.records.strangers import LEAST, MOST_IMPOSSIBLE, OTHER_UNIT, Timed, likelier, of_another_unit, strangers
 from sartor.records.tables import Coded, Floats64, Index, TableKind
-from sartor.records.targets import Targets, combine
-from sartor.records.whole_file import MOST_IMPOSSIBLE, likelier
+from sartor.records.targets import Devices, Targets, combine, device_of
 from sartor.records.whole_models import model_work
 from sartor.units import Floats
 
@@ -155,8 +153,8 @@ def explain(predicted: Predicted, i: int) -> JsonMap:
     gpu = device_of(str(words["gpu"]), predicted.devices)
     work = _work(targets.kind.name, words, sizes, gpu)
     gpu = work.cluster.gpu if work.cluster else gpu
-    calibration = calibration_of(gpu, predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
-    costs = [(op, cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
+    calibration = _calibration_of(gpu, predicted.own).with_kernels(work.kernels[len(work.kernels) // 2])
+    costs = [(op, _cost_of(op, work, gpu, calibration, predicted.clock)) for op in work.operators]
     op, cost = max(costs, key=lambda pair: float(pair[1].time_s * pair[0].count))
     terms = {term: sum(float(getattr(c, term)) * o.count for o, c in costs) for term in TERMS}
     whole = sum(float(c.time_s) * o.count for o, c in costs)
@@ -174,12 +172,12 @@ def explain(predicted: Predicted, i: int) -> JsonMap:
 TERMS = ("compute_s", "memory_s", "network_s", "overhead_s")
 
 
-def calibration_of(gpu: Gpu, own_calibration: Calibration | None = None) -> Calibration:
+def _calibration_of(gpu: Gpu, own_calibration: Calibration | None = None) -> Calibration:
     """Calibration of a device; the user's own if it is for this one."""
     return own_calibration if own_calibration and own_calibration.gpu == gpu.name else load_calibration(gpu)
 
 
-def cost_of(
+def _cost_of(
     op: Operator, work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock, details: bool = True
 ) -> Cost:
     """Cost of one operator under the conditions its row was timed in: the price that it has in every command. Kernels
@@ -244,7 +242,7 @@ def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
 
 def _fill(out: _Filling, targets: Targets, part: Part, clock: Clock, own_calibration: Calibration | None) -> None:
     rows, work, device = part.rows, part.work, part.device
-    calibration = calibration_of(device, own_calibration)
+    calibration = _calibration_of(device, own_calibration)
     time_s, sigma = _seconds(work, device, calibration, clock)
     roofline, least_s, amount = _bounds(work, device)
     out.values[:, rows] = [
@@ -297,7 +295,7 @@ def _timed(
 
     def on(device: Gpu, rows_used: Index) -> Any:
         work = work_on(device, rows_used)
-        time_s, _ = _seconds(work, device, calibration_of(device), clock)
+        time_s, _ = _seconds(work, device, _calibration_of(device), clock)
         return np.broadcast_to(time_s, rows_used.shape)
 
     main = _main(work_on(gpu, np.arange(1)))
@@ -348,13 +346,13 @@ def _seconds(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) ->
 
 def _priced(work: RowWork, gpu: Gpu, calibration: Calibration, clock: Clock) -> Cost | Estimate:
     if len(work.operators) == 1:
-        return cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
+        return _cost_of(work.operators[0], work, gpu, calibration, clock, details=False)
     graph = OperatorGraph(operators=work.operators, tokens=work.tokens)
     if work.tokens:
         calibrated = replace(calibration, host_launches=work.eager)
         return price(graph, gpu, calibrated, clock=clock, details=False, eager=work.eager)
     # Kernels that a benchmark repeats, which may find their weights in L2.
-    costs = tuple(cost_of(op, work, gpu, calibration, clock, details=False) for op in work.operators)
+    costs = tuple(_cost_of(op, work, gpu, calibration, clock, details=False) for op in work.operators)
     return Estimate(graph=graph, device=gpu, costs=costs, time_s=total_s(work.operators, costs))
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.peaks import as_run
+from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
 from sartor.operators import DType
-from sartor.records.devices import known
 from sartor.records.rows import Unexpressed
+from sartor.records.targets import known
 from sartor.step.batching import Steady, steady_state
 from sartor.step.load import Load
 from sartor.step.pools import disaggregated

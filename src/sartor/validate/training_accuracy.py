@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.correction.training_calibration import read_training_table
-from sartor.cost.intervals import Z80
+from sartor.cost.correction.calibration_file import read_training_table
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
 from sartor.validate.suspicion import suspected, suspicion
-from sartor.validate.training_predictions import TrainingOutcome, predict_training
-from sartor.validate.training_ranking import ranking
+from sartor.validate.training_predictions import TrainingOutcome, predict_training, ranking
 from sartor.validate.training_rows import read_training
 from sartor.validate.training_shapes import whole
 from sartor.validate.training_shots import DRAWS, Shots, drawn, planned
@@ -92,8 +91,8 @@ def training_body(accuracy: TrainingAccuracy) -> JsonDict:
     """The JSON of the contract: metrics per group and overall, rows without a prediction, and assumptions."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, outcome in enumerate(accuracy.outcomes):
-        groups.setdefault(tuple(column(outcome, name) for name in accuracy.group_by), []).append(i)
-    everything = group_figures(accuracy, range(len(accuracy.outcomes)))
+        groups.setdefault(tuple(_column(outcome, name) for name in accuracy.group_by), []).append(i)
+    everything = _group_figures(accuracy, range(len(accuracy.outcomes)))
     return {
         "data": accuracy.data,
         "num_rows": len(accuracy.outcomes),
@@ -102,7 +101,7 @@ def training_body(accuracy: TrainingAccuracy) -> JsonDict:
             {
                 "table": accuracy.table,
                 **dict(zip(accuracy.group_by, key, strict=True)),
-                **group_figures(accuracy, members),
+                **_group_figures(accuracy, members),
             }
             for key, members in sorted(groups.items())
         ],
@@ -136,14 +135,14 @@ def _suspicions(everything: JsonDict) -> list[str]:
     return [suspicion("training", factor, "iter_time_s", 0)]
 
 
-def column(outcome: TrainingOutcome, name: str) -> str:
+def _column(outcome: TrainingOutcome, name: str) -> str:
     """A row's value of a column, or of a derived column."""
     if name in DERIVED:
         return str(getattr(outcome.case, DERIVED[name]))
     return outcome.case.words.get(name, "")
 
 
-def group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
+def _group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """All metrics of some rows; None if there is no data for one."""
     rows = [accuracy.outcomes[i] for i in members]
     timed = [outcome for outcome in rows if outcome.timed]
@@ -154,7 +153,7 @@ def group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDic
         "rows": len(rows),
         "targets": len(timed),
         "expressed": sum(not outcome.reason for outcome in rows),
-        **errors_of(ratio),
+        **_errors_of(ratio),
         "coverage_80": float(np.mean(np.abs(np.log(ratio)) <= Z80 * sigma)) if timed else None,
         "kendall_tau": _tau(timed),
         "naive_mape": float(np.mean([abs(outcome.naive_s / outcome.case.measured_s - 1) for outcome in timed]))
@@ -169,7 +168,7 @@ def group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDic
     }
 
 
-def errors_of(ratio: Any) -> dict[str, float | None]:
+def _errors_of(ratio: Any) -> dict[str, float | None]:
     """Mean, median and 90th percentile of the error, and the bias, of predicted over measured."""
     if not len(ratio):
         return {"mape": None, "median_error": None, "p90_error": None, "bias": None}
@@ -187,12 +186,12 @@ def _after(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     if not accuracy.shots:
         return {}
     mine = np.isin(accuracy.after.index, np.asarray(list(members), dtype=np.int64))
-    figures = errors_of(accuracy.after.ratio[mine])
+    figures = _errors_of(accuracy.after.ratio[mine])
     of_any = np.isin(accuracy.after_any.index, np.asarray(list(members), dtype=np.int64))
     return {
         "shots_rows": int(np.unique(accuracy.after.index[mine]).size),
         **{f"shots_{name}": value for name, value in figures.items()},
-        "shots_any_mape": errors_of(accuracy.after_any.ratio[of_any])["mape"],
+        "shots_any_mape": _errors_of(accuracy.after_any.ratio[of_any])["mape"],
     }
 
 
@@ -315,7 +314,7 @@ def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[JsonDict]:
             "axis": axis,
             "size": float(2.0**outcome),
             "targets": int((octave == outcome).sum()),
-            **errors_of(ratio[octave == outcome]),
+            **_errors_of(ratio[octave == outcome]),
         }
         for outcome in np.unique(octave).tolist()
     ]

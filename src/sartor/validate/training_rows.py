@@ -23,10 +23,9 @@ from sartor.model.training import Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
-from sartor.validate.training_hardware import cluster_of
 from sartor.validate.training_open import open_plans
+from sartor.validate.training_setup import cluster_of, optimizer_of, recipe_of, recompute_of, trainer_of
 from sartor.validate.training_shapes import training_shape, whole
-from sartor.validate.training_trainers import optimizer_of, recipe_of, recompute_of, trainer_of
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 MOST_ROWS = 100_000
@@ -93,10 +92,10 @@ class TrainingCase:
 def read_training(data: str | Path, table: str = "training") -> tuple[TrainingCase, ...]:
     """Every row of a CSV file, or of ``training.csv`` in a folder (or of another ``table``). Raises ``InputError`` if
     it cannot be used."""
-    return tuple(training_case(row) for row in _read(Path(data), table))
+    return tuple(_training_case(row) for row in _read(Path(data), table))
 
 
-def training_case(row: Mapping[str, str]) -> TrainingCase:
+def _training_case(row: Mapping[str, str]) -> TrainingCase:
     """One row as a case, or with the reason why it cannot be predicted."""
     try:
         return _case(row)

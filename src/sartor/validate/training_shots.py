@@ -54,7 +54,7 @@ class Shots:
     """Predicted over measured."""
 
 
-def class_of(outcome: TrainingOutcome) -> tuple[str, ...]:
+def _class_of(outcome: TrainingOutcome) -> tuple[str, ...]:
     """The class that shares a calibration: source, device and precision."""
     words = outcome.case.words
     return (words.get("source", ""), words.get("gpu", ""), outcome.case.precision)
@@ -107,7 +107,7 @@ def _classes(outcomes: Sequence[TrainingOutcome]) -> dict[tuple[str, ...], list[
     for i, outcome in enumerate(outcomes):
         if outcome.timed:
             configuration = outcome.case.words.get("config_hash") or str(i)
-            classes.setdefault(class_of(outcome), {}).setdefault(configuration, []).append(i)
+            classes.setdefault(_class_of(outcome), {}).setdefault(configuration, []).append(i)
     return {name: list(groups.values()) for name, groups in classes.items()}
 
 
@@ -116,8 +116,8 @@ class _Class:
 
     def __init__(self, runs: Sequence[TrainingOutcome]) -> None:
         self.off = np.log([outcome.ratio for outcome in runs])
-        busy = np.array([busy_share(outcome.parts) for outcome in runs])
-        alike = np.exp(-distances([outcome.case.words for outcome in runs]))
+        busy = np.array([_busy_share(outcome.parts) for outcome in runs])
+        alike = np.exp(-_distances([outcome.case.words for outcome in runs]))
         self.together = COMPUTE**2 * np.outer(busy, busy) + REST**2 * np.outer(1 - busy, 1 - busy) + ALIKE**2 * alike
         self.own = np.array([OWN_OF_EXPERTS if outcome.case.experts == "moe" else OWN for outcome in runs]) ** 2
 
@@ -149,7 +149,7 @@ class _Class:
         return left
 
 
-def distances(rows: Sequence[Mapping[str, str]]) -> FloatArray:
+def _distances(rows: Sequence[Mapping[str, str]]) -> FloatArray:
     """Distances between runs [n, n]."""
     words = np.array([[row.get(name, "") for name in WORDS] for row in rows])
     sizes = np.array([[_octaves(row.get(name, "")) * weight for name, weight in SIZES.items()] for row in rows])
@@ -167,7 +167,7 @@ def _octaves(word: str) -> float:
     return math.log2(size) if 1 <= size < math.inf else 0.0
 
 
-def busy_share(parts: Mapping[str, float]) -> float:
+def _busy_share(parts: Mapping[str, float]) -> float:
     """Share of compute in a step, without the bubble."""
     busy, bubble = sum(parts[name] for name in BUSY), parts["pp_bubble_s"]
     return busy / max(sum(parts.values()) - bubble, 1e-30)

@@ -14,23 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.collective.ring import volume
+from sartor.cost.collective.links import volume
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock
 from sartor.cost.correction.gemm import frameworks_of_gemms
-from sartor.cost.cost import Bound, Cost, weakest_source
-from sartor.cost.intervals import variance_of_each
-from sartor.cost.peaks import widened_note
+from sartor.cost.cost import Bound, Cost, variance_of_each, weakest_source
+from sartor.cost.gpu.rates import widened_note
 from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Layout, Operator, OperatorGraph
-from sartor.records.devices import Devices
 from sartor.records.rows import ASSUMED, Unexpressed, dtype_of
 from sartor.records.shapes import ARGUMENT, LABELS, Shapes
 from sartor.records.tables import Floats64, Index, Table
-from sartor.records.targets import Targets, targets_of
+from sartor.records.targets import Devices, Targets, targets_of
 from sartor.units import Floats
 from sartor.validate.predictions import Part, parts_of
 

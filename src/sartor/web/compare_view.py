@@ -5,7 +5,7 @@ from __future__ import annotations
 from sartor import api
 from sartor.answers.estimate import TOTALS, ModelEstimate
 from sartor.answers.field import to_json
-from sartor.cost.compare import compare
+from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain

@@ -80,25 +80,25 @@ def published_area_mm2(accelerator: Accelerator) -> Floats:
 def published_area_parts(accelerator: Accelerator) -> dict[str, Floats]:
     """The published area by part [mm2]; the parts add up to ``published_area_mm2``."""
     a = accelerator
-    private = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
-    private = private + a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    private = a.num_tensor_cores * _buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    private = private + a.num_vector_cores * _buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
     parts = {
         "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * MAC_UM2,
         "lanes_mm2": np.asarray(a.num_vector_cores) * a.vector_lanes * LANE_UM2,
         "private_buffers_mm2": private,
-        "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2),
+        "global_buffer_mm2": _buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2),
     }
     return {name: plain(np.asarray(part) / UM2_PER_MM2) for name, part in parts.items()}
 
 
 def _published_core_um2(a: Accelerator) -> tuple[Floats, Floats]:
-    tensor = np.asarray(a.array_rows) * a.array_cols * MAC_UM2 + buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
-    vector = np.asarray(a.vector_lanes) * LANE_UM2 + buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    tensor = np.asarray(a.array_rows) * a.array_cols * MAC_UM2 + _buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    vector = np.asarray(a.vector_lanes) * LANE_UM2 + _buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
     cores = a.num_tensor_cores * tensor + a.num_vector_cores * vector
-    return cores, buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2)
+    return cores, _buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2)
 
 
-def buffer_area_um2(size: Floats, table: dict[int, float]) -> Floats:
+def _buffer_area_um2(size: Floats, table: dict[int, float]) -> Floats:
     """Area of a buffer [um2] from a table of powers of two: exact at its entries, log-log linear between and beyond
     them (so it always grows with the size)."""
     log2_bytes = np.log2(np.asarray(list(table), dtype=np.float64))
@@ -180,7 +180,7 @@ class DieArea:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhyArea:
+class _PhyArea:
     """One interface: analog area that does not shrink with the node, and a controller that does."""
 
     phy_mm2: float
@@ -188,11 +188,11 @@ class PhyArea:
     """Million transistors."""
 
 
-STACK_1024 = PhyArea(phy_mm2=10.45, controller_mtr=552.743)
+STACK_1024 = _PhyArea(phy_mm2=10.45, controller_mtr=552.743)
 """1024 bits of HBM2e, from die photographs of A100 and MI210: LLMCompass (Zhang et al., ISCA 2024), cost model."""
-DDR_32 = PhyArea(phy_mm2=1.45, controller_mtr=90.4464)
+DDR_32 = _PhyArea(phy_mm2=1.45, controller_mtr=90.4464)
 """32 bits of DDR5, same source; taken for LPDDR too, which is an assumption."""
-LINK_25GB = PhyArea(phy_mm2=1.888, controller_mtr=74.632)
+LINK_25GB = _PhyArea(phy_mm2=1.888, controller_mtr=74.632)
 """An NVLink3 of 25 GB/s each way, same source; other link rates in proportion, an assumption (NVLink4 at 25 GB/s
 takes half the PHY: 0.965 mm2)."""
 
@@ -221,15 +221,15 @@ def die_area(accelerator: Accelerator) -> DieArea:
     logic, sram = logic_scale(node) / UM2_PER_MM2, sram_scale(node) / UM2_PER_MM2
     mac, lane = _mac_um2(a.dtype, a.registers_bytes_per_mac), _mac_um2(DType.FP32, a.registers_bytes_per_lane)
     mac += packed_area_um2_45nm(a.dtype, a.packed_dtype or a.dtype) * SCALE_45_TO_22NM
-    tensor_sram = a.num_tensor_cores * buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
-    vector_sram = a.num_vector_cores * buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    tensor_sram = a.num_tensor_cores * _buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
+    vector_sram = a.num_vector_cores * _buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
     lanes = np.asarray(a.num_vector_cores) * a.vector_lanes
     control = (lanes + a.num_tensor_cores * TENSOR_CONTROL_LANES) * LANE_CONTROL_MTR * a.control_share
     parts = {
         "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * mac * logic,
         "lanes_mm2": lanes * lane * logic,
         "private_buffers_mm2": (tensor_sram + vector_sram) * sram,
-        "global_buffer_mm2": buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2) * sram,
+        "global_buffer_mm2": _buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2) * sram,
         "memory_phys_mm2": _memory_mm2(a),
         "links_mm2": (a.network_bytes_per_s + a.scale_out_bytes_per_s) / 25e9 * _interface_mm2(LINK_25GB, node),
         "network_mm2": a.delivered_bytes_per_s / a.clock_hz * NETWORK_MTR_PER_BYTE / LOGIC_MTR_PER_MM2[node],
@@ -251,5 +251,5 @@ def _memory_mm2(a: Accelerator) -> Floats:
     return np.asarray(a.num_stacks) * units * _interface_mm2(interface, a.node_nm)
 
 
-def _interface_mm2(interface: PhyArea, node_nm: int) -> float:
+def _interface_mm2(interface: _PhyArea, node_nm: int) -> float:
     return interface.phy_mm2 + interface.controller_mtr / LOGIC_MTR_PER_MM2[node_nm]

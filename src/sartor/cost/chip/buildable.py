@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from sartor.cost.chip.area import die_area
-from sartor.cost.chip.die_cost import RETICLE_MM2
 from sartor.cost.chip.energy import power
+from sartor.cost.chip.ownership import RETICLE_MM2
 from sartor.hardware.accelerator import Accelerator
 from sartor.units import GIGA, MEGA, Floats
 
@@ -43,7 +43,7 @@ WORDS = {
 }
 
 
-def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
+def _limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
     """What a chip needs and the maximum, by limit; both broadcast over candidates."""
     die, watts = np.asarray(die_area(a).total_mm2), power(a)
     stacks = np.asarray(a.num_stacks) * (STACK_EDGE_MM if a.memory.value.startswith("hbm") else 0.0)
@@ -59,7 +59,7 @@ def limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
 
 def too_hot(a: Accelerator) -> str:
     """A sentence if a chip can be built but is hotter than ``HOT_W_PER_MM2``; else empty."""
-    density = float(limits(a)["cooling"][0])
+    density = float(_limits(a)["cooling"][0])
     if not HOT_W_PER_MM2 < density <= MAX_W_PER_MM2:
         return ""
     return (
@@ -70,14 +70,14 @@ def too_hot(a: Accelerator) -> str:
 
 def excess(a: Accelerator) -> Floats:
     """The largest ratio of need to maximum over all limits: above 1 the chip cannot be built."""
-    shares = (np.broadcast_to(np.divide(needs, limit), a.shape) for needs, limit in limits(a).values())
+    shares = (np.broadcast_to(np.divide(needs, limit), a.shape) for needs, limit in _limits(a).values())
     largest_share: Floats = np.maximum.reduce(list(shares))
     return largest_share
 
 
 def faults(a: Accelerator) -> Iterator[str]:
     """Why a chip cannot be built: a sentence for each limit it exceeds, with both numbers."""
-    needs_and_limits = limits(a)
+    needs_and_limits = _limits(a)
     die = float(needs_and_limits["die"][0])
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
     joined += f" and {a.scale_out_bytes_per_s / GIGA:g} GB/s beyond" if a.scale_out_bytes_per_s else ""

@@ -1,25 +1,31 @@
-"""Energy of operators on the accelerator, its static power, and an estimate of its thermal design power.
+"""Energy of a training step on an accelerator: of its operations and bytes, and a floor for searches.
+
+Energy of operators on the accelerator, its static power, and an estimate of its thermal design power.
 
 Energy is counted by component: arithmetic, registers, private buffers, global buffer, memory, links, and leakage during
 the operator's time. Every figure comes from ``cost.technology`` with its source; docs/concepts/area.md lists the
 assumptions.
+
+A lower bound on an operator's energy without its tiles, a hundred times cheaper than `operator_energy`: arithmetic,
+registers, and what must move at least through memory, the global buffer and private buffers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from sartor.cost.chip.area import die_area
-from sartor.cost.chip.fused_attention import attention_cost, attention_products
+from sartor.cost.chip.operator_latency import operator_floor
 from sartor.cost.chip.systolic import Product, product_cost, product_of
 from sartor.cost.chip.technology import SRAM_PJ_PER_64BIT, energy_between_nodes, mac_energy_pj, packed_energy_pj
-from sartor.cost.chip.vector_core import vector_cost
-from sartor.cost.collective.ring import link_time_s, volume
+from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost
+from sartor.cost.collective.links import link_time_s, volume
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator
-from sartor.units import Floats, plain
+from sartor.units import Floats, ceil_div, plain
 
 PICO = 1e-12
 
@@ -81,7 +87,7 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
     a = accelerator
     return Energy(
         arithmetic_j=cost.lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
-        registers_j=cost.lane_cycles * register_pj(a) * PICO,
+        registers_j=cost.lane_cycles * _register_pj(a) * PICO,
         private_buffers_j=cost.buffer_bytes * sram_pj_per_byte(a.vector_core_sram_bytes, a.node_nm) * PICO,
         global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
         memory_j=op.bytes_moved * memory_pj_per_byte(a) * PICO,
@@ -100,8 +106,8 @@ def power(accelerator: Accelerator) -> Power:
     )
     parts = {
         "static_w": static_power_w(a),
-        "arrays_w": macs * (_hottest_pj(a) + register_pj(a)) * PICO,
-        "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + register_pj(a)) * PICO,
+        "arrays_w": macs * (_hottest_pj(a) + _register_pj(a)) * PICO,
+        "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
         "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
         "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
@@ -132,12 +138,12 @@ def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
     return pj_per_byte
 
 
-def register_pj(a: Accelerator) -> float:
+def _register_pj(a: Accelerator) -> float:
     """Energy of the register traffic of one multiply and add, or of one lane cycle."""
     return REGISTER_SHARE * mac_energy_pj(DType.BF16, a.node_nm)
 
 
-def place_pj(a: Accelerator, dtype: DType) -> float:
+def _place_pj(a: Accelerator, dtype: DType) -> float:
     """Energy of one array cell in one cycle: one multiply and add, or those of all operands packed in it."""
     packed = a.packing(dtype)
     return mac_energy_pj(a.dtype, a.node_nm) if packed == 1 else packed_energy_pj(dtype, packed, a.node_nm)
@@ -145,15 +151,15 @@ def place_pj(a: Accelerator, dtype: DType) -> float:
 
 def _hottest_pj(a: Accelerator) -> float:
     """Energy of an array cell in the data type that takes most."""
-    return max(place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
+    return max(_place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
 
 
 def _product_energy(product: Product, a: Accelerator, dtype: DType) -> Energy:
     cost = product_cost(product, a)
     epilogue = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
     return Energy(
-        arithmetic_j=(product.macs * place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
-        registers_j=(product.macs + epilogue) * register_pj(a) * PICO,
+        arithmetic_j=(product.macs * _place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
+        registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
         private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
         global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
         memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
@@ -169,7 +175,7 @@ def _attention_energy(op: Attention, a: Accelerator) -> Energy:
     return Energy(
         arithmetic_j=sum((e.arithmetic_j for e in products), 0.0)
         + lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
-        registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * register_pj(a) * PICO,
+        registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * _register_pj(a) * PICO,
         private_buffers_j=sum((e.private_buffers_j for e in products), 0.0),
         global_buffer_j=sum((e.global_buffer_j for e in products), 0.0),
         memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
@@ -186,3 +192,34 @@ def _collective_energy(op: Collective, a: Accelerator) -> Energy:
         memory_j=plain(2 * sent * memory_pj_per_byte(a) * PICO),
         static_j=static_power_w(a) * link_time_s(op, a),
     )
+
+
+def energy_floor_j(op: Operator, a: Accelerator) -> Floats:
+    """Joules of one execution beyond static power that `operator_energy` is never below; shapes broadcast."""
+    if isinstance(op, Gemm | GroupedGemm):
+        product = product_of(op, a)
+        lane_cycles = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
+        return _products_j((product,), op, op.dtype, lane_cycles, product.least_bytes, a)
+    if isinstance(op, Attention):
+        lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
+        lane_cycles = operator_floor(op, a).vector_s * lanes * a.clock_hz
+        return _products_j(attention_products(op), op, a.dtype, lane_cycles, op.bytes_moved, a)
+    energy = operator_energy(op, a)
+    return energy.total_j - energy.static_j
+
+
+def _products_j(
+    products: Sequence[Product], op: Operator, dtype: DType, lane_cycles: Floats, memory_bytes: Floats, a: Accelerator
+) -> Floats:
+    """GEMMs, lane cycles and bytes of memory; each sum is read and written once per block of k in an array."""
+    macs = sum(product.macs for product in products)
+    sums = sum(2.0 * p.batch * p.m * p.n * ceil_div(p.k, a.array_rows) for p in products) * a.accumulator_bytes
+    through = operator_floor(op, a).buffer_s * np.asarray(a.global_buffer_bytes_per_s)
+    picojoules = (
+        macs * (_place_pj(a, dtype) + _register_pj(a))
+        + lane_cycles * (mac_energy_pj(DType.FP32, a.node_nm) + _register_pj(a))
+        + sums * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm)
+        + through * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm)
+        + memory_bytes * memory_pj_per_byte(a)
+    )
+    return picojoules * PICO

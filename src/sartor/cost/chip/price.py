@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.cost.chip.fused_attention import attention_cost
 from sartor.cost.chip.systolic import ProductCost, product_alternatives, product_cost, product_of
-from sartor.cost.chip.vector_core import vector_cost
+from sartor.cost.chip.vector_core import attention_cost, vector_cost
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost

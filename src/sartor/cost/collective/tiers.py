@@ -13,12 +13,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.collective.ring import fitted, hops, tree_steps, volume
-from sartor.cost.collective.shares import NetworkCoefficients
-from sartor.cost.collective.torus import torus_terms
-from sartor.cost.correction.borrowing_links import collectives_on
+from sartor.cost.collective.links import NetworkCoefficients, fitted, hops, torus_terms, tree_steps, volume
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import CollectiveCoefficients
+from sartor.cost.correction.relatives import collectives_on
 from sartor.cost.cost import Cost, Source
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.json_types import JsonDict
@@ -68,7 +66,7 @@ def network_time_s(
     network, overhead = np.where(together, network, 0.0), np.where(together, overhead, 0.0)
     near = within_innermost(group_size, stride, cluster, alone=alone)
     source, mixed = source_within(near, cluster, calibration)
-    c = local_coefficients(cluster.tiers[0], calibration)
+    c = _local_coefficients(cluster.tiers[0], calibration)
     return Cost(
         time_s=plain(network + overhead),
         network_s=plain(network),
@@ -104,7 +102,7 @@ _TERMS = ("time_s", "network_s", "overhead_s", "log_sigma")
 
 def source_within(near: Mask, cluster: Cluster, calibration: Calibration) -> tuple[Source, JsonDict]:
     """Calibrated where groups stay on links that the device's own fit is of, and a cost's details where some do."""
-    own_fit = local_coefficients(cluster.tiers[0], calibration) is calibration.collective
+    own_fit = _local_coefficients(cluster.tiers[0], calibration) is calibration.collective
     measured = np.logical_and(near, own_fit and "collective" in calibration.calibrated)
     if np.all(measured):
         return Source.CALIBRATED, {}
@@ -118,7 +116,7 @@ def within_innermost(group_size: Ints, stride: Ints, cluster: Cluster, *, alone:
     return (_members(n, s, _spans(cluster)[0], side_by_side) >= n) & (cluster.tiers[0].torus_axes == 0)
 
 
-def local_coefficients(tier: LinkTier, calibration: Calibration) -> CollectiveCoefficients:
+def _local_coefficients(tier: LinkTier, calibration: Calibration) -> CollectiveCoefficients:
     """Coefficients of the innermost links: the device's own fit if it is for links of that kind, else those of the
     links most similar to the tier's."""
     if not tier.kind or calibration.collective.over_pcie == (tier.kind == "pcie"):
@@ -240,7 +238,7 @@ class _Way:
 
     def _innermost(self, tier: LinkTier) -> tuple[Floats, Floats, Floats, Floats]:
         """Like the single-node model: the calibrated share of the link for this number of members."""
-        c, m, kind = local_coefficients(tier, self.calibration), self.reach[0], self.kind
+        c, m, kind = _local_coefficients(tier, self.calibration), self.reach[0], self.kind
         share, _, hop = fitted(kind, m, c)
         hop *= self._slower(tier)
         steps = near = hops(kind, m)
@@ -334,7 +332,7 @@ class _Way:
 
     def _launch(self) -> Floats:
         """Launch overhead of the kernel; an all-to-all always pays its step inside a node."""
-        c = local_coefficients(self.cluster.tiers[0], self.calibration)
+        c = _local_coefficients(self.cluster.tiers[0], self.calibration)
         launch, hop = fitted(self.kind, self.n, c)[1:]
         swap = self.kind is CollectiveKind.ALL_TO_ALL and not self.cluster.tiers[0].torus_axes
         return launch + (hop * self._slower(self.cluster.tiers[0]) if swap else 0.0) + np.zeros_like(self.n)

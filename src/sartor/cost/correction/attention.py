@@ -18,7 +18,7 @@ from sartor.cost.correction.calibration import BACKWARD, UNALIGNED, Calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.alignment import FLASH_MULTIPLE
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
@@ -57,7 +57,7 @@ def correct_attention(op: Attention, cost: Cost, gpu: Gpu, calibration: Calibrat
     times, sigmas = (np.array(array, dtype=np.float64).reshape(-1) for array in (cost.time_s, cost.log_sigma))
     sizes = _sizes(op, shape)
     for part in PARTS:
-        residual = residual_of(calibration, part)
+        residual = _residual_of(calibration, part)
         if residual is None:
             continue
         where = np.flatnonzero(_runs(part, op, sizes) & sizes_known(residual, sizes))
@@ -100,7 +100,7 @@ def biting_window(op: Attention, calibration: Calibration) -> Ints:
     if not np.any(covers):
         return op.window
     for part in ("generation", "context"):
-        residual, runs = residual_of(calibration, part), np.equal(op.seq_q, 1) == (part == "generation")
+        residual, runs = _residual_of(calibration, part), np.equal(op.seq_q, 1) == (part == "generation")
         for seen, shortest, longest in residual.windows if residual else ():
             covers = covers & ~(runs & (dim == seen) & (window >= shortest) & (window <= longest))
     return np.where(covers, 0, window)
@@ -112,7 +112,7 @@ def next_head_dim(op: Attention, calibration: Calibration) -> Ints:
     plain = op.pass_.computes_outputs and not op.latent and op.causal and op.dtype.bytes == 2
     if not plain or np.any(np.not_equal(op.v_head_dim, dim)):
         return op.head_dim
-    residuals = {part: residual_of(calibration, part) for part in ("context", "generation")}
+    residuals = {part: _residual_of(calibration, part) for part in ("context", "generation")}
     context, generation = (_next_of(residual, dim) for residual in residuals.values())
     return np.where(np.equal(op.seq_q, 1), generation, context)
 
@@ -126,7 +126,7 @@ def _next_of(residual: Residual | None, dim: Array) -> Array:
     return np.where(has_next & (wider != rounded), wider, dim)
 
 
-def residual_of(calibration: Calibration, part: str) -> Residual | None:
+def _residual_of(calibration: Calibration, part: str) -> Residual | None:
     """The network of the framework's kernels. Without a framework, or if this one was not measured: the network of the
     median of frameworks, in the latter case with an interval that covers all of them (``ANY``)."""
     own_residual = _own_residual(calibration, part)

@@ -62,7 +62,7 @@ from sartor.units import Floats
 def section_coefficients(gpu: Gpu, name: str, assumed: Floats) -> Found:
     """Attention or grouped GEMMs: the device's own, else its relative's, else ``assumed``. Of a generation nobody
     measured: attention is the median of all that were, grouped GEMMs another generation's."""
-    relative = experts_relative(gpu) if name == "grouped" else relative_of(gpu)
+    relative = _experts_relative(gpu) if name == "grouped" else relative_of(gpu)
     near = relative.name and relative.widen <= OTHER_DIE
     unmeasured = name == "attention" and not near and name not in data_file(f"{gpu.name}.toml")
     return (_attention_of_all(gpu) if unmeasured else None) or section_of(gpu, relative, name, assumed)
@@ -123,7 +123,7 @@ FEWEST_GENERATIONS = 2
 """Fewest generations for a meaningful median."""
 
 
-def experts_relative(gpu: Gpu) -> Relative:
+def _experts_relative(gpu: Gpu) -> Relative:
     """The device whose grouped GEMMs ``gpu`` borrows: its relative if that is of its generation; else the one that
     stands for a generation of its maker with the same kind of SM, else for the nearest earlier architecture, or for the
     nearest later one if none is measured before it. Without bf16 the kernels do not run.
@@ -156,8 +156,8 @@ UNKNOWN = 9999
 
 
 def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
-    """Grouped GEMM coefficients by kernel family: the device's own, else those of ``experts_relative``."""
-    relative = experts_relative(gpu)
+    """Grouped GEMM coefficients by kernel family: the device's own, else those of ``_experts_relative``."""
+    relative = _experts_relative(gpu)
     for owner in (gpu.name, relative.name):
         table = data_file(f"{owner}.toml")
         if owner and "grouped_families" in table:

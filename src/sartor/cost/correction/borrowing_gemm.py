@@ -103,8 +103,8 @@ def _own_fit(borrower: _Borrower) -> Found | None:
     dtype, table = fit
     if _alike(dtype, borrower.dtype):
         stated = {} if dtype is borrower.dtype else OWN_OTHER_TYPE
-        return Found(coefficients=_gemm(table), own=True, record=fit_record(table) | stated)
-    return Found(coefficients=_sibling(_gemm(table)), record=fit_record(table) | OWN_OTHER_TYPE)
+        return Found(coefficients=_gemm(table), own=True, record=_fit_record(table) | stated)
+    return Found(coefficients=_sibling(_gemm(table)), record=_fit_record(table) | OWN_OTHER_TYPE)
 
 
 def _joint_fit(borrower: _Borrower) -> Found | None:
@@ -139,7 +139,7 @@ def _fit_of(borrower: _Borrower, relative: Relative) -> Found | None:
     if relative.widen > OTHER_DIE and not fit.throttle:
         carried = within_power(carried, borrower.gpu, _general_per_joule(borrower.gpu), fit.throttle_s)
     lender = borrowed_from(relative.name) if relative.name != borrower.relative.name else {}
-    return Found(coefficients=carried, record=fit_record(table) | lender)
+    return Found(coefficients=carried, record=_fit_record(table) | lender)
 
 
 def _general_of_die(borrower: _Borrower) -> str:
@@ -163,12 +163,12 @@ def _general_cores(borrower: _Borrower) -> Found | None:
     table = next(_tables(further, (DType.FP32,)), None)
     if borrower.general and table:
         carried = borrowed(_gemm(table), borrower.section, max(borrower.relative.widen, DIE))
-        return Found(coefficients=carried, record=fit_record(table) | borrowed_from(further))
+        return Found(coefficients=carried, record=_fit_record(table) | borrowed_from(further))
     table = next(_tables(borrower.general, (DType.FP32,)), None)
     if table is None:
         return None
     carried = within_power(borrowed(_gemm(table), borrower.section, OTHER_UNITS), gpu, _general_per_joule(gpu))
-    return Found(coefficients=carried, record=fit_record(table) | borrowed_from(borrower.general))
+    return Found(coefficients=carried, record=_fit_record(table) | borrowed_from(borrower.general))
 
 
 def _joint_for_few(borrower: _Borrower) -> Found | None:
@@ -181,7 +181,7 @@ def _own_16_bits(borrower: _Borrower) -> Found | None:
     """6. The device's own 16-bit fit, twice as wide: other units, but the same memory, launches and tiles."""
     table = next(_tables(borrower.gpu.name, (DType.BF16, DType.FP16), borrower.few), None)
     carried = widened(_menu_of(borrower, _gemm(table)), 2.0) if table else None
-    return Found(coefficients=carried, record=fit_record(table) | OWN_OTHER_TYPE) if table else None
+    return Found(coefficients=carried, record=_fit_record(table) | OWN_OTHER_TYPE) if table else None
 
 
 def _menu_of(borrower: _Borrower, c: GemmCoefficients) -> GemmCoefficients:
@@ -202,7 +202,7 @@ def _others_16_bits(borrower: _Borrower) -> Found | None:
     for relative in (borrower.relative, _two_away(borrower.relative)):
         for table in _tables(relative.name, wide, borrower.few):
             carried = borrowed(widened(_menu_of(borrower, _gemm(table)), 2.0), borrower.section, relative.widen)
-            return Found(coefficients=carried, record=fit_record(table) | borrowed_from(relative.name))
+            return Found(coefficients=carried, record=_fit_record(table) | borrowed_from(relative.name))
     return None
 
 
@@ -260,7 +260,7 @@ def _tables(owner: str, dtypes: Iterable[DType], few: bool = False) -> Iterator[
 def _fits(owner: str, dtypes: Iterable[DType], few: bool = False) -> Iterator[tuple[DType, JsonMap]]:
     """The same fits with their types."""
     named = ((dtype, table_of(f"{owner}.{dtype.value}.toml")) for dtype in dtypes if owner)
-    return ((dtype, table) for dtype, table in named if table and not (few and fewest_m(fit_record(table)) > 1))
+    return ((dtype, table) for dtype, table in named if table and not (few and fewest_m(_fit_record(table)) > 1))
 
 
 def fewest_m(record: JsonMap) -> float:
@@ -282,5 +282,5 @@ def _gemm(table: JsonMap) -> GemmCoefficients:
     return coefficients(GemmCoefficients, table["gemm"])
 
 
-def fit_record(table: JsonMap) -> JsonDict:
+def _fit_record(table: JsonMap) -> JsonDict:
     return dict(table["provenance"]["gemm"])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from sartor.cost.collective.shares import NetworkCoefficients, network_coefficients
+from sartor.cost.collective.links import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.borrowing import (
     attention_families,
     grouped_families,
@@ -20,7 +20,6 @@ from sartor.cost.correction.borrowing import (
     torch_streams,
 )
 from sartor.cost.correction.borrowing_gemm import fewest_m, gemm_coefficients
-from sartor.cost.correction.borrowing_links import collective_coefficients
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
     CollectiveCoefficients,
@@ -31,7 +30,7 @@ from sartor.cost.correction.coefficients import (
     TorchStreams,
 )
 from sartor.cost.correction.own_rows import OwnRows
-from sartor.cost.correction.relatives import relative_of
+from sartor.cost.correction.relatives import collective_coefficients, relative_of
 from sartor.cost.correction.tables import coefficients, generation, table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap

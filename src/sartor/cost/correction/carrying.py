@@ -239,7 +239,7 @@ def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCo
     (bytes an SM processes per cycle). From A100's vLLM kernels it predicts A40's RMS norm at 0.57 of its memory (0.57
     measured; 0.35 on A100), layer norm 0.74 (0.72), rotary 0.63 (0.73), SwiGLU 0.68 (0.75).
     """
-    harder = bytes_per_cycle(after) / bytes_per_cycle(before)
+    harder = _bytes_per_cycle(after) / _bytes_per_cycle(before)
 
     def carried(share: float) -> float:
         return 1 / (1 / c.hbm_share + (1 / share - 1 / c.hbm_share) * harder) if share < c.hbm_share else share
@@ -252,7 +252,7 @@ def per_sm(c: MemoryBoundCoefficients, before: Gpu, after: Gpu) -> MemoryBoundCo
     )
 
 
-def bytes_per_cycle(gpu: Gpu) -> float:
+def _bytes_per_cycle(gpu: Gpu) -> float:
     """Memory bytes per SM and clock cycle."""
     return gpu.hbm_bytes_per_s / (gpu.num_sms * gpu.boost_clock_hz)
 

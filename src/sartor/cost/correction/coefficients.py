@@ -247,7 +247,7 @@ class StreamLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStreams:
-    """PyTorch's own memory-bound kernels, by a GPU's datasheet (cost/gpu/torch_streams.py)."""
+    """PyTorch's own memory-bound kernels, by a GPU's datasheet (cost/gpu/stream_law.py)."""
 
     hbm_share: float
     """Share of HBM bandwidth that an elementwise kernel reaches."""

@@ -17,7 +17,15 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.carrying import HOST_WAIT
 from sartor.cost.correction.coefficients import SCALE_BLOCK, GemmCoefficients
-from sartor.cost.correction.gemm_features import STEPS, general_features, held_length, table_features, table_length
+from sartor.cost.correction.gemm_features import (
+    STEPS,
+    general_features,
+    held_length,
+    quantizing_of,
+    table_features,
+    table_length,
+    waits_for_the_host,
+)
 from sartor.cost.correction.network import (
     FRAMEWORK,
     LIBRARY,
@@ -28,10 +36,9 @@ from sartor.cost.correction.network import (
     applicable,
     moved_by,
 )
-from sartor.cost.correction.quantizing import quantizing_of, waits_for_the_host
-from sartor.cost.gpu.power import LONG_RUN_LOG_SIGMA
+from sartor.cost.cost import Z80
+from sartor.cost.gpu.rates import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
-from sartor.cost.intervals import Z80
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
@@ -149,7 +156,7 @@ def _in_a_model(rows: GemmRows, residual: Residual, index: int, where: Any, time
         return time_s
     p = rows.sizes.part(where)
     timed_s, left_s = (quantizing.time_s(p.m * p.k, *residual.quantizing) for quantizing in (alone, left))
-    least_s = np.minimum(roofline_of(p, rows.machine, rows.gpu), time_s)
+    least_s = np.minimum(_roofline_of(p, rows.machine, rows.gpu), time_s)
     return np.maximum(time_s - (timed_s - left_s), least_s)
 
 
@@ -185,7 +192,7 @@ def _moved(rows: GemmRows, residual: Residual, library: float, where: Any) -> Co
             sizes,
             lambda block: sees(block, rows.machine, rows.fitted, rows.gpu),
             rows.formula_s[where],
-            roofline_of(p, rows.machine, rows.gpu),
+            _roofline_of(p, rows.machine, rows.gpu),
             rows.log_sigma[where],
             rows.short[where],
         )
@@ -346,7 +353,7 @@ def _on_coarse_tiles(rows: GemmRows) -> GemmRows:
     where = np.flatnonzero(rows.coarse & (p.batch == 1) & (waves <= _FEW_WAVES))
     if not c.coarse_share or not where.size:
         return rows
-    few = evaluate(p.part(where), rows.machine, replace(c, tiles=coarse_tiles(c), max_split=1.0), False)
+    few = evaluate(p.part(where), rows.machine, replace(c, tiles=_coarse_tiles(c), max_split=1.0), False)
     share, apart = c.coarse_share, few["time_s"] / rows.formula_s[where] - 1.0
     factor = 1.0 + share * apart
     spread = np.sqrt(share * (1.0 - share)) * apart / factor
@@ -362,7 +369,7 @@ _FEW_WAVES = 2.0
 were priced 0.6 and 2.3% too slow without this step, 4.3 and 3.5% with it)."""
 
 
-def coarse_tiles(c: GemmCoefficients) -> tuple[tuple[int, int, float], ...]:
+def _coarse_tiles(c: GemmCoefficients) -> tuple[tuple[int, int, float], ...]:
     """The menu's tiles of at least 128 x 256, and the narrow ones for few rows or columns. Of menus cut off at 64 x 128
     to 192 x 256, with tiles of up to 0, 16 or 32 besides and with or without splits of k, the nearest to each of H100
     and H200 fitted on the other (lab/notebook/gemm.md)."""
@@ -427,7 +434,7 @@ def _by_own_rows(rows: GemmRows) -> GemmRows:
     p, before = rows.sizes, rows.time_s
     log_factor, untold = own_rows.log_factor(p.batch * p.m, p.n, p.k)
     factor = np.exp(log_factor)
-    time_s = np.maximum(before * factor, np.minimum(roofline_of(p, rows.machine, rows.gpu), before))
+    time_s = np.maximum(before * factor, np.minimum(_roofline_of(p, rows.machine, rows.gpu), before))
     terms = rows.terms | {"time_s": time_s}
     if len(terms) > 1:
         terms["own_rows"] = time_s / before
@@ -507,7 +514,7 @@ _STEPS = (
 )
 
 
-def roofline_of(p: Problems, machine: Machine, gpu: Gpu) -> Array:
+def _roofline_of(p: Problems, machine: Machine, gpu: Gpu) -> Array:
     compute = 2 * p.batch * p.m * p.n * p.k / (machine.sm_flops_per_s * machine.num_sms)
     moved = p.batch * (p.k * (machine.first_bytes * p.m + machine.element_bytes * p.n) + p.out_bytes * p.m * p.n)
     floor_s: Array = np.maximum(compute, np.maximum(moved - gpu.l2_bytes, 0) / gpu.hbm_bytes_per_s)

@@ -1,8 +1,22 @@
-"""Features of a GEMM for its network: dimensionless numbers, for tensor cores and for general ones."""
+"""Inputs of the networks that correct GEMMs, and how each framework quantizes its operands.
+
+Kernels that quantize a GEMM's input, which frameworks' tables time together with it.
+
+Timed alone, every framework quantizes a 16-bit input: vLLM and SGLang in one kernel, TensorRT-LLM's fp8 in three, as a
+layer without a checkpoint has no scale (one clears it, one looks for the largest element, one narrows). In a model the
+scale is the checkpoint's, so one is left; its nvfp4 inputs come quantized from norms, attention and activations.
+
+Read in TensorRT-LLM (cpp/tensorrt_llm/common/cudaFp8Utils.cu, _torch/modules/linear.py) and in the collectors of
+ai-dynamo/aiconfigurator (collector/*/collect_gemm.py) on 2026-11-27; times are fitted (lab/fit_gemm_kernels.py).
+
+Features of a GEMM for its network: dimensionless numbers, for tensor cores and for general ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +25,48 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import Weights
 from sartor.cost.gpu.tiles import Machine, Problems, over_least
 from sartor.hardware.gpu import Gpu
-from sartor.units import Array
+from sartor.operators import DType
+from sartor.units import Array, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantizing:
+    """Kernels before one GEMM."""
+
+    kernels: int
+    element_bytes: float
+    """Their traffic per element of the input."""
+
+    def time_s(self, elements: Floats, kernel_s: float, byte_s: float) -> Floats:
+        """Seconds for an input of so many elements, at these per kernel and per byte."""
+        return self.kernels * kernel_s + self.element_bytes * byte_s * elements
+
+
+ALONE: Mapping[tuple[str, DType], Quantizing] = MappingProxyType(
+    {("trtllm", DType.FP8): Quantizing(kernels=3, element_bytes=5.0)}
+)
+"""By framework and type, in a GEMM timed alone, where it is not one kernel."""
+
+IN_A_MODEL: Mapping[tuple[str, DType], Quantizing] = MappingProxyType(
+    {
+        ("trtllm", DType.FP8): Quantizing(kernels=1, element_bytes=3.0),
+        ("trtllm", DType.NVFP4): Quantizing(kernels=0, element_bytes=0.0),
+    }
+)
+"""The same in a model, where it differs."""
+
+
+def quantizing_of(framework: str, dtype: DType, *, alone: bool) -> Quantizing:
+    """The kernels of a framework that quantize the input of a GEMM of this type."""
+    once = Quantizing(kernels=1, element_bytes=2.0 + dtype.bytes)
+    timed = ALONE.get((framework, dtype), once)
+    return timed if alone else IN_A_MODEL.get((framework, dtype), timed)
+
+
+def waits_for_the_host(kernels: str, dtype: DType) -> bool:
+    """Whether GEMMs of this type were timed call by call, not from a graph (``use_cuda_graph`` in the collector)."""
+    return (kernels.partition("_")[0], dtype) == ("vllm", DType.FP8_BLOCK)
+
 
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
          (192, 128), (256, 256))  # fmt: skip
@@ -33,18 +88,18 @@ def table_features(
     libraries: int = 0,
 ) -> Weights:
     """The input of a network over a table of linear layers. ``own_lengths``: with n and k as they are, not rounded to
-    lengths of tables, and the remainders of k by ``steps``; ``menu``: with ``menu_features``; ``libraries``: with one
+    lengths of tables, and the remainders of k by ``steps``; ``menu``: with ``_menu_features``; ``libraries``: with one
     number each, 1 for the one whose index ``library`` is."""
     if not own_lengths:
         block = {**block, "n": table_length(block["n"]), "k": table_length(block["k"])}
-    parts = [gemm_features(block, machine, c, gpu)]
-    parts += [tuned_features(block, steps)] if own_lengths else []
-    parts += [menu_features(block, machine, c)] if menu else []
+    parts = [_gemm_features(block, machine, c, gpu)]
+    parts += [_tuned_features(block, steps)] if own_lengths else []
+    parts += [_menu_features(block, machine, c)] if menu else []
     parts += [(block["library"] == np.arange(libraries)[:, None]).astype(np.float32)] if libraries else []
     return np.concatenate(parts)
 
 
-def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
+def _gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients, gpu: Gpu) -> Weights:
     """The network's input, (features, GEMMs). No feature depends on the clock or on the formula's time."""
     m, n, k = (block[name].astype(np.float32) for name in ("m", "n", "k"))
     log_m, log_n, log_k = np.log(m), np.log(n), np.log(k)
@@ -56,7 +111,7 @@ def gemm_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficie
     return np.concatenate([*parts, *_tiled(TILES, m, n, np.float32(1), log_m + log_n, machine)])
 
 
-def tuned_features(block: Mapping[str, Array], steps: Sequence[int]) -> Weights:
+def _tuned_features(block: Mapping[str, Array], steps: Sequence[int]) -> Weights:
     """More for tables of tuning runs, which hold the weights of models as they are: the remainders of n and k (a tile's
     columns, and the steps that k splits into)."""
     n, k = (block[name].astype(np.float32) for name in ("n", "k"))
@@ -64,7 +119,7 @@ def tuned_features(block: Mapping[str, Array], steps: Sequence[int]) -> Weights:
     return np.stack([*over, np.log(n / k)])
 
 
-def menu_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients) -> Weights:
+def _menu_features(block: Mapping[str, Array], machine: Machine, c: GemmCoefficients) -> Weights:
     """How much longer than the best every tile and split of the menu takes: ways that come near are what a tuning run
     may have found, so networks over small tables are nearer to weights they have not seen."""
     sizes: dict[str, Any] = {name: block[name].astype(np.float32) for name in ("m", "n", "k")}

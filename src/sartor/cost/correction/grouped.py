@@ -15,7 +15,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
 from sartor.cost.correction.network import Weights, applicable, moved_by
 from sartor.cost.cost import Cost
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import GroupedGemm
 from sartor.units import Array, Floats, Ints, shaped

@@ -32,7 +32,7 @@ from sartor.cost.correction.coefficients import (
     GroupedCoefficients,
 )
 from sartor.cost.correction.tables import table_of
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 
@@ -162,7 +162,7 @@ def moved_by(
         shortest = np.where(inside, times[1:], np.inf).min(axis=0)
         longest = np.where(inside, times[1:], -np.inf).max(axis=0)
         time_s = np.where(inside.any(axis=0), np.clip(time_s, shortest, longest), time_s)
-    long, brief = sigmas(residual, gpu)
+    long, brief = _sigmas(residual, gpu)
     narrow = np.where(short, brief, long)
     unused = np.abs(log_factors[0]) * (1 - trust) / Z80
     sigma = np.hypot(trust * narrow + (1 - trust) * log_sigma, unused)
@@ -184,7 +184,7 @@ def without_residuals(calibration: Calibration) -> Calibration:
     return replace(calibration, calibrated=frozenset(), relative="")
 
 
-def sigmas(residual: Residual, gpu: Gpu) -> tuple[float, float]:
+def _sigmas(residual: Residual, gpu: Gpu) -> tuple[float, float]:
     """Standard deviations of ln(measured / predicted) with the residual: long and short; wider on a borrower."""
     if gpu.name == residual.gpu:
         return residual.log_sigma, residual.log_sigma_small

@@ -17,11 +17,9 @@ from sartor.cost.correction.attention import biting_window, correct_attention, i
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask
-from sartor.cost.cost import Cost, Source, select_cost
+from sartor.cost.cost import Z80, Cost, Source, select_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
-from sartor.cost.gpu.power import lasting_s, long_run
-from sartor.cost.intervals import Z80
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import lasting_s, long_run, peak_flops_per_s
 from sartor.hardware.alignment import FLASH_MULTIPLE
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind

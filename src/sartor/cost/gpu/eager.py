@@ -16,8 +16,7 @@ from sartor.cost.correction.borrowing_gemm import fewest_m
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import without_residuals
-from sartor.cost.cost import Cost
-from sartor.cost.intervals import Z80
+from sartor.cost.cost import Z80, Cost
 from sartor.operators import DType, Gemm, GroupedGemm, Layout
 from sartor.units import Floats, plain
 

@@ -24,9 +24,8 @@ from sartor.cost.correction.coefficients import (
 from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.eager import SHORT, between, carried, has_few, mostly_few, queued, replayed, with_few
-from sartor.cost.gpu.power import long_run
+from sartor.cost.gpu.rates import long_run, peak_flops_per_s
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
-from sartor.cost.peaks import peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import FloatArray, Floats, Ints, plain

@@ -17,8 +17,7 @@ from sartor.cost.correction.coefficients import GemmCoefficients, GroupedCoeffic
 from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source, select_cost
 from sartor.cost.gpu.gemm import gemm_costs
-from sartor.cost.gpu.power import LongRun, lasting_s, long_run
-from sartor.cost.peaks import peak_flops_per_s
+from sartor.cost.gpu.rates import LongRun, lasting_s, long_run, peak_flops_per_s
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Pass
 from sartor.units import FloatArray, Floats, plain
@@ -199,12 +198,12 @@ def grouped_terms(op: GroupedGemm, gpu: Gpu, c: GroupedCoefficients, run: LongRu
 def tiles_down(mean: Floats, groups: Floats, skew: Floats, tiles_m: Floats = TILES_M) -> Floats:
     """Row tiles of all groups, for every tile height on the last axis, where the largest group has ``skew`` x ``mean``.
 
-    Groups' rows are spread evenly on a logarithmic scale (a power law of exponent 1) from ``least_load`` up to it.
+    Groups' rows are spread evenly on a logarithmic scale (a power law of exponent 1) from ``_least_load`` up to it.
     """
     even = groups * np.ceil(mean / tiles_m - 1e-9)
     if not np.any(np.asarray(skew) > 1):
         return even
-    lowest = least_load(skew)
+    lowest = _least_load(skew)
     total = 0.0
     weight = 0.0
     for q in _QUANTILES:
@@ -217,7 +216,7 @@ def tiles_down(mean: Floats, groups: Floats, skew: Floats, tiles_m: Floats = TIL
     return np.where(np.asarray(skew) > 1, groups * total / _QUANTILES.size, even)
 
 
-def least_load(skew: Floats) -> Floats:
+def _least_load(skew: Floats) -> Floats:
     """Rows of the smallest group over the mean's, where rows are log-uniform up to ``skew`` x mean.
 
     The mean of a log-uniform variable on [a, K] is (K - a) / ln(K / a); with mean 1, a - ln a = K - ln K (a <= 1),

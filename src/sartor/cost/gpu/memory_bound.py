@@ -12,8 +12,7 @@ import numpy as np
 from sartor.cost.correction.calibration import TORCH, Calibration
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.stream_law import law_cost, law_covers
-from sartor.cost.gpu.torch_streams import launches, torch_stream_cost
+from sartor.cost.gpu.stream_law import launches, law_cost, law_covers, torch_stream_cost
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound, MemoryBoundKind
 from sartor.units import Floats, IntArray, plain

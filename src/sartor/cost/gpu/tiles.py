@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.coefficients import ADDING, COOPERATIVE, RAGGED, GemmCoefficients
-from sartor.cost.gpu.power import LongRun, lasting_s
+from sartor.cost.gpu.rates import LongRun, lasting_s
 from sartor.units import FloatArray
 
 CHUNK = 2048

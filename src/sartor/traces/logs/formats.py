@@ -55,7 +55,7 @@ class LogFormat:
     units: tuple[str, ...] = field(default_factory=tuple)
 
 
-def reading(quantity: str, before: str, unit: float = 1.0, after: str = "", number: str = NUMBER) -> Reading:
+def _reading(quantity: str, before: str, unit: float = 1.0, after: str = "", number: str = NUMBER) -> Reading:
     return Reading(of=quantity, where=re.compile(before + r"\s{0,12}" + number + after), unit=unit)
 
 
@@ -67,17 +67,17 @@ MEGATRON = LogFormat(
     marks=("elapsed time per iteration (ms)",),
     iteration=re.compile(r"iteration\s{1,12}(\d{1,12})\s{0,3}/"),
     readings=(
-        reading("step_s", r"elapsed time per iteration \(ms\):", 1e-3),
-        reading("flops_per_s", r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|TFLOPS per GPU):", TERA),
-        reading("samples_per_s", r"samples per second:"),
-        reading("device_tokens_per_s", r"tokens per gpu per second \(tgs\):"),
-        reading("global_batch_size", r"global batch size:"),
-        reading("reserved_bytes", r"mem usages:", GIB),
+        _reading("step_s", r"elapsed time per iteration \(ms\):", 1e-3),
+        _reading("flops_per_s", r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|TFLOPS per GPU):", TERA),
+        _reading("samples_per_s", r"samples per second:"),
+        _reading("device_tokens_per_s", r"tokens per gpu per second \(tgs\):"),
+        _reading("global_batch_size", r"global batch size:"),
+        _reading("reserved_bytes", r"mem usages:", GIB),
     ),
     beside=(
-        reading("allocated_bytes", r"memory \(MB\).{0,80}max allocated:", MEGABYTES),
-        reading("reserved_bytes", r"memory \(MB\).{0,140}max reserved:", MEGABYTES),
-        reading("flops_per_s", r"GPU utilization:", TERA, after=r"\s{0,2}MODEL_TFLOP/s/GPU"),
+        _reading("allocated_bytes", r"memory \(MB\).{0,80}max allocated:", MEGABYTES),
+        _reading("reserved_bytes", r"memory \(MB\).{0,140}max reserved:", MEGABYTES),
+        _reading("flops_per_s", r"GPU utilization:", TERA, after=r"\s{0,2}MODEL_TFLOP/s/GPU"),
     ),
     begins="- arguments -",
     units=("step time: mean of the steps since the line before", "memory: MB of 2^20 bytes, highest rank that prints"),
@@ -88,9 +88,9 @@ TORCHTITAN = LogFormat(
     marks=("step:", "tps:"),
     iteration=re.compile(r"step:\s{1,8}(\d{1,12})"),
     readings=(
-        reading("device_tokens_per_s", r"tps:"),
-        reading("flops_per_s", r"tflops:", TERA),
-        reading("reserved_bytes", r"memory:", GIB, after=r"GiB"),
+        _reading("device_tokens_per_s", r"tps:"),
+        _reading("flops_per_s", r"tflops:", TERA),
+        _reading("reserved_bytes", r"memory:", GIB, after=r"GiB"),
     ),
     clock=_CLOCK,
     begins="Starting job:",
@@ -102,8 +102,8 @@ DEEPSPEED = LogFormat(
     marks=("SamplesPerSec=", "MemAllocated="),
     iteration=re.compile(r"(?:global_step=|\] \d{1,9}/)(\d{1,12})"),
     readings=(
-        reading("samples_per_s", r"(?:CurrSamplesPerSec|[^g]SamplesPerSec)="),
-        reading("allocated_bytes", r"MaxMemAllocated=", GIB),
+        _reading("samples_per_s", r"(?:CurrSamplesPerSec|[^g]SamplesPerSec)="),
+        _reading("allocated_bytes", r"MaxMemAllocated=", GIB),
     ),
     units=("samples/s: of the whole job, of the last step", "memory: peak allocated, GB of 2^30 bytes"),
 )
@@ -112,7 +112,7 @@ DEEPSPEED_PIPELINE = LogFormat(
     title="DeepSpeed (pipeline engine)",
     marks=("iter time (s):", "samples/sec:"),
     iteration=re.compile(r"steps?:\s{0,8}(\d{1,12})"),
-    readings=(reading("step_s", r"iter time \(s\):"), reading("samples_per_s", r"samples/sec:")),
+    readings=(_reading("step_s", r"iter time \(s\):"), _reading("samples_per_s", r"samples/sec:")),
     units=("step time: mean of the steps since the line before",),
 )
 LITGPT = LogFormat(
@@ -120,8 +120,8 @@ LITGPT = LogFormat(
     title="litgpt",
     marks=("iter time:", " ms"),
     iteration=re.compile(r"\bstep\s{1,8}(\d{1,12})"),
-    readings=(reading("step_s", r"iter time:", 1e-3, after=r"\s?ms"),),
-    beside=(reading("allocated_bytes", r"Memory used:", 1e9, after=r" GB"),),
+    readings=(_reading("step_s", r"iter time:", 1e-3, after=r"\s?ms"),),
+    beside=(_reading("allocated_bytes", r"Memory used:", 1e9, after=r" GB"),),
     units=(
         "iter time: of the iteration that is printed, which ends with the host waiting for the GPU; taken for the "
         "step's time, as earlier microbatches are queued without waiting",
@@ -133,12 +133,12 @@ NANOTRON = LogFormat(
     marks=("elapsed_time_per_iteration_ms:",),
     iteration=re.compile(r"iteration:\s{0,8}(\d{1,12})\s{0,3}/"),
     readings=(
-        reading("step_s", r"elapsed_time_per_iteration_ms:", 1e-3, number=HUMAN),
-        reading("tokens_per_s", r"tokens_per_sec:", number=HUMAN),
-        reading("device_tokens_per_s", r"tokens_per_sec_per_gpu:", number=HUMAN),
-        reading("flops_per_s", r"hardware_tflops_per_gpu:", TERA, number=HUMAN),
-        reading("global_batch_size", r"global_batch_size:", number=HUMAN),
-        reading("reserved_bytes", r"cuda_max_memory_reserved:", number=HUMAN),
+        _reading("step_s", r"elapsed_time_per_iteration_ms:", 1e-3, number=HUMAN),
+        _reading("tokens_per_s", r"tokens_per_sec:", number=HUMAN),
+        _reading("device_tokens_per_s", r"tokens_per_sec_per_gpu:", number=HUMAN),
+        _reading("flops_per_s", r"hardware_tflops_per_gpu:", TERA, number=HUMAN),
+        _reading("global_batch_size", r"global_batch_size:", number=HUMAN),
+        _reading("reserved_bytes", r"cuda_max_memory_reserved:", number=HUMAN),
     ),
     units=("three digits are printed, so no step is known to better than 0.5%", "TFLOP/s: hardware_tflops_per_gpu"),
 )
@@ -148,11 +148,11 @@ NEMO = LogFormat(
     marks=("train_step_timing in s",),
     iteration=re.compile(r"(?:iteration (?!.{0,4000}global_step[=:])|global_step[=:]\s?)(\d{1,12})"),
     readings=(
-        reading("step_s", r"train_step_timing in s[=:]"),
-        reading("flops_per_s", r"TFLOPS_per_GPU[=:]", TERA),
-        reading("global_batch_size", r"global_batch_size[=:]"),
-        reading("reserved_bytes", r"(?:max_memory_reserved|peak_memory_usage)[=:]"),
-        reading("allocated_bytes", r"max_memory_allocated[=:]"),
+        _reading("step_s", r"train_step_timing in s[=:]"),
+        _reading("flops_per_s", r"TFLOPS_per_GPU[=:]", TERA),
+        _reading("global_batch_size", r"global_batch_size[=:]"),
+        _reading("reserved_bytes", r"(?:max_memory_reserved|peak_memory_usage)[=:]"),
+        _reading("allocated_bytes", r"max_memory_allocated[=:]"),
     ),
     units=("step time: of the last step",),
 )
@@ -164,8 +164,8 @@ MLPERF = LogFormat(
         r'"key": "(?:tracked_stats|train_loss|reduced_train_loss)".{0,400}?"samples_count": (\d{1,12})'
     ),
     readings=(
-        reading("step_s", r'"(?:train_step_time|train_step_timing)":'),
-        reading("samples_per_s", r'"throughput":'),
+        _reading("step_s", r'"(?:train_step_time|train_step_timing)":'),
+        _reading("samples_per_s", r'"throughput":'),
     ),
     counts_samples=True,
     clock=re.compile(r'"time_ms": (\d{10,16})'),
@@ -177,9 +177,9 @@ PITH = LogFormat(
     marks=("step-time", "tokens-per-second"),
     iteration=re.compile(r"step (\d{1,12})/"),
     readings=(
-        reading("step_s", r"step-time", after=r" sec"),
-        reading("tokens_per_s", r"tokens-per-second"),
-        reading("allocated_bytes", r"peak-gpu-memory", 1e9, after=r" GB"),
+        _reading("step_s", r"step-time", after=r" sec"),
+        _reading("tokens_per_s", r"tokens-per-second"),
+        _reading("allocated_bytes", r"peak-gpu-memory", 1e9, after=r" GB"),
     ),
     units=("tokens/s: of the whole job", "memory: GB of 1e9 bytes; whether allocated or reserved is not said"),
 )
@@ -189,9 +189,9 @@ MAXTEXT = LogFormat(
     marks=("completed step:", "seconds:"),
     iteration=re.compile(r"completed step: (\d{1,12})"),
     readings=(
-        reading("step_s", r"seconds:"),
-        reading("flops_per_s", r"TFLOP/s/device:", TERA),
-        reading("device_tokens_per_s", r"Tokens/s/device:"),
+        _reading("step_s", r"seconds:"),
+        _reading("flops_per_s", r"TFLOP/s/device:", TERA),
+        _reading("device_tokens_per_s", r"Tokens/s/device:"),
     ),
     units=("step time: of each step",),
 )
@@ -201,8 +201,8 @@ NANOGPT = LogFormat(
     marks=("iter ", ": loss ", ", time "),
     iteration=re.compile(r"\biter (\d{1,12}): loss"),
     readings=(
-        reading("step_s", r", time", 1e-3, after=r"ms"),
-        reading("flops_per_s", r", mfu", 3.12 * TERA, after=r"%"),  # of an A100, whatever the GPU
+        _reading("step_s", r", time", 1e-3, after=r"ms"),
+        _reading("flops_per_s", r", mfu", 3.12 * TERA, after=r"%"),  # of an A100, whatever the GPU
     ),
     units=("step time: of the iteration that is printed", "mfu: of an A100's 312 TFLOP/s, mean of about 10 lines"),
 )
@@ -220,7 +220,7 @@ TRANSFORMERS = LogFormat(
     title="transformers",
     marks=("'train_runtime':", "'train_steps_per_second':"),
     iteration=None,
-    readings=(reading("steps_per_s", r"'train_steps_per_second':\s?'?"),),
+    readings=(_reading("steps_per_s", r"'train_steps_per_second':\s?'?"),),
     units=("step time: mean of the whole run, its start and checkpoints included",),
 )
 FORMATS = (

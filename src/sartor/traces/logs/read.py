@@ -38,10 +38,10 @@ def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
     data = read_bytes(Path(path), field, "must be a training log", most=MAX_LOG_BYTES)
     data = unpacked(data, field, str(path), most=MAX_LOG_BYTES)
     text = decoded(data, field, str(path), errors="replace")
-    return parse_log(_COLOURS.sub("", text) if "\x1b" in text else text, str(path), field)
+    return _parse_log(_COLOURS.sub("", text) if "\x1b" in text else text, str(path), field)
 
 
-def parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
+def _parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
     """The runs of a log's text. Raises `InputError` if it has no step line of a known trainer."""
     lines = text.splitlines()
     form = _format_of(text, lines)

@@ -177,7 +177,7 @@ class RunLog:
         both = np.split(times, [times.size // 2])
         halves = np.split(step_series(times).kept_s, [times.size // 2])
         first, second = _median(both[0]), _median(both[1])
-        threshold = max(SLOWER, 3 * spread(both[1]))  # stalls move the medians or the means of halves, seldom both
+        threshold = max(SLOWER, 3 * _spread(both[1]))  # stalls move the medians or the means of halves, seldom both
         moved = (first / second - 1, float(np.mean(halves[0]) / np.mean(halves[1])) - 1)
         return (first, second) if min(moved) > threshold or max(moved) < -threshold else None
 
@@ -196,7 +196,7 @@ class RunLog:
             is_mean=mean,
             usual_s=series.middle_s if series else float("nan"),
             stall_s=series.stall_s if series else 0.0,
-            spread=spread(times[~series.slow]) if series else 0.0,
+            spread=_spread(times[~series.slow]) if series else 0.0,
             num_steps=int(times.size),
             warm_up=self.warm_up,
             tokens_per_s=typical(self.steady(self.tokens_per_s)),
@@ -212,7 +212,7 @@ COLUMNS = (
 )
 
 
-def spread(times: FloatArray) -> float:
+def _spread(times: FloatArray) -> float:
     """Robust standard deviation of single steps over their median: 1.48 x median absolute deviation."""
     if not times.size:
         return 0.0

@@ -1,4 +1,8 @@
-"""Long runs under a power limit: how far the clock falls below that of short runs.
+"""Rates of a device: peak FLOP/s of a type, and the clock that its power limit leaves.
+
+The peak rate of a data type, with a fallback for types that a device lacks.
+
+Long runs under a power limit: how far the clock falls below that of short runs.
 
 The power that GEMMs draw grows approximately with their FLOP rate and the fourth power of the clock: dynamic power is
 proportional to clock x voltage^2, and near the top of the range voltage rises a little faster than the clock. So work
@@ -17,6 +21,44 @@ from sartor.cost.correction.coefficients import PowerCoefficients
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 from sartor.units import Floats
+
+STAND_INS = {
+    DType.FP16: (DType.BF16,),
+    DType.BF16: (DType.FP16,),
+    DType.FP8_BLOCK: (DType.FP8,),
+    DType.MXFP8: (DType.FP8,),
+    DType.MXFP4: (DType.NVFP4,),
+    DType.INT8: (DType.FP8, DType.BF16, DType.FP16),
+    DType.FP8: (DType.BF16, DType.FP16),
+    DType.NVFP4: (DType.FP8, DType.BF16, DType.FP16),
+    DType.INT4: (DType.INT8, DType.BF16, DType.FP16),
+    DType.TF32: (DType.FP32,),
+    DType.INT8_WO: (DType.BF16, DType.FP16),
+    DType.INT4_WO: (DType.BF16, DType.FP16),
+}
+"""Types that a format is converted to or shares its units with, nearest first."""
+
+
+def peak_flops_per_s(gpu: Gpu, dtype: DType) -> float:
+    """Dense peak for ``dtype`` [FLOP/s]; a format the device lacks runs at the rate of the type it is converted to."""
+    for candidate in (dtype, *STAND_INS.get(dtype, ()), DType.FP16, DType.BF16, DType.FP32):
+        if candidate in gpu.peak_flops_per_s:
+            return gpu.peak_flops_per_s[candidate]
+    return max(gpu.peak_flops_per_s.values())
+
+
+def as_run(dtype: DType, gpu: Gpu) -> DType:
+    """The type as ``gpu`` runs it: without matrix units for fp8, weights are stored in 8 bits and widened to 16 (vLLM's
+    documentation, "FP8 W8A8": Ampere and Turing run "as weight-only W8A16"; Intel's Xe2: ``fp8_gemm_w8a16``). Arc B60
+    takes as long in fp8 as in bf16 from 256 rows on (median 0.98)."""
+    widened = dtype is DType.FP8 and dtype not in gpu.peak_flops_per_s and gpu.accelerator is None
+    return DType.INT8_WO if widened else dtype
+
+
+def widened_note(dtype: DType, gpu: Gpu) -> str:
+    """What is said of a type that ``as_run`` replaces."""
+    runs = as_run(dtype, gpu).value
+    return f"{gpu.name} has no matrix units for {dtype.value}: 8-bit weights are widened to 16 ({runs}), as in vLLM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

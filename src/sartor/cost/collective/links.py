@@ -1,4 +1,17 @@
-"""Efficiency of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
+"""Laws of links: a ring, the rings of a torus, and the coefficients of networks between nodes.
+
+A collective on one tier of links: sequential steps, and share of the buffer that each device sends.
+
+GPUs (``tiers``) and template chips (``link_time_s``) use the same steps; they differ only in the link parameters. Ring
+and tree: Thakur, Rabenseifner and Gropp, IJHPCA 2005, sec. 4.
+
+Collectives on a torus of links (TPU): a group uses all axes it covers, and an axis it covers only in part at half.
+
+Devices are numbered along the axes of a slice that is as close to a cube (a square) as its size allows. Sources: How to
+Scale Your Model (jax-ml/scaling-book, 2025), chapters TPUs and Sharding: a bidirectional ring along an axis uses both
+links, an axis without wraparound takes twice the time, an all-to-all a quarter of an all-gather's.
+
+Efficiency of links between nodes beyond their datasheets: shares of nominal rates that collectives reach.
 
 Every default but ``pipeline`` is recalled or assumed, with its reason; ``[network]`` of ``calibration/training.toml``
 (fitted on published runs) or a user's record replaces any of them. Symbols: docs/concepts/clusters.md.
@@ -11,9 +24,100 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
+import numpy as np
+
+from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.errors import InputError
+from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.cluster import LinkTier
 from sartor.json_types import JsonMap
+from sartor.operators import Collective, CollectiveKind
 from sartor.units import Floats
+
+
+def hops(kind: CollectiveKind, n: Floats) -> Floats:
+    """Sequential steps: around the ring twice or once; one for all-to-all and send/recv."""
+    if kind is CollectiveKind.ALL_REDUCE:
+        return 2 * (n - 1)
+    if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+        return n - 1
+    return np.ones_like(n)
+
+
+def volume(kind: CollectiveKind, n: Floats) -> Floats:
+    """Share of the buffer that each device sends."""
+    if kind is CollectiveKind.ALL_REDUCE:
+        return 2 * (n - 1) / n
+    return np.ones_like(n) if kind is CollectiveKind.SEND_RECV else (n - 1) / n
+
+
+def tree_steps(n: Floats) -> Floats:
+    """Steps of a tree that sends the whole buffer up to the root and down again, the fastest way for small buffers."""
+    return 2 * np.ceil(np.log2(np.maximum(n, 1)))
+
+
+def link_time_s(op: Collective, accelerator: Accelerator) -> Floats:
+    """Time of a collective over ``group_size`` accelerators on their own links [s]; shapes broadcast over candidates.
+
+    It uses no core. A message is striped over all links and reaches the nominal rate; a step takes the nominal latency.
+    A group that spans more devices than the links connect runs at the speed of the scale-out network. A group of one
+    costs nothing; without links the time is infinite.
+    """
+    n = np.asarray(op.group_size, dtype=np.float64)
+    bytes_per_s, latency_s = accelerator.reach(op.group_size * op.stride)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole_s = np.asarray(op.message_bytes, dtype=np.float64) / np.asarray(bytes_per_s)
+        time_s = hops(op.kind, n) * latency_s + volume(op.kind, n) * whole_s
+        if op.kind is CollectiveKind.ALL_REDUCE:
+            time_s = np.minimum(time_s, tree_steps(n) * (latency_s + whole_s))
+    taken = np.where(n > 1, time_s, 0.0)
+    return float(taken) if taken.ndim == 0 else taken
+
+
+def fitted(kind: CollectiveKind, n: Floats, c: CollectiveCoefficients) -> tuple[Floats, float, float]:
+    """Share of the link's rate that ``n`` devices reach, launch seconds, seconds per hop."""
+    general = c.all_reduce_share if kind is CollectiveKind.ALL_REDUCE else c.link_share
+    rows = [row[1:4] for row in c.kinds if row[0] == kind.value]
+    share, launch, hop = rows[0] if rows else (general, c.launch_s, c.hop_s)
+    loss = 0.0 if kind is CollectiveKind.SEND_RECV and rows else c.small_group_loss
+    return share * (1 - loss / (n * n)), launch, hop
+
+
+_EPSILON = 1e-6
+
+
+def torus_terms(
+    kind: CollectiveKind, n: Floats, stride: Floats, tier: LinkTier, slice_devices: int
+) -> tuple[Floats, Floats, Floats]:
+    """Share of the buffer each device sends, its nominal rate [bytes/s], and the number of sequential hops.
+
+    ``n`` members ``stride`` apart on a torus of ``slice_devices`` (0: as many as the largest group needs).
+    """
+    axes = tier.torus_axes
+    devices = slice_devices or float(np.max(n * stride, initial=1.0))
+    side = max(devices, 2.0) ** (1.0 / axes)
+    full, partial = _axes(n, stride, side, axes)
+    covered = np.maximum(full + partial, 1.0)
+    if kind is CollectiveKind.SEND_RECV:
+        return 1.0, tier.bytes_per_s / (2 * axes) + np.zeros_like(n), np.ones_like(n)
+    ring = 1.0 if side + _EPSILON >= tier.torus_wrap else 0.5
+    rate = tier.bytes_per_s * np.maximum(full * ring + partial * 0.5, 0.5) / axes
+    length = np.maximum(n, 1.0) ** (1.0 / covered)
+    if kind is CollectiveKind.ALL_TO_ALL:  # mean distance along an axis: a quarter of its length
+        return volume(kind, n) * np.maximum(covered * length / 4, 1.0), rate, np.ceil(covered * length / 2)
+    turns = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    return volume(kind, n), rate, turns * np.ceil(covered * length / 2)
+
+
+def _axes(n: Floats, stride: Floats, side: float, axes: int) -> tuple[Floats, Floats]:
+    """How many axes a group covers fully, and how many in part."""
+    first = np.log(stride) / np.log(side)
+    last = np.log(np.maximum(n * stride, 1.0)) / np.log(side)
+    start, end = np.floor(first + _EPSILON), np.ceil(last - _EPSILON)
+    touched = np.clip(end - start, 1.0, axes)
+    full = np.clip(np.floor(last + _EPSILON) - np.ceil(first - _EPSILON), 0.0, touched)
+    return full, touched - full
+
 
 SHARES: Mapping[str, float] = {
     "nvlink": 0.75,
