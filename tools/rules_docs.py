@@ -21,7 +21,7 @@ def pages() -> dict[str, str]:
 
 
 def page(rule: Rule) -> str:
-    source = f"src/sartor/rules/{rule.name}.py"
+    source = f"src/sartor/rules/shape/{rule.name}.py"
     head = f"# {rule.name} ({rule.code})\n\nWorst grade: **{rule.worst.value}**. Source: [{source}](../../{source})."
     return f"{GENERATED}{head}\n\n{rule.page.strip()}\n"
 

@@ -49,7 +49,7 @@ _FILES = {
 def entries_of(what: str, name: str | None = None) -> list[JsonDict]:
     """All entries of a catalogue, or the one with a name."""
     if what == "rules":
-        from sartor.rules.lint import rule_entries
+        from sartor.rules.catalog import rule_entries
 
         return rule_entries(name)
     module, word = _FILES[what]

@@ -21,7 +21,7 @@ from sartor.answers.field import to_json
 from sartor.json_types import JsonDict
 from sartor.report.words import printable
 from sartor.rules.catalog import find_rule
-from sartor.rules.pricing import LEAST_GAIN
+from sartor.rules.lint import LEAST_GAIN
 from sartor.rules.rule import Finding, Grade, Rule
 from sartor.units import format_share
 

@@ -1,60 +1,41 @@
-"""All rules, in the order of their codes."""
+"""All rules on shapes, found in their folder, in the order of their codes."""
 
 from __future__ import annotations
 
-from sartor.rules import (
-    deep_narrow_decode,
-    flash_misfit,
-    head_dim_64,
-    narrow_heads,
-    ragged_decoupled_heads,
-    ragged_experts,
-    ragged_ffn,
-    ragged_head_dim,
-    ragged_hidden,
-    ragged_scale_blocks,
-    ragged_tokens,
-    ragged_vocab,
-    replicated_kv_heads,
-    sequential_layers,
-    six_gpu_nodes,
-    small_microbatch,
-    tail_wave,
-    uneven_pipeline,
-    unfused_positions,
-    unsplit_heads,
-    untuned_swiglu,
-    wide_tensor_parallel,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+
+import sartor.rules.shape
+from sartor.json_types import JsonDict
 from sartor.rules.rule import Rule, rule_named
 
-RULES: tuple[Rule, ...] = (
-    ragged_vocab.RULE,
-    small_microbatch.RULE,
-    ragged_tokens.RULE,
-    ragged_head_dim.RULE,
-    ragged_hidden.RULE,
-    ragged_ffn.RULE,
-    unsplit_heads.RULE,
-    wide_tensor_parallel.RULE,
-    narrow_heads.RULE,
-    head_dim_64.RULE,
-    uneven_pipeline.RULE,
-    untuned_swiglu.RULE,
-    six_gpu_nodes.RULE,
-    flash_misfit.RULE,
-    tail_wave.RULE,
-    deep_narrow_decode.RULE,
-    sequential_layers.RULE,
-    unfused_positions.RULE,
-    replicated_kv_heads.RULE,
-    ragged_experts.RULE,
-    ragged_scale_blocks.RULE,
-    ragged_decoupled_heads.RULE,
-)
+
+def rules_in(package: ModuleType) -> tuple[Rule, ...]:
+    """The ``RULE`` of every file in a folder, by code; a file without one is no rule."""
+    names = (f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__))
+    rules = [module.RULE for module in map(import_module, names) if hasattr(module, "RULE")]
+    codes = [rule.code for rule in rules]
+    assert len(set(codes)) == len(codes), f"two rules have one code: {sorted(codes)}"
+    return tuple(sorted(rules, key=lambda rule: int(rule.code[1:])))
+
+
+RULES: tuple[Rule, ...] = rules_in(sartor.rules.shape)
 UNKNOWN = "is not a rule; `sartor catalog rules` lists them"
 
 
 def find_rule(word: str) -> Rule:
     """The rule with a name (``ragged_vocab``) or code (``R1``); else ``InputError``."""
     return rule_named(word, RULES, UNKNOWN)
+
+
+def rule_entries(name: str | None = None) -> list[JsonDict]:
+    """The rows of ``sartor catalog rules``: every rule, or one rule with its page."""
+    if name is not None:
+        rule = find_rule(name)
+        return [{**_entry(rule), "page": rule.page.strip()}]
+    return [_entry(rule) for rule in RULES]
+
+
+def _entry(rule: Rule) -> JsonDict:
+    return {"code": rule.code, "name": rule.name, "worst": rule.worst.value, "title": rule.title, "source": rule.source}

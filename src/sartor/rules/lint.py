@@ -1,14 +1,41 @@
-"""Run the rules on one context, and list them."""
+"""Run the rules on one context and price what they find: the fixes of all rules go through ``lower`` and the price,
+many at a time.
+
+Fixes that change the same fields become one array-valued shape and one call. The fix that is kept is the nearest one
+with most of the best fix's gain at equal work that triggers no other finding as severe as the one it solves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from sartor.json_types import JsonDict
-from sartor.rules.catalog import RULES, UNKNOWN, find_rule
-from sartor.rules.pricing import price
-from sartor.rules.rule import Context, Finding, Rule, without
+import numpy as np
+
+from sartor.cost.price import Estimate
+from sartor.cost.together import price_all
+from sartor.cost.uncertainty import compare, work_kept
+from sartor.errors import InputError
+from sartor.json_types import JsonMap
+from sartor.model.counts import count_params
+from sartor.model.editing import edit
+from sartor.model.lower import feasible, lower
+from sartor.model.parallel import ParallelDims
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import Phase, Workload
+from sartor.operators import OperatorGraph
+from sartor.rules.catalog import RULES, UNKNOWN
+from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion, without
+from sartor.units import Floats
+
+LEAST_GAIN = 0.01
+"""Below this share of the step a finding is information only."""
+
+NEARLY_AS_GOOD = 0.8
+"""A nearer value is preferred if it keeps this share of the best gain: the smaller edit."""
+
+Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
 def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, ...]:
@@ -22,7 +49,7 @@ def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, 
     'ragged_vocab'
     """
     suspicions = [(rule, each) for rule in without(RULES, allow, UNKNOWN) for each in rule.check(context)]
-    findings = price(context, suspicions)
+    findings = priced_findings(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
 
@@ -45,13 +72,245 @@ def _alike(one: Finding, other: Finding) -> bool:
     return both_run and one.remark == other.remark and bool(one.fix.keys() & other.fix.keys())
 
 
-def rule_entries(name: str | None = None) -> list[JsonDict]:
-    """The rows of ``sartor catalog rules``: every rule, or one rule with its page."""
-    if name is not None:
-        rule = find_rule(name)
-        return [{**_entry(rule), "page": rule.page.strip()}]
-    return [_entry(rule) for rule in RULES]
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A change's device-seconds per token relative to the baseline, at equal work, and its 80% interval's factor;
+    ``kept`` is the work that it keeps, of the baseline's."""
+
+    relative: float
+    spread: float
+    kept: float
 
 
-def _entry(rule: Rule) -> JsonDict:
-    return {"code": rule.code, "name": rule.name, "worst": rule.worst.value, "title": rule.title, "source": rule.source}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """The fix to keep (empty if none gains), its price, and the price it is compared with. ``step_s``: the training
+    step with the fix, at equal work."""
+
+    fix: Fix
+    offer: Offer
+    reference: float = 1.0
+    step_s: float | None = None
+
+
+_NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0, kept=1.0))
+
+
+def priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
+    """A finding for every suspicion, in order; opportunities that gain nothing are left out."""
+    wanted = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *([s.paced_by] if s.paced_by else []))]
+    remedies = [s.remedy for _, s in suspicions if s.remedy is not None]
+    offers, remedied = _price(context, wanted, remedies)
+    heard = {(rule.name, s.grade.severity) for rule, s in suspicions}
+    findings = (
+        _finding(
+            context, rule, suspicion, _placed(context, suspicion, _choose(context, suspicion, offers, remedied, heard))
+        )
+        for rule, suspicion in suspicions
+    )
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def _price(
+    context: Context, fixes: Iterable[Fix], remedies: Sequence[TransformerShape]
+) -> tuple[dict[Key, Offer], dict[int, Offer]]:
+    """Offers by fix (without those the model cannot run) and by the id of the remedy, all priced in one pass."""
+    groups: dict[tuple[str, ...], dict[Key, Fix]] = {}
+    for fix in fixes:
+        groups.setdefault(tuple(sorted(fix)), {})[key_of(fix)] = fix
+    changes = [change for group in groups.values() for change in _changes(context, list(group.values()))]
+    plain = [_whole(context, shape) for shape in remedies]
+    prices = _relative(context, [*changes, *plain])
+    offers = {
+        key: offer
+        for change, priced in zip(changes, prices, strict=False)
+        for key, offer in _by_fix(change, priced).items()
+    }
+    remedied = (Offer(*map(float, each)) for each in prices[len(changes) :])
+    return offers, {id(shape): offer for shape, offer in zip(remedies, remedied, strict=True)}
+
+
+def key_of(fix: Fix) -> Key:
+    """A fix as a dictionary key."""
+    return tuple(sorted(fix.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A workload with some fields changed to arrays, one entry per fix; no fixes if it is a remedy's shape."""
+
+    fixes: tuple[Fix, ...]
+    workload: Workload
+    dims: ParallelDims
+    of_shape: bool
+    graph: OperatorGraph
+
+
+def _changes(context: Context, fixes: list[Fix]) -> list[_Change]:
+    """Fixes of the same fields as one change, or one by one if some of them are invalid."""
+    columns = {name: np.array([fix[name] for fix in fixes]) for name in fixes[0]}
+    try:
+        workload, split, of_shape = changed(context.workload, context.priced_dims, columns)
+        graph = lower(workload, split, context.kernels)
+    except InputError:
+        return [] if len(fixes) == 1 else [change for fix in fixes for change in _changes(context, [fix])]
+    return [_Change(fixes=tuple(fixes), workload=workload, dims=split, of_shape=bool(of_shape), graph=graph)]
+
+
+def _whole(context: Context, shape: TransformerShape) -> _Change:
+    workload, dims = replace(context.workload, shape=shape), context.priced_dims
+    return _Change(fixes=(), workload=workload, dims=dims, of_shape=False, graph=lower(workload, dims, context.kernels))
+
+
+def _by_fix(change: _Change, priced: tuple[Any, Any, Any]) -> dict[Key, Offer]:
+    fits = feasible(change.workload.shape, change.dims)
+    *columns, fits = (np.broadcast_to(each, (len(change.fixes),)) for each in (*priced, fits))
+    return {key_of(fix): Offer(*(float(each[i]) for each in columns)) for i, fix in enumerate(change.fixes) if fits[i]}
+
+
+def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[Workload, ParallelDims, frozenset[str]]:
+    """Workload and dims with some fields changed (to numbers or arrays), and which of those are shape fields."""
+    of_workload = {name: value for name, value in changes.items() if name in WORKLOAD_FIELDS}
+    of_dims = {name: value for name, value in changes.items() if name in DIMS_FIELDS}
+    of_shape = {name: value for name, value in changes.items() if name not in (*WORKLOAD_FIELDS, *DIMS_FIELDS)}
+    shape = edit(workload.shape, **of_shape) if of_shape else workload.shape
+    return replace(workload, shape=shape, **of_workload), replace(dims, **of_dims), frozenset(of_shape)
+
+
+def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any, Any]]:
+    """The fields of ``Offer`` for each change."""
+    after = price_all([change.graph for change in changes], context.gpu, context.calibration)
+    return [_offered(context, change, each) for change, each in zip(changes, after, strict=True)]
+
+
+def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any, Any]:
+    before, dims = context.baseline, change.dims
+    if context.run is not None:
+        before, after = context.run.in_step(before), context.run.in_step(after)
+    time = _per_token(after, after.time_s, dims) / _per_token(before, before.time_s, context.priced_dims)
+    work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
+    kept = work_kept(work, *_size_ratios(context, change)) if change.of_shape else 1.0
+    compared = compare(before, after)
+    return time / kept, compared.high / compared.speedup, kept
+
+
+def _size_ratios(context: Context, change: _Change) -> tuple[Floats, Floats]:
+    """Parameters over the baseline's: all, and those that one token uses."""
+    now, then = count_params(context.shape), count_params(change.workload.shape)
+    return then.total / now.total, then.active / now.active
+
+
+def _per_token(of: Estimate, amount: Floats, dims: ParallelDims) -> Floats:
+    return amount * dims.tp / of.graph.tokens
+
+
+def _choose(
+    context: Context,
+    suspicion: Suspicion,
+    offers: Mapping[Key, Offer],
+    remedied: Mapping[int, Offer],
+    heard: set[tuple[str, int]],
+) -> _Choice:
+    if suspicion.blocking:
+        return replace(_NO_CHOICE, fix=_first_that_helps(context, suspicion, heard))
+    if suspicion.remedy is not None:
+        return _Choice(fix={}, offer=remedied[id(suspicion.remedy)])
+    paced = offers.get(key_of(suspicion.paced_by)) if suspicion.paced_by else None
+    reference = paced.relative if paced else 1.0
+    runnable = [fix for fix in suspicion.fixes if key_of(fix) in offers]
+    saved = {key_of(fix): reference - offers[key_of(fix)].relative for fix in runnable}
+    gaining = [fix for fix in runnable if saved[key_of(fix)] > 0]
+    enough = NEARLY_AS_GOOD * max(saved.values(), default=0.0)
+    # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by gain.
+    for fix in sorted(gaining, key=lambda fix: -min(saved[key_of(fix)], enough)):
+        if not _breaks(context, fix, suspicion, heard):
+            return _Choice(fix=fix, offer=offers[key_of(fix)], reference=reference)
+    return _NO_CHOICE
+
+
+def _placed(context: Context, suspicion: Suspicion, choice: _Choice) -> _Choice:
+    """The choice with the training step of its shape and microbatch size: a microbatch's ratio says neither which stage
+    becomes the slowest nor which traffic stays hidden."""
+    run, others = context.run, {*WORKLOAD_FIELDS, *DIMS_FIELDS} - {"microbatch_size"}
+    if run is None or suspicion.blocking or choice.reference != 1.0 or choice.fix.keys() & others:
+        return choice
+    if not choice.fix and suspicion.remedy is None:
+        return choice
+    after = changed(context.workload, context.dims, choice.fix)[0]
+    after_s = run.step_with(suspicion.remedy or after.shape, int(after.microbatch_size))
+    return choice if after_s is None else replace(choice, step_s=after_s / choice.offer.kept)
+
+
+def _first_that_helps(context: Context, suspicion: Suspicion, heard: set[tuple[str, int]]) -> Fix:
+    """Without a working baseline there is no gain: the nearest fix that breaks no other rule, or the first."""
+    clean = (fix for fix in suspicion.fixes if not _breaks(context, fix, suspicion, heard))
+    return next(clean, next(iter(suspicion.fixes), {}))
+
+
+def _breaks(context: Context, fix: Fix, suspicion: Suspicion, heard: set[tuple[str, int]]) -> bool:
+    """Whether the fix triggers a new finding as severe as the suspicion (at least a warning)."""
+    threshold = max(suspicion.grade.severity, Grade.WARN.severity)
+    workload, dims, _ = changed(context.workload, context.dims, fix)
+    after = replace(context, workload=workload, dims=dims)
+    before = {name for name, severity in heard if severity >= threshold}
+    loud = (rule for rule in RULES if rule.worst.severity >= threshold and rule.name not in before)
+    return any(each.grade.severity >= threshold for rule in loud for each in rule.check(after))
+
+
+def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice) -> Finding | None:
+    busy_s = whole_s = float(context.baseline.time_s) * choice.reference
+    if context.run is not None:
+        busy_s, whole_s = context.run.whole.busy_s, context.run.whole.step_s
+
+    def gained_s(relative: float) -> float:
+        if choice.step_s is not None:
+            return whole_s - choice.step_s * relative / choice.offer.relative
+        return 0.0 if of_devices else busy_s * (1.0 - relative / choice.reference)
+
+    # Fewer devices for a pass of inference leave others free, but its time is no shorter.
+    of_devices = bool(choice.fix.keys() & set(DIMS_FIELDS)) and context.workload.phase is not Phase.TRAIN
+    spared = max(0.0, 1.0 - choice.offer.relative / choice.reference) if of_devices else 0.0
+    gain_s = max(0.0, gained_s(choice.offer.relative))
+    fraction = gain_s / whole_s
+    if suspicion.advisory and max(fraction, spared) < LEAST_GAIN:
+        return None
+    demoted = max(fraction, spared) < LEAST_GAIN and not suspicion.blocking
+    fix = _as_set(context.shape, choice.fix)
+    found = Finding(
+        rule=rule.name,
+        code=rule.code,
+        grade=Grade.INFO if demoted else suspicion.grade,
+        message=suspicion.message,
+        operator=suspicion.operator,
+        field=suspicion.field,
+        value=suspicion.value,
+        gain_s=gain_s,
+        gain_fraction=fraction,
+        fix=fix,
+        params_change=_params_change(context, fix),
+        device_seconds_spared=spared,
+        gain_low_s=gained_s(choice.offer.relative * choice.offer.spread),
+        gain_high_s=gained_s(choice.offer.relative / choice.offer.spread),
+        source=context.baseline.source,
+        remark=rule.remark,
+    )
+    if suspicion.blocking:
+        return replace(found, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)
+    return found
+
+
+def _as_set(shape: TransformerShape, fix: Fix) -> dict[str, int]:
+    """The fix as ``--set`` takes it, which would make heads that fill the hidden size fill it again."""
+    given = dict(fix)
+    if {"num_heads", "hidden_size"} & fix.keys() and "head_dim" in shape.fields() and "head_dim" not in fix:
+        heads, hidden = (int(fix.get(name, getattr(shape, name))) for name in ("num_heads", "hidden_size"))
+        width = int(shape.head_dim)
+        if shape.num_heads * width == shape.hidden_size and heads * width != hidden:
+            given["head_dim"] = width
+    return given
+
+
+def _params_change(context: Context, fix: Fix) -> float:
+    """Share of its parameters that the model gains with a fix."""
+    after, _, of_shape = changed(context.workload, context.dims, fix)
+    return float(count_params(after.shape).total / count_params(context.shape).total) - 1.0 if of_shape else 0.0

@@ -1,6 +1,6 @@
 """The records of a lint: a rule's input (``Context``), its ``Suspicion``, and the priced ``Finding``.
 
-A rule contains no cost formula. It says which size is wasteful and which nearby values are better; ``rules.pricing``
+A rule contains no cost formula. It says which size is wasteful and which nearby values are better; ``rules.lint``
 asks the cost model what that costs, so advice cannot contradict prediction.
 """
 
