@@ -86,7 +86,9 @@ def worst_grade_of(findings: Iterable[Finding]) -> str | None:
 CHANGED = mapping("changed", ListOf(Scalar.INTEGER), help="field: [old, new]")
 CHECK: Fields = (
     text("name"),
-    *numbers("baseline value low high studied_params"),
+    *numbers("baseline value"),
+    *numbers("low high", null=True),
+    number("studied_params"),
     text("evidence"),
     *(flag("within_evidence"), flag("adverse")),
     text("source"),

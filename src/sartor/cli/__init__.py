@@ -50,6 +50,7 @@ GROUPS = {
     "measure": ("measure",),
     "extract": ("extract",),
     "catalog": ("catalog",),
+    "schema": ("schema",),
     "serve": ("serve",),
 }
 """Modules of this package and their commands (or the group of that name), in the order of the help. Only the requested

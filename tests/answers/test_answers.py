@@ -1,0 +1,70 @@
+"""What every answer of the Python API can do: a short repr, a table in a notebook, JSON, a data frame."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from sartor import api
+from sartor.answers.answer import Answer
+from sartor.answers.field import MapOf, Scalar, field, mapping, number, rows, schema_of, to_json
+from sartor.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def gemm() -> Answer:
+    return api.gemm(4096, 4096, 4096, "h100")
+
+
+def test_a_repr_is_one_line_with_the_headline(gemm: Answer) -> None:
+    assert repr(gemm).startswith("<GemmAnswer: GPU h100_sxm")
+    assert "\n" not in repr(gemm)
+    assert len(repr(gemm)) < 200
+
+
+def test_a_notebook_shows_the_headline_and_the_first_rows() -> None:
+    page = api.estimate("gpt2-small", "a100")._repr_html_()
+    assert "<table>" in page
+    assert "ModelEstimate" in page
+    assert page.count("<tr>") <= 21
+
+
+def test_to_dict_is_the_json_of_the_command(gemm: Answer, capsys: pytest.CaptureFixture[str]) -> None:
+    from sartor.cli import run
+
+    assert run(["gemm", "4096", "4096", "4096", "--gpu", "h100", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {key: printed[key] for key in gemm.to_dict()} == json.loads(json.dumps(gemm.to_dict()))
+
+
+def test_a_frame_has_a_row_for_each_record() -> None:
+    pytest.importorskip("pandas")
+    answer = api.estimate("gpt2-small", "a100")
+    frame = answer.to_frame()
+    assert len(frame) == len(answer.graph.operators)
+    assert {"name", "time_s", "low_s", "high_s"} <= set(frame.columns)
+
+
+def test_without_pandas_a_frame_is_refused_in_one_sentence(gemm: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        gemm.to_frame()
+
+
+def test_a_table_gives_json_and_its_schema() -> None:
+    table = (
+        number("time_s", "time", help="predicted"),
+        field("best", (number("mfu"),), null=True),
+        rows("layers", Scalar.INTEGER),
+        mapping("", Scalar.INTEGER, path=lambda record: record["sizes"]),
+        field("per_gpu", MapOf(Scalar.NUMBER, null=True)),
+    )
+    record = {"time_s": float("inf"), "best": None, "layers": (1, 2), "sizes": {"num_heads": 8}, "per_gpu": {"a": None}}
+    body = {"time_s": None, "best": None, "layers": [1, 2], "num_heads": 8, "per_gpu": {"a": None}}
+    assert to_json(record, table) == body
+    schema = schema_of(table)
+    assert schema["properties"]["time_s"] == {"type": "number", "description": "predicted", "unit": "s"}
+    assert schema["properties"]["best"]["type"] == ["object", "null"]
+    assert schema["additionalProperties"] == {"type": "integer"}
