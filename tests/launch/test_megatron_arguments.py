@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sartor.launch.fields import rows
-from sartor.launch.flags import parse_flags
 from sartor.launch.megatron_arguments import argument_names, left_over, no_bearing
 from sartor.launch.plan import LaunchKind
+from sartor.launch.stated import parse_flags
 
 NAMES = sorted(argument_names())
 

@@ -11,11 +11,11 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.launch.fields import Row, row_of, rows
-from sartor.launch.flags import parse_flags
 from sartor.launch.megatron_arguments import argument_names
 from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_model_read import read_model as read_megatron_model
 from sartor.launch.plan import LaunchKind
+from sartor.launch.stated import parse_flags
 from sartor.model.numerics import NEUTRAL
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model, model_names

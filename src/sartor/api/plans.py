@@ -287,6 +287,7 @@ def lint_launch(
 
     shape = None if model is None else read(model).shape
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
+    reading.check_open(model=shape is not None, seq_len=seq_len is not None)
     asked = reading.job(shape, size_of("seq_len", seq_len, 0) or None)
     job, plan = within_files(asked, reading.kind.value), reading.plan  # advice only names what such a file can express
     whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)

@@ -7,16 +7,15 @@ and are written as Hugging Face Trainer's arguments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sartor.bounded import parse_json, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.deepspeed import flag_true, read_attention, read_deepspeed, sorted_out, trainer_arguments
-from sartor.launch.document import Document
+from sartor.launch.deepspeed import read_attention, read_deepspeed, sorted_out, trainer_arguments
 from sartor.launch.fields import release_of
-from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
     LaunchFile,
@@ -33,6 +32,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command, script_text
 from sartor.launch.shell import Beside, nothing_beside
+from sartor.launch.stated import Document, Flags, bearing, parse_flags
 from sartor.launch.yaml_text import write_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
@@ -48,6 +48,10 @@ from sartor.step.trainers import FSDP
 KIND = LaunchKind.ACCELERATE
 _refuse = refuser(KIND)
 OPTIMIZERS = {Optimizer.ADAM: "adamw_torch_fused", Optimizer.SGD: "sgd"}
+ACCELERATE_KEYS = re.compile(
+    r"distributed_type|mixed_precision|num_processes|num_machines|(fsdp|deepspeed|parallelism|dynamo|megatron_lm)_config"
+)
+"""Keys by which a YAML is accelerate's."""
 PRECISION = {Recipe.BF16: "bf16", Recipe.FP16: "fp16", Recipe.FP32: "no", Recipe.FP8_DELAYED: "fp8"}
 
 
@@ -197,7 +201,7 @@ def read_accelerate(
         num_microbatches=steps,
         zero_stage=zero,
         shard_group=shard_group,
-        recompute=Recompute.FULL if flag_true(flags, "--gradient_checkpointing") or checkpoints else Recompute.NONE,
+        recompute=Recompute.FULL if flags.flag("--gradient_checkpointing") or checkpoints else Recompute.NONE,
         optimizer_offload=fields.find("fsdp_config.fsdp_offload_params") is True,
     )
     check_numbers(plan)
@@ -210,6 +214,7 @@ def read_accelerate(
         unknown=tuple(unknown),
         ignored=(*ignored, *flags.left()),
         assumptions=(*fields.assumptions, *flags.assumptions),
+        open_fields={**fields.open, **flags.open, **bearing(unknown)},
     )
 
 
@@ -303,11 +308,11 @@ def _parts(fields: Document, flags: Flags, batch: int) -> JobParts:
     word = fields.find("mixed_precision")
     names = {"bf16": Recipe.BF16, "fp16": Recipe.FP16, "fp8": Recipe.FP8_DELAYED}
     recipe = names.get(str(word), Recipe.FP32)
-    if recipe is Recipe.FP32 and (flag_true(flags, "--bf16") or flag_true(flags, "--fp16")):
-        recipe = Recipe.BF16 if flag_true(flags, "--bf16") else Recipe.FP16
+    if recipe is Recipe.FP32 and (flags.flag("--bf16") or flags.flag("--fp16")):
+        recipe = Recipe.BF16 if flags.flag("--bf16") else Recipe.FP16
     flags.on("--bf16", "--fp16")
     strategy = fields.find("parallelism_config.parallelism_config_cp_comm_strategy") or "allgather"
-    compiled = flag_true(flags, "--torch_compile") or str(
+    compiled = flags.flag("--torch_compile") or str(
         fields.find("dynamo_config.dynamo_backend") or "no"
     ).lower() not in ("no", "false")
     return JobParts(

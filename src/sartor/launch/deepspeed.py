@@ -7,14 +7,13 @@ Sequence length and recomputation belong to the training program, and are writte
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.document import Document
 from sartor.launch.fields import release_of
-from sartor.launch.flags import Flags, parse_flags
 from sartor.launch.plan import (
     JobParts,
     LaunchFile,
@@ -30,6 +29,7 @@ from sartor.launch.plan import (
     refuser,
 )
 from sartor.launch.script import Command, beside_script, script_text
+from sartor.launch.stated import Document, Flags, bearing, parse_flags
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     Optimizer,
@@ -49,6 +49,11 @@ REDUCED = ("fp32", "fp16", "bf16")
 """Values of ``communication_data_type``."""
 OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}
 
+DEEPSPEED_KEYS = re.compile(
+    r"train_(micro_)?batch_size\w*|gradient_accumulation_steps|zero_\w+|(bf|fp)16|optimizer|communication_data_type|"
+    r"activation_checkpointing|tensor_parallel|amp"
+)
+"""Keys by which a JSON is DeepSpeed's."""
 AUTO = {
     Optimizer.ADAM: ("lr", "betas", "eps", "weight_decay"),
     Optimizer.SGD: ("lr", "weight_decay"),
@@ -178,8 +183,8 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
     zero = fields.size("zero_optimization.stage", least=0) or 0
     if zero > 3:
         raise InputError("zero_optimization.stage", zero, "must be 0, 1, 2 or 3", "3")
-    recomputes = flag_true(flags, "--gradient_checkpointing") or fields.find("activation_checkpointing") is not None
-    if fields.find("activation_checkpointing") is not None and not flag_true(flags, "--gradient_checkpointing"):
+    recomputes = flags.flag("--gradient_checkpointing") or fields.find("activation_checkpointing") is not None
+    if fields.find("activation_checkpointing") is not None and not flags.flag("--gradient_checkpointing"):
         fields.assumptions.append("activation_checkpointing is configured: all layers taken as recomputed")
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, dp=dp, sequence_parallel=False),
@@ -204,7 +209,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
             DEEPSPEED,
             grad_dtype=DType(reduced),
             dp_overlap=fields.flag("zero_optimization.overlap_comm", default=zero == 3),  # overlap_comm_valid
-            fused_kernels=flag_true(flags, "--torch_compile"),
+            fused_kernels=flags.flag("--torch_compile"),
         ),
     )
     unknown, unpriced, ignored = sorted_out(fields, _SILENT, _KNOWN)
@@ -216,6 +221,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
         unpriced=tuple(unpriced),
         ignored=(*ignored, *flags.left()),
         assumptions=(*fields.assumptions, *flags.assumptions),
+        open_fields={**fields.open, **flags.open, **bearing(unknown)},
     )
 
 
@@ -230,12 +236,6 @@ def sorted_out(
         else:
             (ignored if path.startswith((*silent, *known)) else unknown).append(printable(path))
     return unknown, unpriced, ignored
-
-
-def flag_true(flags: Flags, name: str) -> bool:
-    """A Trainer's boolean: ``--bf16``, ``--bf16 true``, ``--bf16 True``."""
-    given = flags.on(name)
-    return given and (flags.words(name) or ["true"])[0].lower() in ("true", "1", "yes")
 
 
 def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
@@ -279,7 +279,7 @@ def _read_recipe(fields: Document, flags: Flags) -> Recipe:
 
     def on(name: str) -> bool:
         said = fields.find(f"{name}.enabled")
-        return bool(said) or (said is None and flag_true(flags, f"--{name}"))
+        return bool(said) or (said is None and flags.flag(f"--{name}"))
 
     return Recipe.BF16 if on("bf16") else Recipe.FP16 if on("fp16") else Recipe.FP32
 

@@ -15,8 +15,8 @@ from itertools import groupby
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.flags import Flags
 from sartor.launch.plan import LaunchKind, refuser
+from sartor.launch.stated import Flags
 from sartor.model.layer import DenseFfn, LatentAttentionMixer
 from sartor.model.numerics import NEUTRAL, Numerics, Value
 from sartor.model.shape import TransformerShape

@@ -7,19 +7,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sartor.bounded import decoded, parse_json, printable, read_bytes
+from sartor.bounded import decoded, parse_json, parse_toml, printable, read_bytes
 from sartor.errors import InputError, Stated
 from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
-from sartor.json_types import JsonDict
-from sartor.launch.accelerate import accelerate_files, launcher_config, read_accelerate
+from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.accelerate import ACCELERATE_KEYS, accelerate_files, launcher_config, read_accelerate
 from sartor.launch.bridge import MODULE, bridge_files, read_bridge
-from sartor.launch.deepspeed import deepspeed_files, read_deepspeed
+from sartor.launch.deepspeed import DEEPSPEED_KEYS, deepspeed_files, read_deepspeed
 from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
 from sartor.launch.megatron import megatron_files, read_megatron
 from sartor.launch.megatron_arguments import argument_names
@@ -37,7 +38,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command, find_command
 from sartor.launch.torchtitan import torchtitan_files
-from sartor.launch.torchtitan_read import read_torchtitan, read_torchtitan_python
+from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
 from sartor.launch.yaml_text import read_yaml
 from sartor.model.shape import TransformerShape
@@ -125,12 +126,15 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     if suffix == ".py":
         return read_torchtitan_python(read_source(text, "train", name), None, num_devices, shape)
     if suffix == ".toml":
+        _check_claimed(name, parse_toml(text, "--launch", name), TORCHTITAN_TABLES, "torchtitan's ([parallelism] ...)")
         return read_torchtitan(text, None, num_devices, shape, name=name)
     if suffix in (".json", ".yaml", ".yml") and (script := _starter(path)):
         reading = _dispatch(script, _text(script), num_devices, shape)
         return replace(reading, assumptions=(f"read with {script.name}, which starts it", *reading.assumptions))
     if suffix == ".json":
-        return read_deepspeed(parse_json(text.encode(), name=name), None, num_devices)
+        config = parse_json(text.encode(), name=name)
+        _check_claimed(name, config, DEEPSPEED_KEYS, "DeepSpeed's (zero_optimization, train_batch_size ...)")
+        return read_deepspeed(config, None, num_devices)
     if suffix in (".yaml", ".yml"):
         return _yaml(path, text, num_devices, shape)
     command = find_command(text, lambda name: _beside(path, name))
@@ -260,6 +264,7 @@ def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | Non
         return read_nemo(value, num_devices)
     arguments = value.get("MODEL_ARGS")
     if not isinstance(arguments, dict):
+        _check_claimed(path.name, value, ACCELERATE_KEYS, "accelerate's (distributed_type, mixed_precision ...)")
         return read_accelerate(value, None, num_devices, partial(_beside, path))
     words: list[str] = []
     for flag, given in arguments.items():
@@ -268,6 +273,32 @@ def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | Non
         items = given if isinstance(given, list) else [given]
         words += [flag, *(str(item) for item in items if item is not True and item is not None)]
     return read_megatron(Command(launcher=(), program="", arguments=tuple(words)), num_devices)
+
+
+def _check_claimed(name: str, config: JsonMap, keys: re.Pattern[str], dialect: str) -> None:
+    """Raise `InputError` unless a file has a key of the dialect's own, with the formats that it resembles."""
+    if any(keys.fullmatch(key) for key in config):
+        return
+    alike = [title for title, needed in OTHER_FORMATS.items() if set(needed) <= set(config)]
+    looks = f"; its keys are those of {' or '.join(alike)}, which sartor does not read as a launch" if alike else ""
+    raise InputError("launch", printable(name), f"has no key of a launch: neither {dialect} nor another's{looks}", READ)
+
+
+READ = "a Megatron-LM script, NeMo or MaxText YAML, torchtitan TOML, DeepSpeed JSON, accelerate YAML"
+OTHER_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "a Kubernetes object": ("apiVersion", "kind"),
+    "NeMo AutoModel": ("step_scheduler", "distributed"),
+    "axolotl": ("base_model", "sequence_len"),
+    "LLaMA-Factory": ("model_name_or_path", "finetuning_type"),
+    "nanotron": ("general", "parallelism", "tokens"),
+    "verl": ("actor_rollout_ref",),
+    "torchtune": ("model", "tokenizer", "checkpointer"),
+    "a workflow of continuous integration": ("jobs", "on"),
+    "Docker Compose": ("services",),
+    "a model's config.json": ("model_type", "hidden_size"),
+    "a Python project": ("project",),
+}
+"""Formats that are no launch or not read as one, by keys that they have together."""
 
 
 def _text(path: Path) -> str:

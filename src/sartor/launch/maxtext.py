@@ -16,8 +16,6 @@ from dataclasses import replace
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.document import Document
-from sartor.launch.flags import hole_text
 from sartor.launch.maxtext_model import shape_of
 from sartor.launch.plan import (
     JobParts,
@@ -29,6 +27,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command
 from sartor.launch.shell_words import HOLE
+from sartor.launch.stated import Document
 from sartor.launch.yaml_text import read_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
@@ -108,23 +107,14 @@ def keys_of(words: tuple[str, ...]) -> JsonDict:
     return found
 
 
-def _untold(raw: JsonDict) -> tuple[JsonDict, list[str]]:
-    """The keys without those whose value only the running shell knows, and notes on those that may matter."""
-    holes = [name for name, value in raw.items() if isinstance(value, str) and HOLE in value]
-    notes = [
-        f"{name} is {hole_text(raw[name])}, which the file does not set: ignored"
-        for name in holes
-        if not re.search(r"name|path|dir|file", name)
-    ]
-    return {name: value for name, value in raw.items() if name not in holes and value not in ("", None)}, notes
-
-
 def read_maxtext(
     raw: JsonDict, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
     """The model, job and plan of MaxText's keys; missing ones have base.yml's defaults. Raises `InputError`."""
-    raw, notes = _untold(raw)
-    keys = Document(raw=raw, assumptions=[*(command.notes if command else ()), *notes])
+    keys = Document(
+        raw={name: value for name, value in raw.items() if value not in ("", None)},
+        assumptions=list(command.notes) if command else [],
+    )
     shape = _shape(keys, shape)
     dims, zero, group, repeats = _dims(keys, num_devices or (command.num_devices if command else 0))
     microbatch, count = _batch(keys, dims)
@@ -144,7 +134,7 @@ def read_maxtext(
     parts = _parts(keys, int(dims.dp) * microbatch * count)
     parts = replace(parts, recompute_modules=again, offload_modules=away)
     model = keys.text("model_name", "default")
-    rest = keys.left()
+    rest, open_fields = keys.left(), dict(keys.open)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, None if shape is None else int(shape.num_layers)),
@@ -152,6 +142,7 @@ def read_maxtext(
         shape=shape,
         model="" if model == "default" else printable(model),
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
+        open_fields=open_fields,
         ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
         assumptions=tuple(keys.assumptions),
     )

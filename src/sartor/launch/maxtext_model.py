@@ -10,7 +10,7 @@ import re
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.document import Document
+from sartor.launch.stated import Document
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_fields

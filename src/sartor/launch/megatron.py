@@ -6,13 +6,13 @@ megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sartor.errors import NOT_GIVEN, InputError
-from sartor.launch.fields import Argument, check_release, check_rows, quantities, read_rows, traits_of, written
-from sartor.launch.flags import Flags, parse_flags
-from sartor.launch.megatron_arguments import left_over
+from sartor.launch.fields import Argument, check_release, check_rows, quantities, read_rows, rows, traits_of, written
+from sartor.launch.megatron_arguments import argument_names, left_over
 from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages, stage_arguments
@@ -31,6 +31,7 @@ from sartor.launch.plan import (
     refuser,
 )
 from sartor.launch.script import Command, script_text
+from sartor.launch.stated import Flags, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer
 from sartor.model.numerics import Value
 from sartor.model.parallel import ParallelDims
@@ -261,7 +262,25 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
         unpriced=(*unpriced, *others),
         ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
+        open_fields={**_bearing(flags), **_misspelt(flags)},
     )
+
+
+def _bearing(flags: Flags) -> dict[str, str]:
+    """Arguments without a known value, but for numeric fields of the model, which have no price."""
+    numeric = {row.argument for row in rows(KIND, "numerics")} | {"--max-position-embeddings"}
+    return {name: words for name, words in flags.open.items() if name not in numeric}
+
+
+def _misspelt(flags: Flags) -> dict[str, str]:
+    """Flags that Megatron-LM does not have, close to one that bears on the price."""
+    named = [row.argument for part in ("sizes", "parallel", "training") for row in rows(KIND, part) if row.argument]
+    close = {name: difflib.get_close_matches(name.replace("_", "-"), named, 1, 0.9) for name in flags.left()}
+    return {
+        name: hole_text(" ".join(flags.given[name])) or "on"
+        for name, near in close.items()
+        if near and name not in argument_names()
+    }
 
 
 def _splits_experts(flags: Flags, tp: int, expert_tp: int) -> bool:
@@ -421,8 +440,11 @@ def _read_trainer(flags: Flags, values: Mapping[str, Value | None], *, splits_ex
     by_deepspeed = flags.on("--deepspeed")
     flags.on("--no-pipeline-parallel", "--deepspeed_config")
     graphs = flags.on("--enable-cuda-graph", "--external-cuda-graph")
+    trainer = MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON
+    narrow = values["main_grads_dtype"] == "bf16" and bool(values["precision_aware"])
     return replace(
-        MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON,
+        trainer,
+        memory=replace(trainer.memory, grad_bytes=2.0) if narrow else trainer.memory,
         tp_overlap=bool(values["tp_overlap"]),
         dp_overlap=bool(values["dp_overlap"]),
         p2p_overlap=bool(values["p2p_overlap"]),

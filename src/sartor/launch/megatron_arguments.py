@@ -6,7 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from sartor.launch.flags import Flags, shown_flag
+from sartor.launch.stated import Flags, shown_flag
 
 
 @cache

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sartor.errors import InputError
 from sartor.launch.fields import read_numerics
-from sartor.launch.flags import Flags
 from sartor.launch.plan import LaunchKind
+from sartor.launch.stated import Flags
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (
     MOST_ROUTING_GROUPS,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from sartor.errors import InputError
 from sartor.launch.fields import Argument
-from sartor.launch.flags import Flags
 from sartor.launch.plan import stages_of
+from sartor.launch.stated import Flags
 from sartor.model.divisors import nearest_divisors
 from sartor.model.training import TrainingPlan
 

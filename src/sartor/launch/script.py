@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sartor.launch.flags import parse_flags
 from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell
 from sartor.launch.shell_words import HOLE
+from sartor.launch.stated import parse_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train|(?i:maxtext(?:\.\w
 def find_command(text: str, beside: Beside = nothing_beside) -> Command:
     """The command with the most flags; flags on lines of their own count as one command. ``beside`` returns the text of
     a file that the script sources."""
-    shell = read_shell(text, beside=beside)
+    shell = read_shell(text, _of_slurm(_header(text)), beside=beside)
     commands = [inner for command in shell.commands for inner in _unwrapped(command, shell)]
     if commands and all(command[0].startswith("--") for command in commands):
         commands = [[word for command in commands for word in command]]
@@ -116,6 +116,15 @@ def _included(launcher: list[str]) -> int:
     words = [after for name, after in pairwise(launcher) if name in ("-i", "--include")]
     hosts = words[0].split("@") if words else []
     return sum(len(host.partition(":")[2].split(",")) for host in hosts) if all(":" in host for host in hosts) else 0
+
+
+def _of_slurm(header: Mapping[str, int]) -> dict[str, str]:
+    """The variables that Slurm sets from a header."""
+    nodes, local = header.get("nodes", 0), header.get("local", 0)
+    told = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes)
+    told |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"), local)
+    told |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), nodes * local)
+    return {name: str(count) for name, count in told.items() if count}
 
 
 def _header(text: str) -> dict[str, int]:

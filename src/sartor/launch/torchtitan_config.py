@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 
 from sartor.bounded import printable
-from sartor.launch.document import Document
-from sartor.launch.flags import parse_flags
 from sartor.launch.script import Command
+from sartor.launch.stated import Document, parse_flags
 
 OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
 """Sections that held a section's fields in earlier versions."""

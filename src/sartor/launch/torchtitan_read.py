@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import replace
 
 from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.document import Document
 from sartor.launch.fields import rows
 from sartor.launch.plan import (
     JobParts,
@@ -20,6 +20,7 @@ from sartor.launch.plan import (
     no_devices,
 )
 from sartor.launch.script import Command
+from sartor.launch.stated import Document, bearing
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_config import OLDER, no_bearing, override, shown
 from sartor.launch.torchtitan_flavors import Flavor, named_flavor
@@ -39,6 +40,9 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel
 from sartor.step.trainers import TORCHTITAN
 from sartor.units import ceil_div
+
+TORCHTITAN_TABLES = re.compile(r"job|model|training|parallelism|activation_checkpoint|compile|optimizer|experimental")
+"""Tables by which a TOML is torchtitan's."""
 
 
 def read_torchtitan(
@@ -112,14 +116,16 @@ def _reading(
     plan = _read_plan(config, devices, layers)
     parts = _parts(config, plan.dims)
     check_numbers(plan, splits_experts=parts.trainer.splits_experts)
+    unknown = [name for name in config.left() if not no_bearing(name)]
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
         model=model,
-        unknown=tuple(shown(name) for name in config.left() if not no_bearing(name)),
+        unknown=tuple(shown(name) for name in unknown),
         ignored=tuple(name for name in config.left() if no_bearing(name)),
+        open_fields={**config.open, **bearing(unknown)},
         assumptions=(*config.assumptions, *(command.notes if command else ())),
     )
 

@@ -1,0 +1,240 @@
+"""What a launch states: the flags of a command line, or the fields of a configuration file.
+
+A getter marks what it reads and checks it; `left` lists what nobody read, ``open`` has what stands there without a
+value that can be known from the file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sartor.bounded import printable
+from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.shell_words import HOLE
+
+MAX_SIZE = 2**40
+PLACEHOLDER = re.compile(rf"{HOLE}|\$\{{|\{{\{{|\$\w+$")
+"""What stands for a value that another program fills in: a shell's variable, ``${...}``, ``{{ ... }}``."""
+
+
+@dataclass(slots=True)
+class Flags:
+    """Flags by name, each with its values."""
+
+    given: dict[str, list[str]]
+    assumptions: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    open: dict[str, str] = field(default_factory=dict)
+    odd: list[str] = field(default_factory=list)
+    """Words that belong to no flag."""
+
+    def has(self, name: str) -> bool:
+        return name in self.given
+
+    def on(self, *names: str) -> bool:
+        """Whether a switch is given, by any of its names."""
+        self.read |= set(names)
+        return any(name in self.given for name in names)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A boolean with a value, as Hugging Face's Trainer has it: ``--bf16``, ``--bf16 true``, ``--bf16 True``."""
+        if not self.on(name):
+            return default
+        word = "true" if not self.given[name] else (self.word(name) or "")
+        return word.lower() in ("true", "1", "yes")
+
+    def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE) -> int | None:
+        """An integer from ``least`` to ``most``, or the default if the flag is absent or its value unknown."""
+        text = self.word(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"[+-]?\d{1,15}", text) or int(text) < least:
+            raise InputError(name, printable(text), f"must be an integer of at least {least}")
+        if int(text) > most:
+            raise InputError(name, printable(text), f"must be at most {most}")
+        return int(text)
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number."""
+        text = self.word(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text):
+            raise InputError(name, printable(text), "must be a number")
+        return float(text)
+
+    def word(self, name: str, choices: Sequence[str] = ()) -> str | None:
+        """The flag's value; None if it is absent or not known from the file alone."""
+        self.read.add(name)
+        if name not in self.given:
+            return None
+        values = self.given[name]
+        if not values:
+            raise InputError(name, "no value", "must be followed by its value", ", ".join(choices[:6]))
+        if HOLE in values[0]:
+            if name not in self.open:
+                self.assumptions.append(f"{name} is {hole_text(values[0])}, which the file does not set: ignored")
+            self.open[name] = hole_text(values[0])
+            return None
+        return values[0] if not choices else _one_of(name, values[0], choices)
+
+    def words(self, name: str) -> list[str]:
+        """All values of a flag."""
+        self.read.add(name)
+        return self.given.get(name, [])
+
+    def left(self) -> list[str]:
+        """Names of flags that were not read, in the order given."""
+        return [name for name in self.given if name not in self.read]
+
+
+def _one_of(name: str, word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
+    if word in choices:
+        return word
+    near = difflib.get_close_matches(word, choices, 1, cutoff)
+    raise InputError(name, printable(word), f"must be one of {', '.join(choices)}", "".join(near))
+
+
+def parse_flags(words: Iterable[str]) -> Flags:
+    """Parse ``--flag value value`` and ``--flag=value``; the last one wins if a flag is repeated."""
+    flags = Flags(given={})
+    current: list[str] | None = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2 and HOLE not in word.partition("=")[0]:
+            name, sign, value = word.partition("=")
+            if name in flags.given:
+                flags.assumptions.append(f"{printable(name)} is given twice: the last one counts")
+            current = flags.given[name] = [value] if sign else []
+        elif current is not None:
+            current.append(word)
+        elif word.strip(HOLE + " "):
+            flags.odd.append(word)
+    return flags
+
+
+def hole_text(word: str) -> str:
+    """A word with its unknown parts (holes) as in a shell: ``$NAME``, ``$(...)``."""
+    named = re.sub(f"{HOLE}(\\w+){HOLE}", r"$\1", word)
+    return printable(named.replace(HOLE, "$(...)"))
+
+
+def shown_flag(name: str, values: list[str], similar: Iterable[str] = ()) -> str:
+    """An unread flag for display, with a similar one that the trainer has."""
+    near = difflib.get_close_matches(name.replace("_", "-"), sorted(similar), 1, 0.8)
+    text = " ".join([printable(name), *(hole_text(v) for v in values[:3]), *(["..."] if len(values) > 3 else [])])
+    return f"{text} (did you mean {near[0]}?)" if near and near[0] != name else text
+
+
+NO_OTHERS: Mapping[str, tuple[str, ...]] = {}
+
+
+@dataclass(slots=True)
+class Document:
+    """Fields of a nested table by dotted path. ``"auto"`` (filled in by the program) counts as not given; ``older``
+    maps a section to sections that held its fields in earlier versions."""
+
+    raw: JsonDict
+    assumptions: list[str] = field(default_factory=list)
+    older: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NO_OTHERS)
+    read: set[str] = field(default_factory=set)
+    open: dict[str, str] = field(default_factory=dict)
+
+    def find(self, path: str) -> Any:
+        """The value at a path, or None."""
+        section, _, rest = path.partition(".")
+        for place in (path, *(f"{other}.{rest}" for other in self.older.get(section, ()))):
+            value: Any = self.raw
+            for part in place.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is None:
+                continue
+            self.read.add(place)
+            if isinstance(value, str) and PLACEHOLDER.search(value):
+                if place not in self.open:
+                    note = f"{place} is {hole_text(value)}, which the file does not set: ignored"
+                    self.assumptions.append(note)
+                self.open[place] = hole_text(value)
+                return None
+            return None if value == "auto" else value
+        return None
+
+    def has(self, path: str) -> bool:
+        return self.find(path) is not None
+
+    def on(self, *paths: str) -> bool:
+        """Whether a field is true, by any of its paths."""
+        values = [self.find(path) for path in paths]
+        return True in values
+
+    def size(self, path: str, default: int | None = None, *, least: int = 1, also: Sequence[int] = ()) -> int | None:
+        """An integer of at least ``least``, or one of ``also``; the default if not given."""
+        value = self.find(path)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not (least <= value <= MAX_SIZE or value in also):
+            raise InputError(path, value, f"must be an integer of at least {least}")
+        return value
+
+    def count(self, path: str, default: int, *, least: int = 1) -> int:
+        """`size` with a default; -1 (all) is allowed if it is the default."""
+        count = self.size(path, least=least, also=(-1,) if default == -1 else ())
+        return default if count is None else count
+
+    def number(self, path: str, default: float) -> float:
+        value = self.find(path)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise InputError(path, value, "must be a number")
+        return default if value is None else float(value)
+
+    def flag(self, path: str, default: bool = False) -> bool:
+        """A boolean."""
+        value = self.find(path)
+        if value is not None and not isinstance(value, bool):
+            raise InputError(path, value, "must be true or false")
+        return default if value is None else value
+
+    def word(self, path: str, choices: Sequence[str] = ()) -> str | None:
+        """A string; an integer is accepted too."""
+        value = self.find(path)
+        if value is None:
+            return None
+        if not isinstance(value, (str, int)) or isinstance(value, bool):
+            raise InputError(path, value, "must be a string")
+        return _one_of(path, str(value), choices, 0.3) if choices else str(value)
+
+    def text(self, path: str, default: str) -> str:
+        word = self.word(path)
+        return default if word is None else word
+
+    def choice(self, path: str, default: str, choices: tuple[str, ...]) -> str:
+        """A string that must be one of ``choices``."""
+        return self.word(path, choices) or default
+
+    def left(self) -> list[str]:
+        """Paths that were not read, neither themselves nor as part of a table."""
+        return [p for p in _paths(self.raw) if not any(p == r or p.startswith(r + ".") for r in self.read)]
+
+
+Stated = Flags | Document
+
+BEARING = re.compile(
+    r"batch|parallel|shard|zero|fsdp|recompute|checkpointing|precision|dtype|fp8|fp16|bf16|quantiz|offload|optim|"
+    r"accumulat|lora|packing|_tp_|_pp_|_cp_|_ep_"
+)
+"""In the name of a field that nobody knows: it may change batch, sharding, precision, recomputation or optimizer."""
+
+
+def bearing(unknown: Iterable[str]) -> dict[str, str]:
+    """Fields that the trainer does not have, by whose names they could change the price."""
+    return {name: "as given" for name in unknown if BEARING.search(name.lower())}
+
+
+def _paths(table: JsonMap, prefix: str = "") -> list[str]:
+    out: list[str] = []
+    for key, value in table.items():
+        out += _paths(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+    return out

@@ -1,0 +1,122 @@
+"""What a launch does not say, or nobody understands, is no default: it is named, and nothing is priced on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sartor import api
+from sartor.errors import InputError
+from sartor.launch.files import read_launch
+
+SIZES = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu "
+    "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope --vocab-size 128256 --bf16 "
+    "--max-position-embeddings 4096"
+)
+REST = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer"
+
+
+def script(
+    folder: Path, words: str, head: str = "", program: str = "torchrun --nproc-per-node 8 pretrain_gpt.py"
+) -> Path:
+    file = folder / "run.sh"
+    file.write_text(f"#!/bin/bash\n{head}{program} {SIZES} {words}\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (f"{REST} --tensor-model-parallel-size $TP", "--tensor-model-parallel-size"),
+        (f"{REST} --pipeline-model-parallel-size ${{PP:?}}", "--pipeline-model-parallel-size"),
+        (f"{REST} --recompute-granularity $GRANULARITY", "--recompute-granularity"),
+        ("--seq-length 4096 --global-batch-size 64 --micro-batch-size $(cat mbs)", "--micro-batch-size"),
+        (f"{REST} --optimizer $OPT", "--optimizer"),
+    ],
+)
+def test_a_value_that_the_file_does_not_say_is_open_and_nothing_is_priced(
+    words: str, name: str, tmp_path: Path
+) -> None:
+    file = script(tmp_path, words)
+    assert set(read_launch(file).open_fields) == {name}
+    with pytest.raises(InputError, match=rf"^{name}=.*the file does not say its value"):
+        api.lint_launch(file, "dgx-h100", search=False)
+
+
+def test_a_flag_misspelt_is_no_default(tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --tensor-model-paralel-size 4")
+    with pytest.raises(InputError, match=r"^--tensor-model-paralel-size=4: not a field.*--tensor-model-parallel-size$"):
+        api.lint_launch(file, "dgx-h100", search=False)
+
+
+def test_what_has_no_price_may_stay_open(tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --lr $LR --rotary-base $BASE --norm-epsilon $EPS --save $DIR")
+    assert not read_launch(file).open_fields
+    assert api.lint_launch(file, "dgx-h100", search=False).fits is False
+
+
+def test_sizes_and_length_may_be_said_beside_the_file(tmp_path: Path) -> None:
+    text = script(tmp_path, REST).read_text().replace("--vocab-size 128256", "--vocab-size $V")
+    (tmp_path / "run.sh").write_text(text.replace("--seq-length 4096", "--seq-length $SEQ"))
+    with pytest.raises(InputError, match="--vocab-size"):
+        api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False, seq_len=4096)
+    answer = api.lint_launch(tmp_path / "run.sh", "dgx-h100", model="llama-3.1-8b", search=False, seq_len=4096)
+    assert answer.job.seq_len == 4096
+
+
+@pytest.mark.parametrize("variable", ["SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE"])
+def test_what_slurm_sets_follows_from_the_scripts_own_header(variable: str, tmp_path: Path) -> None:
+    head = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=4\n#SBATCH --ntasks-per-node=4\n"
+    words = f"{REST} --tensor-model-parallel-size ${variable} --pipeline-model-parallel-size 2"
+    dims = read_launch(script(tmp_path, words, head, "srun python pretrain_gpt.py")).plan.dims
+    assert (dims.tp, dims.pp, dims.dp) == (4, 2, 2)
+
+
+def test_gradients_kept_in_16_bits_are_read(tmp_path: Path) -> None:
+    words = f"{REST} --use-precision-aware-optimizer --main-grads-dtype bf16"
+    wide, narrow = (api.lint_launch(script(tmp_path, w), "dgx-h100", search=False) for w in (REST, words))
+    saved = wide.priced.footprint.grad_bytes - narrow.priced.footprint.grad_bytes
+    assert saved == pytest.approx(wide.priced.footprint.grad_bytes / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "looks"),
+    [
+        ("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: trainer\n", "a Kubernetes object"),
+        ("a.yaml", "step_scheduler: {local_batch_size: 1}\ndistributed: {ep_size: 8}\n", "NeMo AutoModel"),
+        ("b.yaml", "base_model: x\nsequence_len: 4096\nmicro_batch_size: 2\n", "axolotl"),
+        ("c.yml", "services:\n  train: {image: x}\n", "Docker Compose"),
+        ("d.yaml", "hello: world\n", ""),
+        ("config.json", json.dumps({"model_type": "llama", "hidden_size": 64}), "a model's config.json"),
+        ("pyproject.toml", "[project]\nname = 'x'\n", "a Python project"),
+    ],
+)
+def test_a_file_without_a_dialects_own_keys_is_refused_with_what_it_resembles(
+    name: str, text: str, looks: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="has no key of a launch") as caught:
+        read_launch(tmp_path / name, num_devices=8)
+    assert looks in str(caught.value)
+    assert ("does not read" in str(caught.value)) is bool(looks)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field"),
+    [
+        ("a.yaml", "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: ${PRECISION}\n", "mixed_precision"),
+        ("b.yaml", "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_zero: 2}\n", "fsdp_config.fsdp_zero"),
+        ("c.json", '{"train_batch_size": 64, "zero_optimization": {"stage": "{{ n }}"}}', "zero_optimization.stage"),
+        ("d.toml", "[parallelism]\ntensor_parallel_degre = 4\n", "parallelism.tensor_parallel_degre"),
+    ],
+)  # fmt: skip
+def test_a_placeholder_or_an_unknown_field_that_bears_on_the_price_is_open(
+    name: str, text: str, field: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert set(read_launch(tmp_path / name, num_devices=8).open_fields) == {field}
+    with pytest.raises(InputError, match=f"^{field}="):
+        api.lint_launch(tmp_path / name, "dgx-h100", model="llama-3.1-8b", num_devices=8, seq_len=4096, search=False)
