@@ -7,7 +7,7 @@ docs/concepts/training-step.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, total_deviation
-from sartor.cost.price import price
+from sartor.cost.price import operator_costs
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
@@ -23,6 +23,7 @@ from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import RecomputeModule, TrainingJob, TrainingPlan
 from sartor.operators import (
+    PLACE,
     Attention,
     Axis,
     Collective,
@@ -38,10 +39,10 @@ from sartor.operators import (
     is_model_product,
 )
 from sartor.step.chip_blocks import chip_row_times
-from sartor.step.distinct import BlockRows, block_rows
+from sartor.step.distinct import BlockRows, block_rows, distinct_rows
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
-from sartor.units import FloatArray, Floats, Ints
+from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
 
 
 def row_times(
@@ -64,8 +65,8 @@ def row_times(
     for where, dims in _structures(rows):
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
         graph = lower(workload, dims, kernels_of(job, cluster))
-        found = price(graph, cluster.gpu, calibration, details=False, cluster=cluster)
-        for column, priced in zip(columns, _by_block(every, graph, found.costs), strict=True):
+        costs = _distinct_costs(graph, _groupings(job, rows, where), cluster, calibration)
+        for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):
             for name, value in _times(priced, dims, job).items():
                 column[name][where] = value
     return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True)), rows
@@ -84,6 +85,52 @@ def _structures(rows: BlockRows) -> Iterator[tuple[Any, ParallelDims]]:
             if where.size:
                 cp = rows.cp[where] if shared else 1
                 yield where, ParallelDims(tp=rows.tp[where], cp=cp, ep=rows.ep[where], sequence_parallel=sequence)
+
+
+Grouping = tuple[IntArray, IntArray]
+"""The first row of each group of rows, and the group of each row."""
+
+
+def _groupings(job: TrainingJob, rows: BlockRows, where: IntArray) -> list[Grouping]:
+    """Ways to group the rows ``where`` by what an operator's sizes may depend on, fewest groups first: tokens and tp;
+    these and ep; all but ep."""
+    tp, cp, ep, batch = (column[where] for column in (rows.tp, rows.cp, rows.ep, rows.microbatch_size))
+    tokens = batch * ceil_div(job.seq_len, cp)
+    found = []
+    for columns in ([tp, tokens], [tp, tokens, ep], [tp, cp, batch]):
+        _, group = distinct_rows(columns)
+        _, first = np.unique(group, return_index=True)
+        found.append((first, group))
+    return sorted((grouping for grouping in found if 2 * grouping[0].size <= tp.size), key=lambda g: g[0].size)
+
+
+def _distinct_costs(
+    graph: OperatorGraph, groupings: Sequence[Grouping], cluster: Cluster, calibration: Calibration | None
+) -> tuple[Cost, ...]:
+    """Costs of the operators in the shape of all rows; each operator is priced once for every distinct set of sizes."""
+    few = [_grouped(operator, groupings) for operator in graph.operators]
+    costs = operator_costs([op for op, _ in few], cluster.gpu, calibration, details=False, cluster=cluster)
+    return tuple(
+        cost
+        if group is None
+        else replace(cost, time_s=_spread(cost.time_s, group), log_sigma=_spread(cost.log_sigma, group))
+        for cost, (_, group) in zip(costs, few, strict=True)
+    )
+
+
+def _grouped(operator: Operator, groupings: Sequence[Grouping]) -> tuple[Operator, IntArray | None]:
+    """The operator at the first row of each group, if its sizes are equal within the groups of some grouping."""
+    sizes = {f.name: getattr(operator, f.name) for f in fields(operator) if f.name not in PLACE}
+    arrays = {name: size for name, size in sizes.items() if np.ndim(size)}
+    for first, group in groupings:
+        few = {name: size[first] for name, size in arrays.items()}
+        if all(np.array_equal(few[name][group], size) for name, size in arrays.items()):
+            return replace(operator, **few, count=1), group if few else None
+    return operator, None
+
+
+def _spread(values: Floats, group: IntArray) -> Floats:
+    return values[group] if isinstance(values, np.ndarray) and values.ndim else values
 
 
 @dataclass(frozen=True, slots=True)
