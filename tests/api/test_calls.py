@@ -38,7 +38,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         "pp=2: needs num_devices and global_batch_size, which say what is spread; nearest: 1",
     ),
     "experts over devices that they do not divide into": (
-        lambda: api.lint("mixtral-8x7b", ep=7),
+        lambda: api.estimate("mixtral-8x7b", ep=7),
         "ep=7: does not split num_experts=8 (7 and 14 do); nearest: 4 or 8",
     ),
     "many rows at once": (

@@ -83,6 +83,7 @@ SAMPLES: dict[str, tuple[Sample, Sample]] = {
         Sample("falcon-7b", "h100_sxm", workload={"dtype": DType.FP8_BLOCK}),
         Sample("deepseek-v3", "h100_sxm", workload={"dtype": DType.FP8_BLOCK}),
     ),
+    "unsplit_experts": (Sample("mixtral-8x7b", dims={"ep": 3}), Sample("mixtral-8x7b", dims={"ep": 4})),
     "ragged_decoupled_heads": (
         Sample("llama-3.2-1b", changes={"num_heads": 25, "num_kv_heads": 25, "head_dim": 72}),
         Sample("qwen3-0.6b"),

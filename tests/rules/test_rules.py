@@ -396,9 +396,8 @@ def test_a_fix_of_the_length_is_one_that_the_model_takes() -> None:
 
 def test_a_fix_can_be_set_as_it_is_told() -> None:
     """25 heads of 64 over tp=4: 24 of 64 no longer fill the hidden size, so the fix says their width, and its size."""
-    fixes = {each.rule: each for each in api.lint("gpt2-xl", "h100", tp=4).findings if each.fix}
-    found = fixes["unsplit_heads"]
-    assert found.fix == {"num_heads": 24, "head_dim": 64}
+    found = next(each for each in api.lint("gpt2-xl", "h100", tp=4).findings if "unsplit_heads" in each.rules)
+    assert found.fix == {"num_heads": 24, "head_dim": 64, "vocab_size": found.fix["vocab_size"]}
     smaller = api.estimate("gpt2-xl", "h100", set=dict(found.fix)).question.reading.shape
     assert found.params_change == pytest.approx(count_params(smaller).total / 1557611200 - 1)
     assert -0.02 < found.params_change < -0.01
@@ -417,3 +416,38 @@ def test_fewer_devices_shorten_no_pass_of_inference() -> None:
     assert found.device_seconds_spared > 0.3
     train = next(f for f in api.lint("qwen2.5-0.5b", "h100", tp=2).findings if f.code == "R8")
     assert (train.gain_fraction or 0.0) > 0.1
+
+
+@pytest.mark.parametrize("width", [700, 701])
+@pytest.mark.parametrize("ep", [1, 8])
+def test_experts_whose_rows_no_grouped_gemm_takes_go_to_the_nearest_width_of_their_size(width: int, ep: int) -> None:
+    found = api.lint("qwen3-30b-a3b", "h100", ep=ep, set={"expert_ffn_hidden_size": width}).findings
+    experts = next(finding for finding in found if "ragged_experts" in finding.rules)
+    assert experts.grade is Grade.ERROR
+    assert experts.fix == {"expert_ffn_hidden_size": 704}
+    assert "multiples of 16 bytes only" in experts.message
+
+
+def test_the_rules_are_asked_about_a_degree_that_does_not_divide() -> None:
+    answer = api.lint("mixtral-8x7b", "h100", ep=3)
+    (fault,) = (finding for finding in answer.findings if finding.axis)
+    assert (fault.rule, fault.grade, fault.fix) == ("unsplit_experts", Grade.ERROR, {"ep": 2})
+    with pytest.raises(InputError, match="does not split num_experts=8"):
+        api.estimate("mixtral-8x7b", "h100", ep=3)
+
+
+def test_one_degree_that_does_not_divide_several_sizes_is_one_fault() -> None:
+    (fault,) = (finding for finding in api.lint("gpt2-xl", "h100", tp=8).findings if finding.axis)
+    assert fault.fix == {"num_heads": 24, "head_dim": 64, "vocab_size": 50688}
+    assert {"ragged_vocab", "unsplit_heads"} <= set(fault.rules)
+
+
+@pytest.mark.parametrize(
+    ("model", "axes", "start"), [("qwen2.5-7b", {"tp": 8}, "num_heads=24"), ("mixtral-8x7b", {"ep": 3}, "ep=2")]
+)
+def test_advice_for_a_degree_that_does_not_divide_starts_from_a_shape_that_splits(
+    model: str, axes: dict[str, int], start: str
+) -> None:
+    advice = api.advise(model, "h100", tp=axes.get("tp", 1), ep=axes.get("ep", 1))
+    assert any(f"the search starts from {start}" in note for note in advice.base.question.assumptions)
+    assert all(int(candidate.shape.num_heads) % axes.get("tp", 1) == 0 for candidate in advice.search.candidates)

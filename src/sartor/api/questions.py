@@ -29,10 +29,8 @@ from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
-from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
-from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
 from sartor.plans.search import checked_headroom
@@ -132,7 +130,8 @@ def ask(
         recompute=recompute,
         headroom=None if headroom is None else checked_headroom(headroom),
     )
-    _check_experts(reading.shape, spread.ep)
+    if spread.ep > 1 and reading.shape.moe_ffn is None:
+        raise InputError("ep", spread.ep, "the model has no experts", "1")
     if eager and reading.shape.traced is not None:
         must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
         raise InputError("eager", True, must)
@@ -146,13 +145,6 @@ def ask(
         return _training(asked, spread, on, framework, own, eager, guessed=where is None)
     _refuse_plan(asked.phase, spread, cluster, framework, optimizer)
     return _inference(asked, spread, with_kernels_of(kernels, device, own), eager)
-
-
-def _check_experts(shape: TransformerShape, ep: int) -> None:
-    """Reject expert parallelism that the experts do not divide into, for `lint` too, which has no rule on it."""
-    if ep > 1 and shape.moe_ffn is None:
-        raise InputError("ep", ep, "the model has no experts", "1")
-    check(shape, ParallelDims(ep=ep))
 
 
 def _refuse_plan(

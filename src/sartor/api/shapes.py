@@ -34,8 +34,10 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
-from sartor.model.lower import lower
+from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
+from sartor.model.lower.split import check
+from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part, Role
 from sartor.plans.search import HeldPlan
@@ -66,6 +68,7 @@ def estimate(asked: Question) -> ModelEstimate:
         for name in ("pp", "cp", "virtual_stages"):
             if (value := axes.get(name, 1)) != 1:
                 raise InputError(name, value, "needs num_devices and global_batch_size, which say what is spread", "1")
+    check(asked.workload.shape, ParallelDims(ep=asked.dims.ep))
     if asked.eager:
         refuse_on_a_chip(asked.gpu, "eager", True, "a GPU's host launches kernel by kernel")
     return answer_question(asked)
@@ -339,6 +342,7 @@ def advise(
         calibration=calibration,
     )
     checked = lint_question(asked)
+    asked, checked = _that_splits(asked, checked)
     gpus = (asked.gpu, *(device_of(name) for name in others))
     found = search_shapes(
         asked.workload,
@@ -359,6 +363,24 @@ def advise(
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
     common = _common(asked, checked.base, gpus, weights, context_len, microbatch_size, space) if weights else None
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
+
+
+def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
+    """The question and its findings; if the shape does not split as requested, the question with the fixes of the
+    findings that say so, from which the search starts. Raises ``InputError`` if there is none."""
+    from sartor.rules.lint import changed
+
+    if feasible(question.workload.shape, question.dims):
+        return question, lint
+    fix = {name: value for finding in lint.findings if finding.axis for name, value in finding.fix.items()}
+    workload, dims, _ = changed(question.workload, question.dims, fix)
+    check(workload.shape, dims)
+    held = question.held and question.held.split(tp=int(dims.tp), ep=int(dims.ep))
+    words = ", ".join(f"{name}={value}" for name, value in fix.items())
+    note = f"the shape does not split as requested: the search starts from {words}"
+    runnable = replace(question, dims=dims, held=held, assumptions=(note, *question.assumptions))
+    runnable = runnable.with_shape(workload.shape)
+    return runnable, replace(lint, base=_base(runnable))
 
 
 def _common(

@@ -139,7 +139,10 @@ def _tally(findings: Sequence[Finding], unread: str) -> str:
     words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
     counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
     tally = ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
-    cheap = all(each.gain_s is not None and (each.gain_fraction or 0.0) < LEAST_GAIN for each in findings)
+    cheap = all(
+        each.gain_s is not None and each.grade is not Grade.ERROR and (each.gain_fraction or 0.0) < LEAST_GAIN
+        for each in findings
+    )
     tally += f"; none costs {format_share(LEAST_GAIN)} of the step" if cheap else ""
     return f"{tally}. {unread}" if unread else tally
 

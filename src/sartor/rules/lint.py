@@ -62,12 +62,24 @@ def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         if same is None:
             kept.append(each)
         else:
-            kept[same] = replace(kept[same], others=(*kept[same].others, each))
+            kept[same] = _with(kept[same], each)
     return tuple(sorted(kept, key=lambda finding: finding.remark))
+
+
+def _with(first: Finding, second: Finding) -> Finding:
+    """A finding with another as a further reason. One degree that does not divide several sizes is one fault: its fix
+    changes them all."""
+    others = (*first.others, second)
+    if first.gain_s is not None or first.fix.keys() & second.fix.keys():
+        return replace(first, others=others)
+    change = first.params_change + second.params_change
+    return replace(first, fix={**first.fix, **second.fix}, params_change=change, others=others)
 
 
 def _alike(one: Finding, other: Finding) -> bool:
     """Whether one change fixes both. A finding that cannot run has no gain to share, and remarks need other changes."""
+    if one.gain_s is None and other.gain_s is None and one.axis and one.axis == other.axis:
+        return True
     both_run = (one.gain_s is None) == (other.gain_s is None)
     return both_run and one.remark == other.remark and bool(one.fix.keys() & other.fix.keys())
 
@@ -222,9 +234,11 @@ def _choose(
     gaining = [fix for fix in runnable if saved[key_of(fix)] > 0]
     enough = NEARLY_AS_GOOD * max(saved.values(), default=0.0)
     # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by gain.
-    for fix in sorted(gaining, key=lambda fix: -min(saved[key_of(fix)], enough)):
+    for fix in [] if suspicion.required else sorted(gaining, key=lambda fix: -min(saved[key_of(fix)], enough)):
         if not _breaks(context, fix, suspicion, heard):
             return _Choice(fix=fix, offer=offers[key_of(fix)], reference=reference)
+    if suspicion.required and runnable:
+        return _Choice(fix=runnable[0], offer=offers[key_of(runnable[0])], reference=reference)
     return _NO_CHOICE
 
 
@@ -274,7 +288,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     fraction = gain_s / whole_s
     if suspicion.advisory and max(fraction, spared) < LEAST_GAIN:
         return None
-    demoted = max(fraction, spared) < LEAST_GAIN and not suspicion.blocking
+    demoted = max(fraction, spared) < LEAST_GAIN and not (suspicion.blocking or suspicion.required)
     fix = _as_set(context.shape, choice.fix)
     found = Finding(
         rule=rule.name,
@@ -293,6 +307,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         gain_high_s=gained_s(choice.offer.relative / choice.offer.spread),
         source=context.baseline.source,
         remark=rule.remark,
+        axis=suspicion.axis if suspicion.blocking else "",
     )
     if suspicion.blocking:
         return replace(found, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)

@@ -35,7 +35,7 @@ MOST_TP = 2**14
 COMMON_TILE = 128
 """Side of the output tile that GEMM kernels of every GPU generation have."""
 WORKLOAD_FIELDS = ("microbatch_size", "seq_len")
-DIMS_FIELDS = ("tp",)
+DIMS_FIELDS = ("tp", "pp", "cp", "ep")
 
 
 class Grade(Enum):
@@ -157,6 +157,11 @@ class Suspicion:
     paced_by: Fix | None = None
     blocking: bool = False
     """The model cannot run like this, so there is no gain and the grade stays."""
+    axis: str = ""
+    """For a blocking one: the degree of parallelism that does not divide the shape. Changes for the same one go
+    together."""
+    required: bool = False
+    """Some kernels refuse it: the grade and the nearest fix stay although others may lose nothing."""
     advisory: bool = False
     """An opportunity, not a fault: reported only if it gains."""
 
@@ -190,6 +195,8 @@ class Finding:
     """Share of its parameters that the model gains with the fix."""
     device_seconds_spared: float = 0.0
     """Share of the device-seconds of a pass of inference that fewer devices spare; its time is no shorter."""
+    axis: str = ""
+    """For one that cannot run: the degree of parallelism that does not divide the shape."""
     others: tuple[Finding, ...] = ()
     """Findings of other rules that the same change fixes; its gain already includes theirs."""
 

@@ -54,6 +54,7 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
         operator=context.operator(Role.FFN_DOWN),
         fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
+        axis="tp",
     )
 
 

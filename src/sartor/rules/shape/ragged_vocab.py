@@ -69,6 +69,7 @@ def _unsplit(context: Context, vocab: int, tp: int) -> Suspicion:
         operator=context.operator(Role.LOGITS),
         fixes=fixes_of("vocab_size", good, vocab),
         blocking=True,
+        axis="tp",
     )
 
 

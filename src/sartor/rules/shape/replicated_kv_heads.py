@@ -48,6 +48,7 @@ def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
         operator=context.operator(Role.QKV),
         fixes=tuple(_fixes(groups, heads, tp, uneven)),
         blocking=uneven,
+        axis="tp",
     )
 
 

@@ -57,6 +57,7 @@ def six_gpu_nodes(context: Context) -> Iterator[Suspicion]:
         value=heads if heads % ways else sizes[uneven[0]],
         fixes=tuple(_fixes(context, mixer, ways, grain)) if isinstance(mixer, AttentionMixer) else (),
         blocking=cannot,
+        axis="tp",
     )
 
 

@@ -44,6 +44,7 @@ def uneven_pipeline(context: Context) -> Iterator[Suspicion]:
         fixes=fixes_of("num_layers", nearest_first(near, layers), layers),
         paced_by={"num_layers": int(round_up(layers, pp))},
         blocking=layers < pp,
+        axis="pp",
     )
 
 

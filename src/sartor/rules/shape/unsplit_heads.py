@@ -48,6 +48,7 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
         if isinstance(mixer, AttentionMixer)
         else tuple({"num_heads": value} for value in near),
         blocking=True,
+        axis="tp",
     )
 
 

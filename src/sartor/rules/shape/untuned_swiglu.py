@@ -52,6 +52,7 @@ def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
         operator=context.operator(Role.FFN_UP),
         fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
         blocking=width % tp != 0,
+        axis="tp",
     )
 
 
