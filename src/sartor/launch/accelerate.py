@@ -14,8 +14,17 @@ from dataclasses import replace
 from sartor.bounded import parse_json, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.deepspeed import read_attention, read_deepspeed, sorted_out, trainer_arguments
-from sartor.launch.fields import release_of
+from sartor.launch.deepspeed import read_attention, read_deepspeed, read_length, sorted_out
+from sartor.launch.fields import (
+    Quantities,
+    check_rows,
+    quantities,
+    read_rows,
+    release_of,
+    traits_of,
+    written,
+    written_fields,
+)
 from sartor.launch.plan import (
     JobParts,
     LaunchFile,
@@ -24,11 +33,11 @@ from sartor.launch.plan import (
     LaunchReading,
     canonical,
     check_numbers,
+    check_runs,
     device_only,
     launchable,
     no_devices,
     nodes_of,
-    refuser,
 )
 from sartor.launch.script import Command, script_text
 from sartor.launch.shell import Beside, nothing_beside
@@ -46,13 +55,12 @@ from sartor.model.training import (
 from sartor.step.trainers import FSDP
 
 KIND = LaunchKind.ACCELERATE
-_refuse = refuser(KIND)
 OPTIMIZERS = {Optimizer.ADAM: "adamw_torch_fused", Optimizer.SGD: "sgd"}
 ACCELERATE_KEYS = re.compile(
     r"distributed_type|mixed_precision|num_processes|num_machines|(fsdp|deepspeed|parallelism|dynamo|megatron_lm)_config"
 )
 """Keys by which a YAML is accelerate's."""
-PRECISION = {Recipe.BF16: "bf16", Recipe.FP16: "fp16", Recipe.FP32: "no", Recipe.FP8_DELAYED: "fp8"}
+RESHARDS = "fsdp_config.fsdp_reshard_after_forward"
 
 
 # -- writing ------------------------------------------------------------------------------------------------------
@@ -62,8 +70,15 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     """``accelerate.yaml`` and ``launch.sh``. Raises `InputError` for what accelerate's FSDP cannot do."""
     release_of(KIND, version)
     plan = launchable(job, plan)
-    _check(job, plan)
+    values, traits = quantities(job, plan), traits_of(job, plan)
+    check_rows(KIND, "config", values, traits)
+    device_only(KIND, job)
+    check_runs(KIND, job, plan)
     nodes, _ = nodes_of(int(plan.num_devices), devices_per_node)
+    by_mesh = "mesh" in traits  # FSDP2 runs it: accelerate has tensor parallelism only there
+    # FSDP recomputes by its own field; Hugging Face's Trainer raises an error on both.
+    program = {**values, "recomputed": values["recomputed"] and not by_mesh}
+    arguments = [*written("huggingface", "trainer", program, traits, {}), ("--optim", OPTIMIZERS[job.optimizer])]
     about = f"accelerate: {job.shape.name or 'a model'} on {plan.num_devices} devices"
     notes = ("name the layer class to wrap (fsdp_transformer_layer_cls_to_wrap) where the model does not",)
     lines = script_text(
@@ -72,98 +87,17 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
         nodes=nodes,
         local=0,
         script='"${TRAIN_SCRIPT:-train.py}"',
-        groups={"TRAINER_ARGS": [*_arguments(job, plan), ("--optim", OPTIMIZERS[job.optimizer])]},
+        groups={"TRAINER_ARGS": arguments},
         notes=notes if plan.zero_stage else (),
     )
-    config = f"# {about}\n# Written by sartor plan --write.\n{write_yaml(_config(job, plan, nodes))}"
+    values |= {"nodes": nodes, "distributed": "FSDP" if by_mesh else "MULTI_GPU"}
+    fields = written_fields(KIND, "config", values, traits, {RESHARDS: plan.zero_stage == 3})
+    config = f"# {about}\n# Written by sartor plan --write.\n{write_yaml(fields)}"
     files = (
         LaunchFile(name="accelerate.yaml", text=config),
         LaunchFile(name="launch.sh", text=lines, executable=True),
     )
     return LaunchFiles(kind=KIND, files=files, notes=notes if plan.zero_stage else ())
-
-
-def _arguments(job: TrainingJob, plan: TrainingPlan) -> list[tuple[str, ...]]:
-    """FSDP recomputes by ``fsdp_activation_checkpointing``; Hugging Face's Trainer raises an error on both."""
-    return trainer_arguments(job, plan, recomputes=plan.recompute is Recompute.FULL and not _by_mesh(plan))
-
-
-def _by_mesh(plan: TrainingPlan) -> bool:
-    """Whether FSDP2 runs it: accelerate has tensor parallelism only there."""
-    return bool(plan.zero_stage > 0 or plan.dims.tp > 1)
-
-
-def _check(job: TrainingJob, plan: TrainingPlan) -> None:
-    d, sharded = plan.dims, plan.dims.dp * plan.dims.cp > 1
-    device_only(KIND, job)
-    if d.pp > 1:
-        raise _refuse(
-            "pp", d.pp, "does not support pipeline parallelism with FSDP", "pp=1, or --write megatron or torchtitan"
-        )
-    if d.ep > 1:
-        raise _refuse("ep", d.ep, "does not support expert parallelism", "ep=1, or --write megatron or torchtitan")
-    if plan.zero_stage == 1:
-        raise _refuse("zero_stage", 1, "shards by FSDP (stages 2 and 3); DeepSpeed has 1", "zero_stage=2")
-    if plan.zero_stage == 0 and sharded and (d.tp > 1 or d.cp > 1):
-        raise _refuse("zero_stage", 0, "replicates only without tp and cp", "zero_stage=2")
-    if d.tp > 1 and d.sequence_parallel:
-        raise _refuse("sequence_parallel", "true", "has tensor parallelism only without it", "sequence_parallel=false")
-    if d.cp > 1 and job.context_parallel not in (ContextParallel.ALL_GATHER, ContextParallel.RING):
-        raise _refuse(
-            "context_parallel", job.context_parallel.value, "supports ring and all_gather", "context_parallel=ring"
-        )
-    shards = plan.shard_group or d.dp * d.cp
-    if plan.zero_stage and (shards % d.cp or (d.dp * d.cp) % shards):
-        must = f"shards over a multiple of cp={d.cp} that divides dp x cp = {d.dp * d.cp}"
-        raise _refuse("shard_group", plan.shard_group, must, str(d.dp * d.cp))
-    if plan.recompute is Recompute.SELECTIVE or plan.recompute_layers >= 0:
-        raise _refuse("recompute", "of parts", "recomputes either all layers or none", "recompute=full")
-    if job.recipe not in PRECISION:
-        raise _refuse(
-            "recipe", job.recipe.value, "does not support this precision", ", ".join(r.value for r in PRECISION)
-        )
-    if job.optimizer not in OPTIMIZERS:
-        raise _refuse(
-            "optimizer", "muon", "takes the training program's optimizer: Adam or SGD in torch", "optimizer=adam"
-        )
-    if plan.optimizer_offload and not plan.zero_stage:
-        raise _refuse("optimizer_offload", "true", "offloads only under FSDP", "zero_stage=3")
-
-
-def _config(job: TrainingJob, plan: TrainingPlan, nodes: int) -> JsonDict:
-    d = plan.dims
-    by_mesh = _by_mesh(plan)
-    out: JsonDict = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if by_mesh else "MULTI_GPU",
-        "mixed_precision": PRECISION[job.recipe],
-        "num_machines": nodes,
-        "num_processes": int(plan.num_devices),
-        "machine_rank": 0,
-        "main_training_function": "main",
-        "rdzv_backend": "static",
-        "use_cpu": False,
-    }
-    if by_mesh:
-        out["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_reshard_after_forward": plan.zero_stage == 3,
-            "fsdp_activation_checkpointing": plan.recompute is Recompute.FULL,
-            "fsdp_offload_params": plan.optimizer_offload,
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }
-        shards = (plan.shard_group or d.dp * d.cp) // d.cp
-        out["parallelism_config"] = {
-            "parallelism_config_dp_replicate_size": d.dp // shards,
-            "parallelism_config_dp_shard_size": shards,
-            "parallelism_config_tp_size": d.tp,
-            "parallelism_config_cp_size": d.cp,
-            "parallelism_config_cp_comm_strategy": (
-                "allgather" if job.context_parallel is ContextParallel.ALL_GATHER else "alltoall"
-            ),
-        }
-    return out
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -187,13 +121,12 @@ def read_accelerate(
     if not devices:
         raise no_devices(1)
     dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")
-    micro = flags.size("--per_device_train_batch_size")
-    if micro is None:
-        micro = 1
+    values, program = read_rows(KIND, fields, "config"), read_rows("huggingface", flags, "trainer")
+    micro = int(program["microbatch_size"] or 1)
+    if program["microbatch_size"] is None:
         fields.assumptions.append("microbatch_size=1 (the training program's --per_device_train_batch_size)")
-    steps = flags.size("--gradient_accumulation_steps") or fields.size("gradient_accumulation_steps") or 1
-    checkpoints = fields.find("fsdp_config.fsdp_activation_checkpointing") is True
-    if fields.find("fsdp_config.fsdp_offload_params") is True:
+    steps = int(program["num_microbatches"] or fields.size("gradient_accumulation_steps") or 1)
+    if values["optimizer_offload"]:
         fields.assumptions.append("fsdp_offload_params: only the offloading of optimizer states is priced")
     plan = TrainingPlan(
         dims=dims,
@@ -201,11 +134,11 @@ def read_accelerate(
         num_microbatches=steps,
         zero_stage=zero,
         shard_group=shard_group,
-        recompute=Recompute.FULL if flags.flag("--gradient_checkpointing") or checkpoints else Recompute.NONE,
-        optimizer_offload=fields.find("fsdp_config.fsdp_offload_params") is True,
+        recompute=Recompute.FULL if program["recomputed"] or values["recomputed"] else Recompute.NONE,
+        optimizer_offload=bool(values["optimizer_offload"]),
     )
     check_numbers(plan)
-    parts = _parts(fields, flags, int(dims.dp) * micro * steps)
+    parts = _parts(fields, flags, values, program, int(dims.dp) * micro * steps)
     unknown, _, ignored = sorted_out(fields, _SILENT)
     return LaunchReading(
         kind=KIND,
@@ -295,7 +228,7 @@ def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[Parall
         must = f"times dp_replicate_size {replicas} must be num_processes over tp x cp = {dp}"
         raise InputError(f"{path}dp_shard_size", shards, must, str(dp // replicas))
     strategy = str(fields.find("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD").upper()
-    reshard = fields.find("fsdp_config.fsdp_reshard_after_forward")
+    reshard = fields.find(RESHARDS)
     keeps = reshard is False or reshard == "SHARD_GRAD_OP" or strategy in ("SHARD_GRAD_OP", "2")
     zero = 0 if not sharded or strategy in ("NO_SHARD", "3") else 2 if keeps else 3
     if strategy.startswith("HYBRID"):
@@ -304,25 +237,20 @@ def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[Parall
     return dims, zero, shards * cp if zero and replicas > 1 else 0
 
 
-def _parts(fields: Document, flags: Flags, batch: int) -> JobParts:
-    word = fields.find("mixed_precision")
-    names = {"bf16": Recipe.BF16, "fp16": Recipe.FP16, "fp8": Recipe.FP8_DELAYED}
-    recipe = names.get(str(word), Recipe.FP32)
-    if recipe is Recipe.FP32 and (flags.flag("--bf16") or flags.flag("--fp16")):
-        recipe = Recipe.BF16 if flags.flag("--bf16") else Recipe.FP16
-    flags.on("--bf16", "--fp16")
-    strategy = fields.find("parallelism_config.parallelism_config_cp_comm_strategy") or "allgather"
-    compiled = flags.flag("--torch_compile") or str(
-        fields.find("dynamo_config.dynamo_backend") or "no"
-    ).lower() not in ("no", "false")
+def _parts(fields: Document, flags: Flags, values: Quantities, program: Quantities, batch: int) -> JobParts:
+    recipe = Recipe(values["recipe"])
+    if recipe is Recipe.FP32 and (program["bf16"] or program["fp16"]):
+        recipe = Recipe.BF16 if program["bf16"] else Recipe.FP16
+    backend = fields.find("dynamo_config.dynamo_backend")
+    compiled = program["fused_kernels"] or str(backend or "no").lower() not in ("no", "false")
     return JobParts(
-        seq_len=flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size"),
+        seq_len=read_length(program),
         global_batch_size=batch,
         recipe=recipe,
         optimizer=Optimizer.SGD if flags.word("--optim") == "sgd" else Optimizer.ADAM,
-        attention_kernel=read_attention(flags, fields.assumptions),
-        context_parallel=ContextParallel.RING if strategy == "alltoall" else ContextParallel.ALL_GATHER,
-        trainer=replace(FSDP, fused_kernels=compiled),
+        attention_kernel=read_attention(flags, program, fields.assumptions),
+        context_parallel=ContextParallel(values["context_parallel"]),
+        trainer=replace(FSDP, fused_kernels=bool(compiled)),
     )
 
 

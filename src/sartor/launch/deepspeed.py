@@ -12,8 +12,17 @@ from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.fields import release_of
+from sartor.json_types import JsonMap
+from sartor.launch.fields import (
+    Quantities,
+    check_rows,
+    quantities,
+    read_rows,
+    release_of,
+    traits_of,
+    written,
+    written_fields,
+)
 from sartor.launch.plan import (
     JobParts,
     LaunchFile,
@@ -22,11 +31,11 @@ from sartor.launch.plan import (
     LaunchReading,
     canonical,
     check_numbers,
+    check_runs,
     device_only,
     launchable,
     no_devices,
     nodes_of,
-    refuser,
 )
 from sartor.launch.script import Command, beside_script, script_text
 from sartor.launch.stated import Document, Flags, bearing, parse_flags
@@ -43,10 +52,6 @@ from sartor.operators import DType
 from sartor.step.trainers import DEEPSPEED
 
 KIND = LaunchKind.DEEPSPEED
-_refuse = refuser(KIND)
-
-REDUCED = ("fp32", "fp16", "bf16")
-"""Values of ``communication_data_type``."""
 OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}
 
 DEEPSPEED_KEYS = re.compile(
@@ -70,7 +75,10 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
     """``ds_config.json`` and ``launch.sh``. Raises `InputError` for what a DeepSpeed configuration cannot express."""
     release_of(KIND, version)
     plan = launchable(job, plan)
-    _check(job, plan)
+    values, traits = quantities(job, plan), traits_of(job, plan)
+    check_rows(KIND, "config", values, traits)
+    device_only(KIND, job)
+    check_runs(KIND, job, plan)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     notes = _notes(job, plan)
     script = script_text(
@@ -82,12 +90,16 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
         groups={
             "TRAINER_ARGS": [
                 ("--deepspeed", beside_script("ds_config.json")),
-                *trainer_arguments(job, plan, recomputes=plan.recompute is Recompute.FULL),
+                *written("huggingface", "trainer", values, traits, {}),
             ]
         },
         notes=notes,
     )
-    config = json.dumps(_config(job, plan), indent=2) + "\n"
+    if job.trainer.grad_dtype.bytes != _trained_in(job.recipe).bytes:
+        values["reduced_dtype"] = job.trainer.grad_dtype.value
+    auto = dict.fromkeys(AUTO[job.optimizer], "auto")
+    optimizer = {"optimizer.type": OPTIMIZERS[job.optimizer], "optimizer.params": auto}
+    config = json.dumps(written_fields(KIND, "config", values, traits, optimizer), indent=2) + "\n"
     files = (LaunchFile(name="ds_config.json", text=config), LaunchFile(name="launch.sh", text=script, executable=True))
     return LaunchFiles(kind=KIND, files=files, notes=notes)
 
@@ -99,69 +111,6 @@ def _notes(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
         "else ZeRO 3 waits forever where a device has no token for an expert"
     )
     return (filled, leaves) if plan.zero_stage == 3 and job.shape.moe_ffn is not None else (filled,)
-
-
-def trainer_arguments(job: TrainingJob, plan: TrainingPlan, *, recomputes: bool) -> list[tuple[str, ...]]:
-    """Arguments of Hugging Face's Trainer and TRL that complement the configuration file. Recomputation is always said:
-    it is off by default in the Trainer, on in TRL. Attention is TRL's alone (ModelConfig, trainer/model_config.py)."""
-    out: list[tuple[str, ...]] = [
-        ("--per_device_train_batch_size", str(plan.microbatch_size)),
-        ("--gradient_accumulation_steps", str(plan.num_microbatches)),
-        ("--max_length", str(job.seq_len)),
-    ]
-    if job.recipe in (Recipe.BF16, Recipe.FP16):
-        out.append((f"--{job.recipe.value}", "true"))
-    out.append(("--gradient_checkpointing", "true" if recomputes else "false"))
-    if job.attention_kernel is AttentionKernel.UNFUSED:
-        out.append(("--attn_implementation", "eager"))
-    if job.trainer.fused_kernels:
-        out.append(("--torch_compile", "true"))
-    return out
-
-
-def _check(job: TrainingJob, plan: TrainingPlan) -> None:
-    d = plan.dims
-    device_only(KIND, job)
-    for name, value in (("pp", d.pp), ("cp", d.cp), ("ep", d.ep)):
-        if value > 1:
-            why = "sets it in the model's code, not in its configuration"
-            raise _refuse(name, value, why, f"{name}=1, or --write megatron")
-    if d.tp > 1 and plan.zero_stage > 2:
-        raise _refuse("zero_stage", 3, "combines tensor parallelism with stages 0 to 2", "zero_stage=2")
-    if d.tp > 1 and d.sequence_parallel:
-        raise _refuse("sequence_parallel", "true", "has tensor parallelism only without it", "sequence_parallel=false")
-    if plan.shard_group:
-        raise _refuse("shard_group", plan.shard_group, "shards over all data ranks", "shard_group=0")
-    if plan.recompute is Recompute.SELECTIVE or plan.recompute_layers >= 0:
-        raise _refuse("recompute", "of parts", "leaves it to the program: whole layers or none", "recompute=full")
-    if job.recipe not in (Recipe.FP32, Recipe.BF16, Recipe.FP16):
-        raise _refuse("recipe", job.recipe.value, "does not support this precision", "bf16, fp16, fp32")
-    if plan.optimizer_offload and not plan.zero_stage:
-        raise _refuse("optimizer_offload", "true", "offloads sharded states", "zero_stage=1")
-
-
-def _config(job: TrainingJob, plan: TrainingPlan) -> JsonDict:
-    out: JsonDict = {
-        "train_batch_size": job.global_batch_size,
-        "train_micro_batch_size_per_gpu": plan.microbatch_size,
-        "gradient_accumulation_steps": plan.num_microbatches,
-        "zero_optimization": {"stage": plan.zero_stage, "overlap_comm": job.trainer.dp_overlap},
-        "optimizer": {"type": OPTIMIZERS[job.optimizer], "params": dict.fromkeys(AUTO[job.optimizer], "auto")},
-        "gradient_clipping": "auto",
-    }
-    if plan.zero_stage:
-        out["zero_optimization"] |= {"contiguous_gradients": True}
-    if plan.optimizer_offload:
-        out["zero_optimization"] |= {"offload_optimizer": {"device": "cpu"}}
-    if job.recipe is not Recipe.FP32:
-        out[job.recipe.value] = {"enabled": True}
-    if job.trainer.grad_dtype.bytes != _trained_in(job.recipe).bytes:
-        out["communication_data_type"] = job.trainer.grad_dtype.value
-    if plan.dims.tp > 1:
-        out["tensor_parallel"] = {"autotp_size": plan.dims.tp}
-    if plan.recompute is Recompute.FULL:
-        out["activation_checkpointing"] = {"partition_activations": False}
-    return out
 
 
 def _trained_in(recipe: Recipe) -> DType:
@@ -178,38 +127,34 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
     fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     devices = num_devices or (command.num_devices if command else 0)
-    tp = fields.size("tensor_parallel.autotp_size") or 1
-    dp, microbatch, count = _read_batch(fields, flags, devices, tp)
-    zero = fields.size("zero_optimization.stage", least=0) or 0
-    if zero > 3:
-        raise InputError("zero_optimization.stage", zero, "must be 0, 1, 2 or 3", "3")
-    recomputes = flags.flag("--gradient_checkpointing") or fields.find("activation_checkpointing") is not None
-    if fields.find("activation_checkpointing") is not None and not flags.flag("--gradient_checkpointing"):
+    values, program = read_rows(KIND, fields, "config"), read_rows("huggingface", flags, "trainer")
+    tp, zero = int(values["tp"] or 1), int(values["zero_stage"] or 0)
+    dp, microbatch, count = _read_batch(fields, values, program, devices, tp)
+    configured = fields.find("activation_checkpointing") is not None
+    if configured and not program["recomputed"]:
         fields.assumptions.append("activation_checkpointing is configured: all layers taken as recomputed")
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, dp=dp, sequence_parallel=False),
         microbatch_size=microbatch,
         num_microbatches=count,
         zero_stage=zero,
-        recompute=Recompute.FULL if recomputes else Recompute.NONE,
-        optimizer_offload=fields.find("zero_optimization.offload_optimizer.device") in ("cpu", "nvme"),
+        recompute=Recompute.FULL if program["recomputed"] or configured else Recompute.NONE,
+        optimizer_offload=bool(values["optimizer_offload"]),
     )
     check_numbers(plan)
     recipe = _read_recipe(fields, flags)
-    reduced = fields.choice("communication_data_type", _trained_in(recipe).value, REDUCED)
-    flags.on("--bf16", "--fp16", "--deepspeed", "--deepspeed_config")
-    seq = flags.size("--max_length") or flags.size("--max_seq_length") or flags.size("--block_size")
+    flags.on("--deepspeed", "--deepspeed_config")
     parts = JobParts(
-        seq_len=seq,
+        seq_len=read_length(program),
         global_batch_size=dp * microbatch * count,
         recipe=recipe,
         optimizer=_read_optimizer(fields),
-        attention_kernel=read_attention(flags, fields.assumptions),
+        attention_kernel=read_attention(flags, program, fields.assumptions),
         trainer=replace(
             DEEPSPEED,
-            grad_dtype=DType(reduced),
-            dp_overlap=fields.flag("zero_optimization.overlap_comm", default=zero == 3),  # overlap_comm_valid
-            fused_kernels=flags.flag("--torch_compile"),
+            grad_dtype=DType(values["reduced_dtype"] or _trained_in(recipe)),
+            dp_overlap=bool(values["dp_overlap"]) if fields.has("zero_optimization.overlap_comm") else zero == 3,
+            fused_kernels=bool(program["fused_kernels"]),
         ),
     )
     unknown, unpriced, ignored = sorted_out(fields, _SILENT, _KNOWN)
@@ -238,12 +183,23 @@ def sorted_out(
     return unknown, unpriced, ignored
 
 
-def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[int, int, int]:
+def read_length(program: Quantities) -> int | None:
+    """The sequence length of the training program's arguments."""
+    return None if program["seq_len"] is None else int(program["seq_len"])
+
+
+def _read_batch(
+    fields: Document, values: Quantities, program: Quantities, devices: int, tp: int
+) -> tuple[int, int, int]:
     """(dp, microbatch size, accumulation steps); a missing one follows from the others and the whole batch."""
-    total = fields.size("train_batch_size")
-    given, stepped = flags.size("--per_device_train_batch_size"), flags.size("--gradient_accumulation_steps")
-    micro = fields.size("train_micro_batch_size_per_gpu") or given
-    steps = fields.size("gradient_accumulation_steps") or stepped
+    total, micro, steps = (
+        None if stated is None else int(stated)
+        for stated in (
+            values["global_batch_size"],
+            values["microbatch_size"] or program["microbatch_size"],
+            values["num_microbatches"] or program["num_microbatches"],
+        )
+    )
     if devices % tp:
         raise InputError("num_devices", devices, f"must be a multiple of autotp_size {tp}", str(devices // tp * tp))
     dp = devices // tp
@@ -265,13 +221,12 @@ def _read_batch(fields: Document, flags: Flags, devices: int, tp: int) -> tuple[
     return dp, micro, steps
 
 
-def read_attention(flags: Flags, assumptions: list[str]) -> AttentionKernel:
+def read_attention(flags: Flags, program: Quantities, assumptions: list[str]) -> AttentionKernel:
     """The attention kernel that the program is told to use; dropout is in the model's configuration."""
     assumptions.append("no dropout (the model's own configuration sets it)")
-    word = flags.word("--attn_implementation")
-    if word is None:
+    if not flags.has("--attn_implementation"):
         assumptions.append("flash attention (the program's --attn_implementation)")
-    return AttentionKernel.UNFUSED if word == "eager" else AttentionKernel.FLASH
+    return AttentionKernel.UNFUSED if program["attention_kernel"] == "unfused" else AttentionKernel.FLASH
 
 
 def _read_recipe(fields: Document, flags: Flags) -> Recipe:

@@ -7,7 +7,7 @@ or the launch is refused: a file that trains another model than the one priced w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -16,16 +16,16 @@ from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.plan import LaunchKind, refuser
-from sartor.launch.stated import Flags
+from sartor.launch.stated import MAX_SIZE, Flags, Stated
 from sartor.model.layer import DenseFfn, LatentAttentionMixer
 from sartor.model.numerics import NEUTRAL, Numerics, Value
 from sartor.model.shape import TransformerShape
-from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import DType
 
 Argument = tuple[str, ...]
-Code = Callable[[TrainingJob, TrainingPlan], Iterable[Argument]]
-"""Writes a quantity that several arguments say."""
+Quantities = Mapping[str, Value | None]
+"""Values by the table's names; None where a launch does not give one that has no default."""
 OWN_CONFIG = "a trainer that reads the model's own config (--write deepspeed or accelerate)"
 OF_SHAPE = {"activation", "norm_order"}
 """Numeric fields written by the functions that write the shape."""
@@ -39,7 +39,7 @@ BALANCE = {"aux_loss", "aux_loss_per_sequence", "router_bias"}
 class Row:
     """A quantity, and a trainer's argument for it."""
 
-    field: str
+    field: str = ""
     part: str = ""
     argument: str = ""
     older: tuple[str, ...] = ()
@@ -47,6 +47,9 @@ class Row:
     until: str = ""
     default: Value | None = None
     when: str = ""
+    least: int = 1
+    most: int = MAX_SIZE
+    constant: Value | None = None
     only: tuple[Value, ...] = ()
     refuse: str = ""
     flag: Value | None = None
@@ -64,6 +67,8 @@ class Row:
 
     def spelled(self, value: Value | None) -> Value | None:
         """What a file says for a value; None if it says nothing, as where the value is the trainer's default."""
+        if self.constant is not None:
+            return self.constant
         if not self.argument or self.by_code or value is None or (value == self.default and not self.always):
             return None
         if self.flag is not None:
@@ -84,8 +89,8 @@ class Row:
             return f"takes whole numbers by {self.argument}"
         return ""
 
-    def read(self, flags: Flags) -> Value | None:
-        """The value that a command line gives, else the default."""
+    def read(self, flags: Stated) -> Value | None:
+        """The value that a command line or a file gives, else the default."""
         names = (self.argument, *self.older)
         if not self.argument or self.by_code:
             return self.default
@@ -94,26 +99,31 @@ class Row:
         if "" in (self.words or {}).values():  # given for several values: which one is for the reader to say
             flags.on(*names)
             return self.default
-        name = next((name for name in names if name in flags.given), self.argument)
+        name = next((name for name in names if flags.has(name)), self.argument)
         if self.words is not None or isinstance(self.default, str):
             return self._meant(flags, name)
         if self.whole or isinstance(self.default, float):
             found = flags.number(name, float(self.default or 0))
             return int(found) if self.whole else found
-        return flags.size(name, None if self.default is None else int(self.default))
+        if isinstance(self.default, bool):
+            return flags.flag(name, self.default)
+        return flags.size(name, self.default, least=self.least, most=self.most)
 
-    def _meant(self, flags: Flags, name: str) -> Value | None:
+    def _meant(self, flags: Stated, name: str) -> Value | None:
         """The value of a word."""
-        meanings: dict[str, Value] = {_text(word): _value(text) for text, word in (self.words or {}).items()}
+        meanings: dict[str, Value] = {}
+        for text, spelled in (self.words or {}).items():
+            meanings.setdefault(_text(spelled), _value(text))  # the first of several values with one word is meant
         meanings |= self.also or {}
         word = flags.word(name, () if self.part == "numerics" else tuple(meanings))
         return self.default if word is None else meanings.get(word, word)
 
 
 @cache
-def rows(kind: LaunchKind, *parts: str) -> tuple[Row, ...]:
+def rows(kind: LaunchKind | str, *parts: str) -> tuple[Row, ...]:
     """The rows of a trainer, in the order in which they are written."""
-    table: JsonDict = packaged_toml("launch", "fields.toml").get(kind.value, {})
+    name = kind if isinstance(kind, str) else kind.value
+    table: JsonDict = packaged_toml("launch", "fields.toml").get(name, {})
     return tuple(
         Row(**{"by_code": part == "sizes", **row, "part": part, **_tuples(row)})
         for part in parts or table
@@ -125,7 +135,7 @@ def _tuples(row: JsonDict) -> dict[str, tuple[Value, ...]]:
     return {name: tuple(row[name]) for name in ("only", "older") if name in row}
 
 
-def row_of(kind: LaunchKind, argument: str) -> Row | None:
+def row_of(kind: LaunchKind | str, argument: str) -> Row | None:
     """The first row with an argument."""
     return next((row for row in rows(kind) if row.argument == argument), None)
 
@@ -148,6 +158,7 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "global_batch_size": int(job.global_batch_size),
         "microbatch_size": int(plan.microbatch_size),
         "num_microbatches": int(plan.num_microbatches),
+        "num_devices": int(plan.num_devices),
         "schedule": PipelineSchedule(int(plan.schedule)).word,
         "zero_stage": int(plan.zero_stage),
         "sharded": bool(plan.zero_stage > 0),
@@ -156,8 +167,12 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "replicas": int(d.dp) * int(d.cp) // group if plan.zero_stage else int(d.dp),
         "shards": group // int(d.cp) if plan.zero_stage else 1,
         "recompute": Recompute(int(plan.recompute)).word,
+        "recomputed": plan.recompute is Recompute.FULL,
+        "recompute_layers": int(plan.recompute_layers),
         "optimizer_offload": bool(plan.optimizer_offload),
         "recipe": job.recipe.value,
+        "bf16": job.recipe is Recipe.BF16,
+        "fp16": job.recipe is Recipe.FP16,
         "optimizer": job.optimizer.value,
         "moments_dtype": job.moments_dtype.value,
         "precision_aware": job.moments_dtype is not DType.FP32 or bool(plan.optimizer_offload),
@@ -177,21 +192,28 @@ def traits_of(job: TrainingJob, plan: TrainingPlan) -> set[str]:
     facts = {
         "virtual": plan.virtual_stages > 1,
         "zero": plan.zero_stage > 0,
+        "replicated": plan.zero_stage == 0,
+        "mesh": plan.zero_stage > 0 or d.tp > 1,
+        "recomputed": plan.recompute is Recompute.FULL,
         "fsdp": plan.zero_stage > 1,
         "moe": job.shape.moe_ffn is not None,
     }
     return degrees | {name for name, holds in facts.items() if holds}
 
 
-def check_rows(kind: LaunchKind, part: str, values: Mapping[str, Value]) -> None:
+def check_rows(kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str]) -> None:
     """Raise `InputError` for a value that the trainer does not have."""
     for row in rows(kind, part):
-        if why := row.refused(values.get(row.field)):
+        if row.applies(traits) and (why := row.refused(values.get(row.field))):
             raise refuser(kind)(row.field, values[row.field], why, ", ".join(map(_text, row.only)))
 
 
 def written(
-    kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str], code: Mapping[str, Iterable[Argument]]
+    kind: LaunchKind | str,
+    part: str,
+    values: Mapping[str, Value],
+    traits: set[str],
+    code: Mapping[str, Iterable[Argument]],
 ) -> Iterator[Argument]:
     """The arguments of a part of the table; ``code`` has those of quantities that several arguments say."""
     for (field, by_code), group in groupby(rows(kind, part), key=lambda row: (row.field, row.by_code)):
@@ -203,11 +225,29 @@ def written(
                 yield from row.arguments(values.get(row.field))
 
 
-def read_rows(kind: LaunchKind, flags: Flags, *parts: str) -> dict[str, Value | None]:
+def written_fields(
+    kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str], code: Mapping[str, object]
+) -> JsonDict:
+    """A part of the table as a nested table of keys; ``code`` has the values of keys written by code."""
+    out: JsonDict = {}
+    for row in rows(kind, part):
+        if not row.argument or not row.applies(traits):
+            continue
+        value = code.get(row.argument) if row.by_code else row.spelled(values.get(row.field))
+        if value is not None:
+            *sections, key = row.argument.split(".")
+            table = out
+            for section in sections:
+                table = table.setdefault(section, {})
+            table[key] = value
+    return out
+
+
+def read_rows(kind: LaunchKind | str, flags: Stated, *parts: str) -> dict[str, Value | None]:
     """Every quantity that a command line gives, or its default; of rows with one quantity the first counts."""
     found: dict[str, Value | None] = {}
     for row in rows(kind, *parts):
-        if row.argument and not row.by_code:
+        if row.argument and row.field and not row.by_code:
             value = row.read(flags)
             found.setdefault(row.field, value if not row.follows else row.default)
     return found

@@ -86,7 +86,7 @@ def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan,
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
     values, traits = quantities(job, plan), traits_of(job, plan)
     for part in ("parallel", "training"):
-        check_rows(KIND, part, values)
+        check_rows(KIND, part, values, traits)
     _check(job, plan)
     check_runs(KIND, job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)

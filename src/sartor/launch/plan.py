@@ -33,7 +33,7 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.plans.conditions import broken
-from sartor.step.question import within_files
+from sartor.step.trainers import trainer_of_files
 from sartor.units import Ints, ceil_div
 
 
@@ -297,8 +297,15 @@ def nodes_of(num_devices: int, devices_per_node: int) -> tuple[int, int]:
 def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     """Check the plan against the conditions of the search, under the trainer that its files start. Raises `InputError`
     that names a field of the plan, and a value of it with which the condition holds."""
-    job = within_files(job, kind.value)
-    job = replace(job, trainer=replace(job.trainer, name=kind.title))
+    started, switches = trainer_of_files(kind.value), job.trainer
+    trainer = replace(
+        started,
+        name=kind.title,
+        splits_experts=switches.splits_experts,
+        ep_overlap=switches.ep_overlap,
+        tp_overlap=switches.tp_overlap and started.optional_sequence_parallel,
+    )
+    job = replace(job, trainer=trainer)
     reasons = broken(job, plan)
     if not reasons:
         return

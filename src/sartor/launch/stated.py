@@ -44,8 +44,8 @@ class Flags:
         """A boolean with a value, as Hugging Face's Trainer has it: ``--bf16``, ``--bf16 true``, ``--bf16 True``."""
         if not self.on(name):
             return default
-        word = "true" if not self.given[name] else (self.word(name) or "")
-        return word.lower() in ("true", "1", "yes")
+        word = self.word(name) if self.given[name] else "true"
+        return default if word is None else word.lower() in ("true", "1", "yes")
 
     def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE) -> int | None:
         """An integer from ``least`` to ``most``, or the default if the flag is absent or its value unknown."""
@@ -170,13 +170,23 @@ class Document:
         values = [self.find(path) for path in paths]
         return True in values
 
-    def size(self, path: str, default: int | None = None, *, least: int = 1, also: Sequence[int] = ()) -> int | None:
+    def size(
+        self,
+        path: str,
+        default: int | None = None,
+        *,
+        least: int = 1,
+        most: int = MAX_SIZE,
+        also: Sequence[int] = (),
+    ) -> int | None:
         """An integer of at least ``least``, or one of ``also``; the default if not given."""
         value = self.find(path)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not (least <= value <= MAX_SIZE or value in also):
             raise InputError(path, value, f"must be an integer of at least {least}")
+        if value > most:
+            raise InputError(path, value, f"must be at most {most}", str(most))
         return value
 
     def count(self, path: str, default: int, *, least: int = 1) -> int:
@@ -202,6 +212,8 @@ class Document:
         value = self.find(path)
         if value is None:
             return None
+        if value is False and "no" in choices:  # as YAML 1.1 reads it
+            return "no"
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             raise InputError(path, value, "must be a string")
         return _one_of(path, str(value), choices, 0.3) if choices else str(value)

@@ -46,6 +46,7 @@ __all__ = [
     "of_release",
     "trainer_in_table",
     "trainer_named",
+    "trainer_of_files",
 ]
 
 TRAINERS: Mapping[str, Trainer] = {
@@ -101,8 +102,17 @@ def as_launched(trainer: Trainer) -> Trainer:
 
 def as_written(trainer: Trainer, name: str) -> Trainer:
     """The trainer restricted to what launch files of the trainer ``name`` can express."""
-    files = next(each for key, each in TRAINERS.items() if name in (key, *each.aliases))
+    files = _of_name(name)
     return replace(trainer, **files.in_files)
+
+
+def trainer_of_files(name: str) -> Trainer:
+    """The trainer ``name`` as its launch files start it, restricted to what they can express."""
+    return as_written(as_launched(_of_name(name)), name)
+
+
+def _of_name(name: str) -> Trainer:
+    return next(trainer for key, trainer in TRAINERS.items() if name in (key, *trainer.aliases))
 
 
 def trainer_in_table(name: str) -> Trainer | None:
