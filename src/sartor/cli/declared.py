@@ -53,7 +53,7 @@ def read_flags(options: type, flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(name, row, flags[name]) for name, row in declared(options).items()}
 
 
-def flag_of(name: str) -> str:
+def _flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
@@ -70,7 +70,7 @@ def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
 
 
 def _parameter(name: str, row: Option) -> inspect.Parameter:
-    flag = flag_of(name)
+    flag = _flag_of(name)
     if row.kind is Kind.SWITCH and row.default:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     extras: dict[str, Any] = {"metavar": row.metavar or None}
@@ -92,7 +92,7 @@ def _value(name: str, row: Option, value: Any) -> Any:
             return (
                 row.default
                 if value is None
-                else numbers(flag_of(name), value, int if row.kind is Kind.WHOLES else float)
+                else numbers(_flag_of(name), value, int if row.kind is Kind.WHOLES else float)
             )
         case Kind.WORDS:
             return c.words_of(value)

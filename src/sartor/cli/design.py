@@ -67,20 +67,20 @@ def design(
     if not model and study is not None and study.exists():
         tell_study(study, export=export, json=json, out=out)
         return
-    check_given({"--model": model, "--num-devices": num_devices})
-    with patient(), progress_line(flags["time_limit"]) as progress:
+    _check_given({"--model": model, "--num-devices": num_devices})
+    with patient(), _progress_line(flags["time_limit"]) as progress:
         special = {
-            "shapes": shapes_asked(flags["shapes"], flags["fleet"], model or []),
-            "fleet": fleet_of(flags["fleet"]),
+            "shapes": _shapes_asked(flags["shapes"], flags["fleet"], model or []),
+            "fleet": _fleet_of(flags["fleet"]),
             "set": c.parse_sets(flags["set"]),
         }
         options = read_flags(DesignOptions, flags) | special
         found = api.design(model or [], num_devices=num_devices or 0, progress=progress, **options)
-    write_files(found, html, png)
-    write_tools(found, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
+    _write_files(found, html, png)
+    _write_tools(found, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
         export_points(study, export)
-    tell(found, json=json, out=out)
+    _tell(found, json=json, out=out)
 
 
 GIVEN = {
@@ -90,7 +90,7 @@ GIVEN = {
 """Options that a search requires, each with its error message and an example."""
 
 
-def check_given(given: JsonMap) -> None:
+def _check_given(given: JsonMap) -> None:
     """Raise ``InputError`` for the first missing option of `GIVEN`."""
     for name, value in given.items():
         if value is None or value == []:
@@ -98,7 +98,7 @@ def check_given(given: JsonMap) -> None:
             raise InputError(name, "not given", must, near)
 
 
-def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
+def _tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
     """Print the answer and exit: 130 if interrupted, 3 if no point fits or none was found in time."""
     from sartor.report.design_words import nothing_text
     from sartor.report.table_design import design_view
@@ -115,7 +115,7 @@ def tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
         raise c.Exit(3)
 
 
-def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> None:
+def _write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> None:
     """Write the page and the figures, if requested."""
     if html:
         from sartor.files import write_atomic
@@ -129,7 +129,7 @@ def write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> Non
         export_pngs(design_points(found), png)
 
 
-def write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | None) -> None:
+def _write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | None) -> None:
     """Write the best chip in other tools' formats, and a step of its plans, if requested."""
     if found.best is None:
         return
@@ -141,10 +141,10 @@ def write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | Non
             names = write_folder(CHIP_FILES[tool](best.point.chip), folder, f"--{tool}")
             c.say(f"wrote {', '.join(str(folder / name) for name in names)}")
     if chakra is not None:
-        write_steps(found, best, chakra)
+        _write_steps(found, best, chakra)
 
 
-def write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
+def _write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
     """Write one step of every model on the best chip as Chakra traces; with several models, one folder each."""
     from sartor.designs.detail import training_step
 
@@ -154,7 +154,7 @@ def write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
             write_chakra(*step, folder if len(models) == 1 else folder / model.name.replace("/", "-"))
 
 
-def shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> int | str:
+def _shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> int | str:
     """Number of shapes to search, or all; 0 if not requested. Raises ``InputError``."""
     if shapes is None:
         if fleet is not None:
@@ -169,7 +169,7 @@ def shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> in
     return shapes if shapes == "all" else int(shapes)
 
 
-def fleet_of(text: str | None) -> dict[str, float]:
+def _fleet_of(text: str | None) -> dict[str, float]:
     """``"tpu_v4_like=3,a100_like"`` -> weights by accelerator."""
     found: dict[str, float] = {}
     for word in (text or "").split(","):
@@ -180,7 +180,7 @@ def fleet_of(text: str | None) -> dict[str, float]:
 
 
 @contextmanager
-def progress_line(time_limit_s: float | None) -> Iterator[Callable[[Progress], None] | None]:
+def _progress_line(time_limit_s: float | None) -> Iterator[Callable[[Progress], None] | None]:
     """A progress line on stderr if that is a terminal: bound, best so far, points evaluated, time left."""
     if not sys.stderr.isatty():
         yield None
@@ -191,10 +191,10 @@ def progress_line(time_limit_s: float | None) -> Iterator[Callable[[Progress], N
 
     start = time.perf_counter()
     with Live(Text("bounding every candidate"), console=Console(stderr=True), transient=True) as live:
-        yield lambda progress: live.update(Text(progress_text(progress, time_limit_s, time.perf_counter() - start)))
+        yield lambda progress: live.update(Text(_progress_text(progress, time_limit_s, time.perf_counter() - start)))
 
 
-def progress_text(progress: Progress, time_limit_s: float | None, seconds: float) -> str:
+def _progress_text(progress: Progress, time_limit_s: float | None, seconds: float) -> str:
     """``best 191,231, at most 203,859 (6.6%), 38 evaluated, 280 waiting, 13 s, at most 9 s left``."""
     best = f"best {progress.incumbent:,.4g}" if progress.incumbent else "no point yet"
     gap = f" ({100 * (progress.bound / progress.incumbent - 1):.1f}% above)" if progress.incumbent else ""

@@ -45,12 +45,12 @@ def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None)
     record = read_study(file)
     if export is not None:
         export_points(file, export)
-    c.answer("study", study_body(record), as_json=json, out=out)
+    c.answer("study", _study_body(record), as_json=json, out=out)
     if not json:
         c.show(_view(record))
 
 
-def study_body(record: StudyRecord) -> JsonDict:
+def _study_body(record: StudyRecord) -> JsonDict:
     """The JSON of a study as the page shows it, plus its fingerprint and whether it is complete."""
     from sartor.web.study_view import study_body as as_watched
 

@@ -171,7 +171,7 @@ def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: 
 
 def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> Needed:
     """The needed factors; ``slower`` is the chip's step time over the GPU's."""
-    usd = gpu_usd(question, gpu)
+    usd = _gpu_usd(question, gpu)
     return Needed(
         area=slower * best.area_mm2 / gpu.die_mm2 if gpu.die_mm2 else None,
         power=slower * best.power_w / gpu.tdp_w,
@@ -179,7 +179,7 @@ def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> 
     )
 
 
-def gpu_usd(question: DesignQuestion, gpu: Gpu) -> float | None:
+def _gpu_usd(question: DesignQuestion, gpu: Gpu) -> float | None:
     """Manufacturing cost of the GPU's die and memory, counted like the chip's; None if its die is not published."""
     if not gpu.die_mm2 or not gpu.process_nm:
         return None

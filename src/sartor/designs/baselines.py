@@ -46,11 +46,11 @@ def chip_baselines(
     models, store = lower_models(question), store or ScheduleStore()
     for chip in chips:
         if trained:
-            yield keep(f"{chip.name}, expert placement", partial(with_experts, question, chip, store, keep))
+            yield keep(f"{chip.name}, expert placement", partial(_with_experts, question, chip, store, keep))
         yield keep(f"{chip.name}, searched placement", partial(searched, question, models, chip, store, keep))
 
 
-def with_experts(question: DesignQuestion, chip: NamedChip, store: ScheduleStore, keep: Keep = afresh) -> Baseline:
+def _with_experts(question: DesignQuestion, chip: NamedChip, store: ScheduleStore, keep: Keep = afresh) -> Baseline:
     """The experts' placements on a fixed chip, at the memory with which they are fastest."""
     start, name = time.perf_counter(), f"{chip.name}, expert placement"
     makes = [partial(expert_point, question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]

@@ -67,7 +67,7 @@ def most_devices(question: DesignQuestion) -> int:
     return sum(each.num_devices for each in types) or question.num_devices
 
 
-def quickest(question: DesignQuestion) -> float:
+def _quickest(question: DesignQuestion) -> float:
     """The least slowdown of a device type under the terms."""
     types = question.terms.device_types if question.terms else ()
     return min((each.slowdown for each in types), default=1.0)
@@ -123,7 +123,7 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
     """Sequences per second if devices do nothing but microbatches of ``seconds`` each."""
-    return np.asarray(split.microbatch_size * most_devices(question) / (seconds * split.devices * quickest(question)))
+    return np.asarray(split.microbatch_size * most_devices(question) / (seconds * split.devices * _quickest(question)))
 
 
 def served_copies(question: DesignQuestion, split: Split) -> int:
@@ -142,10 +142,10 @@ def served_rates(question: DesignQuestion, parts: ModelParts, pass_s: Array, hbm
 
 def part_floor(part: ModelPart, graph: OperatorGraph, a: Accelerator) -> Array:
     """Least seconds [candidates] of one pass over a part, without tiles and schedules."""
-    return np.asarray((in_turn_floor if part.in_turn else makespan_floors)(graph, a))
+    return np.asarray((_in_turn_floor if part.in_turn else makespan_floors)(graph, a))
 
 
-def in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
+def _in_turn_floor(graph: OperatorGraph, a: Accelerator) -> Floats:
     """Least seconds [candidates] of operators that run one after another."""
     return sum((operator_floor(op, a).least_s * float(op.count) for op in graph.operators), np.zeros(a.shape))
 

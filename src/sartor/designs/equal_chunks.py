@@ -43,7 +43,7 @@ class Cut(NamedTuple):
         return self.num_stages * self.virtual_stages
 
 
-def cuts_of(question: DesignQuestion, parts: ModelParts) -> Iterator[Cut]:
+def _cuts_of(question: DesignQuestion, parts: ModelParts) -> Iterator[Cut]:
     """The cuts that divide the model and have devices."""
     if parts.served or question.terms is not None:
         return
@@ -69,7 +69,7 @@ def equal_times(
     """Least time of a batch [candidates] over all cuts and copies, from the seconds [parts, candidates] of each part;
     infinite if none fits. ``problem`` gives memory, devices, microbatches, recomputation and optimizer states."""
     least = np.full(forward_s.shape[1], np.inf)
-    for ways in _ways_of(cuts_of(question, parts), parts, problem):
+    for ways in _ways_of(_cuts_of(question, parts), parts, problem):
         times = _times(ways, forward_s, backward_s, problem, link_bytes_per_s, update_s_per_byte)
         least = np.minimum(least, times.min(axis=0))
     return least
@@ -78,13 +78,13 @@ def equal_times(
 def stages_that_fit(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> set[int]:
     """Numbers of stages with which some cut fits: with recomputation also where no pipeline of whole stages does, since
     only one chunk's activations are kept at a time."""
-    return {ways.cut.num_stages for ways in _ways_of(cuts_of(question, parts), parts, problem)}
+    return {ways.cut.num_stages for ways in _ways_of(_cuts_of(question, parts), parts, problem)}
 
 
 def least_bytes(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> float:
     """Least memory of a device with which some cut fits."""
     least, sizes = inf, sizes_of(parts)
-    for cut in cuts_of(question, parts):
+    for cut in _cuts_of(question, parts):
         copies = _copies(sizes, cut, problem.num_devices, problem.num_microbatches)
         if len(copies):
             limits = copies, problem.num_microbatches, problem.states
@@ -102,7 +102,7 @@ def equal_plan(
     of_part = [layers[order.index(k)] for k in range(len(parts.parts))]
     forward, backward = (np.array([[getattr(x, name)] for x in of_part]) for name in ("forward_s", "backward_s"))
     best: tuple[float, Ways, int] | None = None
-    for ways in _ways_of(cuts_of(question, parts), parts, problem):
+    for ways in _ways_of(_cuts_of(question, parts), parts, problem):
         rates = problem.link_bytes_per_s, problem.update_s_per_byte
         times = _times(ways, forward, backward, problem, *rates)[:, 0]
         at = int(times.argmin())

@@ -133,7 +133,7 @@ class Nearby:
     swings: tuple[Swing, ...]
 
 
-class Price(Protocol):
+class _Price(Protocol):
     """Price a chip under its best plan at the rates of ``rates`` (default: its own); for objectives below ``floor`` any
     plan may be returned. Area, power and price are the chip's own, since a wrong assumption changes the speed but not
     the chip."""
@@ -197,7 +197,7 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
     return found
 
 
-def _near(best: Ranked, values: dict[float, Accelerator | None], price: Price) -> dict[float, Ranked]:
+def _near(best: Ranked, values: dict[float, Accelerator | None], price: _Price) -> dict[float, Ranked]:
     """Values with chips that reach 99% of the best, searched outwards from the best's value."""
     here = next(value for value, chip in values.items() if chip is None)
     sides = (sorted(v for v in values if v > here), sorted((v for v in values if v < here), reverse=True))
@@ -208,7 +208,7 @@ def _near(best: Ranked, values: dict[float, Accelerator | None], price: Price) -
     return found
 
 
-def _swings(best: Accelerator, rivals: list[Accelerator], price: Price) -> Iterator[Swing]:
+def _swings(best: Accelerator, rivals: list[Accelerator], price: _Price) -> Iterator[Swing]:
     def changed(name: str, change: float, chip: Accelerator) -> Accelerator:
         fields = {field: value * (1 + change) for field, value in ASSUMED[name](chip).items()}
         return replace(chip, **fields)  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ def first_rates(
     for start in range(0, len(parts), few):
         shapes = np.arange(start, min(start + few, len(parts)))
         shape, chip = (i.reshape(-1) for i in np.meshgrid(shapes, np.arange(len(chips)), indexing="ij"))
-        forward, backward = pair_seconds(parts, shape, candidates, chips[chip], part_floor)
+        forward, backward = _pair_seconds(parts, shape, candidates, chips[chip], part_floor)
         for s in shapes.tolist():
             mine = slice((s - start) * len(chips), (s - start + 1) * len(chips))
             rates[s] = rates_by_work(questions[s], parts[s], forward[:, mine], backward[:, mine], memory)
@@ -156,7 +156,7 @@ def second_rates(
     rates = np.zeros(len(shape))
     for start in range(0, len(shape), PAIRS // 16):
         some = slice(start, start + PAIRS // 16)
-        forward, backward = pair_seconds(parts, shape[some], candidates, chip[some], part_seconds)
+        forward, backward = _pair_seconds(parts, shape[some], candidates, chip[some], part_seconds)
         for s in np.unique(shape[some]).tolist():
             mine = np.flatnonzero(shape[some] == s)
             at, seconds = start + mine, (forward[:, mine], backward[:, mine])
@@ -170,7 +170,7 @@ def second_rates(
     return rates
 
 
-def pair_seconds(
+def _pair_seconds(
     parts: Sequence[ModelParts], shape: Array, candidates: Candidates, chip: Array, seconds: Seconds
 ) -> tuple[Array, Array]:
     """``seconds`` forward and backward [parts, pairs] of every part, for shapes with one or a few structures; infinite
@@ -184,7 +184,7 @@ def pair_seconds(
 def stacked_seconds(
     parts: Sequence[ModelParts], index: Array, candidates: Accelerator, seconds: Seconds
 ) -> tuple[Array, Array]:
-    """`pair_seconds` for parts with one structure: pair i is ``parts[index[i]]`` on candidate i."""
+    """`_pair_seconds` for parts with one structure: pair i is ``parts[index[i]]`` on candidate i."""
     forward, backward = np.full((2, max(len(each.parts) for each in parts), len(index)), np.inf)
     for alike in _alike(parts):
         at = np.flatnonzero(np.isin(index, alike))
@@ -198,7 +198,7 @@ def _stacked_parts(parts: Sequence[ModelParts], index: Array) -> ModelParts:
     """Parts with one structure merged into arrays, with ``parts[index[i]]`` at i; only the graphs are meaningful."""
 
     def one(each: tuple[ModelPart, ...]) -> ModelPart:
-        forward, backward = (stacked([getattr(p, way) for p in each], index) for way in ("forward", "backward"))
+        forward, backward = (_stacked([getattr(p, way) for p in each], index) for way in ("forward", "backward"))
         return replace(each[0], forward=forward, backward=backward)
 
     return replace(parts[0], parts=tuple(map(one, zip(*(p.parts for p in parts), strict=True))))
@@ -224,7 +224,7 @@ def _words(op: Operator) -> Iterator[Any]:
             yield value
 
 
-def stacked(graphs: Sequence[OperatorGraph], index: Array) -> OperatorGraph:
+def _stacked(graphs: Sequence[OperatorGraph], index: Array) -> OperatorGraph:
     """Graphs with one structure merged into one, with ``graphs[index[i]]`` at i: sizes that differ become arrays."""
 
     def one(ops: tuple[Operator, ...]) -> Operator:

@@ -182,7 +182,7 @@ class SecondPairs:
 
     def _every(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
         """Mask of all blunt rows that exceed ``hopes`` together with the best rows of the other models."""
-        best, wanted = best_rows(question, self.rows, rates), blunt.copy()
+        best, wanted = _best_rows(question, self.rows, rates), blunt.copy()
         for r, (m, _) in enumerate(self.rows):
             joint = question.together(np.concatenate([best[:m], rates[r][None], best[m + 1 :]]))
             wanted[r] &= np.asarray(joint) > self.hopes
@@ -270,10 +270,10 @@ def _points(
 
 def together(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
     """Rates of all models together [...], each with its best row, from rates [rows, ...]."""
-    return np.asarray(question.together(best_rows(question, rows, rates)))
+    return np.asarray(question.together(_best_rows(question, rows, rates)))
 
 
-def best_rows(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
+def _best_rows(question: DesignQuestion, rows: Sequence[Row], rates: Array) -> Array:
     """The best row's rate of every model [models, ...]."""
     of_model = _models(rows)
     return np.stack([rates[of_model == m].max(axis=0, initial=0.0) for m in range(len(question.models))])

@@ -48,11 +48,11 @@ def make_executor(word: str, workers: int | None = None) -> Workers:
     Raises ``InputError`` for any other word, an unreachable scheduler, or a package that is missing.
     """
     if workers is not None and workers < 1:
-        raise InputError("workers", workers, "must be at least 1", str(usable_cores()))
+        raise InputError("workers", workers, "must be at least 1", str(_usable_cores()))
     if word == "serial":
         return Serial()
     if word == "local":
-        return Local(workers or usable_cores())
+        return Local(workers or _usable_cores())
     if "://" in word:
         from sartor.engine.dask_workers import connect_dask
 
@@ -60,7 +60,7 @@ def make_executor(word: str, workers: int | None = None) -> Workers:
     raise InputError("executor", word, "must be serial, local or a scheduler's address", "local, tcp://127.0.0.1:8786")
 
 
-def usable_cores() -> int:
+def _usable_cores() -> int:
     """Cores this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

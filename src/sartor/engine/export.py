@@ -30,8 +30,8 @@ def export_study(study: str | Path, to: str | Path) -> int:
     check_export(to)
     record = read_study(study)
     others = [(scope, read_study(study, scope)) for scope in record.scopes if scope != MAIN]
-    rows = [*point_rows(record), *kept_rows(record)]
-    rows += [row for scope, other in others for row in point_rows(other, scope.partition(" #")[0])]
+    rows = [*_point_rows(record), *_kept_rows(record)]
+    rows += [row for scope, other in others for row in _point_rows(other, scope.partition(" #")[0])]
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["part", "candidate", "objective", "bound"]
     made = _csv if to.suffix.lower() == ".csv" else _parquet
     write_atomic(to, made(names, rows), field="export")
@@ -47,12 +47,12 @@ def check_export(to: Path) -> None:
         pyarrow("export to .parquet")
 
 
-def point_rows(record: StudyRecord, part: str = MAIN) -> list[JsonDict]:
+def _point_rows(record: StudyRecord, part: str = MAIN) -> list[JsonDict]:
     """One flat row per point, in the order of evaluation."""
     return [_row(part, point) for point in record.points]
 
 
-def kept_rows(record: StudyRecord) -> list[JsonDict]:
+def _kept_rows(record: StudyRecord) -> list[JsonDict]:
     """One flat row per baseline, by its name, then one per point of ``front``."""
     found = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
     found += [("front", value) for key, value in record.kept if key.startswith("front, candidate")]

@@ -66,11 +66,11 @@ def run_search(
     )
     if store is None or kept is None:
         return result
-    store.ending = ending_of(result, tolerance)
+    store.ending = _ending_of(result, tolerance)
     return replace(result, trajectory=kept.history())
 
 
-def ending_of(result: JointResult, tolerance: float) -> str:
+def _ending_of(result: JointResult, tolerance: float) -> str:
     """A word for how a search ended."""
     ended = result.status.proved or result.gap <= tolerance
     return "interrupted" if result.interrupted else "complete" if ended else "time"
@@ -164,7 +164,7 @@ def run_whole(
             if whole.result.best is not None and not whole.result.interrupted:
                 whole = _with(whole, beside, run)
             if store is not None:
-                store.ending = ending_of(whole.result, tolerance)
+                store.ending = _ending_of(whole.result, tolerance)
             return whole
 
 

@@ -62,7 +62,7 @@ class StudyWarning(UserWarning):
     """Damaged rows of a study were left out."""
 
 
-def row_sum(*values: object) -> int:
+def _row_sum(*values: object) -> int:
     """The checksum of a row's values, in their order."""
     return zlib.crc32(repr(values).encode("utf-8", "surrogatepass"))
 
@@ -82,7 +82,7 @@ def _sorted_out(connection: sqlite3.Connection, table: str) -> tuple[list[JsonDi
     sound, damaged = list[JsonDict](), list[JsonDict]()
     for values in cursor:
         row = dict(zip(names, values, strict=True))
-        (sound if row.pop("row_sum") == row_sum(*row.values()) else damaged).append(row)
+        (sound if row.pop("row_sum") == _row_sum(*row.values()) else damaged).append(row)
     return sound, damaged
 
 
@@ -167,7 +167,7 @@ def _open(path: Path, *, for_reading: bool) -> sqlite3.Connection:
 
 def _ready(connection: sqlite3.Connection) -> sqlite3.Connection:
     """The connection with the function that the triggers call, and with tolerant decoding of damaged text."""
-    connection.create_function("row_sum", -1, row_sum, deterministic=True)
+    connection.create_function("row_sum", -1, _row_sum, deterministic=True)
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
 

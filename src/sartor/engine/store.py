@@ -45,7 +45,7 @@ T = TypeVar("T")
 HISTORY = "search, step, seconds, phase, evaluated, waiting, pruned, bound, incumbent, left_s"
 
 
-class StudyFullError(InputError):
+class _StudyFullError(InputError):
     """The study could not be written: the search ends with its results so far and can be resumed later."""
 
 
@@ -106,7 +106,7 @@ class Store:
         except sqlite3.Error as error:
             self._undo()
             self.ending = "disk"
-            raise StudyFullError(*_parts(cannot(self.path, error))) from None
+            raise _StudyFullError(*_parts(cannot(self.path, error))) from None
         except BaseException:
             self._undo()
             raise

@@ -33,7 +33,7 @@ from sartor.units import Array, Ints, ceil_div, distinct
 
 def solve(problem: PlacementProblem) -> Plan | None:
     """The fastest plan, priced by the checker, or None. Widths are tried in order of their bounds."""
-    bounds = [(width_bound(problem, width), index) for index, width in enumerate(problem.widths)]
+    bounds = [(_width_bound(problem, width), index) for index, width in enumerate(problem.widths)]
     if all(bound == inf for bound, _ in bounds):
         return None
     states = find_states(problem)
@@ -45,7 +45,7 @@ def solve(problem: PlacementProblem) -> Plan | None:
             solved = of_width(problem, width, states, best[0])
             if solved:
                 choice, cuts = solved
-                best = (choice.time_s, width, stages_between(states, cuts), choice.copies)
+                best = (choice.time_s, width, _stages_between(states, cuts), choice.copies)
     time_s, chosen, stages, copies = best
     if chosen is None:
         return None
@@ -59,7 +59,7 @@ def _solve_width(problem: PlacementProblem, width: Width, states: States, below_
     """The best pipeline of a width if it beats ``below_s``: one recurrence serves every number of copies."""
     table = tabulate(problem, width, states)
     found = _bottlenecks(problem, table, plain_kinds(problem, table))
-    choice = best_choice(problem, table, found, below_s)
+    choice = _best_choice(problem, table, found, below_s)
     return (choice, trace(found, choice.counts, choice.first_end)[0]) if choice else None
 
 
@@ -67,14 +67,14 @@ def _solve_sharded(problem: PlacementProblem, width: Width, states: States, belo
     """`_solve_width` with ZeRO 1: memory depends on the number of copies. Each is bounded by a recurrence in which the
     stage at position s from the end shares its states with as many copies as s such stages leave room for; then solved
     by its own recurrence, in the order of the bounds."""
-    copies = copies_to_try(problem, width)
+    copies = _copies_to_try(problem, width)
     if not len(copies):
         return None
     table = tabulate(problem, width, states)
     loose = _bottlenecks(problem, table, _loose_kinds(problem, table, int(copies[-1])))
     if not loose.first:
         return None
-    bounds = choice_bounds(problem, loose, copies, once_s(problem, table, copies)).min(axis=0)
+    bounds = _choice_bounds(problem, loose, copies, _once_s(problem, table, copies)).min(axis=0)
     best: Solved | None = None
     for bound, d in sorted(zip(bounds.tolist(), copies.tolist(), strict=True)):
         below = best[0].time_s if best else below_s
@@ -82,7 +82,7 @@ def _solve_sharded(problem: PlacementProblem, width: Width, states: States, belo
             break
         own = replace(table, max_position=max_positions(problem, table.sums, width, d))
         found = _bottlenecks(replace(problem, num_devices=problem.num_devices // d), own, plain_kinds(problem, own))
-        choice = best_choice(problem, own, found, below, np.array([d]))
+        choice = _best_choice(problem, own, found, below, np.array([d]))
         best = (choice, trace(found, choice.counts, choice.first_end)[0]) if choice else best
     return best
 
@@ -109,25 +109,25 @@ def _loose_kinds(problem: PlacementProblem, table: StageTable, most: int) -> lis
 
 def _bottlenecks(problem: PlacementProblem, table: StageTable, kinds: list[Kind]) -> Bottlenecks:
     states = table.states
-    return least_bottlenecks(kinds, states.sizes, max_stages(problem, states), problem.num_devices)
+    return least_bottlenecks(kinds, states.sizes, _max_stages(problem, states), problem.num_devices)
 
 
-def stages_between(states: States, cuts: list[int]) -> list[tuple[int, ...]]:
+def _stages_between(states: States, cuts: list[int]) -> list[tuple[int, ...]]:
     return [states.layers(i, j) for i, j in pairwise(cuts)]
 
 
-def max_stages(problem: PlacementProblem, states: States) -> int:
+def _max_stages(problem: PlacementProblem, states: States) -> int:
     return min(len(states.order), problem.num_devices)
 
 
-def width_bound(problem: PlacementProblem, width: Width) -> float:
+def _width_bound(problem: PlacementProblem, width: Width) -> float:
     """A lower bound on the time at this width; infinite if some layer does not fit."""
     held = np.array([least_bytes(problem, width, x) for x in width.layers])
     if (held > problem.memory_bytes * (1 + 1e-9)).any():
         return inf
     layer_s = np.array([x.forward_s + x.backward_s for x in width.layers])
     fewest = width.devices if all(x.is_split for x in width.layers) else 1
-    return time_bound(problem, fewest, layer_s)
+    return _time_bound(problem, fewest, layer_s)
 
 
 def least_bytes(problem: PlacementProblem, width: Width, layer: PlacedLayer) -> float:
@@ -144,14 +144,14 @@ def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
     loads, positions, split = table.load_s, table.max_position, table.sums.is_split
     if devices == 1 or unsplit in (0, num_layers):
         count = 1 if unsplit == num_layers else devices
-        return [Kind(devices=count, limit=num_layers, cost_at=masked(loads, positions))]
+        return [Kind(devices=count, limit=num_layers, cost_at=_masked(loads, positions))]
     return [
-        Kind(devices=devices, limit=num_layers, cost_at=masked(np.where(split, loads, inf), positions)),
-        Kind(devices=1, limit=unsplit, cost_at=masked(np.where(split, inf, loads), positions)),
+        Kind(devices=devices, limit=num_layers, cost_at=_masked(np.where(split, loads, inf), positions)),
+        Kind(devices=1, limit=unsplit, cost_at=_masked(np.where(split, inf, loads), positions)),
     ]
 
 
-def masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
+def _masked(costs: Array, positions: Array) -> Callable[[Counts], Array]:
     """Costs at a position: infinite beyond ``positions``. Positions between two limits share a table."""
     limits = distinct(positions)
 
@@ -176,13 +176,13 @@ def resync_s_per_byte(data_parallel: Ints, bytes_per_s: float, factor: float = R
     return factor * (data_parallel - 1) / data_parallel / bytes_per_s
 
 
-def useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -> Array:
+def _useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -> Array:
     """Numbers of copies to try, multiples of ``groups_of``: the smallest for each ceil(N/d), at most about 2 sqrt(N).
 
     The smallest needs the fewest devices and the shortest resync, and costs the same otherwise.
     """
     if groups_of > 1:  # ceil(N / (g k)) = ceil(ceil(N / g) / k)
-        groups = useful_copies(int(ceil_div(num_microbatches, groups_of)), num_devices // groups_of)
+        groups = _useful_copies(int(ceil_div(num_microbatches, groups_of)), num_devices // groups_of)
         return np.asarray(groups[groups * groups_of <= num_microbatches] * groups_of)
     most = min(num_devices, num_microbatches)
     root = isqrt(num_microbatches) + 1
@@ -193,7 +193,7 @@ def useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class _Choice:
     """The best pipeline of one width: ``counts`` of stages by kind, ``copies``, and the end of the first stage."""
 
     time_s: float
@@ -202,11 +202,11 @@ class Choice:
     first_end: int
 
 
-Solved = tuple[Choice, list[int]]
+Solved = tuple[_Choice, list[int]]
 """The best pipeline of a width, and its cuts."""
 
 
-def once_s(problem: PlacementProblem, table: StageTable, copies: Ints) -> Array:
+def _once_s(problem: PlacementProblem, table: StageTable, copies: Ints) -> Array:
     """``[copies, j]``: seconds in which this many copies exchange and update the first stage that ends at state j."""
     experts, width = np.asarray(table.sums.expert_param_bytes[0]), table.width
     dense = table.first_param_bytes - experts
@@ -218,13 +218,13 @@ def once_s(problem: PlacementProblem, table: StageTable, copies: Ints) -> Array:
     return np.asarray(agreed + update * shared)
 
 
-def best_choice(
+def _best_choice(
     problem: PlacementProblem,
     table: StageTable,
     found: Bottlenecks,
     below_s: float,
     copies: Array | None = None,
-) -> Choice | None:
+) -> _Choice | None:
     """The fastest (counts, copies, first stage) below ``below_s``, or None; ``copies`` are the numbers to choose from.
 
     All (counts, copies) are first bounded with the shortest first stage; only those with a bound below the best result
@@ -232,14 +232,14 @@ def best_choice(
     """
     if not found.first:
         return None
-    copies = copies_to_try(problem, table.width) if copies is None else copies
+    copies = _copies_to_try(problem, table.width) if copies is None else copies
     if not len(copies):
         return None
     keys = list(found.first)
     first = np.array([found.first[key] for key in keys])
     duration = slots(problem.num_microbatches, copies, np.array([sum(key) for key in keys])[:, None])
-    once = once_s(problem, table, copies)
-    bound = choice_bounds(problem, found, copies, once)
+    once = _once_s(problem, table, copies)
+    bound = _choice_bounds(problem, found, copies, once)
 
     def exact(rows: Array, columns: Array) -> Array:
         return np.asarray(first[rows] * duration[rows, columns][:, None] + once[columns])
@@ -255,7 +255,7 @@ def best_choice(
     at, first_end = np.unravel_index(times.argmin(), times.shape)
     if not times[at, first_end] < below_s:
         return None
-    return Choice(
+    return _Choice(
         time_s=float(times[at, first_end]),
         counts=keys[rows[at]],
         copies=int(copies[columns[at]]),
@@ -263,9 +263,9 @@ def best_choice(
     )
 
 
-def choice_bounds(problem: PlacementProblem, found: Bottlenecks, copies: Array, once: Array) -> Array:
+def _choice_bounds(problem: PlacementProblem, found: Bottlenecks, copies: Array, once: Array) -> Array:
     """Lower bounds on the time with each of ``found.first`` in each number of copies [counts, copies], ``once`` as of
-    `once_s`."""
+    `_once_s`."""
     keys = list(found.first)
     first = np.array([found.first[key] for key in keys])
     num_stages = np.array([sum(key) for key in keys])[:, None]
@@ -281,22 +281,22 @@ def choice_bounds(problem: PlacementProblem, found: Bottlenecks, copies: Array, 
         return np.where(reachable, first.min(axis=1)[:, None] * duration + least, np.inf)
 
 
-def copies_to_try(problem: PlacementProblem, width: Width) -> Array:
-    """Numbers of copies of which one is best: `useful_copies`, or all if the copies share optimizer states, since more
+def _copies_to_try(problem: PlacementProblem, width: Width) -> Array:
+    """Numbers of copies of which one is best: `_useful_copies`, or all if the copies share optimizer states, since more
     of them then need less memory each."""
     groups_of = copies_together(width.expert_parallel, width.context_parallel)
     if not problem.zero_stage and not problem.even_copies:
-        return useful_copies(problem.num_microbatches, problem.num_devices, groups_of)
+        return _useful_copies(problem.num_microbatches, problem.num_devices, groups_of)
     copies = np.arange(groups_of, min(problem.num_devices, problem.num_microbatches) + 1, groups_of)
     return np.asarray(copies[problem.shares(copies)])
 
 
-def time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:
+def _time_bound(problem: PlacementProblem, devices: int, layer_s: Array) -> float:
     """A lower bound on the time: work split perfectly, no layer cut, no communication."""
     num_stages = np.arange(1, min(len(layer_s), problem.num_devices // devices) + 1)[:, None]
     if not len(num_stages):
         return np.inf
-    copies = useful_copies(problem.num_microbatches, problem.num_devices)
+    copies = _useful_copies(problem.num_microbatches, problem.num_devices)
     bottleneck = np.maximum(layer_s.sum() / num_stages, layer_s.max())
     times = bottleneck * slots(problem.num_microbatches, copies, num_stages)
     return float(np.where(num_stages * devices * copies <= problem.num_devices, times, np.inf).min())

@@ -35,7 +35,7 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
     _check_size(problem, terms)
     states, network = find_states(problem), network_of(problem, terms)
     tables = [WidthTables(problem, width, states, network) for width in problem.widths]
-    cases = sorted(bounded_cases(problem, terms, tables), key=lambda each: each[0])
+    cases = sorted(_bounded_cases(problem, terms, tables), key=lambda each: each[0])
     best: _Solved | None = None
     for bound, index, copies, v, zero in cases:
         below = best.time_s if best else inf
@@ -166,7 +166,7 @@ def _found(case: Case, pipeline: CasePipeline, found: Bottlenecks, time_s: float
     return _Solved(time_s=time_s, case=case, cuts=cuts, devices=[pipeline.types[k] for k in kinds])
 
 
-def bounded_cases(
+def _bounded_cases(
     problem: PlacementProblem, terms: PlacementTerms, tables: list[WidthTables]
 ) -> Iterator[tuple[float, int, int, int, int]]:
     """``(bound, width index, copies, virtual stages, ZeRO stage)`` of every case with a finite bound."""

@@ -72,13 +72,13 @@ def _best_forward(block: OpBlock) -> Timetable:
     ranks = tuple(_ranks(block))
     tries = [(modes, rank, drain) for modes in _mode_choices(block) for rank in ranks for drain in (False, True)]
     tries = tries[: max(FEWEST_TRIES, TRY_WORK // block.size**2)]
-    found = [list_schedule(block, direct, modes, rank, drain=drain) for modes, rank, drain in tries]
+    found = [_list_schedule(block, direct, modes, rank, drain=drain) for modes, rank, drain in tries]
     best = sorted(range(len(tries)), key=lambda k: found[k].makespan(block))[:STARTS]
     improved = (_improved(block, direct, found[k], tries[k][1], drain=tries[k][2]) for k in best)
     return min(improved, key=lambda timetable: timetable.makespan(block))
 
 
-def list_schedule(
+def _list_schedule(
     block: OpBlock, direct: Successors, split: Sequence[bool], rank: Sequence[int], *, drain: bool
 ) -> Timetable:
     """Operators by ascending ``rank`` as cores allow; ``split`` ones alone. ``direct`` are the direct successors.
@@ -155,7 +155,7 @@ def _improved(block: OpBlock, direct: Successors, found: Timetable, rank: Sequen
     while may and tries > 0 and since < len(may):
         i = may[position % len(may)]
         flipped = (*best.split[:i], not best.split[i], *best.split[i + 1 :])
-        other = list_schedule(block, direct, flipped, rank, drain=drain)
+        other = _list_schedule(block, direct, flipped, rank, drain=drain)
         position, tries, since = position + 1, tries - 1, since + 1
         if other.makespan(block) < makespan:
             best, makespan, since = other, other.makespan(block), 0

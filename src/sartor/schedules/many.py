@@ -61,7 +61,7 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
     lower = np.zeros_like(upper)
     for positions, block in _parts(fused):
         rows = list(positions)
-        lower += part_bound(block, single[rows], split[rows], tensor, vector)
+        lower += _part_bound(block, single[rows], split[rows], tensor, vector)
     lower = np.maximum.reduce([lower, *shared_times(fused, accelerator, unit_s).values()])
     return Makespans(lower=lower, upper=upper)
 
@@ -109,7 +109,7 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
     return ((positions, part(whole, positions)) for positions in series(whole))
 
 
-def part_bound(
+def _part_bound(
     block: OpBlock, single: Any, split: Any, num_tc: FloatArray, num_vc: FloatArray
 ) -> npt.NDArray[np.int64]:
     """Lower bounds for one part: integers [candidates] from latencies [operators, candidates].

@@ -100,7 +100,7 @@ class _Search:
     def __init__(self, block: OpBlock, hint: Timetable, lower_bound: int, deadline: float, work_s: float) -> None:
         self.block, self.deadline, self.work_s = block, deadline, work_s
         self.best, self.upper, self.proved = hint, hint.makespan(block), lower_bound
-        self.remaining, self.dominance = Remaining(block), Dominance(block)
+        self.remaining, self.dominance = _Remaining(block), _Dominance(block)
         self.latency, self.intra = np.array(block.latency), np.array(block.intra_latency)
         self.may_split = np.array(block.may_split)
         self.before, self.covers = np.array(block.before), np.array(block.covers)
@@ -220,7 +220,7 @@ def _scale(block: OpBlock) -> int:
     return GRID * max(block.num_tc, 1) * max(block.num_vc, 1)
 
 
-class Remaining:
+class _Remaining:
     """Arrays [operators, weights], in units of 1 / ``scale``: what each operator adds at least, and what the best path
     that starts with it adds to that."""
 
@@ -255,7 +255,7 @@ AT_ONCE = 64
 """Of those, how many at once."""
 
 
-class Dominance:
+class _Dominance:
     """Columns of ``until`` [prefixes, columns], times after ``last``: tensor cores, then vector cores, each kind in the
     order in which they get free; then operators."""
 

@@ -56,9 +56,9 @@ class ScheduledOperator:
     def __post_init__(self) -> None:
         object.__setattr__(self, "core_type", _core_type(self.id, self.core_type))
         for field in ("latency", "intra_latency"):
-            _check_whole(f"operator {show_id(self.id)} {field}", getattr(self, field), least=0)
+            _check_whole(f"operator {_show_id(self.id)} {field}", getattr(self, field), least=0)
         for name, time in self.traffic:
-            _check_traffic(f"operator {show_id(self.id)} traffic.{name}", time, min(self.latency, self.intra_latency))
+            _check_traffic(f"operator {_show_id(self.id)} traffic.{name}", time, min(self.latency, self.intra_latency))
 
     @property
     def takes_time(self) -> bool:
@@ -133,7 +133,7 @@ def successors(problem: ScheduleProblem) -> dict[OperatorId, tuple[OperatorId, .
     return {id_: tuple(targets) for id_, targets in after.items()}
 
 
-def show_id(id_: object) -> str:
+def _show_id(id_: object) -> str:
     """An id that is safe to print: control characters escaped, long ones cut."""
     text = ascii(id_)
     return text if len(text) <= 40 else text[:37] + "..."
@@ -147,7 +147,7 @@ def _core_type(id_: OperatorId, word: Any) -> CoreType:
         lower = {name.lower(): name for name in names}
         near = difflib.get_close_matches(str(word).lower(), lower, n=1, cutoff=0.0) if isinstance(word, str) else []
         must = f"must be one of {', '.join(names)}"
-        raise InputError(f"operator {show_id(id_)} type", word, must, lower[near[0]] if near else "") from None
+        raise InputError(f"operator {_show_id(id_)} type", word, must, lower[near[0]] if near else "") from None
 
 
 def _check_whole(field: str, value: object, *, least: int) -> None:
@@ -182,7 +182,7 @@ def _check_cores(problem: ScheduleProblem) -> None:
         kind = "tensor" if field == "num_tc" else "vector"
         for op in problem.operators:
             if op.core_type.needs_tensor_core if kind == "tensor" else op.core_type.needs_vector_core:
-                must = f"must be at least 1: operator {show_id(op.id)} of type {op.core_type} needs a {kind} core"
+                must = f"must be at least 1: operator {_show_id(op.id)} of type {op.core_type} needs a {kind} core"
                 raise InputError(field, count, must, "1")
 
 
@@ -194,7 +194,7 @@ def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[Oper
             if isinstance(end, bool) or not isinstance(end, int | str) or end not in known:
                 near = difflib.get_close_matches(str(end), [str(id_) for id_ in known], n=1, cutoff=0.6)
                 raise InputError(
-                    "edges", list(edge), f"{show_id(end)} is not an operator's id", near[0] if near else ""
+                    "edges", list(edge), f"{_show_id(end)} is not an operator's id", near[0] if near else ""
                 )
 
 
@@ -209,5 +209,5 @@ def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorI
 
 
 def _way(ids: Sequence[OperatorId]) -> str:
-    shown = [show_id(id_) for id_ in ids]
+    shown = [_show_id(id_) for id_ in ids]
     return " -> ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-5:]])

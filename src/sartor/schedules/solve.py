@@ -193,7 +193,7 @@ def _operator_times(problem: ScheduleProblem, chosen: dict[OperatorId, tuple[int
         if op.takes_time:
             rows.append((op, start, end, split))
     rows.sort(key=lambda row: row[1:3])
-    cores = assign_cores(problem.num_tc, problem.num_vc, rows)
+    cores = _assign_cores(problem.num_tc, problem.num_vc, rows)
     return tuple(
         OperatorRun(
             id=op.id,
@@ -211,7 +211,7 @@ Rows = Sequence[tuple[ScheduledOperator, int, int, bool]]
 """Operators with start, end and whether they are split over all cores."""
 
 
-def assign_cores(num_tc: int, num_vc: int, rows: Rows) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _assign_cores(num_tc: int, num_vc: int, rows: Rows) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Tensor and vector cores of each row, lowest index first unless pairing decides."""
     out: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())] * len(rows)
     free_at = {"tensor": [0] * num_tc, "vector": [0] * num_vc}

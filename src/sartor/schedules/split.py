@@ -104,7 +104,7 @@ def contract(problem: ScheduleProblem) -> tuple[OpBlock, tuple[OperatorId, ...]]
     """
     operators = {op.id: op for op in problem.operators}
     order = topological_order(problem)
-    kept = tuple(id_ for id_ in order if occupies(operators[id_]))
+    kept = tuple(id_ for id_ in order if _occupies(operators[id_]))
     position = {id_: k for k, id_ in enumerate(kept)}
     direct, reach = successors(problem), dict.fromkeys(order, 0)
     for id_ in reversed(order):
@@ -133,7 +133,7 @@ def _contended(traffic: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in traffic if len(row) - row.count(0) > 1)
 
 
-def occupies(op: ScheduledOperator) -> bool:
+def _occupies(op: ScheduledOperator) -> bool:
     """Whether an operator takes a core for any time in its shortest mode."""
     return op.takes_time and min(op.latency, op.intra_latency) > 0
 

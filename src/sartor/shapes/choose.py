@@ -53,7 +53,7 @@ def _width(fields: JsonMap, heads: str) -> Any:
     return fields[heads] * fields["head_dim"]
 
 
-def worth(points: Points, score: FloatArray) -> npt.NDArray[np.bool_]:
+def _worth(points: Points, score: FloatArray) -> npt.NDArray[np.bool_]:
     """Mask of the points that save ``NOISE`` of the time at equal work. ``score`` is that time relative to the
     baseline's."""
     mask: npt.NDArray[np.bool_] = score <= 1 - NOISE
@@ -77,7 +77,7 @@ def best_of_each(key: IntArray, score: FloatArray, size_change: FloatArray) -> I
 def shortlist(points: Points, found: Changes, score: FloatArray, size_change: FloatArray, most: int) -> IntArray:
     """Positions to price with their intervals, at most ``most``: the best of every set of edits, then the best of every
     combination of heads within those sets."""
-    better = np.flatnonzero(worth(points, score))
+    better = np.flatnonzero(_worth(points, score))
     kinds, times, sizes = found.kinds[better], score[better], size_change[better]
     heads = points.index[2][better]
     finer = kinds * (int(points.index[2].max()) + 1) + heads

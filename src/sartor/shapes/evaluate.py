@@ -95,13 +95,13 @@ def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...]
     for op in graph.operators:
         shape = np.broadcast_shapes(*(np.shape(getattr(op, each.name)) for each in fields(op)))
         if np.prod(shape, dtype=np.float64) > max(points.size, 1):
-            at_points.append(map_sizes(op, lambda size: look_up(size, points.index)))
+            at_points.append(_map_sizes(op, lambda size: look_up(size, points.index)))
         else:
             groups.setdefault(shape, []).append(op)
     return groups, at_points
 
 
-def map_sizes(op: Operator, change: Callable[[Any], Any]) -> Operator:
+def _map_sizes(op: Operator, change: Callable[[Any], Any]) -> Operator:
     """The operator with every array among its fields replaced."""
     values = {each.name: getattr(op, each.name) for each in fields(op)}
     return replace(op, **{name: change(v) for name, v in values.items() if isinstance(v, np.ndarray)})
