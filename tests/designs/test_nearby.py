@@ -58,7 +58,7 @@ def test_each_assumption_is_changed_both_ways_and_faster_is_never_slower(result:
     for name in ("HBM rate", "link rate"):
         assert by[name, -0.3].objective <= result.best.objective * (1 + 1e-6) <= by[name, 0.3].objective * (1 + 2e-6)
     for each in found.swings:
-        assert each.survives == (each.objective >= each.most * (1 - 1e-9))
+        assert each.survives == (each.objective >= each.best_objective * (1 - 1e-9))
         assert each.num_rivals > 0
 
 

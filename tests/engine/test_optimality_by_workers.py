@@ -70,14 +70,14 @@ def pool() -> Iterator[Submitting]:
 
 @pytest.mark.parametrize("name", ASKED if LONG else ["throughput", "hbm", "few devices"])
 def test_a_pool_of_workers_finds_what_trying_everything_finds(name: str, pool: Submitting) -> None:
-    found = search_design(ASKED[name], SPACE, run=Remembering(by=pool, kept=None, deadline=float("inf")))
+    found = search_design(ASKED[name], SPACE, run=Remembering(by=pool, stored=None, deadline=float("inf")))
     assert found.status is DesignStatus.OPTIMAL
     assert found.best
     assert found.best.objective == pytest.approx(best_of(name), rel=1e-9)
 
 
 def test_with_a_worker_killed_after_every_few_results_it_is_found_as_well(pool: Submitting) -> None:
-    inner, seen, killed = Remembering(by=pool, kept=None, deadline=float("inf")), 0, []
+    inner, seen, killed = Remembering(by=pool, stored=None, deadline=float("inf")), 0, []
 
     def run(asked: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
         nonlocal seen
@@ -128,7 +128,7 @@ def test_whoever_is_late_changes_neither_answer_nor_steps(seed: int, monkeypatch
 
     monkeypatch.setattr(module, "wait", waits)
     by = Submitting(name="late", start=lambda: late)
-    found = search_design(ONE, SPACE, run=Remembering(by=by, kept=None, deadline=float("inf")))
+    found = search_design(ONE, SPACE, run=Remembering(by=by, stored=None, deadline=float("inf")))
     assert steps(found) == steps(search_design(ONE, SPACE))
 
 

@@ -116,7 +116,7 @@ def test_cut_anywhere_it_ends_as_if_it_had_not_been_and_does_nothing_twice(
     counting.lives = 10**9
     assert facts(ask(path)) == facts(uncut)
     assert sorted(counting.done) == sorted(set(counting.done)), "something was worked out twice"
-    kept = {key for key, _ in read_study(path).kept}
+    kept = {key for key, _ in read_study(path).stored}
     assert kept == set(counting.done)
     counting.done.clear()
     assert facts(ask(path)) == facts(uncut)
@@ -191,7 +191,7 @@ def test_a_full_disk_beside_the_search_is_said_and_loses_nothing(
         patch.setattr(store, "to_text", full)
         with pytest.raises(InputError, match="cannot grow, the disk is full"):
             ask(path)
-    assert len(read_study(path).kept) == 5
+    assert len(read_study(path).stored) == 5
     assert facts(ask(path)) == facts(uncut)
 
 

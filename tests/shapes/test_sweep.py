@@ -30,7 +30,7 @@ def test_a_sweep_is_every_value_asked_alone(field: str) -> None:
     own = asked().shape.fields()[field]
     values = [own, own + 8, own + 64]
     found = sweep(asked(), GPUS, field=field, values=values)
-    assert found.asked == own
+    assert found.baseline == own
     for i, value in enumerate(values):
         workload = replace(asked(), shape=edit(asked().shape, **{field: value}))
         assert found.num_params[i] == count_params(workload.shape).total

@@ -259,7 +259,8 @@ SWING: Fields = (
     text("assumption"),
     number("change"),
     flag("survives"),
-    *numbers("objective most"),
+    number("objective"),
+    number("most", path="best_objective"),
     integer("rivals", path="num_rivals"),
 )
 """The best chip under a changed assumption; ``most``: the best objective of all priced chips under it."""

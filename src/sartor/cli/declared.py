@@ -36,12 +36,12 @@ def with_flags(options: type) -> Callable[[F], F]:
     def built(command: F) -> F:
         written = inspect.signature(command, eval_str=True)
         parameters = [p for p in written.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        own = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        subject = [p for p in parameters if p not in own]
+        own_flags = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        subject = [p for p in parameters if p not in own_flags]
         flags = [_parameter(name, row) for name, row in declared(options).items()]
-        every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*subject, *flags, *own)]
-        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in every}
+        in_order = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*subject, *flags, *own_flags)]
+        command.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in in_order}
         return command
 
     return built

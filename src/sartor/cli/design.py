@@ -75,12 +75,12 @@ def design(
             "set": c.parse_sets(flags["set"]),
         }
         options = read_flags(DesignOptions, flags) | special
-        found = api.design(model or [], num_devices=num_devices or 0, progress=progress, **options)
-    _write_files(found, html, png)
-    _write_tools(found, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
+        answer = api.design(model or [], num_devices=num_devices or 0, progress=progress, **options)
+    _write_files(answer, html, png)
+    _write_tools(answer, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
         export_points(study, export)
-    _tell(found, json=json, out=out)
+    _tell(answer, json=json, out=out)
 
 
 GIVEN = {
@@ -90,67 +90,69 @@ GIVEN = {
 """Options that a search requires, each with its error message and an example."""
 
 
-def _check_given(given: JsonMap) -> None:
+def _check_given(stated: JsonMap) -> None:
     """Raise ``InputError`` for the first missing option of `GIVEN`."""
-    for name, value in given.items():
+    for name, value in stated.items():
         if value is None or value == []:
             must, near = GIVEN[name]
             raise InputError(name, "not given", must, near)
 
 
-def _tell(found: DesignAnswer, *, json: bool, out: Path | None) -> None:
+def _tell(answer: DesignAnswer, *, json: bool, out: Path | None) -> None:
     """Print the answer and exit: 130 if interrupted, 3 if no point fits or none was found in time."""
     from sartor.report.design_words import nothing_text
     from sartor.report.table_design import design_view
 
-    c.answer("design", found.to_dict(), as_json=json, out=out)
+    c.answer("design", answer.to_dict(), as_json=json, out=out)
     if not json:
-        c.show(design_view(found))
-    if found.result.interrupted or asked():
-        c.say("interrupted: nothing found yet" if found.best is None else "interrupted: this is the best result so far")
+        c.show(design_view(answer))
+    if answer.result.interrupted or asked():
+        c.say(
+            "interrupted: nothing found yet" if answer.best is None else "interrupted: this is the best result so far"
+        )
         raise c.Exit(128 + signal.SIGINT)
-    if found.result.status.value in ("infeasible", "unknown"):
+    if answer.result.status.value in ("infeasible", "unknown"):
         if json:
-            c.say(f"sartor: {nothing_text(found)}")
+            c.say(f"sartor: {nothing_text(answer)}")
         raise c.Exit(3)
 
 
-def _write_files(found: DesignAnswer, html: Path | None, png: Path | None) -> None:
+def _write_files(answer: DesignAnswer, html: Path | None, png: Path | None) -> None:
     """Write the page and the figures, if requested."""
     if html:
         from sartor.files import write_atomic
         from sartor.report.page_design import design_page
 
-        write_atomic(html, design_page(found).encode())
-    if png and found.best is not None:
+        write_atomic(html, design_page(answer).encode())
+    if png and answer.best is not None:
         from sartor.report.design_points import design_points
         from sartor.report.figures import export_pngs
 
-        export_pngs(design_points(found), png)
+        export_pngs(design_points(answer), png)
 
 
-def _write_tools(found: DesignAnswer, *, chakra: Path | None, **tools: Path | None) -> None:
+def _write_tools(answer: DesignAnswer, *, chakra: Path | None, **tools: Path | None) -> None:
     """Write the best chip in other tools' formats, and a step of its plans, if requested."""
-    if found.best is None:
+    if answer.best is None:
         return
     from sartor.report.chip_files import CHIP_FILES
 
-    best = found.best.evaluation
+    best = answer.best.evaluation
     for tool, folder in tools.items():
         if folder is not None:
             names = write_folder(CHIP_FILES[tool](best.point.chip), folder, f"--{tool}")
             c.say(f"wrote {', '.join(str(folder / name) for name in names)}")
     if chakra is not None:
-        _write_steps(found, best, chakra)
+        _write_steps(answer, best, chakra)
 
 
-def _write_steps(found: DesignAnswer, best: Evaluation, folder: Path) -> None:
+def _write_steps(answer: DesignAnswer, best: Evaluation, folder: Path) -> None:
     """Write one step of every model on the best chip as Chakra traces; with several models, one folder each."""
     from sartor.designs.detail import training_step
 
-    models = found.question.models
+    models = answer.question.models
     for m, model in enumerate(models):
-        if step := training_step(found.question, best, m):
+        if step := training_step(answer.question, best, m):
             write_chakra(*step, folder if len(models) == 1 else folder / model.name.replace("/", "-"))
 
 
@@ -171,12 +173,12 @@ def _shapes_asked(shapes: str | None, fleet: str | None, models: list[str]) -> i
 
 def _fleet_of(text: str | None) -> dict[str, float]:
     """``"tpu_v4_like=3,a100_like"`` -> weights by accelerator."""
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for word in (text or "").split(","):
         name, _, weight = word.strip().partition("=")
         if name:
-            found[name] = numbers("--fleet", weight or "1", float)[0]
-    return found
+            weights[name] = numbers("--fleet", weight or "1", float)[0]
+    return weights
 
 
 @contextmanager

@@ -52,15 +52,15 @@ def schedule(
 
         check_figure_name(figure)
     with patient():
-        found = api.schedule(instance, time_limit=time_limit, solver=solver)
-    c.answer("schedule", to_json(found, SCHEDULE), as_json=json, out=out)
+        result = api.schedule(instance, time_limit=time_limit, solver=solver)
+    c.answer("schedule", to_json(result, SCHEDULE), as_json=json, out=out)
     if trace:
         from sartor.files import write_atomic
 
-        write_atomic(trace, schedule_trace(found))
+        write_atomic(trace, schedule_trace(result))
     if figure:
-        write_gantt(found, figure)
+        write_gantt(result, figure)
     if not json:
-        c.show(schedule_view(found))
-    if found.interrupted or asked():
+        c.show(schedule_view(result))
+    if result.interrupted or asked():
         raise c.Exit(128 + signal.SIGINT)

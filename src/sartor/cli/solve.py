@@ -37,11 +37,11 @@ def place(
     from sartor.answers.solved import PLACEMENT
     from sartor.report.placement import placement_view
 
-    found = api.place(instance, terms=terms)
-    c.answer("place", to_json(found, PLACEMENT), as_json=json, out=out)
+    result = api.place(instance, terms=terms)
+    c.answer("place", to_json(result, PLACEMENT), as_json=json, out=out)
     if not json:
-        c.show(placement_view(found))
-    if found.plan is None:
-        if json and found.tightest:
-            c.say(f"sartor: {found.tightest.message}")
+        c.show(placement_view(result))
+    if result.plan is None:
+        if json and result.tightest:
+            c.say(f"sartor: {result.tightest.message}")
         raise c.Exit(3)

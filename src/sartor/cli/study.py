@@ -77,12 +77,12 @@ def _view(record: StudyRecord) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     jobs = [(m["name"], Phase(m["phase"]), m["seq_len"], m["context_len"]) for m in record.question["models"]]
     models = ", ".join(job_text(*job) for job in jobs)
-    asked = f"{models} on {count_text(record.question['num_devices'], 'device')}"
+    question = f"{models} on {count_text(record.question['num_devices'], 'device')}"
     if any(phase is Phase.TRAIN for _, phase, *_ in jobs):
-        asked += f", global batch {record.question['global_batch_size']:,}"
+        question += f", global batch {record.question['global_batch_size']:,}"
     done = f"{count_text(len(record.points), 'point')} in {count_text(len(record.sessions), 'session')}"
     rows = [
-        ("question", f"{asked}, space {record.question['space']['name']}"),
+        ("question", f"{question}, space {record.question['space']['name']}"),
         ("evaluated", f"{done}, {seconds:.1f} s"),
         ("best so far", "none" if best is None else f"{best.objective:,.6g} (candidate {best.candidate})"),
         ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
@@ -90,7 +90,7 @@ def _view(record: StudyRecord) -> Table:
     ]
     others = (
         (len(record.ways), "other ways to choose"),
-        (sum(key.startswith("front, candidate") for key, _ in record.kept), "points looked at for a front"),
+        (sum(key.startswith("front, candidate") for key, _ in record.stored), "points looked at for a front"),
         (len(record.scopes) - 1, "searches under budgets and of shapes"),
     )
     if any(number for number, _ in others):

@@ -87,20 +87,20 @@ def against(
 
     Raises ``InputError`` for such a GPU if the user ``named`` it.
     """
-    found, unpriced = list[Against](), list[str]()
+    comparisons, unpriced = list[Against](), list[str]()
     for gpu in gpus:
         try:
-            found.append(_on(question, best, gpu))
+            comparisons.append(_on(question, best, gpu))
         except InputError as error:
             if named:
                 raise
             unpriced.append(f"{gpu.name} is not priced on these jobs: {error}")
-    return tuple(found), tuple(unpriced)
+    return tuple(comparisons), tuple(unpriced)
 
 
 def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
     cluster = cluster_of(gpu, question.num_devices)
-    found = []
+    models = []
     for m, model in enumerate(question.models):
         outcome = best.evaluation.outcomes[m] if best else None
         chip_s = outcome.step_s if outcome else None
@@ -114,8 +114,8 @@ def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
             slower = chip_s / plan.step_s
         needed = _needed(question, gpu, best, slower) if best and slower else None
         ratio = 1 / slower if slower else None
-        found.append(AgainstModel(model=model.name, plan=plan, chip_step_s=chip_s, needed=needed, ratio=ratio))
-    return Against(gpu=gpu, cluster=cluster.name, models=tuple(found))
+        models.append(AgainstModel(model=model.name, plan=plan, chip_step_s=chip_s, needed=needed, ratio=ratio))
+    return Against(gpu=gpu, cluster=cluster.name, models=tuple(models))
 
 
 def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
@@ -144,9 +144,12 @@ def _best_plan(question: DesignQuestion, model: DesignModel, cluster: Cluster) -
 def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> GpuPass | None:
     """The pass with the most sequences per second over the design's widths and batches, within memory and latency."""
     passes = (
-        each for tp in model.widths if tp <= question.num_devices for each in _passes(question, model, cluster, tp)
+        gpu_pass
+        for tp in model.widths
+        if tp <= question.num_devices
+        for gpu_pass in _passes(question, model, cluster, tp)
     )
-    return max(passes, key=lambda each: each.sequences_per_s, default=None)
+    return max(passes, key=lambda gpu_pass: gpu_pass.sequences_per_s, default=None)
 
 
 def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: int) -> Iterator[GpuPass]:
@@ -160,8 +163,8 @@ def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: 
     )
     if not feasible(model.shape, dims):
         return
-    found = price(lower(workload, dims), cluster.gpu, details=False, cluster=cluster)
-    columns = (np.broadcast_to(x, sizes.shape).tolist() for x in (found.time_s, found.low_s, found.high_s))
+    cost = price(lower(workload, dims), cluster.gpu, details=False, cluster=cluster)
+    columns = (np.broadcast_to(x, sizes.shape).tolist() for x in (cost.time_s, cost.low_s, cost.high_s))
     for size, time_s, low_s, high_s in zip(model.batch_sizes, *columns, strict=True):
         alone = replace(workload, microbatch_size=size)
         if time_s <= (model.latency_s or inf) and inference_memory(alone, dims, cluster.gpu).fits:
@@ -183,6 +186,6 @@ def _gpu_usd(question: DesignQuestion, gpu: Gpu) -> float | None:
     """Manufacturing cost of the GPU's die and memory, counted like the chip's; None if its die is not published."""
     if not gpu.die_mm2 or not gpu.process_nm:
         return None
-    node = min(NODES_NM, key=lambda known: abs(known - gpu.process_nm))
+    node = min(NODES_NM, key=lambda node_nm: abs(node_nm - gpu.process_nm))
     die = float(die_cost(gpu.die_mm2, node, question.costs.wafer_usd).die_usd)
     return die + question.costs.hbm_usd_per_gb * gpu.hbm_bytes / GIGA

@@ -55,14 +55,14 @@ def design_models(
     jobs = jobs or Jobs()
     if not shapes:
         raise InputError("model", "not given", "name the models to train", "gpt3-175b")
-    lengths = _each("seq_len", seq_len, len(shapes))
-    shares = _each("weights", tuple(weights) or None, len(shapes))
+    lengths = _per_model("seq_len", seq_len, len(shapes))
+    shares = _per_model("weights", tuple(weights) or None, len(shapes))
     models, notes = list[DesignModel](), list[str]()
     for shape, length, weight in zip(shapes, lengths, shares, strict=True):
-        tokens, said = settled_seq_len(length, shape)
+        tokens, length_notes = settled_seq_len(length, shape)
         name = shape.name or f"model {len(models) + 1}"
-        notes += [f"{name}: {note}" for note in said]
-        one = DesignModel(
+        notes += [f"{name}: {note}" for note in length_notes]
+        design_model = DesignModel(
             name=name,
             shape=shape,
             seq_len=tokens,
@@ -71,7 +71,7 @@ def design_models(
             expert=expert_plan(name, num_devices),
         )
         for phase, share in jobs.shares.items():
-            models.append(_in_phase(one, phase, share, jobs))
+            models.append(_in_phase(design_model, phase, share, jobs))
     return tuple(models), (*notes, *_said_of(jobs))
 
 
@@ -130,13 +130,13 @@ def objective_of(text: str) -> tuple[dict[Phase, float], Objective]:
     if what.strip() in phases or ":" in what:
         what = Objective.THROUGHPUT.value
     words = "_per_".join([what, *divisor]).replace("-", "_")
-    if words not in [each.value for each in Objective]:
-        known = ", ".join(each.value.replace("_", "-") for each in Objective)
-        close = get_close_matches(words.replace("_", "-"), [*known.split(", "), *phases], 1, 0.8)
+    if words not in [member.value for member in Objective]:
+        choices = ", ".join(member.value.replace("_", "-") for member in Objective)
+        close = get_close_matches(words.replace("_", "-"), [*choices.split(", "), *phases], 1, 0.8)
         raise InputError(
             "objective",
             text,
-            f"must be one of {known}, or with train, prefill, decode or shares of them in throughput's place",
+            f"must be one of {choices}, or with train, prefill, decode or shares of them in throughput's place",
             close[0] if close else Objective.THROUGHPUT.value,
         )
     return shares, Objective(words)
@@ -216,26 +216,26 @@ def _refuse_training_options(settings: QuestionOptions) -> None:
 
 def word(enum: Any, field: str, text: str) -> Any:
     """The enum member that a word names; ``-`` and ``_`` are equal."""
-    wanted = str(text).lower().replace("-", "_")
+    value = str(text).lower().replace("-", "_")
     for member in enum:
-        if member.value == wanted:
+        if member.value == value:
             return member
-    known = ", ".join(member.value.replace("_", "-") for member in enum)
-    raise InputError(field, text, f"must be one of {known}")
+    choices = ", ".join(member.value.replace("_", "-") for member in enum)
+    raise InputError(field, text, f"must be one of {choices}")
 
 
 def _recompute(text: str) -> Recompute:
-    for each in (Recompute.NONE, Recompute.FULL):
-        if each.word == str(text).lower():
-            return each
+    for recompute in (Recompute.NONE, Recompute.FULL):
+        if recompute.word == str(text).lower():
+            return recompute
     raise InputError("recompute", text, "must be none, full or both with a comma", "none,full")
 
 
-def _each(field: str, given: Any, count: int) -> list[Any]:
+def _per_model(field: str, stated: Any, count: int) -> list[Any]:
     """One value per model, given one for all, one each, or none."""
-    if given is None or isinstance(given, int | float):
-        return [given] * count
-    values = list(given)
+    if stated is None or isinstance(stated, int | float):
+        return [stated] * count
+    values = list(stated)
     if len(values) == 1:
         return values * count
     if len(values) != count:

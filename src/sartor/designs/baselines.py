@@ -54,13 +54,13 @@ def _with_experts(question: DesignQuestion, chip: NamedChip, store: ScheduleStor
     """The experts' placements on a fixed chip, at the memory with which they are fastest."""
     start, name = time.perf_counter(), f"{chip.name}, expert placement"
     makes = [partial(expert_point, question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]
-    found = [keep(f"{name}, {memory:.0f} bytes", make) for memory, make in zip(chip.hbm_bytes, makes, strict=True)]
-    best = _best([each for each in found if each is not None])
+    points = [keep(f"{name}, {memory:.0f} bytes", make) for memory, make in zip(chip.hbm_bytes, makes, strict=True)]
+    best = _best([ranked_point for ranked_point in points if ranked_point is not None])
     missing = "the expert's placement does not fit, or its width does not split the model"
     return Baseline(
         name=name,
         ranked=best,
-        evaluations=len(found),
+        evaluations=len(points),
         seconds=time.perf_counter() - start,
         note=_notes(chip.note, _plans(best) if best else missing, _beyond(question, best)),
     )
@@ -81,7 +81,7 @@ def searched(
         return alone(question, evaluate_point(question, point, store))
 
     ranked = [keep(f"{name}, {memory:.0f} bytes", partial(on, memory)) for memory in chip.hbm_bytes]
-    best = _best([each for each in ranked if each.objective > 0])
+    best = _best([ranked_point for ranked_point in ranked if ranked_point.objective > 0])
     return Baseline(
         name=name,
         ranked=best,
@@ -129,7 +129,7 @@ def _beyond(question: DesignQuestion, ranked: Ranked | None) -> str:
 
 
 def _best(ranked: Sequence[Ranked]) -> Ranked | None:
-    return max(ranked, key=lambda each: each.objective, default=None)
+    return max(ranked, key=lambda ranked_point: ranked_point.objective, default=None)
 
 
 def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:
@@ -174,8 +174,8 @@ def expert_point(
 def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: ScheduleStore) -> ModelOutcome | None:
     best: ModelOutcome | None = None
     for option, expert in expert_options(question, m, point.hbm_bytes):
-        found = layer_times(question, point, option, store)
-        outcome = fixed_outcome(question, point, option, expert, found) if found else None
+        timed_parts = layer_times(question, point, option, store)
+        outcome = fixed_outcome(question, point, option, expert, timed_parts) if timed_parts else None
         if outcome and (best is None or outcome.step_s < best.step_s):
             best = outcome
     return best
@@ -240,19 +240,21 @@ def options_of(
 ) -> list[tuple[Option, ...]]:
     """The options of each candidate [candidates] with its memory, without those that do not fit; one array pass over
     splits and candidates."""
-    found: list[list[Option]] = [[] for _ in range(len(hbm_bytes))]
+    per_candidate: list[list[Option]] = [[] for _ in range(len(hbm_bytes))]
     for m, model in enumerate(models):
-        every, count = list(model.parts.values()), len(hbm_bytes)
-        pairs = np.tile(np.arange(count), len(every))
+        split_parts, count = list(model.parts.values()), len(hbm_bytes)
+        pairs = np.tile(np.arange(count), len(split_parts))
         forward, backward = stacked_seconds(
-            every, np.arange(len(pairs)) // count, taken(candidates, pairs), part_seconds
+            split_parts, np.arange(len(pairs)) // count, taken(candidates, pairs), part_seconds
         )
-        for s, parts in enumerate(every):
+        for s, parts in enumerate(split_parts):
             mine = slice(s * count, (s + 1) * count)
             rates = placed_rates(question, parts, forward[:, mine], backward[:, mine], candidates, hbm_bytes[None])[
                 :, 0
             ]
             for recompute, row in zip(question.recomputes, rates, strict=True):
                 for i in np.flatnonzero(row > 0):
-                    found[i].append(Option(model=m, split=parts.split, recompute=recompute, bound=float(row[i])))
-    return [tuple(options) for options in found]
+                    per_candidate[i].append(
+                        Option(model=m, split=parts.split, recompute=recompute, bound=float(row[i]))
+                    )
+    return [tuple(options) for options in per_candidate]

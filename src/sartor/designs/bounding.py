@@ -157,12 +157,12 @@ class Bounding:
         index = np.arange(len(self.candidates))
         return [
             WorkTask(
-                start=int(some[0]),
-                count=len(some),
-                candidates=tuple(self.candidates.of_groups(some)),
+                start=int(positions[0]),
+                count=len(positions),
+                candidates=tuple(self.candidates.of_groups(positions)),
                 hbm_bytes=self.memory,
             )
-            for some in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK))
+            for positions in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK))
         ]
 
     def order_by(self, results: Iterable[Result]) -> None:
@@ -178,20 +178,20 @@ class Bounding:
     def next_chunks(self) -> list[Chunk]:
         """The next chunks to bound, in the order of the first bound."""
         count = min(MOST_CHUNKS, max(1, self.rounds // MOST_CHUNKS))
-        chunks, at = [], self.bounded
+        chunks, start = [], self.bounded
         for _ in range(count):
-            size = CHUNK if at else FIRST_CHUNK
-            index = self.order[at : at + size]
-            at += size
+            size = CHUNK if start else FIRST_CHUNK
+            index = self.order[start : start + size]
+            start += size
             self._drop(self.loose_joint[index])
-            chunks.append(self._chunk(at, index[self.loose_joint[index] > self.enough()]))
+            chunks.append(self._chunk(start, index[self.loose_joint[index] > self.enough()]))
         return chunks
 
     def _chunk(self, end: int, index: Array) -> Chunk:
         question, candidates = self.question, self.candidates
-        loose, hbm, each = self.loose[:, index], candidates.hbm_bytes[:, index], len(question.recomputes)
+        loose, hbm, num_recomputes = self.loose[:, index], candidates.hbm_bytes[:, index], len(question.recomputes)
         rates, tasks, fills = np.zeros((len(self.options), *hbm.shape)), [], []
-        for row in range(0, len(self.options), each):
+        for row in range(0, len(self.options), num_recomputes):
             m, split = self.options[row].model, self.options[row].split
             mine = np.zeros(len(index))
             for where, accelerator in candidates.of_groups(index):
@@ -200,10 +200,10 @@ class Bounding:
                 mine[where] = within_energy(question, m, parts, accelerator, work, energy_floor_j)
             hopeful = self._with(loose, m, mine) / candidates.least_divisor[index] > self.enough()
             worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
-            rates[row : row + each] = mine
+            rates[row : row + num_recomputes] = mine
             if len(worth):
                 tasks.append(self._plan_task(row, index[worth]))
-                fills.append((slice(row, row + each), worth))
+                fills.append((slice(row, row + num_recomputes), worth))
         return Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
 
     def keep(self, chunks: Sequence[Chunk], results: Iterator[Result]) -> None:
@@ -242,17 +242,17 @@ class Bounding:
         if not self.waiting() or self.heap[0][1] not in self.blunt:
             return []
         first = dict.fromkeys(i for _, i, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if i in self.blunt)
-        index, each = np.array(list(first)), len(self.question.recomputes)
+        index, num_recomputes = np.array(list(first)), len(self.question.recomputes)
         rates = np.stack([self.rates[i] for i in first], axis=2)
         blunt = np.stack([self.blunt.pop(i) for i in first], axis=1)
         best, out = self._best(rates), []
-        for row in range(0, len(self.options), each):
+        for row in range(0, len(self.options), num_recomputes):
             m = self.options[row].model
-            joint = self._with(best, m, rates[row : row + each].max(axis=0))
+            joint = self._with(best, m, rates[row : row + num_recomputes].max(axis=0))
             hopeful = (joint / self.candidates.divisor[:, index] > self.enough()).any(axis=0)
             few = index[hopeful & blunt[row]]
             if len(few):
-                out.append(Sharper(slice(row, row + each), self._plan_task(row, few)))
+                out.append(Sharper(slice(row, row + num_recomputes), self._plan_task(row, few)))
         return out
 
     def _plan_task(self, row: int, index: Array) -> PlanTask:
@@ -267,14 +267,14 @@ class Bounding:
 
     def sharpen(self, sharper: Sequence[Sharper], results: Iterable[Result]) -> None:
         """Update waiting points with the second bounds of their postponed splits."""
-        for each, result in zip(sharper, results, strict=True):
-            for k, i in enumerate(each.task.index.tolist()):
-                self.rates[i][each.rows] = np.minimum(self.rates[i][each.rows], np.asarray(result)[:, :, k])
-        changed = {i for each in sharper for i in each.task.index.tolist()}
-        at = {i: self._joint(self.rates[i][:, :, None], np.array([i]))[:, 0] for i in changed}
-        heap = [(max(b, -float(at[i][h])) if i in changed else b, i, h) for b, i, h in self.heap]
+        for entry, result in zip(sharper, results, strict=True):
+            for k, i in enumerate(entry.task.index.tolist()):
+                self.rates[i][entry.rows] = np.minimum(self.rates[i][entry.rows], np.asarray(result)[:, :, k])
+        changed = {i for entry in sharper for i in entry.task.index.tolist()}
+        joint = {i: self._joint(self.rates[i][:, :, None], np.array([i]))[:, 0] for i in changed}
+        heap = [(max(b, -float(joint[i][h])) if i in changed else b, i, h) for b, i, h in self.heap]
         self._drop(np.array([-b for b, _, _ in heap]))
-        self.heap = [each for each in heap if -each[0] > self.enough()]
+        self.heap = [entry for entry in heap if -entry[0] > self.enough()]
         heapq.heapify(self.heap)
         self.report("bounds")
 

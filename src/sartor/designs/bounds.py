@@ -44,19 +44,21 @@ def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
     """Every model lowered at every split, without splits that do not divide it or exceed the devices."""
     out = []
     for model in question.models:
-        found = {split: model_parts(model, split, question.global_batch_size) for split in splits(question, model)}
-        out.append(LoweredModel(model=model, parts={split: parts for split, parts in found.items() if parts}))
+        parts_by_split = {
+            split: model_parts(model, split, question.global_batch_size) for split in splits(question, model)
+        }
+        out.append(LoweredModel(model=model, parts={split: parts for split, parts in parts_by_split.items() if parts}))
     return tuple(out)
 
 
 def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
     """Splits of a model that the devices and the batch allow. Experts are shared among copies with at least one
     microbatch each; a served copy has a full batch."""
-    most, batch = most_devices(question), question.global_batch_size
+    num_devices, batch = most_devices(question), question.global_batch_size
     for size in model.batch_sizes if model.served else question.whole_microbatches:
         for width in model.widths:
             for experts, contexts in product(model.expert_widths, (1,) if model.served else question.context_widths):
-                room = most // (width * contexts)
+                room = num_devices // (width * contexts)
                 copies = room if model.served else min(room, batch // size)
                 if copies_together(experts, contexts) <= copies:
                     yield from (Split(size, width, experts, dtype, contexts) for dtype in question.dtypes)
@@ -64,13 +66,13 @@ def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
 
 def most_devices(question: DesignQuestion) -> int:
     types = question.terms.device_types if question.terms else ()
-    return sum(each.num_devices for each in types) or question.num_devices
+    return sum(device_type.num_devices for device_type in types) or question.num_devices
 
 
 def _quickest(question: DesignQuestion) -> float:
     """The least slowdown of a device type under the terms."""
     types = question.terms.device_types if question.terms else ()
-    return min((each.slowdown for each in types), default=1.0)
+    return min((device_type.slowdown for device_type in types), default=1.0)
 
 
 # ---------------------------------------------------------------------------------------------- work over cores alone
@@ -105,8 +107,8 @@ def rates_by_work(
         return np.zeros(forward.shape)
     if question.terms is not None or not np.isfinite(hbm_bytes):
         return _busy_rate(question, forward + backward, parts.split)
-    least = np.min([share * (forward + backward) + again * forward for share, again in shares], axis=0)
-    return np.asarray(question.global_batch_size / least)
+    least_s = np.min([share * (forward + backward) + again * forward for share, again in shares], axis=0)
+    return np.asarray(question.global_batch_size / least_s)
 
 
 def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> list[tuple[float, float]]:
@@ -117,8 +119,8 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
     chain, size = _chain(parts, nothing, nothing), parts.split.microbatch_size
     problems = [bare_problem(question, size, hbm_bytes, r) for r in question.recomputes]
     chunks = max(question.virtual_stages)
-    each = [work_shares(chain, p, chunks, stages_that_fit(question, parts, p)) for p in problems]
-    return [(share, again) for share, again in each if np.isfinite(share)]
+    shares = [work_shares(chain, p, chunks, stages_that_fit(question, parts, p)) for p in problems]
+    return [(share, again) for share, again in shares if np.isfinite(share)]
 
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:

@@ -56,10 +56,10 @@ class Candidates:
         group, place = np.zeros((2, len(index)), dtype=np.int64)
         for g, (where, _) in enumerate(groups):
             group[where], place[where] = g, np.arange(len(where))
-        own = {
+        columns = {
             name: getattr(self, name)[..., index] for name in ("area_mm2", "power_w", "die_usd", "hbm_bytes", "divisor")
         }
-        return Candidates(groups=tuple(each for _, each in groups), group=group, place=place, **own)
+        return Candidates(groups=tuple(accelerator for _, accelerator in groups), group=group, place=place, **columns)
 
     def memories(self, c: int) -> Iterator[int]:
         """Memories of a candidate, without those for which a larger one costs no more."""
@@ -85,10 +85,18 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         area, watts = area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
         hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
         usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
-        each = {"group": np.full(count, g), "place": np.arange(count), "area": area, "power": watts, "usd": usd}
-        each["stacks"] = np.broadcast_to(group.num_stacks, group.shape)
-        each["excess"] = np.asarray(excess(group) if question.leaves_out_unbuildable else np.zeros(group.shape))
-        for name, value in {**each, "hbm": hbm}.items():
+        group_columns = {
+            "group": np.full(count, g),
+            "place": np.arange(count),
+            "area": area,
+            "power": watts,
+            "usd": usd,
+        }
+        group_columns["stacks"] = np.broadcast_to(group.num_stacks, group.shape)
+        group_columns["excess"] = np.asarray(
+            excess(group) if question.leaves_out_unbuildable else np.zeros(group.shape)
+        )
+        for name, value in {**group_columns, "hbm": hbm}.items():
             columns.setdefault(name, []).append(np.asarray(value))
     all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
     unbuildable = _nearest_unbuildable(space, all_)
@@ -100,7 +108,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
     owned = ownership_usd(question, all_["area"], all_["power"], usd, all_["stacks"])
     divisor = divisor_of(question, all_["area"], all_["power"], usd, owned)
     divisor = np.broadcast_to(divisor, all_["hbm"].shape)
-    found = Candidates(
+    candidates = Candidates(
         groups=space.groups,
         group=all_["group"][keep],
         place=all_["place"][keep],
@@ -110,7 +118,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         hbm_bytes=hbm[:, keep],
         divisor=divisor[:, keep],
     )
-    return found, "" if keep.any() else unbuildable or _tightest(masks, question, space, all_)
+    return candidates, "" if keep.any() else unbuildable or _tightest(masks, question, space, all_)
 
 
 def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
@@ -164,18 +172,18 @@ def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str
     """Why no candidate can be built, for the one that exceeds the limits least; empty if some can be built."""
     if (all_["excess"] <= 1).any():
         return ""
-    least = int(all_["excess"].argmin())
-    chip = taken(space.groups[all_["group"][least]], int(all_["place"][least]))
-    told = f"none of the {all_['excess'].size} candidates can be built; the nearest one: {'; '.join(faults(chip))}"
-    return f"{told} ({_in_words(space, all_, least)}); --no-plausibility prices them anyway"
+    nearest = int(all_["excess"].argmin())
+    chip = taken(space.groups[all_["group"][nearest]], int(all_["place"][nearest]))
+    sentence = f"none of the {all_['excess'].size} candidates can be built; the nearest one: {'; '.join(faults(chip))}"
+    return f"{sentence} ({_in_words(space, all_, nearest)}); --no-plausibility prices them anyway"
 
 
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
     limits, area = question.budgets, question.budgets.area_mm2 or np.inf
-    own = space.area_limit_mm2 or np.inf
+    space_limit = space.area_limit_mm2 or np.inf
     hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
     watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
-    inside = np.less_equal(all_["area"], min(area, own) * (1 + EQUAL))
+    inside = np.less_equal(all_["area"], min(area, space_limit) * (1 + EQUAL))
     return [("area_mm2", np.asarray(inside)), ("power_w", np.asarray(watts)), ("hbm_bytes", np.asarray(hbm))]
 
 
@@ -183,17 +191,19 @@ def _tightest(
     masks: list[tuple[str, Array]], question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]
 ) -> str:
     """The constraint that the fewest candidates meet, and the point nearest to it."""
-    name, mask = min(masks, key=lambda each: int(each[1].sum()))
+    name, mask = min(masks, key=lambda named_mask: int(named_mask[1].sum()))
     columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
     limits = {key: getattr(question.budgets, key) or np.inf for key in columns}
     limits["area_mm2"] = min(limits["area_mm2"], space.area_limit_mm2 or np.inf)
     limit = _amount(name, limits[name])
     if not mask.any():
-        least = int(columns[name].argmin())
-        takes = f"the smallest of {mask.size} candidates takes {_amount(name, columns[name][least])}"
-        own = name == "area_mm2" and limits[name] == space.area_limit_mm2
-        return f"{'area_limit_mm2' if own else name}={limit}: {takes} ({_in_words(space, all_, least)})"
-    inside = ", ".join(f"{other} {int(its.sum())}" for other, its in masks if np.isfinite(limits[other]))
+        smallest = int(columns[name].argmin())
+        takes = f"the smallest of {mask.size} candidates takes {_amount(name, columns[name][smallest])}"
+        is_space_limit = name == "area_mm2" and limits[name] == space.area_limit_mm2
+        return f"{'area_limit_mm2' if is_space_limit else name}={limit}: {takes} ({_in_words(space, all_, smallest)})"
+    inside = ", ".join(
+        f"{budget} {int(budget_mask.sum())}" for budget, budget_mask in masks if np.isfinite(limits[budget])
+    )
     excess = np.max([columns[key] / limits[key] for key in columns], axis=0)
     near = int(excess.argmin())
     needs = " and ".join(f"{key}={_amount(key, columns[key][near])}" for key in columns if np.isfinite(limits[key]))

@@ -155,16 +155,16 @@ def training_step(
     outcome, detail = evaluation.outcomes[m], model_detail(question, evaluation, m)
     if outcome is None or detail is None or question.models[m].served:
         return None
-    found, option, model = outcome.plan, outcome.option, question.models[m]
+    placement, option, model = outcome.plan, outcome.option, question.models[m]
     layers = range(int(model.shape.num_layers))
     plan = TrainingPlan(
-        dims=replace(option.split.dims, pp=found.num_stages, dp=found.data_parallel),
+        dims=replace(option.split.dims, pp=placement.num_stages, dp=placement.data_parallel),
         microbatch_size=option.microbatch_size,
         num_microbatches=detail.num_microbatches,
         recompute=outcome.recompute,
-        virtual_stages=found.virtual_stages,
-        zero_stage=found.zero_stage,
-        stage_layers=tuple(sum(layer in layers for layer in stage.layers) for stage in found.stages),
+        virtual_stages=placement.virtual_stages,
+        zero_stage=placement.zero_stage,
+        stage_layers=tuple(sum(layer in layers for layer in stage.layers) for stage in placement.stages),
     )
     return (
         design_job(model, question.global_batch_size, option.split.dtype, question.optimizer),
@@ -176,7 +176,7 @@ def training_step(
 def _problem(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> tuple[ModelParts, PlacementProblem]:
     parts = parts_of(question, outcome.option.model, outcome.option.split)
     assert parts is not None
-    return parts, placement_problem(question, point, outcome.option, parts, outcome.layers, least=False)
+    return parts, placement_problem(question, point, outcome.option, parts, outcome.layers, use_bounds=False)
 
 
 def _step_time(
@@ -266,8 +266,8 @@ def area_parts(question: DesignQuestion, accelerator: Accelerator) -> dict[str, 
 
 def power_parts(accelerator: Accelerator) -> dict[str, float]:
     """Power by part with everything at its peak rate [W]; the parts add up to ``tdp_w``."""
-    found = power(accelerator)
-    return {f.name: float(getattr(found, f.name)) for f in fields(found)}
+    watts = power(accelerator)
+    return {f.name: float(getattr(watts, f.name)) for f in fields(watts)}
 
 
 # ---------------------------------------------------------------------------------------------------- one layer

@@ -49,10 +49,10 @@ def _cuts_of(question: DesignQuestion, parts: ModelParts) -> Iterator[Cut]:
         return
     for zero in sorted({2, 3} & set(question.zero_stages)):
         yield Cut(num_stages=1, virtual_stages=1, zero_stage=zero)
-    layers, most = len(parts.order), question.num_devices // parts.split.devices
+    layers, most_stages = len(parts.order), question.num_devices // parts.split.devices
     shards = int(1 in question.zero_stages)
     for v in sorted(set(question.virtual_stages) - {1}):
-        for num_stages in range(2, min(layers // v, most) + 1):
+        for num_stages in range(2, min(layers // v, most_stages) + 1):
             if layers % (v * num_stages) == 0:
                 yield Cut(num_stages=num_stages, virtual_stages=v, zero_stage=shards)
 
@@ -68,11 +68,11 @@ def equal_times(
 ) -> Array:
     """Least time of a batch [candidates] over all cuts and copies, from the seconds [parts, candidates] of each part;
     infinite if none fits. ``problem`` gives memory, devices, microbatches, recomputation and optimizer states."""
-    least = np.full(forward_s.shape[1], np.inf)
+    least_s = np.full(forward_s.shape[1], np.inf)
     for ways in _ways_of(_cuts_of(question, parts), parts, problem):
         times = _times(ways, forward_s, backward_s, problem, link_bytes_per_s, update_s_per_byte)
-        least = np.minimum(least, times.min(axis=0))
-    return least
+        least_s = np.minimum(least_s, times.min(axis=0))
+    return least_s
 
 
 def stages_that_fit(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> set[int]:
@@ -83,14 +83,14 @@ def stages_that_fit(question: DesignQuestion, parts: ModelParts, problem: Placem
 
 def least_bytes(question: DesignQuestion, parts: ModelParts, problem: PlacementProblem) -> float:
     """Least memory of a device with which some cut fits."""
-    least, sizes = inf, sizes_of(parts)
+    smallest, sizes = inf, sizes_of(parts)
     for cut in _cuts_of(question, parts):
         copies = _copies(sizes, cut, problem.num_devices, problem.num_microbatches)
         if len(copies):
             limits = copies, problem.num_microbatches, problem.states
-            held = peak_bytes(sizes, cut, *limits, recompute=problem.recompute)
-            least = min(least, float(held.max(axis=0).min()))
-    return least
+            peak = peak_bytes(sizes, cut, *limits, recompute=problem.recompute)
+            smallest = min(smallest, float(peak.max(axis=0).min()))
+    return smallest
 
 
 def equal_plan(
@@ -105,33 +105,33 @@ def equal_plan(
     for ways in _ways_of(_cuts_of(question, parts), parts, problem):
         rates = problem.link_bytes_per_s, problem.update_s_per_byte
         times = _times(ways, forward, backward, problem, *rates)[:, 0]
-        at = int(times.argmin())
-        if times[at] < (best[0] if best else below_s):
-            best = float(times[at]), ways, at
+        way = int(times.argmin())
+        if times[way] < (best[0] if best else below_s):
+            best = float(times[way]), ways, way
     if best is None:
         return None
-    time_s, ways, at = best
+    time_s, ways, way = best
     loads = _loads(ways, forward, backward, problem, np.array([problem.link_bytes_per_s]))[:, 0]
-    return _plan(parts, ways, at, time_s, loads[ways.chunks.which])
+    return _plan(parts, ways, way, time_s, loads[ways.chunks.which])
 
 
-def _plan(parts: ModelParts, ways: Ways, at: int, time_s: float, loads: Array) -> Plan:
+def _plan(parts: ModelParts, ways: Ways, way: int, time_s: float, loads: Array) -> Plan:
     cut, split = ways.cut, parts.split
-    layers = [tuple(each.tolist()) for each in np.array_split(np.arange(len(parts.order)), cut.chunks)]
+    layers = [tuple(numbers.tolist()) for numbers in np.array_split(np.arange(len(parts.order)), cut.chunks)]
     layers[0] = (-1, *layers[0])
     layers[-1] = (*layers[-1], len(parts.order))
     return Plan(
         tensor_parallel=split.width,
         context_parallel=split.context_parallel,
         expert_parallel=split.expert_parallel,
-        data_parallel=int(ways.copies[at]),
+        data_parallel=int(ways.copies[way]),
         stages=tuple(
             Stage(layers=ids, devices=split.devices, load_s=float(load))
             for ids, load in zip(layers, loads, strict=True)
         ),
         time_per_batch_s=time_s,
         virtual_stages=cut.virtual_stages,
-        zero_stage=cut.zero_stage if ways.ranks[at] > 1 else 0,
+        zero_stage=cut.zero_stage if ways.ranks[way] > 1 else 0,
     )
 
 
@@ -159,8 +159,8 @@ class Ways:
         """How often a step sends what a reduce-scatter of all gradients sends: an all-reduce is two. ZeRO 2 scatters
         the gradients of every microbatch and gathers weights once, ZeRO 3 gathers weights for every forward and every
         backward."""
-        each = {2: self.microbatches + 1.0, 3: 3.0 * self.microbatches}
-        return each.get(self.cut.zero_stage, np.full(len(self.copies), 2.0))
+        by_stage = {2: self.microbatches + 1.0, 3: 3.0 * self.microbatches}
+        return by_stage.get(self.cut.zero_stage, np.full(len(self.copies), 2.0))
 
 
 def _times(
@@ -176,9 +176,13 @@ def _times(
     loads = _loads(ways, forward_s, backward_s, problem, rate)
     slots = sum(loads[alike].max(axis=0) for alike in ways.chunks.of_number)  # devices work on the same number together
     filled = (ways.cut.num_stages - 1) * loads.max(axis=0)
-    dense, experts, of = ways.dense_bytes, ways.expert_bytes, (ways.ranks, ways.expert_ranks)
-    sent = dense * (1 - 1 / of[0]) + experts * (1 - 1 / of[1])
-    updated = dense / of[0] + experts / of[1] if ways.cut.zero_stage else np.full(len(of[0]), dense + experts)
+    dense, experts, replicas = ways.dense_bytes, ways.expert_bytes, (ways.ranks, ways.expert_ranks)
+    sent = dense * (1 - 1 / replicas[0]) + experts * (1 - 1 / replicas[1])
+    updated = (
+        dense / replicas[0] + experts / replicas[1]
+        if ways.cut.zero_stage
+        else np.full(len(replicas[0]), dense + experts)
+    )
     exchange = problem.resync_factor / 2 * ways.exchanges * sent
     once = exchange[:, None] / rate + updated[:, None] * update
     return np.asarray(slots * ways.microbatches[:, None] + filled + once)
@@ -225,13 +229,13 @@ class Chunks(NamedTuple):
 def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> Chunks:
     chunks = virtual * devices
     of_layers, numbers = np.eye(parts)[list(order)], np.arange(chunks)
-    contents = np.stack([each.sum(axis=0) for each in np.array_split(of_layers, chunks)])
+    contents = np.stack([group.sum(axis=0) for group in np.array_split(of_layers, chunks)])
     contents[0, 0] += 1
     contents[-1, -1] += 1
     rows = np.column_stack([contents, numbers == 0, numbers == chunks - 1])
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     first, last = (distinct[:, i] > 0 for i in (-2, -1))
-    numbered = tuple(np.unique(each) for each in which.reshape(virtual, devices))
+    numbered = tuple(np.unique(group) for group in which.reshape(virtual, devices))
     return Chunks(contents, distinct[:, :-2], first, last, which.reshape(-1), numbered)
 
 
@@ -260,12 +264,12 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(parts: ModelParts) -> Sizes:
-    each, split = parts.parts, parts.split
+    kinds, split = parts.parts, parts.split
     return Sizes(
         order=parts.order,
-        dense_bytes=tuple(part.param_bytes - part.expert_param_bytes for part in each),
-        expert_bytes=tuple(part.expert_param_bytes for part in each),
-        activation_bytes=tuple(part.activation_bytes for part in each),
+        dense_bytes=tuple(part.param_bytes - part.expert_param_bytes for part in kinds),
+        expert_bytes=tuple(part.expert_param_bytes for part in kinds),
+        activation_bytes=tuple(part.activation_bytes for part in kinds),
         boundary_bytes=parts.boundary_bytes,
         devices=split.devices,
         context_parallel=split.context_parallel,
@@ -279,8 +283,8 @@ def _ways(
     sizes: Sizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
 ) -> Ways | None:
     copies = _copies(sizes, cut, num_devices, batches)
-    held = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
-    copies = copies[held <= memory * (1 + ROUNDING)]
+    peak = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
+    copies = copies[peak <= memory * (1 + ROUNDING)]
     if not len(copies):
         return None
     dense, experts = sizes.device_bytes(cut)
@@ -301,21 +305,21 @@ def _ways(
 def _copies(sizes: Sizes, cut: Cut, num_devices: int, batches: int) -> Array:
     """Numbers of copies that the devices hold, with microbatches in whole rounds of the pipeline."""
     together = copies_together(sizes.expert_parallel, sizes.context_parallel)
-    most = min(num_devices // (sizes.devices * cut.num_stages), batches)
-    copies = np.arange(together, most + 1, together)
+    most_copies = min(num_devices // (sizes.devices * cut.num_stages), batches)
+    copies = np.arange(together, most_copies + 1, together)
     return np.asarray(copies[batches % (copies * cut.num_stages) == 0])
 
 
 def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
     """Bytes on every device [devices, copies], if ``batches`` microbatches are divided over the copies."""
     ranks = copies * sizes.context_parallel
-    dense, experts = (each[:, None] for each in sizes.device_bytes(cut))
+    dense, experts = (column[:, None] for column in sizes.device_bytes(cut))
     shared = dense / ranks + experts / expert_replicas(ranks, sizes.expert_parallel)
     optimizer, gradients, weights = (shared if cut.zero_stage >= z else dense + experts for z in (1, 2, 3))
     largest = float(np.add(sizes.dense_bytes, sizes.expert_bytes).max())
     gathered = GATHERED * largest if cut.zero_stage == 3 else 0.0
-    kept = _kept_bytes(sizes, cut, batches // copies, recompute=recompute)
-    return np.asarray(states * optimizer + gradients + weights + gathered + kept)
+    stash = _kept_bytes(sizes, cut, batches // copies, recompute=recompute)
+    return np.asarray(states * optimizer + gradients + weights + gathered + stash)
 
 
 def _kept_bytes(sizes: Sizes, cut: Cut, microbatches: Array, *, recompute: bool) -> Array:
@@ -326,6 +330,6 @@ def _kept_bytes(sizes: Sizes, cut: Cut, microbatches: Array, *, recompute: bool)
     entering = np.where(np.arange(cut.chunks) == 0, 0.0, sizes.boundary_bytes)
     stash = entering if recompute else activations
     stash, extra = (x.reshape(v, devices).T for x in (stash, activations - stash))  # [devices, chunks]
-    one, numbers = PipelineSchedule.ONE_F_ONE_B, np.arange(devices)[:, None]
-    flying = in_flight(one, numbers, devices, v, microbatches) if v > 1 else np.ones((1, 1, 1))
+    schedule, numbers = PipelineSchedule.ONE_F_ONE_B, np.arange(devices)[:, None]
+    flying = in_flight(schedule, numbers, devices, v, microbatches) if v > 1 else np.ones((1, 1, 1))
     return np.asarray((flying * stash[:, None]).sum(axis=2) + extra.max(axis=1)[:, None])

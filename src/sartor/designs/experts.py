@@ -70,13 +70,13 @@ def fixed_outcome(
     point: Point,
     option: Option,
     expert: ExpertPlan,
-    found: tuple[ModelParts, tuple[LayerTime, ...]],
+    timed_parts: tuple[ModelParts, tuple[LayerTime, ...]],
 ) -> ModelOutcome | None:
     """The expert's plan of one option with these layer times, priced by the placement's checker; None if it does not
     fit."""
-    parts, layers = found
+    parts, layers = timed_parts
     model = question.models[option.model]
-    priced, faults = _priced(placement_problem(question, point, option, parts, layers, least=False), parts, expert)
+    priced, faults = _priced(placement_problem(question, point, option, parts, layers, use_bounds=False), parts, expert)
     if faults or priced is None:
         return None
     step_s = priced.time_per_batch_s

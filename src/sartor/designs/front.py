@@ -83,7 +83,9 @@ def proved_front(
     if not why and axes and (small or "usd" in axes):
         return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s, keep)
     results = front_over(question, space, axes, steps, search)
-    reached = [each for result in results for each in (result.best, *result.ranked) if each and each.objective > 0]
+    reached = [
+        ranked for result in results for ranked in (result.best, *result.ranked) if ranked and ranked.objective > 0
+    ]
     return ProvedFront(
         axes=tuple(axes),
         points=not_dominated(reached, tuple(axes)),
@@ -102,13 +104,13 @@ def _of_the_whole(
     keep: Keep,
 ) -> ProvedFront:
     names = ("objective", *axes)
-    found = pareto_front(question, space, names, tolerance=tolerance, time_limit_s=time_limit_s, keep=keep)
+    front = pareto_front(question, space, names, tolerance=tolerance, time_limit_s=time_limit_s, keep=keep)
     return ProvedFront(
         axes=tuple(axes),
-        points=found.points,
+        points=front.points,
         num_budgets=0,
-        proved=found.complete and found.schedule_gap <= max(tolerance, EQUAL),
-        tolerance=max(tolerance, found.schedule_gap),
+        proved=front.complete and front.schedule_gap <= max(tolerance, EQUAL),
+        tolerance=max(tolerance, front.schedule_gap),
     )
 
 
@@ -140,12 +142,12 @@ def front_over(
     return tuple(results)
 
 
-def check_axes(axes: Sequence[str], known: Sequence[str] = AXES) -> list[str]:
+def check_axes(axes: Sequence[str], allowed: Sequence[str] = AXES) -> list[str]:
     """The axes without duplicates and without the objective, which every front has. Raises ``InputError``."""
     axes = [axis for axis in axes if axis != "objective"]
     for axis in axes:
-        if axis not in known:
-            raise InputError("pareto", axis, "must be an axis that can be a budget", ", ".join(known))
+        if axis not in allowed:
+            raise InputError("pareto", axis, "must be an axis that can be a budget", ", ".join(allowed))
     return list(dict.fromkeys(axes))
 
 
@@ -161,13 +163,15 @@ def _budgets(candidates: Candidates, axis: str, steps: int) -> Iterator[float]:
 def not_dominated(ranked: Sequence[Ranked], axes: tuple[str, ...] = ("area_mm2", "power_w")) -> tuple[Ranked, ...]:
     """Points that no other beats in the objective and on all axes, best first, without duplicates; not those that no
     plan fits."""
-    ranked = [each for each in ranked if each.objective]
+    ranked = [point for point in ranked if point.objective]
     if not ranked:
         return ()
-    rows = np.array([(-each.objective, *(_on(each, axis) for axis in axes)) for each in ranked])
-    kept = [(tuple(row), each) for row, each, keep in zip(rows.tolist(), ranked, is_pareto(rows), strict=True) if keep]
-    distinct = dict(reversed(kept))
-    return tuple(sorted(distinct.values(), key=lambda each: -each.objective))
+    rows = np.array([(-point.objective, *(_on(point, axis) for axis in axes)) for point in ranked])
+    survivors = [
+        (tuple(row), point) for row, point, keep in zip(rows.tolist(), ranked, is_pareto(rows), strict=True) if keep
+    ]
+    distinct = dict(reversed(survivors))
+    return tuple(sorted(distinct.values(), key=lambda point: -point.objective))
 
 
 def _on(ranked: Ranked, axis: str) -> float:

@@ -33,13 +33,13 @@ def tightest_constraint(
     models: Sequence[LoweredModel],
     hbm_bytes: float,
     quickest_s: Callable[[DesignModel], tuple[float, bool]],
-    least: Callable[[], LeastEnergy],
+    energy: Callable[[], LeastEnergy],
 ) -> str:
     """One sentence on the constraint that leaves no plan; ``hbm_bytes`` is the largest memory tried, ``quickest_s``
-    gives the least seconds of a model's pass on any chip, and whether they are proved, ``least`` the least energy."""
-    found = memory_constraint(question, models, hbm_bytes)
-    if found:
-        return found
+    gives the least seconds of a model's pass on any chip, and whether they are proved, ``energy`` the least energy."""
+    sentence = memory_constraint(question, models, hbm_bytes)
+    if sentence:
+        return sentence
     limited = [model for model in question.models if model.served and model.latency_s]
     for model in limited:
         least_s, proved = quickest_s(model)
@@ -50,7 +50,7 @@ def tightest_constraint(
             near = f"{LIMITS[model.phase]}={_rounded_up(1e3 * least_s)} is reached"
             return f"{_limit(model)}: {words} of {model.name} on any chip takes {1e3 * least_s:.4g} ms; {near}"
     limit = question.budgets.energy_j_per_token
-    if limit is not None and (words := _energy(limit, least())):
+    if limit is not None and (words := _energy(limit, energy())):
         return words
     if limited:
         return (
@@ -61,14 +61,14 @@ def tightest_constraint(
     return f"num_devices={question.num_devices}: no chip has enough memory for every model"
 
 
-def _energy(limit: float, least: LeastEnergy) -> str:
+def _energy(limit: float, energy: LeastEnergy) -> str:
     """A sentence if the least energy found is above the limit."""
-    if not limit < least.reached_j < inf:
+    if not limit < energy.reached_j < inf:
         return ""
-    proved = least.bound_j >= least.reached_j
-    words = "the least of any plan is" if proved else f"no plan takes less than {least.bound_j:.3g} J, the least found"
-    near = f"energy_j_per_token={_rounded_up(least.reached_j)} is reached"
-    return f"energy_j_per_token={limit:.6g}: {words} {least.reached_j:.4g} J; {near}"
+    proved = energy.bound_j >= energy.reached_j
+    words = "the least of any plan is" if proved else f"no plan takes less than {energy.bound_j:.3g} J, the least found"
+    near = f"energy_j_per_token={_rounded_up(energy.reached_j)} is reached"
+    return f"energy_j_per_token={limit:.6g}: {words} {energy.reached_j:.4g} J; {near}"
 
 
 def _limit(model: DesignModel) -> str:
@@ -90,10 +90,12 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
                 return refused
             widths, devices = ", ".join(map(str, model.widths)), question.num_devices
             return f"widths: none of {widths} splits {model.name} on {devices} devices{_why_not(question, model)}"
-        least = _least_memory(question, lowered_model, hbm_bytes)
-        if least > hbm_bytes:
+        needed_bytes = _least_memory(question, lowered_model, hbm_bytes)
+        if needed_bytes > hbm_bytes:
             would = (
-                f"at least {least:.4g} bytes ({format_bytes(least)}) per device would" if least < inf else "none would"
+                f"at least {needed_bytes:.4g} bytes ({format_bytes(needed_bytes)}) per device would"
+                if needed_bytes < inf
+                else "none would"
             )
             memory = f"hbm_bytes={hbm_bytes:.12g} ({format_bytes(hbm_bytes)})"
             return f"{memory}: {model.name} fits no plan on {question.num_devices} devices; {would}"
@@ -102,11 +104,11 @@ def memory_constraint(question: DesignQuestion, models: Sequence[LoweredModel], 
 
 def _contexts(question: DesignQuestion, model: DesignModel) -> str:
     """A sentence if no number of contexts has devices and divides the model's sequences."""
-    every, fewest = question.context_widths, min(model.widths)
-    if model.served or any(cp * fewest <= question.num_devices and contexts_divide(model.seq_len, cp) for cp in every):
+    widths, fewest = question.context_widths, min(model.widths)
+    if model.served or any(cp * fewest <= question.num_devices and contexts_divide(model.seq_len, cp) for cp in widths):
         return ""
     split = f"splits the {model.seq_len:,} tokens of {model.name} into two equal pieces per device"
-    return f"cp={','.join(map(str, every))}: none {split} on {question.num_devices} devices; nearest: 1"
+    return f"cp={','.join(map(str, widths))}: none {split} on {question.num_devices} devices; nearest: 1"
 
 
 def _why_not(question: DesignQuestion, model: DesignModel) -> str:
@@ -122,10 +124,10 @@ def _why_not(question: DesignQuestion, model: DesignModel) -> str:
 
 def _least_memory(question: DesignQuestion, model: LoweredModel, hbm_bytes: float) -> float:
     """Least bytes per device over microbatches, widths and recomputation; inf if there are too few devices."""
-    least = inf
+    needed_bytes = inf
     for parts in model.parts.values():
         if parts.served:
-            least = min(least, parts.served.device_bytes)
+            needed_bytes = min(needed_bytes, parts.served.device_bytes)
             continue
         for recompute in question.recomputes:
             bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
@@ -133,8 +135,8 @@ def _least_memory(question: DesignQuestion, model: LoweredModel, hbm_bytes: floa
             room = question.num_devices // (1 if bare.zero_stage else together)
             problem = replace(bare, widths=(bare_width(parts),), num_devices=room)
             needs = find_tightest(problem).least_memory_bytes
-            least = min(least, needs if needs is not None else inf, least_bytes(question, parts, bare))
-    return least
+            needed_bytes = min(needed_bytes, needs if needs is not None else inf, least_bytes(question, parts, bare))
+    return needed_bytes
 
 
 def bare_width(parts: ModelParts) -> Width:
@@ -187,29 +189,29 @@ def least_energy(question: DesignQuestion, candidates: Candidates, check: Callab
     memory, reached = candidates.hbm_bytes.max(axis=0), inf
     bounds = _bounds(free, candidates, float(memory.max()))
     few = np.argsort(_together(bounds), kind="stable")[:SHARPENED]
-    sharp = tuple(_sharpened(free, candidates, m, each, few, check) for m, each in enumerate(bounds))
+    sharp = tuple(_sharpened(free, candidates, m, per_split, few, check) for m, per_split in enumerate(bounds))
     expected = _together(sharp)
     for i in few[np.argsort(expected[few], kind="stable")][:MOST_CHIPS].tolist():
         if expected[i] >= reached:
             break
-        own = tuple({split: float(column[i]) for split, column in each.items()} for each in sharp)
-        reached = min(reached, _of_chip(free, candidates.accelerator(i), float(memory[i]), own, check))
+        chip_bounds = tuple({split: float(column[i]) for split, column in per_split.items()} for per_split in sharp)
+        reached = min(reached, _of_chip(free, candidates.accelerator(i), float(memory[i]), chip_bounds, check))
     return LeastEnergy(reached_j=reached, bound_j=min(float(_together(bounds).min()), reached))
 
 
 def _bounds(question: DesignQuestion, candidates: Candidates, memory: float) -> Bounds:
-    every = np.arange(len(candidates))
-    groups = tuple(candidates.of_groups(every))
-    found: Bounds = ()
+    indices = np.arange(len(candidates))
+    groups = tuple(candidates.of_groups(indices))
+    bounds: Bounds = ()
     for m, model in enumerate(lowered(question)):
-        own = {split: np.full(len(every), inf) for split in model.parts}
+        per_split = {split: np.full(len(indices), inf) for split in model.parts}
         for split, parts in model.parts.items():
             for where, a in groups:
                 if a.multiplies(split.dtype):
                     rates = work_rates(question, parts, a, memory)
-                    own[split][where] = least_joules(question, m, parts, a, rates, energy_floor_j)
-        found += (own,)
-    return found
+                    per_split[split][where] = least_joules(question, m, parts, a, rates, energy_floor_j)
+        bounds += (per_split,)
+    return bounds
 
 
 def _sharpened(
@@ -227,16 +229,16 @@ def _sharpened(
         parts = lowered(question)[m].parts[split]
         for where, a in candidates.of_groups(few):
             if a.multiplies(split.dtype):
-                at = few[where]
-                rates = plan_rates(question, parts, a, candidates.hbm_bytes[:, at]).max(axis=(0, 1))
-                own = least_joules(question, m, parts, a, rates, dynamic_j)
-                bounds[split][at] = np.maximum(bounds[split][at], own)
+                indices = few[where]
+                rates = plan_rates(question, parts, a, candidates.hbm_bytes[:, indices]).max(axis=(0, 1))
+                joules = least_joules(question, m, parts, a, rates, dynamic_j)
+                bounds[split][indices] = np.maximum(bounds[split][indices], joules)
     return {split: bounds[split] for split in best}
 
 
 def _together(bounds: Bounds) -> Array:
     """Joules per token [candidates] of the model that takes most."""
-    return np.asarray(np.max([np.min([*each.values()], axis=0) for each in bounds], axis=0))
+    return np.asarray(np.max([np.min([*per_split.values()], axis=0) for per_split in bounds], axis=0))
 
 
 def _of_chip(
@@ -248,13 +250,13 @@ def _of_chip(
 ) -> float:
     """Joules per token on one chip of the model that takes most; inf if a model has no plan."""
     point, store = Point(index=0, accelerator=a, hbm_bytes=memory, options=()), ScheduleStore(check=check)
-    least = [inf] * len(bounds)
-    for m, each in enumerate(bounds):
-        for split in sorted(each, key=lambda split: each[split]):
-            if each[split] >= least[m]:
+    joules = [inf] * len(bounds)
+    for m, per_split in enumerate(bounds):
+        for split in sorted(per_split, key=lambda split: per_split[split]):
+            if per_split[split] >= joules[m]:
                 break
-            least[m] = min([least[m], *_of_split(question, point, m, split, store)])
-    return max(least)
+            joules[m] = min([joules[m], *_of_split(question, point, m, split, store)])
+    return max(joules)
 
 
 def _of_split(question: DesignQuestion, point: Point, m: int, split: Split, store: ScheduleStore) -> Iterator[float]:

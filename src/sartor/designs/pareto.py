@@ -56,8 +56,8 @@ class Front:
 
 def value_of(ranked: Ranked, metric: str) -> float:
     """A metric of an evaluated point."""
-    of = {"objective": ranked.objective, "hbm_bytes": ranked.evaluation.point.hbm_bytes}
-    return float(of[metric] if metric in of else getattr(ranked, metric))
+    values = {"objective": ranked.objective, "hbm_bytes": ranked.evaluation.point.hbm_bytes}
+    return float(values[metric] if metric in values else getattr(ranked, metric))
 
 
 def pareto_front(
@@ -92,9 +92,9 @@ def pareto_front(
         )
     search = _Search(question, candidates, names, tolerance, keep)
     while search.heap and time.perf_counter() - start < time_limit_s:
-        found = search.step()
-        if found and on_point:
-            on_point(found)
+        point = search.step()
+        if point and on_point:
+            on_point(point)
     left = sum(not search.covered(i, h) for _, i, h in search.heap)
     points = search.front()
     return Front(
@@ -152,13 +152,13 @@ class _Search:
     def _costs(self, name: str) -> Array:
         """[memories, candidates]"""
         c = self.candidates
-        of = {
+        columns = {
             "area_mm2": c.area_mm2,
             "power_w": c.power_w,
             "usd": c.die_usd + memory_usd(self.question, c.hbm_bytes),
             "hbm_bytes": c.hbm_bytes,
         }
-        return np.broadcast_to(of[name], c.hbm_bytes.shape)
+        return np.broadcast_to(columns[name], c.hbm_bytes.shape)
 
     def _loose(self) -> Array:
         """First bounds [memories, candidates], all models together."""
@@ -166,8 +166,8 @@ class _Search:
         out = np.zeros((len(self.models), len(everyone)))
         for m, model in enumerate(self.models):
             for parts in model.parts.values():
-                for where, some in self.candidates.of_groups(everyone):
-                    out[m, where] = np.maximum(out[m, where], work_rates(self.question, parts, some, memory))
+                for where, accelerator in self.candidates.of_groups(everyone):
+                    out[m, where] = np.maximum(out[m, where], work_rates(self.question, parts, accelerator, memory))
         return np.asarray(self.question.together(out)) / self.candidates.divisor
 
     def covered(self, index: int, h: int) -> bool:
@@ -205,9 +205,9 @@ class _Search:
             for split, rates in self._plan_rates(model, where, hbm)
             for r, recompute in enumerate(self.question.recomputes)
         ]
-        of = np.array([option.model for option, _ in options])
-        each = np.stack([rates for _, rates in options])
-        best = np.stack([each[of == m].max(axis=0) for m in range(len(self.models))])
+        model_of_row = np.array([option.model for option, _ in options])
+        option_rates = np.stack([rates for _, rates in options])
+        best = np.stack([option_rates[model_of_row == m].max(axis=0) for m in range(len(self.models))])
         joint = np.asarray(self.question.together(best)) / self.candidates.divisor[:, where]
         self.bounds[:, where] = np.minimum(self.bounds[:, where], joint)
         for column, index in enumerate(few):
@@ -219,8 +219,8 @@ class _Search:
         out = []
         for split, parts in model.parts.items():
             rates = np.zeros((len(self.question.recomputes), *hbm.shape))
-            for columns, some in self.candidates.of_groups(where):
-                rates[:, :, columns] = plan_rates(self.question, parts, some, hbm[:, columns])
+            for columns, accelerator in self.candidates.of_groups(where):
+                rates[:, :, columns] = plan_rates(self.question, parts, accelerator, hbm[:, columns])
             out.append((split, np.where(hbm > 0, rates, 0.0)))
         return out
 
@@ -255,4 +255,4 @@ class _Search:
         rows = np.concatenate([-self.reached[:, None], self.values], axis=1) if self.by_rate else self.values
         keep = np.flatnonzero(is_pareto(rows))
         _, first = np.unique(rows[keep], axis=0, return_index=True)
-        return tuple(sorted((self.points[i] for i in keep[first]), key=lambda each: -each.objective))
+        return tuple(sorted((self.points[i] for i in keep[first]), key=lambda point: -point.objective))

@@ -54,7 +54,7 @@ class Split(NamedTuple):
     @property
     def key(self) -> str:
         """``4.2.1``, the type if it is not 16 bits wide, and ``cp2`` if sequences are shared."""
-        words = [str(each) for each in (self.microbatch_size, self.width, self.expert_parallel)]
+        words = [str(degree) for degree in (self.microbatch_size, self.width, self.expert_parallel)]
         words += [] if self.dtype is DType.BF16 else [self.dtype.value]
         return ".".join([*words, *([f"cp{self.context_parallel}"] if self.context_parallel > 1 else [])])
 
@@ -151,8 +151,8 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
     except InputError:
         return None
     plan = TrainingPlan(dims=dims, microbatch_size=split.microbatch_size)
-    held, sent, tied = ([_NOTHING] * len(graphs), 0.0, 0.0) if served else _trained(job, plan, graphs)
-    every = [
+    part_bytes, sent, tied = ([_NOTHING] * len(graphs), 0.0, 0.0) if served else _trained(job, plan, graphs)
+    block_parts = [
         ModelPart(
             name=graph.block.name,
             forward=graph.forward,
@@ -161,13 +161,13 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
             has_gaps=not served and has_gaps(graph.block.kind, job.trainer),
             **held_there,
         )
-        for graph, held_there in zip(graphs, held, strict=True)
+        for graph, held_there in zip(graphs, part_bytes, strict=True)
     ]
     layers = [i for i, graph in enumerate(graphs) if graph.block.kind is BlockKind.LAYER]
     kind = {i: 1 + k for k, i in enumerate(layers)}
     return ModelParts(
         split=split,
-        parts=(every[0], *(every[i] for i in layers), _together("head", every[layers[-1] + 1 :])),
+        parts=(block_parts[0], *(block_parts[i] for i in layers), _together("head", block_parts[layers[-1] + 1 :])),
         order=tuple(kind[int(i)] for i in layer_order(job.shape)),
         boundary_bytes=sent,
         tied_bytes=tied,
@@ -213,32 +213,34 @@ _NOTHING = _Held(param_bytes=0.0, expert_param_bytes=0.0, activation_bytes=0.0)
 def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]) -> tuple[list[_Held], float, float]:
     """Bytes held in training by every block, those that a microbatch sends between two layers, and those of the token
     table if embedding and head share it."""
-    every = block_params(job, plan.dims)
+    all_params = block_params(job, plan.dims)
     rows = rows_of(job, plan)
     logits = rows.tokens * ceil_div(job.shape.vocab_size, plan.dims.tp) if job.shape.lm_head else 0
-    held = [
+    part_bytes = [
         _Held(
             param_bytes=WIDTH_BYTES * float(params.dense + params.expert + params.tied),
             expert_param_bytes=WIDTH_BYTES * float(params.expert),
             activation_bytes=float(block_stash(job, rows, graph.block, logits)),
         )
-        for graph, params in zip(graphs, every, strict=True)
+        for graph, params in zip(graphs, all_params, strict=True)
     ]
-    return held, float(boundary_bytes(job, rows)), WIDTH_BYTES * float(sum(params.tied for params in every))
+    return part_bytes, float(boundary_bytes(job, rows)), WIDTH_BYTES * float(sum(params.tied for params in all_params))
 
 
 def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> Served:
     """Bytes that every device of a copy holds for serving, and the latency limit of a pass."""
-    held = served_bytes(workload, dims)
-    return Served(device_bytes=held, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
+    device_bytes = served_bytes(workload, dims)
+    return Served(device_bytes=device_bytes, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
 
 
 def _together(name: str, parts: Sequence[ModelPart]) -> ModelPart:
     """Parts that are always on the last stage, merged: modules for later tokens and the head."""
 
     def joined(graphs: Iterable[OperatorGraph]) -> OperatorGraph:
-        each = tuple(graphs)
-        return OperatorGraph(operators=tuple(op for graph in each for op in graph.operators), tokens=each[-1].tokens)
+        members = tuple(graphs)
+        return OperatorGraph(
+            operators=tuple(op for graph in members for op in graph.operators), tokens=members[-1].tokens
+        )
 
     return ModelPart(
         name=name,

@@ -151,17 +151,17 @@ def _best_option(
 ) -> tuple[ModelOutcome | None, float]:
     """The fastest option of a model and the largest bound of all."""
     best: ModelOutcome | None = None
-    most = 0.0
+    best_bound = 0.0
     for option in sorted((x for x in point.options if x.model == m), key=lambda x: -x.bound):
         if option.bound <= max(floor, best.sequences_per_s if best else 0.0):
-            most = max(most, option.bound)
+            best_bound = max(best_bound, option.bound)
             break
         store.check()
         outcome, bound = evaluate_option(question, point, option, store)
-        most = max(most, min(bound, option.bound))
+        best_bound = max(best_bound, min(bound, option.bound))
         if outcome and (best is None or outcome.sequences_per_s > best.sequences_per_s):
             best = outcome
-    return best, max(most, best.sequences_per_s if best else 0.0)
+    return best, max(best_bound, best.sequences_per_s if best else 0.0)
 
 
 def evaluate_option(
@@ -172,13 +172,13 @@ def evaluate_option(
     if not point.accelerator.multiplies(option.split.dtype):
         return None, 0.0
     model = question.models[option.model]
-    found = layer_times(question, point, option, store)
-    if found is None:
+    timed_parts = layer_times(question, point, option, store)
+    if timed_parts is None:
         return None, 0.0
-    parts, layers = found
+    parts, layers = timed_parts
     if parts.served:
         return _served(question, point, option, parts, layers)
-    reached = _fastest(question, parts, placement_problem(question, point, option, parts, layers, least=False))
+    reached = _fastest(question, parts, placement_problem(question, point, option, parts, layers, use_bounds=False))
     if reached is None:
         return None, 0.0
     outcome = ModelOutcome(
@@ -192,9 +192,11 @@ def evaluate_option(
     )
     least_s = outcome.step_s
     if any(x.forward_least_s < x.forward_s or x.backward_least_s < x.backward_s for x in layers):
-        least = _fastest(question, parts, placement_problem(question, point, option, parts, layers, least=True))
-        assert least is not None
-        least_s = min(least_s, least.time_per_batch_s)
+        bound_plan = _fastest(
+            question, parts, placement_problem(question, point, option, parts, layers, use_bounds=True)
+        )
+        assert bound_plan is not None
+        least_s = min(least_s, bound_plan.time_per_batch_s)
     bound = question.global_batch_size / least_s
     limit = question.budgets.energy_j_per_token
     if limit is None:
@@ -281,12 +283,12 @@ def _layer_times(
 
 def _scheduled_s(graph: OperatorGraph, a: Accelerator, key: Any, limit_s: float, store: ScheduleStore) -> Interval:
     """Lower bound and reached seconds of a layer's schedule."""
-    known = store.seconds.get(key)
-    if known is None or (known[0] < known[1] and limit_s > SCHEDULE_LIMIT_S):
-        least, reached = makespan_s(graph, a, limit_s, store.blocks)
-        known = (max(least, known[0]), min(reached, known[1])) if known else (least, reached)
-        store.seconds[key] = known
-    return known
+    interval = store.seconds.get(key)
+    if interval is None or (interval[0] < interval[1] and limit_s > SCHEDULE_LIMIT_S):
+        lower, reached = makespan_s(graph, a, limit_s, store.blocks)
+        interval = (max(lower, interval[0]), min(reached, interval[1])) if interval else (lower, reached)
+        store.seconds[key] = interval
+    return interval
 
 
 def placement_problem(
@@ -296,9 +298,9 @@ def placement_problem(
     parts: ModelParts,
     times: tuple[LayerTime, ...],
     *,
-    least: bool,
+    use_bounds: bool,
 ) -> PlacementProblem:
-    """The placement problem with the layers' reached seconds, or with their proved lower bounds (``least``)."""
+    """The placement problem with the layers' reached seconds, or with their proved lower bounds (``use_bounds``)."""
 
     def layer(id_: int, k: int) -> PlacedLayer:
         part, time = parts.parts[k], times[k]
@@ -307,8 +309,8 @@ def placement_problem(
             param_bytes=part.param_bytes,
             expert_param_bytes=part.expert_param_bytes,
             activation_bytes=part.activation_bytes,
-            forward_s=time.forward_least_s if least else time.forward_s,
-            backward_s=time.backward_least_s if least else time.backward_s,
+            forward_s=time.forward_least_s if use_bounds else time.forward_s,
+            backward_s=time.backward_least_s if use_bounds else time.backward_s,
             is_split=option.devices > 1,
         )
 

@@ -222,9 +222,9 @@ class DesignQuestion:
             must = f"must hold one that divides global_batch_size={self.global_batch_size}"
             raise InputError("microbatch_size", list(self.microbatch_sizes), must, "1")
         self._check_plans()
-        for each in self.recomputes:
-            if each not in (Recompute.NONE, Recompute.FULL):
-                raise InputError("recompute", Recompute(each).word, "must be none or full here", "none, full")
+        for recompute in self.recomputes:
+            if recompute not in (Recompute.NONE, Recompute.FULL):
+                raise InputError("recompute", Recompute(recompute).word, "must be none or full here", "none, full")
 
     def _check_plans(self) -> None:
         if self.optimizer not in OPTIMIZER_COPIES:
@@ -240,8 +240,8 @@ class DesignQuestion:
     @property
     def optimizer_copies(self) -> float:
         """Bytes of optimizer state per byte of parameter."""
-        given = self.costs.optimizer_copies
-        return OPTIMIZER_COPIES[self.optimizer] if given is None else given
+        stated = self.costs.optimizer_copies
+        return OPTIMIZER_COPIES[self.optimizer] if stated is None else stated
 
     @property
     def leaves_out_unbuildable(self) -> bool:

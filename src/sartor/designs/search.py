@@ -103,7 +103,7 @@ def _search(state: SearchState, ask: Callable[[Sequence[Task]], Iterable[Result]
         elif not state.waiting() and not state.resume():
             return
         while sharper := state.next_blunt():
-            state.sharpen(sharper, done([each.task for each in sharper]))
+            state.sharpen(sharper, done([entry.task for entry in sharper]))
         tasks = state.point_tasks()
         for result in done(tasks):
             state.add(result)
@@ -132,8 +132,8 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked)}
         nothing["pruned"] = num_points - left_out - len(state.ranked)
         memory, quickest_s = float(state.candidates.hbm_bytes.max()), partial(_quickest_s, question, space, deadline)
-        least = partial(_least_energy, question, state.candidates, deadline)
-        why = tightest_constraint(question, lowered(question), memory, quickest_s, least)
+        energy = partial(_least_energy, question, state.candidates, deadline)
+        why = tightest_constraint(question, lowered(question), memory, quickest_s, energy)
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     gap = (upper - value) / value if value else float("inf")
     proved = upper <= value * (1 + EQUAL)
@@ -144,7 +144,7 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
         gap=0.0 if proved else gap,
         evaluated=len(state.ranked),
         pruned=state.pruned(),
-        ranked=tuple(sorted(state.ranked.values(), key=lambda each: -each.objective)),
+        ranked=tuple(sorted(state.ranked.values(), key=lambda ranked: -ranked.objective)),
         **common,  # type: ignore[arg-type]
     )
 
@@ -163,22 +163,22 @@ def _quickest_s(
     """Seconds of a served model's fastest pass on any chip, and whether they are proved. One copy with its smallest
     batch suffices, since a larger one is never faster; copies that share experts are searched together."""
     quickest_s, proved = inf, True
-    one = replace(model, latency_s=None, batch_sizes=(min(model.batch_sizes),))
+    quick_model = replace(model, latency_s=None, batch_sizes=(min(model.batch_sizes),))
     for width, experts in product(sorted(model.widths, reverse=True), model.expert_widths):
         if width * experts > question.num_devices:
             continue
-        asked = replace(
+        variant = replace(
             question,
-            models=(replace(one, widths=(width,), expert_widths=(experts,)),),
+            models=(replace(quick_model, widths=(width,), expert_widths=(experts,)),),
             num_devices=width * experts,
             objective=Objective.THROUGHPUT,
             budgets=replace(question.budgets, energy_j_per_token=None),
         )
-        floor = experts * one.batch_sizes[0] / quickest_s
-        found = search_design(asked, space, time_limit_s=max(deadline - time.perf_counter(), 0.0), floor=floor)
-        if found.best is not None and (outcome := found.best.evaluation.outcomes[0]):
+        floor = experts * quick_model.batch_sizes[0] / quickest_s
+        result = search_design(variant, space, time_limit_s=max(deadline - time.perf_counter(), 0.0), floor=floor)
+        if result.best is not None and (outcome := result.best.evaluation.outcomes[0]):
             quickest_s = min(quickest_s, outcome.step_s)
-        proved &= found.status.proved
-        if found.interrupted:
+        proved &= result.status.proved
+        if result.interrupted:
             return quickest_s, False
     return quickest_s, proved

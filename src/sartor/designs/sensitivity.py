@@ -39,15 +39,15 @@ def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointRes
         return ()
     chip = result.best.evaluation.point.accelerator
     exempt = AS_PUBLISHED if question.budgets.plausible else ""
-    told = [f"this chip cannot be built: {fault}{exempt}" for fault in faults(chip)]
+    sentences = [f"this chip cannot be built: {fault}{exempt}" for fault in faults(chip)]
     ends = [*_at_ends(space, chip), *_at_plan_ends(question, result.best)]
-    return tuple(filter(None, [*told, too_hot(chip), *ends, _plateau(result.best, result.ranked)]))
+    return tuple(filter(None, [*sentences, too_hot(chip), *ends, _plateau(result.best, result.ranked)]))
 
 
 def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
     """A note if other evaluated chips are within ``PLATEAU`` of the best."""
-    least = best.objective * (1 - PLATEAU)
-    near = {timing_fields(each.evaluation.point.accelerator) for each in ranked if each.objective >= least}
+    threshold = best.objective * (1 - PLATEAU)
+    near = {timing_fields(point.evaluation.point.accelerator) for point in ranked if point.objective >= threshold}
     others = len(near - {timing_fields(best.evaluation.point.accelerator)})
     if not others:
         return ""
@@ -61,8 +61,8 @@ def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]
         return
     total = sum(int(np.sum(excess(group) > 1)) for group in space.groups)
     if total:
-        kept = f"{total:,} of {space.num_kept:,} chips"
-        yield f"{kept} are left out because they cannot be built (--no-plausibility prices them too)"
+        chips = f"{total:,} of {space.num_kept:,} chips"
+        yield f"{chips} are left out because they cannot be built (--no-plausibility prices them too)"
 
 
 def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
@@ -81,15 +81,15 @@ def _at_plan_ends(question: DesignQuestion, best: Ranked) -> Iterator[str]:
     trained = zip(question.models, best.evaluation.outcomes, strict=True)
     for model, outcome in ((m, o) for m, o in trained if o is not None and not m.served):
         split, plan = outcome.option.split, outcome.plan
-        for name, here, tried, most in (
+        for name, value, tried, limit in (
             ("microbatch-size", split.microbatch_size, question.whole_microbatches, question.global_batch_size),
             ("tp", split.width, model.widths, question.num_devices),
             ("cp", split.context_parallel, question.context_widths, question.num_devices),
             ("virtual-stages", plan.virtual_stages, question.virtual_stages, len(plan.stages) > 1 and np.inf),
         ):
-            if 1 < here == max(tried) < most:
+            if 1 < value == max(tried) < limit:
                 whose = f"{model.name}: " if len(question.models) > 1 else ""
-                yield f"{whose}{here} is the largest --{name} that was tried: a larger one may be better"
+                yield f"{whose}{value} is the largest --{name} that was tried: a larger one may be better"
 
 
 RIVALS = 3
@@ -116,13 +116,13 @@ class Swing:
     assumption: str
     change: float
     objective: float
-    most: float
+    best_objective: float
     num_rivals: int
 
     @property
     def survives(self) -> bool:
         """Whether the best chip still beats its rivals."""
-        return self.objective >= self.most * (1 - EQUAL)
+        return self.objective >= self.best_objective * (1 - EQUAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,11 @@ def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResul
     if best is None:
         return None
     models, store, hbm = lower_models(question), ScheduleStore(), best.evaluation.point.hbm_bytes
-    seen = [each for each in result.ranked if not space.hbm_bytes or each.evaluation.point.hbm_bytes == hbm]
+    seen = [
+        ranked_point
+        for ranked_point in result.ranked
+        if not space.hbm_bytes or ranked_point.evaluation.point.hbm_bytes == hbm
+    ]
 
     plain = question.objective is Objective.THROUGHPUT and len(question.models) == 1
 
@@ -157,21 +161,26 @@ def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResul
         point = point_on(question, models, rates or chip, memory)
 
         def under(**changes: Any) -> Ranked:
-            found = evaluate_point(question, replace(point, **changes), store)
-            return alone(question, replace(found, point=replace(found.point, accelerator=chip)))
+            evaluation = evaluate_point(question, replace(point, **changes), store)
+            return alone(question, replace(evaluation, point=replace(evaluation.point, accelerator=chip)))
 
-        own = tuple(o for o in point.options if any(x and _same(x.option, o) for x in best.evaluation.outcomes))
-        first = under(options=own)
-        found = under(floor=(max(floor, first.objective),) if plain else ())
-        return max(found, first, key=lambda each: each.objective)
+        same_options = tuple(
+            o for o in point.options if any(x and _same(x.option, o) for x in best.evaluation.outcomes)
+        )
+        first = under(options=same_options)
+        searched = under(floor=(max(floor, first.objective),) if plain else ())
+        return max(searched, first, key=lambda ranked_point: ranked_point.objective)
 
     candidates, _ = candidates_of(question, space)
     near = {}
     for axis, values in _along(space, candidates, best).items():
-        found = _near(best, values, price)
-        seen += found.values()
-        near[axis] = min(found), max(found)
-    ordered = (each.evaluation.point.accelerator for each in sorted(seen, key=lambda each: -each.objective))
+        reached = _near(best, values, price)
+        seen += reached.values()
+        near[axis] = min(reached), max(reached)
+    ordered = (
+        ranked_point.evaluation.point.accelerator
+        for ranked_point in sorted(seen, key=lambda ranked_point: -ranked_point.objective)
+    )
     mine = best.evaluation.point.accelerator
     rivals = {timing_fields(chip): chip for chip in ordered if timing_fields(chip) != timing_fields(mine)}
     return Nearby(near_best=near, swings=tuple(_swings(mine, list(rivals.values())[:RIVALS], price)))
@@ -187,25 +196,25 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
         key: np.broadcast_to(getattr(group, axis.field), group.shape).reshape(-1)[place] / axis.unit
         for key, axis in axes.items()
     }
-    here = int(np.flatnonzero(mine == index)[0])
-    found = {}
+    best_row = int(np.flatnonzero(mine == index)[0])
+    neighbours = {}
     for axis, column in columns.items():
-        same = np.logical_and.reduce([c == c[here] for other, c in columns.items() if other != axis])
-        if len(at := np.flatnonzero(same)) > 1:
-            chips = (None if i == here else candidates.accelerator(int(mine[i])) for i in at)
-            found[axis] = dict(zip(column[at].tolist(), chips, strict=True))
-    return found
+        same = np.logical_and.reduce([c == c[best_row] for name, c in columns.items() if name != axis])
+        if len(rows := np.flatnonzero(same)) > 1:
+            chips = (None if i == best_row else candidates.accelerator(int(mine[i])) for i in rows)
+            neighbours[axis] = dict(zip(column[rows].tolist(), chips, strict=True))
+    return neighbours
 
 
 def _near(best: Ranked, values: dict[float, Accelerator | None], price: _Price) -> dict[float, Ranked]:
     """Values with chips that reach 99% of the best, searched outwards from the best's value."""
-    here = next(value for value, chip in values.items() if chip is None)
-    sides = (sorted(v for v in values if v > here), sorted((v for v in values if v < here), reverse=True))
-    found, least = {here: best}, best.objective * (1 - PLATEAU)
+    best_value = next(value for value, chip in values.items() if chip is None)
+    sides = (sorted(v for v in values if v > best_value), sorted((v for v in values if v < best_value), reverse=True))
+    reached, threshold = {best_value: best}, best.objective * (1 - PLATEAU)
     for side in sides:
-        priced = ((v, price(chip, least)) for v in side if (chip := values[v]) is not None)
-        found.update(takewhile(lambda each: each[1].objective >= least, priced))
-    return found
+        priced = ((v, price(chip, threshold)) for v in side if (chip := values[v]) is not None)
+        reached.update(takewhile(lambda pair: pair[1].objective >= threshold, priced))
+    return reached
 
 
 def _swings(best: Accelerator, rivals: list[Accelerator], price: _Price) -> Iterator[Swing]:
@@ -215,9 +224,11 @@ def _swings(best: Accelerator, rivals: list[Accelerator], price: _Price) -> Iter
 
     for name, change in ((name, change) for name, change in SWINGS if any(ASSUMED[name](best).values())):
         mine = price(best, 0.0, changed(name, change, best)).objective
-        most = max([mine, *(price(each, mine, changed(name, change, each)).objective for each in rivals)])
-        yield Swing(assumption=name, change=change, objective=mine, most=most, num_rivals=len(rivals))
+        best_objective = max([mine, *(price(rival, mine, changed(name, change, rival)).objective for rival in rivals)])
+        yield Swing(
+            assumption=name, change=change, objective=mine, best_objective=best_objective, num_rivals=len(rivals)
+        )
 
 
-def _same(one: Option, other: Option) -> bool:
-    return (one.model, one.split, one.recompute) == (other.model, other.split, other.recompute)
+def _same(first: Option, second: Option) -> bool:
+    return (first.model, first.split, first.recompute) == (second.model, second.split, second.recompute)

@@ -68,11 +68,11 @@ def shape_axes(
     workload = Workload(shape=shape, seq_len=seq_len, attention_kernel=AttentionKernel.UNFUSED)
     space = build_space(workload, ParallelDims(), guard, free=free, keep_tp=(), tolerance=tolerance)
     points = same_size(space, ParallelDims(), tolerance, guard)
-    fields, own = points.fields(), space.baseline
+    fields, baseline = points.fields(), space.baseline
     alike = narrowest(fields, lcm(*widths))
-    kept = mixed(shape)
-    names = [name for name, values in fields.items() if name not in kept and np.any(values != own[name])]
-    others = [i for i in alike.tolist() if any(fields[name][i] != own[name] for name in names)]
+    frozen = mixed(shape)
+    names = [name for name, values in fields.items() if name not in frozen and np.any(values != baseline[name])]
+    others = [i for i in alike.tolist() if any(fields[name][i] != baseline[name] for name in names)]
     return ShapeAxes(
         variants=(ShapeVariant(shape=shape, changed=()), *(_variant(points, i, names) for i in others)),
         num_shapes=points.size,
@@ -89,18 +89,18 @@ def narrowest(fields: dict[str, Array], degrees: int) -> Array:
     others = [values for name, values in fields.items() if name not in wide]
     _, kind = np.unique(np.stack([*others, *shared], axis=1), axis=0, return_inverse=True)
     order = np.lexsort((*(fields[name] for name in wide), kind.reshape(-1)))
-    kept = []
+    survivors = []
     for same in np.split(order, np.flatnonzero(np.diff(kind.reshape(-1)[order])) + 1):
         sizes = np.stack([fields[name][same] for name in wide], axis=1) if wide else np.zeros((len(same), 1))
         no_wider = (sizes[:, None] <= sizes[None]).all(axis=2) & (sizes[:, None] < sizes[None]).any(axis=2)
-        kept.append(same[~no_wider.any(axis=0)])
-    return np.sort(np.concatenate(kept))
+        survivors.append(same[~no_wider.any(axis=0)])
+    return np.sort(np.concatenate(survivors))
 
 
 def _variant(points: Points, i: int, names: Sequence[str]) -> ShapeVariant:
-    shape, own = points.space.shape, points.space.baseline
+    shape, baseline = points.space.shape, points.space.baseline
     new = {name: int(values[i]) for name, values in points.fields().items() if name in names}
     return ShapeVariant(
         shape=replace(edit(shape, **new), name=shape.name),
-        changed=tuple((name, own[name], value) for name, value in new.items() if value != own[name]),
+        changed=tuple((name, baseline[name], value) for name, value in new.items() if value != baseline[name]),
     )

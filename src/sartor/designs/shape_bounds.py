@@ -44,7 +44,7 @@ class ShapePairs:
     """Every shape of one model, in one or several phases, on every chip: the question and the lowered models of each
     shape, and the candidates ``chips``. ``late`` returns whether time has run out."""
 
-    asked: Sequence[DesignQuestion]
+    questions: Sequence[DesignQuestion]
     models: Sequence[tuple[LoweredModel, ...]]
     candidates: Candidates
     chips: Array
@@ -52,72 +52,74 @@ class ShapePairs:
 
     def most(self) -> Array:
         """The first bound of the best shape, all models together, on each chip [chips]."""
-        found = (np.stack([_best(self._first(some, m)) for m in self._numbers]) for some in self._blocks())
-        together = [np.asarray(self.asked[0].together(each)).max(axis=0) for each in found]
+        best_rates = (np.stack([_best(self._first(block, m)) for m in self._numbers]) for block in self._blocks())
+        together = [np.asarray(self.questions[0].together(rates)).max(axis=0) for rates in best_rates]
         return np.asarray(np.max(together, axis=0))
 
     def bounds(self, hopes: Array) -> Array | None:
         """Upper bounds of each shape, all models together [shapes, chips]: the second bound where the first exceeds
         ``hopes`` [chips], else the first; None if time ran out."""
-        found = []
-        for some in self._blocks():
-            each = self._bound(some, hopes)
-            if each is None:
+        bounds = []
+        for block in self._blocks():
+            block_bounds = self._bound(block, hopes)
+            if block_bounds is None:
                 return None
-            found.append(each)
-        return np.concatenate(found)
+            bounds.append(block_bounds)
+        return np.concatenate(bounds)
 
     @property
     def _numbers(self) -> range:
-        return range(len(self.asked[0].models))
+        return range(len(self.questions[0].models))
 
     def _blocks(self) -> list[Array]:
-        blocks = min(-(-len(self.asked) * len(self.chips) // MOST_PAIRS), len(self.asked))
-        return np.array_split(np.arange(len(self.asked)), blocks)
+        blocks = min(-(-len(self.questions) * len(self.chips) // MOST_PAIRS), len(self.questions))
+        return np.array_split(np.arange(len(self.questions)), blocks)
 
     def _bound(self, shapes: Array, hopes: Array) -> Array | None:
         """`bounds` of some shapes: second bounds of the pairs above ``hopes``, with the other models' best bounds."""
-        together = self.asked[0].together
+        together = self.questions[0].together
         first = [self._first(shapes, m) for m in self._numbers]
-        best = np.stack([_best(each) for each in first])
-        for m, each in enumerate(first):
+        best = np.stack([_best(per_split) for per_split in first])
+        for m, per_split in enumerate(first):
             tight = np.zeros(best[m].shape)
-            for split, rates in each.items():
+            for split, rates in per_split.items():
                 if self.late():
                     return None
                 joint = np.asarray(together(np.concatenate([best[:m], rates[None], best[m + 1 :]])))
                 shape, chip = np.nonzero((joint > hopes) & (rates > tight))
                 enough = hopes[chip] if len(first) == 1 else np.zeros(len(chip))
                 few, place = np.unique(shape, return_inverse=True)
-                asked, parts = self._of(shapes[few], m, split)
-                at = self.chips[chip]
-                rates[shape, chip] = second_rates(asked, parts, self.candidates, place.reshape(-1), at, enough)
+                questions, parts = self._of(shapes[few], m, split)
+                chips = self.chips[chip]
+                rates[shape, chip] = second_rates(questions, parts, self.candidates, place.reshape(-1), chips, enough)
                 tight = np.maximum(tight, rates)
             best[m] = tight
         return np.asarray(together(best))
 
     def _first(self, shapes: Array, m: int) -> dict[Split, Array]:
         """First bounds [shapes, chips] of a model by split; 0 for shapes that the split does not divide."""
-        found = {}
+        rates = {}
         for split in dict.fromkeys(split for s in shapes for split in self.models[s][m].parts):
             divided = np.array([split in self.models[s][m].parts for s in shapes])
-            asked, parts = self._of(shapes[divided], m, split)
-            found[split] = np.zeros((len(shapes), len(self.chips)))
-            found[split][divided] = first_rates(asked, parts, self.candidates, self.chips)
+            questions, parts = self._of(shapes[divided], m, split)
+            rates[split] = np.zeros((len(shapes), len(self.chips)))
+            rates[split][divided] = first_rates(questions, parts, self.candidates, self.chips)
             point()
-        return found
+        return rates
 
     def _of(self, shapes: Array, m: int, split: Split) -> tuple[list[DesignQuestion], list[ModelParts]]:
-        return [self.asked[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
+        return [self.questions[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
 
 
-def lowered_shapes(asked: Sequence[DesignQuestion], late: Callable[[], bool]) -> list[tuple[LoweredModel, ...]] | None:
+def lowered_shapes(
+    questions: Sequence[DesignQuestion], late: Callable[[], bool]
+) -> list[tuple[LoweredModel, ...]] | None:
     """The lowered models of each shape's question; None if time ran out."""
     models = []
-    for each in asked:
+    for question in questions:
         if late():
             return None
-        models.append(lower_models(each))
+        models.append(lower_models(question))
     return models
 
 
@@ -155,18 +157,18 @@ def second_rates(
     memory = float(candidates.hbm_bytes.max())
     rates = np.zeros(len(shape))
     for start in range(0, len(shape), PAIRS // 16):
-        some = slice(start, start + PAIRS // 16)
-        forward, backward = _pair_seconds(parts, shape[some], candidates, chip[some], part_seconds)
-        for s in np.unique(shape[some]).tolist():
-            mine = np.flatnonzero(shape[some] == s)
-            at, seconds = start + mine, (forward[:, mine], backward[:, mine])
-            rates[at] = rates_by_work(questions[s], parts[s], *seconds, memory)
-            hopeful = rates[at] > enough[at]
-            mine, at = mine[hopeful], at[hopeful]
-            for where, accelerator in candidates.of_groups(chip[at]):
-                hbm, few = candidates.hbm_bytes[:, chip[at][where]], mine[where]
+        block = slice(start, start + PAIRS // 16)
+        forward, backward = _pair_seconds(parts, shape[block], candidates, chip[block], part_seconds)
+        for s in np.unique(shape[block]).tolist():
+            mine = np.flatnonzero(shape[block] == s)
+            positions, seconds = start + mine, (forward[:, mine], backward[:, mine])
+            rates[positions] = rates_by_work(questions[s], parts[s], *seconds, memory)
+            hopeful = rates[positions] > enough[positions]
+            mine, positions = mine[hopeful], positions[hopeful]
+            for where, accelerator in candidates.of_groups(chip[positions]):
+                hbm, few = candidates.hbm_bytes[:, chip[positions][where]], mine[where]
                 placed = placed_rates(questions[s], parts[s], forward[:, few], backward[:, few], accelerator, hbm)
-                rates[at[where]] = np.minimum(rates[at[where]], placed.max(axis=(0, 1)))
+                rates[positions[where]] = np.minimum(rates[positions[where]], placed.max(axis=(0, 1)))
     return rates
 
 
@@ -175,7 +177,7 @@ def _pair_seconds(
 ) -> tuple[Array, Array]:
     """``seconds`` forward and backward [parts, pairs] of every part, for shapes with one or a few structures; infinite
     if a chip does not support the split's type."""
-    forward, backward = np.full((2, max(len(each.parts) for each in parts), len(shape)), np.inf)
+    forward, backward = np.full((2, max(len(shape_parts.parts) for shape_parts in parts), len(shape)), np.inf)
     for where, accelerator in candidates.of_groups(chip):
         forward[:, where], backward[:, where] = stacked_seconds(parts, shape[where], accelerator, seconds)
     return forward, backward
@@ -185,31 +187,35 @@ def stacked_seconds(
     parts: Sequence[ModelParts], index: Array, candidates: Accelerator, seconds: Seconds
 ) -> tuple[Array, Array]:
     """`_pair_seconds` for parts with one structure: pair i is ``parts[index[i]]`` on candidate i."""
-    forward, backward = np.full((2, max(len(each.parts) for each in parts), len(index)), np.inf)
+    forward, backward = np.full((2, max(len(shape_parts.parts) for shape_parts in parts), len(index)), np.inf)
     for alike in _alike(parts):
-        at = np.flatnonzero(np.isin(index, alike))
-        if len(at) and candidates.multiplies(parts[alike[0]].split.dtype):
-            one = _stacked_parts([parts[s] for s in alike], np.searchsorted(alike, index[at]))
-            forward[:, at], backward[:, at] = seconds_of(one, taken(candidates, at), seconds)
+        positions = np.flatnonzero(np.isin(index, alike))
+        if len(positions) and candidates.multiplies(parts[alike[0]].split.dtype):
+            merged = _stacked_parts([parts[s] for s in alike], np.searchsorted(alike, index[positions]))
+            forward[:, positions], backward[:, positions] = seconds_of(merged, taken(candidates, positions), seconds)
     return forward, backward
 
 
 def _stacked_parts(parts: Sequence[ModelParts], index: Array) -> ModelParts:
     """Parts with one structure merged into arrays, with ``parts[index[i]]`` at i; only the graphs are meaningful."""
 
-    def one(each: tuple[ModelPart, ...]) -> ModelPart:
-        forward, backward = (_stacked([getattr(p, way) for p in each], index) for way in ("forward", "backward"))
-        return replace(each[0], forward=forward, backward=backward)
+    def one(alternatives: tuple[ModelPart, ...]) -> ModelPart:
+        forward, backward = (
+            _stacked([getattr(p, way) for p in alternatives], index) for way in ("forward", "backward")
+        )
+        return replace(alternatives[0], forward=forward, backward=backward)
 
     return replace(parts[0], parts=tuple(map(one, zip(*(p.parts for p in parts), strict=True))))
 
 
 def _alike(parts: Sequence[ModelParts]) -> list[Array]:
     """Positions of shapes, grouped by the structure of their parts."""
-    found: dict[Any, list[int]] = {}
-    for s, each in enumerate(parts):
-        found.setdefault(tuple(_structure(g) for p in each.parts for g in (p.forward, p.backward)), []).append(s)
-    return [np.array(positions) for positions in found.values()]
+    groups: dict[Any, list[int]] = {}
+    for s, shape_parts in enumerate(parts):
+        groups.setdefault(tuple(_structure(g) for p in shape_parts.parts for g in (p.forward, p.backward)), []).append(
+            s
+        )
+    return [np.array(positions) for positions in groups.values()]
 
 
 def _structure(graph: OperatorGraph) -> Any:
@@ -218,8 +224,8 @@ def _structure(graph: OperatorGraph) -> Any:
 
 
 def _words(op: Operator) -> Iterator[Any]:
-    for each in fields(op):
-        value = getattr(op, each.name)
+    for attribute in fields(op):
+        value = getattr(op, attribute.name)
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             yield value
 
@@ -229,10 +235,10 @@ def _stacked(graphs: Sequence[OperatorGraph], index: Array) -> OperatorGraph:
 
     def one(ops: tuple[Operator, ...]) -> Operator:
         changed: dict[str, Any] = {}
-        for each in fields(ops[0]):
-            values = [getattr(op, each.name) for op in ops]
+        for attribute in fields(ops[0]):
+            values = [getattr(op, attribute.name) for op in ops]
             if any(value != values[0] for value in values):
-                changed[each.name] = np.asarray(values)[index]
+                changed[attribute.name] = np.asarray(values)[index]
         return replace(ops[0], **changed)
 
     operators = (one(ops) for ops in zip(*(graph.operators for graph in graphs), strict=True))

@@ -34,7 +34,7 @@ from sartor.interrupts import point
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array
 
-Told = Callable[[Progress], None] | None
+OnProgress = Callable[[Progress], None] | None
 TRIES = 2
 """How often a shape is evaluated on a chip as long as others are open."""
 
@@ -61,7 +61,7 @@ def search_with_family(
     run: RunTasks | None = None,
     tolerance: float = 0.0,
     deadline: float = float("inf"),
-    told: Told = None,
+    on_progress: OnProgress = None,
 ) -> JointShapes | JointResult:
     """The best chip with the best of all shapes of ``axes`` (one for each of the `families`) and its proof; or the
     result for the unchanged models if they fit nowhere or their search is interrupted. A study only stores the search
@@ -70,7 +70,7 @@ def search_with_family(
     as_it_is = search(question, space, "")
     if as_it_is.best is None or as_it_is.interrupted:
         return as_it_is
-    return _Family(question, space, axes, as_it_is, tolerance, deadline, start, told).answer()
+    return _Family(question, space, axes, as_it_is, tolerance, deadline, start, on_progress).answer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class _Member:
     [shapes, chips] the upper bounds of these phases together."""
 
     numbers: tuple[int, ...]
-    asked: Sequence[DesignQuestion]
+    questions: Sequence[DesignQuestion]
     models: Sequence[tuple[LoweredModel, ...]]
     bounds: Array
     stores: dict[int, ScheduleStore] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class _Known:
     """One model on one chip with its memory: upper bound and number of evaluations of each shape [shapes], and the best
     so far."""
 
-    most: Array
+    upper: Array
     tried: Array
     rate: float = 0.0
     shape: int = 0
@@ -98,11 +98,11 @@ class _Known:
 
     @property
     def bound(self) -> float:
-        return max(self.rate, float(self.most.max()))
+        return max(self.rate, float(self.upper.max()))
 
     def is_open(self, tries: int) -> bool:
         """Whether some shape may be better and was evaluated less often than this."""
-        return bool(self.bound > self.rate * (1 + EQUAL) and self.tried[self.most.argmax()] < tries)
+        return bool(self.bound > self.rate * (1 + EQUAL) and self.tried[self.upper.argmax()] < tries)
 
     def slack(self, tries: int) -> float:
         """The bound over the best rate; 0 if no shape is open."""
@@ -124,8 +124,8 @@ class _Family:
     tolerance: float
     deadline: float
     start: float
-    told: Told
-    known: dict[Spot, list[_Known]] = field(default_factory=dict)
+    on_progress: OnProgress
+    visited: dict[Spot, list[_Known]] = field(default_factory=dict)
     trajectory: list[Progress] = field(default_factory=list)
     evaluated: int = 0
     interrupted: bool = False
@@ -154,13 +154,13 @@ class _Family:
             if self._bound():
                 spots = [(c, h) for c in range(len(self.chips)) for h in self.candidates.memories(self.chips[c])]
                 self.value, self.upper, self.best = self._best_of(spots)
-                there, _, spot = self._best_of([self._first_spot()])
-                if there > self.value:  # both are within the tolerance of the best
-                    self.value, self.best = there, spot
-                in_turn = None if self._late() else there
+                value_in_turn, _, spot = self._best_of([self._first_spot()])
+                if value_in_turn > self.value:  # both are within the tolerance of the best
+                    self.value, self.best = value_in_turn, spot
+                in_turn = None if self._late() else value_in_turn
         except KeyboardInterrupt:
             self.interrupted = True
-        chosen = [each.shape for each in self.known[self.best]] if self.best else [0] * len(self.axes)
+        chosen = [state.shape for state in self.visited[self.best]] if self.best else [0] * len(self.axes)
         shapes = tuple(
             BestShape(model=self.question.models[m].shape.name, axes=axes, variant=axes.variants[s])
             for (m, *_), axes, s in zip(self.numbers, self.axes, chosen, strict=True)
@@ -194,28 +194,34 @@ class _Family:
     def _bound(self) -> bool:
         """Compute bounds of all shapes of every model on every chip; False if time ran out."""
         divisor = self.candidates.least_divisor[self.chips]
-        every = [self._pairs(numbers, axes) for numbers, axes in zip(self.numbers, self.axes, strict=True)]
-        pairs = [each for each in every if each is not None]
-        if len(pairs) < len(every):
+        pairs_or_none = [self._pairs(numbers, axes) for numbers, axes in zip(self.numbers, self.axes, strict=True)]
+        pairs = [shape_pairs for shape_pairs in pairs_or_none if shape_pairs is not None]
+        if len(pairs) < len(pairs_or_none):
             return False
-        most = np.stack([each.most() for each in pairs])
-        for m, each in enumerate(pairs):
-            bounds = each.bounds(self.whole.needed(self.least * (1 + EQUAL) * divisor, most, m))
+        best_rates = np.stack([shape_pairs.most() for shape_pairs in pairs])
+        for m, shape_pairs in enumerate(pairs):
+            bounds = shape_pairs.bounds(self.whole.needed(self.least * (1 + EQUAL) * divisor, best_rates, m))
             if bounds is None:
                 return False
-            most[m] = bounds.max(axis=0)
-            self.members.append(_Member(numbers=self.numbers[m], asked=each.asked, models=each.models, bounds=bounds))
+            best_rates[m] = bounds.max(axis=0)
+            self.members.append(
+                _Member(
+                    numbers=self.numbers[m], questions=shape_pairs.questions, models=shape_pairs.models, bounds=bounds
+                )
+            )
         return True
 
     def _pairs(self, numbers: tuple[int, ...], axes: ShapeAxes) -> ShapePairs | None:
         """One model's shapes on all chips; None if time ran out."""
         models = tuple(self.question.models[m] for m in numbers)
-        own = replace(self.question, models=models, objective=Objective.THROUGHPUT)
-        asked = [with_shape(own, variant) for variant in axes.variants]
-        lowered = lowered_shapes(asked, self._late)
+        throughput_question = replace(self.question, models=models, objective=Objective.THROUGHPUT)
+        questions = [with_shape(throughput_question, variant) for variant in axes.variants]
+        lowered = lowered_shapes(questions, self._late)
         if lowered is None:
             return None
-        return ShapePairs(asked=asked, models=lowered, candidates=self.candidates, chips=self.chips, late=self._late)
+        return ShapePairs(
+            questions=questions, models=lowered, candidates=self.candidates, chips=self.chips, late=self._late
+        )
 
     def _first_spot(self) -> Spot:
         hbm = self.candidates.hbm_bytes[:, self.first.index]
@@ -228,7 +234,7 @@ class _Family:
         value, tries, search = self.least, TRIES, len(spots) > 1
         best: Spot | None = None
         closed = list[tuple[float, Spot]]()
-        for spot in self.known.keys() & spots:
+        for spot in self.visited.keys() & spots:
             if (before := self._reached(spot)) > value:
                 value, best = before, spot
         heap = [(-self._bound_at(spot), spot) for spot in spots]
@@ -239,11 +245,11 @@ class _Family:
                     break
                 heap, closed, tries = sorted([*heap, *closed]), [], tries + 1
             bound, spot = heapq.heappop(heap)
-            known = self._known(spot)
-            if not any(each.is_open(tries) for each in known):
+            states = self._known(spot)
+            if not any(state.is_open(tries) for state in states):
                 heapq.heappush(closed, (bound, spot))
                 continue
-            self._price(spot, max(range(len(known)), key=lambda m: known[m].slack(tries)))
+            self._price(spot, max(range(len(states)), key=lambda m: states[m].slack(tries)))
             heapq.heappush(heap, (-self._bound_at(spot), spot))
             if (now := self._reached(spot)) > value:
                 value, best = now, spot
@@ -258,18 +264,18 @@ class _Family:
         return value * (1 + max(self.tolerance, EQUAL))
 
     def _known(self, spot: Spot) -> list[_Known]:
-        if spot not in self.known:
+        if spot not in self.visited:
             columns = [member.bounds[:, spot[0]].copy() for member in self.members]
-            self.known[spot] = [_Known(column, np.zeros(len(column), dtype=np.int64)) for column in columns]
-        return self.known[spot]
+            self.visited[spot] = [_Known(column, np.zeros(len(column), dtype=np.int64)) for column in columns]
+        return self.visited[spot]
 
     def _bound_at(self, spot: Spot) -> float:
-        if spot in self.known:
-            return self._divided(spot, [each.bound for each in self.known[spot]])
+        if spot in self.visited:
+            return self._divided(spot, [state.bound for state in self.visited[spot]])
         return self._divided(spot, [member.bounds[:, spot[0]].max() for member in self.members])
 
     def _reached(self, spot: Spot) -> float:
-        return self._divided(spot, [each.rate for each in self.known[spot]])
+        return self._divided(spot, [state.rate for state in self.visited[spot]])
 
     def _divided(self, spot: Spot, rates: Sequence[float]) -> float:
         c, h = spot
@@ -277,21 +283,23 @@ class _Family:
 
     def _price(self, spot: Spot, m: int) -> None:
         """Evaluate the model's shape with the largest bound on a chip, with a larger time limit at the second try."""
-        known, member, there = self.known[spot][m], self.members[m], self._point(spot)
-        s = int(known.most.argmax())
+        state, member, chip_point = self.visited[spot][m], self.members[m], self._point(spot)
+        s = int(state.upper.argmax())
         store = member.stores.setdefault(s, ScheduleStore())
-        options = point_on(member.asked[s], member.models[s], there.accelerator, there.hbm_bytes).options
-        floor = (known.rate,) if len(member.numbers) == 1 else ()
-        limit_s = _limit_s(int(known.tried[s]))
-        found = evaluate_point(
-            member.asked[s], replace(there, options=options, floor=floor, schedule_limit_s=limit_s), store
+        options = point_on(member.questions[s], member.models[s], chip_point.accelerator, chip_point.hbm_bytes).options
+        floor = (state.rate,) if len(member.numbers) == 1 else ()
+        limit_s = _limit_s(int(state.tried[s]))
+        evaluation = evaluate_point(
+            member.questions[s], replace(chip_point, options=options, floor=floor, schedule_limit_s=limit_s), store
         )
-        rate, most = (float(member.asked[s].together(np.array(each))) for each in (found.rates, found.bounds))
-        known.most[s] = min(known.most[s], most)
-        known.tried[s] += 1
+        rate, upper = (
+            float(member.questions[s].together(np.array(values))) for values in (evaluation.rates, evaluation.bounds)
+        )
+        state.upper[s] = min(state.upper[s], upper)
+        state.tried[s] += 1
         self.evaluated += 1
-        if rate > known.rate:
-            known.rate, known.shape, known.outcomes = rate, s, found.outcomes
+        if rate > state.rate:
+            state.rate, state.shape, state.outcomes = rate, s, evaluation.outcomes
 
     def _point(self, spot: Spot) -> Point:
         c, h = spot
@@ -302,7 +310,7 @@ class _Family:
     # Answer
 
     def _report(self, value: float, upper: float, waiting: int) -> None:
-        at = Progress(
+        progress = Progress(
             seconds=time.perf_counter() - self.start,
             evaluated=self._evaluated(),
             bound=upper,
@@ -311,9 +319,9 @@ class _Family:
             phase="search",
             pruned=0,
         )
-        self.trajectory.append(at)
-        if self.told:
-            self.told(at)
+        self.trajectory.append(progress)
+        if self.on_progress:
+            self.on_progress(progress)
 
     def _evaluated(self) -> int:
         return self.as_it_is.evaluated + self.evaluated
@@ -323,25 +331,25 @@ class _Family:
         if self.best is not None:
             best = priced(question, self.candidates, self._evaluation(self.best))
         shapes, evaluated = prod(axes.num_shapes for axes in self.axes), self._evaluated()
-        found = over_shapes(
+        result = over_shapes(
             self.as_it_is, shapes, self.value, max(self.value, self.upper), evaluated, self.waiting * shapes
         )
         return replace(
-            found,
+            result,
             best=best,
             ranked=() if best is None else (best,),
             seconds=time.perf_counter() - self.start,
-            trajectory=tuple(self.trajectory) or found.trajectory,
+            trajectory=tuple(self.trajectory) or result.trajectory,
             interrupted=self.interrupted,
         )
 
     def _evaluation(self, spot: Spot) -> Evaluation:
         outcomes: list[ModelOutcome | None] = [None] * len(self.question.models)
-        for member, known in zip(self.members, self.known[spot], strict=True):
-            for m, outcome in zip(member.numbers, known.outcomes, strict=True):
+        for member, state in zip(self.members, self.visited[spot], strict=True):
+            for m, outcome in zip(member.numbers, state.outcomes, strict=True):
                 assert outcome is not None
                 outcomes[m] = replace(outcome, option=replace(outcome.option, model=m))
-        rates = tuple(each.sequences_per_s for each in outcomes if each)
+        rates = tuple(reached.sequences_per_s for reached in outcomes if reached)
         return Evaluation(point=self._point(spot), outcomes=tuple(outcomes), bounds=rates)
 
 

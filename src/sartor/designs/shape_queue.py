@@ -59,10 +59,12 @@ def no_pairs(rows: int) -> Pairs:
 
 def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
     """Pairs from the results of first-bound tasks."""
-    every = np.concatenate([np.zeros((2 + rows, 0)), *(each[:, 1:] for each in first)], axis=1)
-    shape, chip = every[:2].astype(np.int64)
-    others = max((float(each[0, 0]) for each in first), default=0.0)
-    return Pairs(shape=shape, chip=chip, rates=every[2:], blunt=np.ones((rows, len(shape)), dtype=bool), others=others)
+    columns = np.concatenate([np.zeros((2 + rows, 0)), *(table[:, 1:] for table in first)], axis=1)
+    shape, chip = columns[:2].astype(np.int64)
+    others = max((float(table[0, 0]) for table in first), default=0.0)
+    return Pairs(
+        shape=shape, chip=chip, rates=columns[2:], blunt=np.ones((rows, len(shape)), dtype=bool), others=others
+    )
 
 
 @dataclass(kw_only=True)
@@ -84,7 +86,7 @@ class ShapeQueue:
     order: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     memories: dict[int, list[int]] = field(default_factory=dict)
     """Memories to evaluate, by chip."""
-    at: int = 0
+    position: int = 0
     rounds: int = 0
     heap: list[tuple[float, int, int]] = field(default_factory=list)
     in_flight: dict[Spot, float] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class ShapeQueue:
     schedules: dict[int, dict[str, Interval]] = field(default_factory=dict)
     falling: Array = field(default_factory=lambda: np.zeros(0))
     firsts: int = 0
-    asked: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    in_progress: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Pairs with second bounds being computed, in the order of the tasks."""
     sharp: set[int] = field(default_factory=set)
     """Pairs for which every row that may beat the incumbent has its second bound."""
@@ -101,27 +103,27 @@ class ShapeQueue:
     """Bound and last time limit of points with schedules that take long to prove."""
     dropped: float = 0.0
     """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
-    known: bool = False
+    is_ordered: bool = False
 
-    def all_memories(self, some: Array) -> None:
+    def all_memories(self, pairs: Array) -> None:
         """Search these pairs with every memory except those for which a larger one costs no more."""
-        self._look(some, {c: list(self.candidates.memories(c)) for c in range(len(self.candidates))})
+        self._look(pairs, {c: list(self.candidates.memories(c)) for c in range(len(self.candidates))})
 
-    def one_memory(self, some: Array, memory: int) -> None:
+    def one_memory(self, pairs: Array, memory: int) -> None:
         """Search these pairs with only this memory."""
-        self._look(some, {c: [memory] for c in range(len(self.candidates))})
+        self._look(pairs, {c: [memory] for c in range(len(self.candidates))})
 
-    def _look(self, some: Array, memories: dict[int, list[int]]) -> None:
-        self.memories, self.known, self.dropped = memories, True, self.pairs.others
-        for (pair, h), each in self.ranked.items():
-            if h in memories[int(self.pairs.chip[pair])] and each.objective > self.value() and pair in some:
-                self.best, self.best_spot = each, (pair, h)
-        bounds = self._joint(some)
+    def _look(self, pairs: Array, memories: dict[int, list[int]]) -> None:
+        self.memories, self.is_ordered, self.dropped = memories, True, self.pairs.others
+        for (pair, h), ranked in self.ranked.items():
+            if h in memories[int(self.pairs.chip[pair])] and ranked.objective > self.value() and pair in pairs:
+                self.best, self.best_spot = ranked, (pair, h)
+        bounds = self._joint(pairs)
         falling = np.argsort(-bounds, kind="stable")
         hopeful = max(int((bounds > self.enough()).sum()), 1)
-        first = np.unique(np.linspace(0, hopeful - 1, FIRST_ROUND).astype(np.int64))[: len(some)]
+        first = np.unique(np.linspace(0, hopeful - 1, FIRST_ROUND).astype(np.int64))[: len(pairs)]
         later = np.delete(falling, first)
-        self.order, self.firsts = some[np.concatenate([falling[first], later])], len(first)
+        self.order, self.firsts = pairs[np.concatenate([falling[first], later])], len(first)
         self.falling = np.concatenate([np.full(len(first), bounds.max(initial=0.0)), bounds[later]])
 
     # What is known
@@ -137,11 +139,11 @@ class ShapeQueue:
         return -self.heap[0][0] if self.heap else 0.0
 
     def next_first(self) -> float:
-        return float(self.falling[self.at]) if self.at < len(self.order) else 0.0
+        return float(self.falling[self.position]) if self.position < len(self.order) else 0.0
 
     def bound(self) -> float:
         """Upper bound on all pairs; inf before anything is known."""
-        if not self.known:
+        if not self.is_ordered:
             return float("inf")
         later = (bound for bound, _ in self.put_off.values())
         return max(self.top(), self.next_first(), self.dropped, *self.in_flight.values(), *later, self.value())
@@ -152,7 +154,11 @@ class ShapeQueue:
 
     def waiting(self) -> int:
         """Number of points that may beat the incumbent."""
-        later = self.order[self.at :][self.falling[self.at :] > self.enough()] if self.known else self.order
+        later = (
+            self.order[self.position :][self.falling[self.position :] > self.enough()]
+            if self.is_ordered
+            else self.order
+        )
         return (
             len(self.heap) + len(self.in_flight) + sum(len(self.memories[c]) for c in self.pairs.chip[later].tolist())
         )
@@ -167,61 +173,61 @@ class ShapeQueue:
     def second_tasks(self) -> list[Task]:
         """Second-bound tasks for the next pairs in the order of their first bounds."""
         size = ROUND if self.rounds else self.firsts
-        some = self.order[self.at : self.at + size]
-        self.at, self.rounds = self.at + size, self.rounds + 1
-        self.asked = some[self._hopeful(some)]
-        return self._tasks(every=False)
+        pairs = self.order[self.position : self.position + size]
+        self.position, self.rounds = self.position + size, self.rounds + 1
+        self.in_progress = pairs[self._hopeful(pairs)]
+        return self._tasks(every_row=False)
 
     def blunt_tasks(self) -> list[Task]:
         """Tasks for the remaining second bounds of the best waiting pairs."""
         if self.top() <= self.enough() or self.heap[0][1] in self.sharp:
             return []
         first = dict.fromkeys(pair for _, pair, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if pair not in self.sharp)
-        self.asked, self.sharp = np.array(list(first)), self.sharp | first.keys()
-        self.heap = [each for each in self.heap if each[1] not in first]
+        self.in_progress, self.sharp = np.array(list(first)), self.sharp | first.keys()
+        self.heap = [entry for entry in self.heap if entry[1] not in first]
         heapq.heapify(self.heap)
-        return self._tasks(every=True)
+        return self._tasks(every_row=True)
 
-    def _hopeful(self, some: Array) -> Array:
+    def _hopeful(self, pairs: Array) -> Array:
         """Mask of the pairs that may beat the incumbent; remembers the largest bound of the others."""
-        bounds = self._joint(some)
+        bounds = self._joint(pairs)
         self._drop(bounds)
         return bounds > self.enough()
 
     def _drop(self, bounds: Array) -> None:
         self.dropped = max(self.dropped, float(bounds[bounds <= self.enough()].max(initial=0.0)))
 
-    def _tasks(self, *, every: bool) -> list[Task]:
+    def _tasks(self, *, every_row: bool) -> list[Task]:
         """Second-bound tasks for ``asked``, with pairs of one shape together."""
-        self.asked = self.asked[np.argsort(self.pairs.shape[self.asked], kind="stable")]
-        few = max(-(-len(self.asked) // OF_ONE_TASK), 1)
-        return [self._task(some, every=every) for some in np.array_split(self.asked, few) if len(some)]
+        self.in_progress = self.in_progress[np.argsort(self.pairs.shape[self.in_progress], kind="stable")]
+        few = max(-(-len(self.in_progress) // OF_ONE_TASK), 1)
+        return [self._task(pairs, every_row=every_row) for pairs in np.array_split(self.in_progress, few) if len(pairs)]
 
-    def _task(self, some: Array, *, every: bool) -> SecondPairs:
-        numbers, place = np.unique(self.pairs.shape[some], return_inverse=True)
-        chips, chip = np.unique(self.pairs.chip[some], return_inverse=True)
+    def _task(self, pairs: Array, *, every_row: bool) -> SecondPairs:
+        numbers, place = np.unique(self.pairs.shape[pairs], return_inverse=True)
+        chips, chip = np.unique(self.pairs.chip[pairs], return_inverse=True)
         return SecondPairs(
             shapes=tuple(self.shapes[s] for s in numbers.tolist()),
             rows=tuple(self.rows),
             candidates=self.candidates.only(chips),
             shape=place.reshape(-1),
             chip=chip.reshape(-1),
-            rates=self.pairs.rates[:, some],
-            blunt=self.pairs.blunt[:, some],
-            hopes=self.enough() * self.candidates.least_divisor[self.pairs.chip[some]],
-            every=every,
+            rates=self.pairs.rates[:, pairs],
+            blunt=self.pairs.blunt[:, pairs],
+            hopes=self.enough() * self.candidates.least_divisor[self.pairs.chip[pairs]],
+            every_row=every_row,
         )
 
     def sharpen(self, results: Iterable[Result]) -> None:
         """Store the second bounds of ``asked`` and queue the points that may beat the incumbent."""
-        found = [np.asarray(result) for result in results]
-        if found:
-            rates, blunt = np.concatenate(found, axis=2)
-            self.pairs.rates[:, self.asked], self.pairs.blunt[:, self.asked] = rates, blunt > 0
-        joint = together(self.question, self.rows, self.pairs.rates[:, self.asked])
-        for pair, most in zip(self.asked.tolist(), joint.tolist(), strict=True):
+        tables = [np.asarray(result) for result in results]
+        if tables:
+            rates, blunt = np.concatenate(tables, axis=2)
+            self.pairs.rates[:, self.in_progress], self.pairs.blunt[:, self.in_progress] = rates, blunt > 0
+        joint = together(self.question, self.rows, self.pairs.rates[:, self.in_progress])
+        for pair, bound in zip(self.in_progress.tolist(), joint.tolist(), strict=True):
             for h in self.memories[int(self.pairs.chip[pair])]:
-                self._wait(pair, h, most / float(self.candidates.divisor[h, self.pairs.chip[pair]]))
+                self._wait(pair, h, bound / float(self.candidates.divisor[h, self.pairs.chip[pair]]))
 
     def _wait(self, pair: int, h: int, bound: float) -> None:
         before = self.ranked.get((pair, h))
@@ -250,13 +256,13 @@ class ShapeQueue:
 
     def _point_task(self, pair: int) -> ShapeTask:
         """All waiting points of a pair in one task, since they share its schedules."""
-        mine = sorted(each for each in self.heap if each[1] == pair and -each[0] > self.enough())
-        self.heap = [each for each in self.heap if each[1] != pair]
+        mine = sorted(entry for entry in self.heap if entry[1] == pair and -entry[0] > self.enough())
+        self.heap = [entry for entry in self.heap if entry[1] != pair]
         heapq.heapify(self.heap)
         self.in_flight |= {(pair, h): -bound for bound, _, h in mine}
         points = tuple(self._point(pair, h) for _, _, h in mine)
-        known = tuple(self.schedules.get(pair, {}).items())
-        return ShapeTask(shape=self.shapes[self.pairs.shape[pair]], task=PointTask(points=points, known=known))
+        schedules = tuple(self.schedules.get(pair, {}).items())
+        return ShapeTask(shape=self.shapes[self.pairs.shape[pair]], task=PointTask(points=points, schedules=schedules))
 
     def _point(self, pair: int, h: int) -> Point:
         chip = int(self.pairs.chip[pair])
@@ -271,10 +277,10 @@ class ShapeQueue:
         )
 
     def _options(self, pair: int) -> Iterator[Option]:
-        for (m, split), most in zip(self.rows, self.pairs.rates[:, pair].tolist(), strict=True):
+        for (m, split), bound in zip(self.rows, self.pairs.rates[:, pair].tolist(), strict=True):
             served = self.question.models[m].served
-            for recompute in self.question.recomputes[: 1 if served else None] if most > 0 else ():
-                yield Option(model=m, split=split, recompute=recompute, bound=most)
+            for recompute in self.question.recomputes[: 1 if served else None] if bound > 0 else ():
+                yield Option(model=m, split=split, recompute=recompute, bound=bound)
 
     def add(self, result: Result) -> None:
         """Store the evaluated points of a pair; a point that may still be better waits again with a longer limit."""
@@ -295,9 +301,9 @@ class ShapeQueue:
         )
 
     def _add(self, pair: int, h: int, evaluation: Evaluation) -> None:
-        asked = self.question.with_shape(self.shapes[self.pairs.shape[pair]])
+        question = self.question.with_shape(self.shapes[self.pairs.shape[pair]])
         local = replace(evaluation, point=replace(evaluation.point, index=int(self.pairs.chip[pair])))
-        ranked = replace(priced(asked, self.candidates, local), evaluation=evaluation)
+        ranked = replace(priced(question, self.candidates, local), evaluation=evaluation)
         del self.in_flight[pair, h]
         before, limit = self.ranked.get((pair, h)), self.again.pop((pair, h), SCHEDULE_LIMIT_S)
         if before is None or ranked.objective >= before.objective:
@@ -305,7 +311,7 @@ class ShapeQueue:
         if ranked.objective > self.value():
             self.best, self.best_spot = ranked, (pair, h)
             self._drop(np.array([-bound for bound, _, _ in self.heap]))
-            self.heap = [each for each in self.heap if -each[0] > self.enough()]
+            self.heap = [entry for entry in self.heap if -entry[0] > self.enough()]
             heapq.heapify(self.heap)
         if ranked.bound <= max(self.enough(), ranked.objective * (1 + EQUAL)):
             self.dropped = max(self.dropped, min(ranked.bound, self.enough()))
@@ -322,7 +328,7 @@ class ShapeQueue:
         """Queue the points that were put off and may still be better, with more time for their schedules; False if
         there are none or no time is left."""
         still = {spot: limit for spot, (bound, limit) in self.put_off.items() if bound > self.enough()}
-        least = next_limit_s(still.values(), left_s)
-        for spot in (spot for spot, limit in still.items() if limit == least):
+        least_limit = next_limit_s(still.values(), left_s)
+        for spot in (spot for spot, limit in still.items() if limit == least_limit):
             self._again(spot, self.put_off.pop(spot)[0], still[spot] * LATER_TIME)
-        return least is not None
+        return least_limit is not None

@@ -60,8 +60,8 @@ class ShapeDesign:
     @property
     def status(self) -> DesignStatus:
         """Optimal if the search of every shape is optimal."""
-        every = {result.status for result in self.results}
-        return DesignStatus.OPTIMAL if every == {DesignStatus.OPTIMAL} else DesignStatus.FEASIBLE
+        statuses = {result.status for result in self.results}
+        return DesignStatus.OPTIMAL if statuses == {DesignStatus.OPTIMAL} else DesignStatus.FEASIBLE
 
     @property
     def best(self) -> tuple[int, float]:
@@ -116,15 +116,18 @@ def shape_variants(
     if count < 1:
         raise InputError("shapes", count, "must be a whole number of at least 1", "4")
     workload = Workload(shape=shape, seq_len=seq_len)
-    found = search_shapes(workload, gpus, params_tolerance=params_tolerance, top=count)
-    distinct = {tuple(sorted(each.fields.items())): each for each in (*found.best_per_gpu.values(), *found.candidates)}
+    search = search_shapes(workload, gpus, params_tolerance=params_tolerance, top=count)
+    distinct = {
+        tuple(sorted(candidate.fields.items())): candidate
+        for candidate in (*search.best_per_gpu.values(), *search.candidates)
+    }
     others = [
         ShapeVariant(
-            shape=replace(each.shape, name=shape.name),
-            changed=tuple((name, int(old), int(new)) for name, (old, new) in each.changed.items()),
+            shape=replace(candidate.shape, name=shape.name),
+            changed=tuple((name, int(old), int(new)) for name, (old, new) in candidate.changed.items()),
         )
-        for each in distinct.values()
-        if each.changed
+        for candidate in distinct.values()
+        if candidate.changed
     ]
     return (ShapeVariant(shape=shape, changed=()), *others[:count])
 
@@ -148,19 +151,19 @@ def search_design_shapes(
     if len(question.models) != 1:
         raise InputError("shapes", f"{len(question.models)} models", "asks about one model", "one model")
     start = time.perf_counter()
-    asked = [with_shape(question, variant) for variant in variants]
+    questions = [with_shape(question, variant) for variant in variants]
     names = [f"shape {i}: {variant.name}" for i, variant in enumerate(variants, 1)]
-    results = [search(each, space, name) for each, name in zip(asked, names, strict=True)]
+    results = [search(variant_question, space, name) for variant_question, name in zip(questions, names, strict=True)]
     fits = [i for i, result in enumerate(results) if result.best is not None]
     if not fits:
         raise InputError("shapes", len(variants), f"none of the shapes fits: {results[0].tightest}")
-    asked, results, names = [asked[i] for i in fits], [results[i] for i in fits], [names[i] for i in fits]
+    questions, results, names = [questions[i] for i in fits], [results[i] for i in fits], [names[i] for i in fits]
     family = search(_together(question, [variants[i] for i in fits]), space, "all shapes together")
     chips = [*_chips([*results, family]), *(chip for chip, _ in fleet)]
     weights = [0.0] * (len(chips) - len(fleet)) + [weight for _, weight in fleet]
     pairs = [
-        [keep(f"{name} {_told(chip)}", partial(_searched, each, chip)) for chip in chips]
-        for each, name in zip(asked, names, strict=True)
+        [keep(f"{name} {_pairing_key(chip)}", partial(_searched, variant_question, chip)) for chip in chips]
+        for variant_question, name in zip(questions, names, strict=True)
     ]
     outcomes = [result.best.evaluation.outcomes[0] for result in results if result.best] + [
         o for row in pairs for o in row
@@ -174,8 +177,11 @@ def search_design_shapes(
         plans=plans,
         rates=np.array(
             [
-                [keep(f"{name} {_told(chip, plans)}", partial(_by_plan, each, chip, plans)) for chip in chips]
-                for each, name in zip(asked, names, strict=True)
+                [
+                    keep(f"{name} {_pairing_key(chip, plans)}", partial(_by_plan, variant_question, chip, plans))
+                    for chip in chips
+                ]
+                for variant_question, name in zip(questions, names, strict=True)
             ]
         ),
         reached=np.array([[o.sequences_per_s if o else 0.0 for o in row] for row in pairs]),
@@ -200,18 +206,18 @@ ALL = "all shapes"
 
 def _chips(results: Sequence[JointResult]) -> list[NamedChip]:
     """The distinct best chips, named by the shapes they are best for."""
-    found: dict[Any, tuple[list[str], NamedChip]] = {}
+    chips: dict[Any, tuple[list[str], NamedChip]] = {}
     for i, result in enumerate(results):
         if result.best is None:
             continue
         point = result.best.evaluation.point
         last = i == len(results) - 1
         chip = NamedChip(name="", accelerator=point.accelerator, hbm_bytes=(point.hbm_bytes,))
-        names, _ = found.setdefault((point.index, point.hbm_bytes), ([], chip))
+        names, _ = chips.setdefault((point.index, point.hbm_bytes), ([], chip))
         names.append(ALL if last else f"shape {i + 1}")
     return [
         replace(chip, name="best for " + " and ".join(names), for_all_shapes=names[-1] == ALL)
-        for names, chip in found.values()
+        for names, chip in chips.values()
     ]
 
 
@@ -227,9 +233,9 @@ def _searched(question: DesignQuestion, chip: NamedChip) -> ModelOutcome | None:
     return best
 
 
-def _told(chip: NamedChip, *more: object) -> str:
+def _pairing_key(chip: NamedChip, *details: object) -> str:
     """The `Keep` key of a pairing: the chip and whatever else the pairing depends on."""
-    return f"on {chip.name} {hashlib.sha256(repr((chip, *more)).encode()).hexdigest()[:12]}"
+    return f"on {chip.name} {hashlib.sha256(repr((chip, *details)).encode()).hexdigest()[:12]}"
 
 
 def _by_plan(question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[Split, Recompute]]) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ from sartor.designs.tasks import FirstPairs, Result, Task, rows_of
 from sartor.hardware.accelerator import ARRAY_FIELDS
 from sartor.units import Array
 
-Told = Callable[[Progress], None] | None
+OnProgress = Callable[[Progress], None] | None
 
 SHAPES = 32
 """Shapes per task of the first bound: a second or two."""
@@ -87,7 +87,7 @@ def search_with_shapes(
     run: RunTasks | None = None,
     tolerance: float = 0.0,
     deadline: float = float("inf"),
-    told: Told = None,
+    on_progress: OnProgress = None,
 ) -> JointShapes | JointResult:
     """The best of all shapes of ``axes`` in place of the question's own, over the whole space, with its proof; or the
     result for the unchanged model if it fits nowhere or its search is interrupted. A model that is trained and served
@@ -101,7 +101,7 @@ def search_with_shapes(
     if as_it_is.best is None or as_it_is.interrupted:
         return as_it_is
     run = run or partial(run_here, deadline=deadline)
-    state = _Shapes(question, axes, space, as_it_is, partial(run, question), tolerance, deadline, start, told)
+    state = _Shapes(question, axes, space, as_it_is, partial(run, question), tolerance, deadline, start, on_progress)
     state.search()
     return JointShapes(
         shapes=(BestShape(model=question.models[0].shape.name, axes=axes, variant=axes.variants[state.best_shape]),),
@@ -130,7 +130,7 @@ class _Shapes:
     tolerance: float
     deadline: float
     start: float
-    told: Told
+    on_progress: OnProgress
     ranked: dict[Spot, Ranked] = field(default_factory=dict)
     in_turn: float | None = None
     """Objective of the best shape on the chip and memory that are best for the unchanged model."""
@@ -138,11 +138,11 @@ class _Shapes:
     trajectory: list[Progress] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        every, _ = candidates_of(self.question, self.space)
+        candidates, _ = candidates_of(self.question, self.space)
         assert self.as_it_is.best is not None
         self.first = self.as_it_is.best.evaluation.point
-        self.chips = np.union1d(undominated(self.question, every), [self.first.index])
-        self.candidates = every.only(self.chips)
+        self.chips = np.union1d(undominated(self.question, candidates), [self.first.index])
+        self.candidates = candidates.only(self.chips)
         self.shapes = tuple(variant.shape for variant in self.axes.variants)
         self.rows = rows_of(self.question, self.shapes)
         self.pairs = no_pairs(len(self.rows))
@@ -175,7 +175,7 @@ class _Shapes:
             self.queue = self._queue()
             self.queue.all_memories(np.arange(len(self.pairs.shape)))
             self._report("bounds")
-            self._until_proved(self.queue, told=True)
+            self._until_proved(self.queue, reporting=True)
             self.in_turn = self._in_turn()
         except OutOfTime:
             pass
@@ -203,7 +203,7 @@ class _Shapes:
             yield result
             in_time(self.deadline)
 
-    def _until_proved(self, queue: ShapeQueue, *, told: bool = False) -> None:
+    def _until_proved(self, queue: ShapeQueue, *, reporting: bool = False) -> None:
         """Compute bounds and evaluate points until no remaining pair can be better."""
         while True:
             if queue.next_first() > max(queue.top(), queue.enough()):
@@ -217,7 +217,7 @@ class _Shapes:
             tasks = queue.point_tasks()
             for result in self._done(tasks):
                 queue.add(result)
-                if told:
+                if reporting:
                     self._report("search")
                 tasks += [] if queue.early() else queue.point_tasks()
 
@@ -230,12 +230,12 @@ class _Shapes:
             return best.objective
         place = int(np.searchsorted(self.chips, self.first.index))
         memory = int(np.argmin(abs(self.candidates.hbm_bytes[:, place] - self.first.hbm_bytes)))
-        there = self._queue()
-        there.one_memory(np.flatnonzero(self.pairs.chip == place), memory)
-        self._until_proved(there)
-        if there.value() > self.queue.value():  # both are within the tolerance of the best
-            self.queue.best, self.queue.best_spot = there.best, there.best_spot
-        return there.value()
+        queue = self._queue()
+        queue.one_memory(np.flatnonzero(self.pairs.chip == place), memory)
+        self._until_proved(queue)
+        if queue.value() > self.queue.value():  # both are within the tolerance of the best
+            self.queue.best, self.queue.best_spot = queue.best, queue.best_spot
+        return queue.value()
 
     # Answer
 
@@ -252,8 +252,8 @@ class _Shapes:
                 pruned=max(self._points() - evaluated - self.queue.waiting(), 0),
             )
         )
-        if self.told:
-            self.told(self.trajectory[-1])
+        if self.on_progress:
+            self.on_progress(self.trajectory[-1])
 
     def _points(self) -> int:
         """Number of points of all shapes within budgets."""
@@ -265,32 +265,34 @@ class _Shapes:
 
     def result(self) -> JointResult:
         """The result of the search over all shapes."""
-        upper, own, best = self._upper(), self.as_it_is, self.best_shape
-        evaluated = own.evaluated + len(self.ranked)
-        waiting = self._points() if np.isinf(upper) else own.waiting + self.queue.waiting()
-        mine = (each for (pair, _), each in self.ranked.items() if self.pairs.shape[pair] == best)
+        upper, unchanged, best = self._upper(), self.as_it_is, self.best_shape
+        evaluated = unchanged.evaluated + len(self.ranked)
+        waiting = self._points() if np.isinf(upper) else unchanged.waiting + self.queue.waiting()
+        mine = (ranked for (pair, _), ranked in self.ranked.items() if self.pairs.shape[pair] == best)
         return replace(
-            over_shapes(own, self.axes.num_shapes, self.queue.value(), upper, evaluated, waiting),
+            over_shapes(unchanged, self.axes.num_shapes, self.queue.value(), upper, evaluated, waiting),
             best=self.queue.best,
-            ranked=tuple(sorted(mine, key=lambda each: -each.objective)) if best else own.ranked,
+            ranked=tuple(sorted(mine, key=lambda ranked: -ranked.objective)) if best else unchanged.ranked,
             seconds=time.perf_counter() - self.start,
-            trajectory=tuple(self.trajectory) or own.trajectory,
+            trajectory=tuple(self.trajectory) or unchanged.trajectory,
             interrupted=self.interrupted,
         )
 
 
-def over_shapes(own: JointResult, shapes: int, value: float, upper: float, evaluated: int, waiting: int) -> JointResult:
+def over_shapes(
+    unchanged: JointResult, shapes: int, value: float, upper: float, evaluated: int, waiting: int
+) -> JointResult:
     """The result of the unchanged model as one over ``shapes`` times its points: what is proved, and the counts.
     ``waiting``: at most so many points were neither evaluated nor ruled out."""
-    proved, points = upper <= value * (1 + EQUAL), (own.num_points - own.left_out) * shapes
+    proved, points = upper <= value * (1 + EQUAL), (unchanged.num_points - unchanged.left_out) * shapes
     return replace(
-        own,
+        unchanged,
         status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE,
         upper_bound=value if proved else upper,
         gap=0.0 if proved else (upper - value) / value,
-        space_size=own.space_size * shapes,
-        num_points=own.num_points * shapes,
-        left_out=own.left_out * shapes,
+        space_size=unchanged.space_size * shapes,
+        num_points=unchanged.num_points * shapes,
+        left_out=unchanged.left_out * shapes,
         evaluated=evaluated,
         pruned=max(points - evaluated - waiting, 0),
     )
@@ -299,10 +301,10 @@ def over_shapes(own: JointResult, shapes: int, value: float, upper: float, evalu
 def undominated(question: DesignQuestion, candidates: Candidates) -> Array:
     """Candidates that no other beats in ``MORE`` and memory with at most the same divisor of the objective and all else
     equal. All candidates if energy is limited, since more cores draw more power."""
-    every = np.arange(len(candidates))
+    indices = np.arange(len(candidates))
     if question.budgets.energy_j_per_token is not None:
-        return every
-    columns = {name: np.zeros(len(every)) for name in ARRAY_FIELDS}
+        return indices
+    columns = {name: np.zeros(len(indices)) for name in ARRAY_FIELDS}
     for g, group in enumerate(candidates.groups):
         where = candidates.group == g
         for name, column in columns.items():
@@ -310,10 +312,10 @@ def undominated(question: DesignQuestion, candidates: Candidates) -> Array:
             column[where] = values[candidates.place[where]]
     alike = np.stack([candidates.group, *(column for name, column in columns.items() if name not in MORE)], axis=1)
     kind = np.unique(alike, axis=0, return_inverse=True)[1].reshape(-1)
-    more = np.stack([*(columns[name] for name in MORE), *-candidates.divisor, *candidates.hbm_bytes], axis=1)
+    merits = np.stack([*(columns[name] for name in MORE), *-candidates.divisor, *candidates.hbm_bytes], axis=1)
     order = np.argsort(kind, kind="stable")
-    each = np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
-    return np.sort(np.concatenate([some[_maximal(more[some])] for some in each]))
+    groups = np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
+    return np.sort(np.concatenate([indices_alike[_maximal(merits[indices_alike])] for indices_alike in groups]))
 
 
 def _maximal(values: Array) -> Array:

@@ -54,7 +54,9 @@ class AcceleratorSpace:
     @property
     def dtypes(self) -> tuple[DType, ...]:
         """Types in which linear layers may run on some candidate."""
-        return tuple(dict.fromkeys(each for group in self.groups for each in (group.dtype, group.packed_dtype) if each))
+        return tuple(
+            dict.fromkeys(dtype for group in self.groups for dtype in (group.dtype, group.packed_dtype) if dtype)
+        )
 
     @property
     def lanes_are_tied(self) -> bool:
@@ -176,20 +178,20 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
         ),
         hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
         num_points=count * len(groups),
-        area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), least=0.0)[0]),
+        area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), lowest=0.0)[0]),
         area_model=_choice("area_model", table.get("area_model", "die"), {m.value: m for m in AreaModel}),
-        assumptions=(_told(shares),),
+        assumptions=(_sustained_note(shares),),
     )
 
 
-def _told(shares: Mapping[str, float]) -> str:
+def _sustained_note(shares: Mapping[str, float]) -> str:
     """What long runs sustain, for people."""
     if set(shares.values()) == {1.0}:
         return f"arrays, memory and links sustain all of their peak rates ({', '.join(SUSTAINED_SHARES)} of the space)"
-    said = (
+    template = (
         "of their peak rates, arrays sustain {:.0%}, memory {:.0%}, links {:.0%}; a layer of a run takes {:.2f} times "
     )
-    return said.format(*shares.values()) + "its schedule"
+    return template.format(*shares.values()) + "its schedule"
 
 
 def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Dataflow) -> Accelerator:
@@ -220,14 +222,14 @@ def _list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _choice(key: str, word: object, known: Mapping[str, Any]) -> Any:
-    if isinstance(word, str) and word.lower() in known:
-        return known[word.lower()]
-    near = difflib.get_close_matches(str(word).lower(), known, n=1, cutoff=0.0)
-    raise InputError(key, word, f"must be one of {', '.join(known)}", near[0] if near else "")
+def _choice(key: str, word: object, choices: Mapping[str, Any]) -> Any:
+    if isinstance(word, str) and word.lower() in choices:
+        return choices[word.lower()]
+    near = difflib.get_close_matches(str(word).lower(), choices, n=1, cutoff=0.0)
+    raise InputError(key, word, f"must be one of {', '.join(choices)}", near[0] if near else "")
 
 
-def _values(key: str, value: Floats, least: float = 0.0) -> Array:
+def _values(key: str, value: Floats, lowest: float = 0.0) -> Array:
     """An axis as an array: a number, a list, or a range by step or factor."""
     if isinstance(value, Mapping):
         return _range(key, value)
@@ -239,7 +241,7 @@ def _values(key: str, value: Floats, least: float = 0.0) -> Array:
         ) from None
     if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
         raise InputError(key, value, "must hold at least one number, all finite")
-    if numbers.min() < least or (least == 0.0 and key in AXES and numbers.min() <= 0 and not AXES[key].may_be_zero):
+    if numbers.min() < lowest or (lowest == 0.0 and key in AXES and numbers.min() <= 0 and not AXES[key].may_be_zero):
         raise InputError(key, low := float(numbers.min()), "must be above 0", f"{-low:g}" if low < 0 else "")
     return np.unique(numbers)
 

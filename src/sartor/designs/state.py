@@ -30,8 +30,8 @@ LATER_TIME = 8.0
 
 def next_limit_s(limits: Collection[float], left_s: float) -> float | None:
     """The least of the time limits that schedules had so far, if there is time for a larger one."""
-    least = min(limits, default=inf)
-    return least if least * LATER_TIME <= left_s and limits else None
+    least_limit = min(limits, default=inf)
+    return least_limit if least_limit * LATER_TIME <= left_s and limits else None
 
 
 @dataclass
@@ -55,13 +55,13 @@ class SearchState(Bounding):
 
     def _point_task(self, index: int) -> PointTask:
         """All waiting points of an accelerator in one task, since they share its schedules."""
-        mine = [each for each in self.heap if each[1] == index and -each[0] > self.enough()]
-        self.heap = [each for each in self.heap if each not in mine]
+        mine = [entry for entry in self.heap if entry[1] == index and -entry[0] > self.enough()]
+        self.heap = [entry for entry in self.heap if entry not in mine]
         heapq.heapify(self.heap)
         self.in_flight |= {(index, h): -bound for bound, _, h in mine}
         points = tuple(self._point(index, h) for _, _, h in sorted(mine))
         return PointTask(
-            points=points, known=tuple(self.schedules.get(timing_fields(points[0].accelerator), {}).items())
+            points=points, schedules=tuple(self.schedules.get(timing_fields(points[0].accelerator), {}).items())
         )
 
     def _point(self, index: int, h: int) -> Point:
@@ -102,7 +102,7 @@ class SearchState(Bounding):
         if ranked.objective > self.value():
             self.best = ranked
             self._drop(np.array([-bound for bound, _, _ in self.heap]))
-            self.heap = [each for each in self.heap if -each[0] > self.enough()]
+            self.heap = [entry for entry in self.heap if -entry[0] > self.enough()]
             heapq.heapify(self.heap)
         if ranked.bound > max(self.enough(), ranked.objective * (1 + EQUAL)):
             spot, limit = (point.index, h), point.schedule_limit_s * MORE_TIME
@@ -120,10 +120,10 @@ class SearchState(Bounding):
         """Queue the points that were put off and may still be better, with more time for their schedules; False if
         there are none or no time is left."""
         still = {spot: self.limits[spot] for spot, bound in self.put_off.items() if bound > self.enough()}
-        least = next_limit_s(still.values(), self.time_limit_s - (time.perf_counter() - self.start))
-        for spot in (spot for spot, limit in still.items() if limit == least):
+        least_limit = next_limit_s(still.values(), self.time_limit_s - (time.perf_counter() - self.start))
+        for spot in (spot for spot, limit in still.items() if limit == least_limit):
             self._again(spot, self.put_off.pop(spot), self.limits[spot] * LATER_TIME)
-        return least is not None
+        return least_limit is not None
 
     # Progress
 

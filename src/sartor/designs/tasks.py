@@ -30,7 +30,7 @@ from sartor.schedules.makespan import timing_fields
 from sartor.schedules.solve import ScheduleCache
 from sartor.units import Array
 
-Some = tuple[tuple[Array, Accelerator], ...]
+CandidateGroups = tuple[tuple[Array, Accelerator], ...]
 """Candidates by groups: their positions, and an accelerator with arrays that holds them."""
 
 
@@ -40,7 +40,7 @@ class WorkTask:
 
     start: int
     count: int
-    candidates: Some
+    candidates: CandidateGroups
     hbm_bytes: float
 
     @property
@@ -55,7 +55,7 @@ class PlanTask:
     model: int
     split: Split
     index: Array
-    candidates: Some
+    candidates: CandidateGroups
     hbm_bytes: Array
 
     @property
@@ -66,10 +66,10 @@ class PlanTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointTask:
-    """Points of one accelerator, which share its schedules; ``known`` are earlier results for schedules, by name."""
+    """Points of one accelerator, which share its ``schedules``: earlier results by name."""
 
     points: tuple[Point, ...]
-    known: tuple[tuple[str, Interval], ...] = ()
+    schedules: tuple[tuple[str, Interval], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +94,11 @@ Row = tuple[int, Split]
 
 def rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tuple[Row, ...]:
     """The rows that occur for any of the shapes."""
-    every = dict[Row, None]()
+    rows = dict[Row, None]()
     for shape in shapes:
-        asked = question.with_shape(shape)
-        every |= dict.fromkeys((m, split) for m, model in enumerate(asked.models) for split in splits(asked, model))
-    return tuple(sorted(every, key=lambda row: row[0]))
+        variant = question.with_shape(shape)
+        rows |= dict.fromkeys((m, split) for m, model in enumerate(variant.models) for split in splits(variant, model))
+    return tuple(sorted(rows, key=lambda row: row[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +121,14 @@ class FirstPairs:
         does not divide the shape). The first column has, in its first row, the upper bound of all pairs left out."""
         chips = np.arange(len(self.candidates))
         rates = np.zeros((len(self.rows), len(self.shapes), len(chips)))
-        asked = [question.with_shape(shape) for shape in self.shapes]
+        questions = [question.with_shape(shape) for shape in self.shapes]
         for r, (m, split) in enumerate(self.rows):
             check()
-            parts = {s: parts_of(each, m, split) for s, each in enumerate(asked)}
-            there = {s: each for s, each in parts.items() if each is not None}
-            if there:
-                some = [asked[s] for s in there]
-                rates[r, list(there)] = first_rates(some, list(there.values()), self.candidates, chips)
+            parts = {s: parts_of(entry, m, split) for s, entry in enumerate(questions)}
+            divided = {s: entry for s, entry in parts.items() if entry is not None}
+            if divided:
+                divided_questions = [questions[s] for s in divided]
+                rates[r, list(divided)] = first_rates(divided_questions, list(divided.values()), self.candidates, chips)
         joint = together(question, self.rows, rates)
         shape, chip = np.nonzero(joint > self.hopes)
         others = np.zeros((2 + len(self.rows), 1))
@@ -141,7 +141,7 @@ class FirstPairs:
 class SecondPairs:
     """Second bounds of pairs of ``shape`` (index into ``shapes``) and ``chip`` (into ``candidates``). ``rates`` [rows,
     pairs] are first bounds where ``blunt``. The best blunt row is bounded repeatedly, until the best row has its second
-    bound or the pair does not exceed ``hopes`` [pairs]; with ``every``, all rows that exceed it are."""
+    bound or the pair does not exceed ``hopes`` [pairs]; with ``every_row``, all rows that exceed it are."""
 
     shapes: tuple[TransformerShape, ...]
     rows: tuple[Row, ...]
@@ -151,54 +151,56 @@ class SecondPairs:
     rates: Array
     blunt: Array
     hopes: Array
-    every: bool
+    every_row: bool
 
     @property
     def key(self) -> str:
-        return f"second {self.every} {_digest(self.shape, self.chip, self.rates, self.blunt, self.hopes)}"
+        return f"second {self.every_row} {_digest(self.shape, self.chip, self.rates, self.blunt, self.hopes)}"
 
     def run(self, question: DesignQuestion, check: Callable[[], None]) -> Array:
         """[2, rows, pairs]: rates, and which of them are still first bounds."""
-        asked = [question.with_shape(shape) for shape in self.shapes]
+        questions = [question.with_shape(shape) for shape in self.shapes]
         rates, blunt = self.rates.copy(), self.blunt.copy()
-        todo = self._every if self.every else self._best
-        while (wanted := todo(question, rates, blunt)).any():
+        todo = self._every if self.every_row else self._best
+        while (due := todo(question, rates, blunt)).any():
             check()
             for m in range(len(question.models)):
-                row, at = np.nonzero(wanted & (_models(self.rows) == m)[:, None])
-                if len(at):
-                    rates[row, at] = np.minimum(rates[row, at], self._second(asked, m, row, at))
-                    blunt[row, at] = False
+                row, pairs = np.nonzero(due & (_models(self.rows) == m)[:, None])
+                if len(pairs):
+                    rates[row, pairs] = np.minimum(rates[row, pairs], self._second(questions, m, row, pairs))
+                    blunt[row, pairs] = False
         return np.stack([rates, blunt.astype(np.float64)])
 
     def _best(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
         """Mask [rows, pairs] of blunt rows that are the best of their model, for pairs above ``hopes``."""
         hopeful = together(question, self.rows, rates) > self.hopes
-        wanted, of_model = np.zeros(blunt.shape, dtype=bool), _models(self.rows)
+        due, of_model = np.zeros(blunt.shape, dtype=bool), _models(self.rows)
         for m in range(len(question.models)):
             mine = np.flatnonzero(of_model == m)
-            wanted[mine[rates[mine].argmax(axis=0)], np.arange(rates.shape[1])] = True
-        return np.asarray(wanted & blunt & hopeful)
+            due[mine[rates[mine].argmax(axis=0)], np.arange(rates.shape[1])] = True
+        return np.asarray(due & blunt & hopeful)
 
     def _every(self, question: DesignQuestion, rates: Array, blunt: Array) -> Array:
         """Mask of all blunt rows that exceed ``hopes`` together with the best rows of the other models."""
-        best, wanted = _best_rows(question, self.rows, rates), blunt.copy()
+        best, due = _best_rows(question, self.rows, rates), blunt.copy()
         for r, (m, _) in enumerate(self.rows):
             joint = question.together(np.concatenate([best[:m], rates[r][None], best[m + 1 :]]))
-            wanted[r] &= np.asarray(joint) > self.hopes
-        return wanted
+            due[r] &= np.asarray(joint) > self.hopes
+        return due
 
-    def _second(self, asked: Sequence[DesignQuestion], m: int, row: Array, at: Array) -> Array:
-        """Second bounds of rows ``row`` [...] of model ``m`` for pairs ``at`` [...], in one array pass."""
-        both, place = np.unique(np.stack([self.shape[at], row]), axis=1, return_inverse=True)
-        parts = [parts_of(asked[s], m, self.rows[r][1]) for s, r in both.T.tolist()]
-        enough = self.hopes[at] if len(asked[0].models) == 1 else np.zeros(len(at))
+    def _second(self, questions: Sequence[DesignQuestion], m: int, row: Array, pairs: Array) -> Array:
+        """Second bounds of rows ``row`` [...] of model ``m`` for pairs ``pairs`` [...], in one array pass."""
+        both, place = np.unique(np.stack([self.shape[pairs], row]), axis=1, return_inverse=True)
+        parts = [parts_of(questions[s], m, self.rows[r][1]) for s, r in both.T.tolist()]
+        enough = self.hopes[pairs] if len(questions[0].models) == 1 else np.zeros(len(pairs))
         return second_rates(
-            [asked[s] for s in both[0].tolist()],
-            [each for each in parts if each is not None],  # splits that do not divide a shape have rate 0: none here
+            [questions[s] for s in both[0].tolist()],
+            [
+                shape_parts for shape_parts in parts if shape_parts is not None
+            ],  # splits that do not divide a shape have rate 0: none here
             self.candidates,
             place.reshape(-1),
-            self.chip[at],
+            self.chip[pairs],
             enough,
         )
 
@@ -258,13 +260,13 @@ def _points(
     question: DesignQuestion, task: PointTask, blocks: ScheduleCache, check: Callable[[], None]
 ) -> EvaluatedPoints:
     cores = timing_fields(task.points[0].accelerator)
-    known = {(cores, name): interval for name, interval in task.known}
-    store = ScheduleStore(seconds=dict(known), blocks=blocks, check=check)
+    schedules = {(cores, name): interval for name, interval in task.schedules}
+    store = ScheduleStore(seconds=dict(schedules), blocks=blocks, check=check)
     evaluations = tuple(evaluate_point(question, point, store) for point in task.points)
-    found = ((name, interval) for (_, name), interval in store.seconds.items())
+    solved = ((name, interval) for (_, name), interval in store.seconds.items())
     return EvaluatedPoints(
         evaluations=evaluations,
-        schedules=tuple((name, interval) for name, interval in found if known.get((cores, name)) != interval),
+        schedules=tuple((name, interval) for name, interval in solved if schedules.get((cores, name)) != interval),
     )
 
 
@@ -284,7 +286,7 @@ def _models(rows: Sequence[Row]) -> Array:
 
 
 def _digest(*arrays: Array) -> str:
-    found = hashlib.blake2b(digest_size=12)
-    for each in arrays:
-        found.update(np.ascontiguousarray(each, dtype="<f8").tobytes())
-    return found.hexdigest()
+    digest = hashlib.blake2b(digest_size=12)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+    return digest.hexdigest()

@@ -48,11 +48,11 @@ def reasons(
     """One reason per model; empty if the baseline was not priced."""
     by_name = {way.name: way.ranked for way in ways}
     expert, searched = (by_name.get(f"{AGAINST}, {how} placement") for how in ("expert", "searched"))
-    known = searched or expert
-    if known is None:
+    baseline = searched or expert
+    if baseline is None:
         return ()
-    there = known.evaluation.point.accelerator
-    return tuple(_reason(question, m, best, expert, searched, there, keep) for m in range(len(question.models)))
+    chip = baseline.evaluation.point.accelerator
+    return tuple(_reason(question, m, best, expert, searched, chip, keep) for m in range(len(question.models)))
 
 
 def _reason(
@@ -61,36 +61,36 @@ def _reason(
     best: Ranked,
     expert: Ranked | None,
     searched: Ranked | None,
-    there: Accelerator,
+    chip: Accelerator,
     keep: Keep,
 ) -> Reason:
     outcome = best.evaluation.outcomes[m]
-    left = _left(question, best, outcome, there, keep) if outcome else {}
+    left = _left(question, best, outcome, chip, keep) if outcome else {}
     mine = best.evaluation.rates[m]
-    base, found = (each.evaluation.rates[m] if each else 0.0 for each in (expert, searched))
+    base, with_search = (entry.evaluation.rates[m] if entry else 0.0 for entry in (expert, searched))
     return Reason(
         model=question.models[m].name,
         factor=mine / base if base else None,
-        placement=found / base if base and found else None,
-        chip=mine / found if found else None,
-        left=tuple(sorted(left.items(), key=lambda each: each[1])),
+        placement=with_search / base if base and with_search else None,
+        chip=mine / with_search if with_search else None,
+        left=tuple(sorted(left.items(), key=lambda entry: entry[1])),
     )
 
 
 def _left(
-    question: DesignQuestion, best: Ranked, outcome: ModelOutcome, there: Accelerator, keep: Keep
+    question: DesignQuestion, best: Ranked, outcome: ModelOutcome, chip: Accelerator, keep: Keep
 ) -> dict[str, float]:
     point, store = best.evaluation.point, ScheduleStore()
 
-    def share(other: Accelerator) -> float:
-        asked = replace(point, accelerator=other, options=(), floor=())
-        found, _ = evaluate_option(question, asked, outcome.option, store)
-        return found.sequences_per_s / outcome.sequences_per_s if found else 0.0
+    def share(changed: Accelerator) -> float:
+        variant = replace(point, accelerator=changed, options=(), floor=())
+        reached, _ = evaluate_option(question, variant, outcome.option, store)
+        return reached.sequences_per_s / outcome.sequences_per_s if reached else 0.0
 
     shares = {}
     for part, names in PARTS.items():
-        other = replace(point.accelerator, **{name: getattr(there, name) for name in names})
-        if other != point.accelerator:
+        swapped = replace(point.accelerator, **{name: getattr(chip, name) for name in names})
+        if swapped != point.accelerator:
             key = f"why, candidate {point.index}, {point.hbm_bytes:.0f} bytes, model {outcome.option.model}, {part}"
-            shares[part] = keep(key, partial(share, other))
+            shares[part] = keep(key, partial(share, swapped))
     return shares

@@ -38,8 +38,8 @@ def dumps(value: object) -> str:
 
 def question_dict(question: DesignQuestion, space: AcceleratorSpace, tolerance: float) -> JsonDict:
     """Everything that a result depends on except the version of sartor, as plain values."""
-    asked = _plain(question)
-    return {**asked, "space": _space(space), "tolerance": tolerance}
+    plain = _plain(question)
+    return {**plain, "space": _space(space), "tolerance": tolerance}
 
 
 def fingerprint(question: JsonMap) -> str:
@@ -47,12 +47,12 @@ def fingerprint(question: JsonMap) -> str:
     return hashlib.sha256(dumps(question).encode()).hexdigest()[:32]
 
 
-def first_difference(there: JsonMap, here: JsonMap) -> tuple[str, str, str, int]:
+def first_difference(stored: JsonMap, current: JsonMap) -> tuple[str, str, str, int]:
     """The first field that differs, its value there and here, and how many others differ."""
-    old, new = dict(_flat(there)), dict(_flat(here))
+    old, new = dict(_flat(stored)), dict(_flat(current))
     differ = [name for name in {**old, **new} if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
     derived = ("digest", "distinct", "size")
-    name = min(differ, key=lambda each: (each.startswith(("space", "models")), each.endswith(derived), each))
+    name = min(differ, key=lambda field: (field.startswith(("space", "models")), field.endswith(derived), field))
     return name, str(old.get(name, _ABSENT)), str(new.get(name, _ABSENT)), len(differ) - 1
 
 
@@ -61,12 +61,12 @@ _ABSENT = "absent"
 
 def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _flat(each, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
         yield f"number of {prefix}", len(value)
-        for i, each in enumerate(value):
-            yield from _flat(each, f"{prefix}[{i}]")
+        for i, item in enumerate(value):
+            yield from _flat(item, f"{prefix}[{i}]")
     else:
         yield prefix, value
 
@@ -74,7 +74,7 @@ def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"is": type(value).__name__}
-        return kind | {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return kind | {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, np.ndarray):
@@ -82,11 +82,11 @@ def _plain(value: object) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, frozenset | set):
         return sorted(map(str, map(_plain, value)))
     if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(each) for key, each in value.items()}
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
     return value
 
 
@@ -127,40 +127,40 @@ _BY_NAME: JsonMap = {kind.__name__: kind for kind in (*RECORDS, *WORDS, Split)}
 
 def to_text(value: object) -> str:
     """Canonical JSON of a value made of `RECORDS`, `WORDS`, tuples, mappings by text, numbers, texts and None."""
-    return dumps(_told(value))
+    return dumps(_encoded(value))
 
 
 def from_text(text: str) -> Any:
     """The value that `to_text` wrote; raises ``ValueError`` or ``KeyError`` for other text."""
-    return _read(json.loads(text))
+    return _decoded(json.loads(text))
 
 
-def _told(value: object) -> Any:
+def _encoded(value: object) -> Any:
     if isinstance(value, Enum):
         return {"is": type(value).__name__, "named": value.name}
     if is_dataclass(value) and not isinstance(value, type):
-        return {"is": type(value).__name__} | {each.name: _told(getattr(value, each.name)) for each in fields(value)}
+        return {"is": type(value).__name__} | {item.name: _encoded(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Split):
-        return {"is": "Split"} | {name: _told(each) for name, each in value._asdict().items()}
+        return {"is": "Split"} | {name: _encoded(item) for name, item in value._asdict().items()}
     if isinstance(value, Mapping):
-        return {"of": [[name, _told(each)] for name, each in value.items()]}
+        return {"of": [[name, _encoded(item)] for name, item in value.items()]}
     if isinstance(value, tuple | list):
-        return [_told(each) for each in value]
+        return [_encoded(item) for item in value]
     if isinstance(value, np.generic):
-        return _told(value.item())
+        return _encoded(value.item())
     return {"number": str(value)} if isinstance(value, float) and not isfinite(value) else value
 
 
-def _read(value: object) -> Any:
+def _decoded(value: object) -> Any:
     if isinstance(value, list):
-        return tuple(map(_read, value))
+        return tuple(map(_decoded, value))
     if not isinstance(value, dict):
         return value
     if "number" in value:
         return float(value["number"])
     if "of" in value:
-        return {name: _read(each) for name, each in value["of"]}
+        return {name: _decoded(item) for name, item in value["of"]}
     kind = _BY_NAME[value["is"]]
     if "named" in value:
         return kind[value["named"]]
-    return kind(**{name: _read(each) for name, each in value.items() if name != "is"})
+    return kind(**{name: _decoded(item) for name, item in value.items() if name != "is"})

@@ -93,7 +93,7 @@ class Local:
     alone_s: float = ALONE_S
     name: str = "local"
     spent_s: float = 0.0
-    here: Serial = field(default_factory=Serial)
+    serial: Serial = field(default_factory=Serial)
 
     def __post_init__(self) -> None:
         self.beside = Submitting(name=self.name, start=partial(start_pool, self.workers))
@@ -102,18 +102,18 @@ class Local:
         self, question: DesignQuestion, tasks: Sequence[Task], on_done: OnDone, deadline: float
     ) -> Iterator[Result]:
         """Yield results in order."""
-        here, given, rest = 0, 0, list[Task]()
+        num_serial, yielded, rest = 0, 0, list[Task]()
         with closing(self.beside.run(question, rest, on_done, deadline)) as beside:  # type: ignore[type-var]
-            while given < len(tasks):
-                if not rest and (self.spent_s < self.alone_s or self.workers == 1 or len(tasks) == given + 1):
+            while yielded < len(tasks):
+                if not rest and (self.spent_s < self.alone_s or self.workers == 1 or len(tasks) == yielded + 1):
                     start = time.perf_counter()
-                    result = next(self.here.run(question, [tasks[given]], on_done, deadline))
+                    result = next(self.serial.run(question, [tasks[yielded]], on_done, deadline))
                     self.spent_s += time.perf_counter() - start
-                    here += 1
+                    num_serial += 1
                 else:
-                    rest += tasks[here + len(rest) :]
+                    rest += tasks[num_serial + len(rest) :]
                     result = next(beside)
-                given += 1
+                yielded += 1
                 yield result
 
     def close(self) -> None:
@@ -164,9 +164,9 @@ class Submitting:
         """Yield results in order; unfinished tasks are cancelled when time is up."""
         results: dict[int, Result] = {}
         waiting: dict[Future[Result], int] = {}
-        given, lives = 0, LIVES
+        yielded, lives = 0, LIVES
         try:
-            while given < len(tasks):
+            while yielded < len(tasks):
                 try:
                     self._submit(question, tasks, results, waiting)
                     done, _ = wait(waiting, timeout=LOOK_S, return_when=FIRST_COMPLETED)
@@ -178,9 +178,9 @@ class Submitting:
                 except BrokenProcessPool:
                     lives -= 1
                     self._bury(waiting, lives)
-                while given in results:
-                    yield results[given]
-                    given += 1
+                while yielded in results:
+                    yield results[yielded]
+                    yielded += 1
                     self._submit(question, tasks, results, waiting)
                 in_time(deadline)
         finally:
@@ -191,15 +191,15 @@ class Submitting:
         self,
         question: DesignQuestion,
         tasks: Sequence[Task],
-        known: dict[int, Result],
+        results: dict[int, Result],
         waiting: dict[Future[Result], int],
     ) -> None:
         """Submit every task that has neither a result nor been submitted."""
         self.executor = self.executor or self.start()
-        asked = {*known, *waiting.values()}
+        submitted = {*results, *waiting.values()}
         with unheard():
             for i, task in enumerate(tasks):
-                if i not in asked:
+                if i not in submitted:
                     waiting[self.executor.submit(run_elsewhere, __version__, question, task)] = i
 
     def _bury(self, waiting: dict[Future[Result], int], lives: int) -> None:
@@ -231,11 +231,11 @@ def run_elsewhere(version: str, question: DesignQuestion, task: Task) -> Result:
 def _leave_alone(thread: threading.Thread | None) -> None:
     """Suppress the error of a pool's own thread when its workers are terminated: it updates futures that are already
     cancelled, and Python would print that."""
-    told = threading.excepthook
+    previous_hook = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
         if args.thread is not thread:
-            told(args)
+            previous_hook(args)
 
     if thread is not None:
         threading.excepthook = hook

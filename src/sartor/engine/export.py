@@ -31,10 +31,10 @@ def export_study(study: str | Path, to: str | Path) -> int:
     record = read_study(study)
     others = [(scope, read_study(study, scope)) for scope in record.scopes if scope != MAIN]
     rows = [*_point_rows(record), *_kept_rows(record)]
-    rows += [row for scope, other in others for row in _point_rows(other, scope.partition(" #")[0])]
+    rows += [row for scope, scoped_record in others for row in _point_rows(scoped_record, scope.partition(" #")[0])]
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["part", "candidate", "objective", "bound"]
-    made = _csv if to.suffix.lower() == ".csv" else _parquet
-    write_atomic(to, made(names, rows), field="export")
+    encode = _csv if to.suffix.lower() == ".csv" else _parquet
+    write_atomic(to, encode(names, rows), field="export")
     return len(rows)
 
 
@@ -54,9 +54,9 @@ def _point_rows(record: StudyRecord, part: str = MAIN) -> list[JsonDict]:
 
 def _kept_rows(record: StudyRecord) -> list[JsonDict]:
     """One flat row per baseline, by its name, then one per point of ``front``."""
-    found = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
-    found += [("front", value) for key, value in record.kept if key.startswith("front, candidate")]
-    return [_ranked_row(part, ranked) for part, ranked in found]
+    ranked_parts = [(way.name, way.ranked) for way in record.ways if way.ranked is not None]
+    ranked_parts += [("front", value) for key, value in record.stored if key.startswith("front, candidate")]
+    return [_ranked_row(part, ranked) for part, ranked in ranked_parts]
 
 
 def _ranked_row(part: str, ranked: Ranked) -> JsonDict:
@@ -110,11 +110,11 @@ def _outcome(outcome: ModelOutcome | None) -> JsonDict:
     if outcome is None:
         return dict.fromkeys(names)
     option, plan = outcome.option, outcome.plan
-    said = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, outcome.recompute.word)
+    totals = (outcome.name, outcome.step_s, outcome.tokens_per_s, outcome.sequences_per_s, outcome.recompute.word)
     split = option.split
     layers = (split.microbatch_size, split.width, split.context_parallel, split.expert_parallel, split.dtype.value)
     pipeline = (plan.num_stages, plan.data_parallel, plan.virtual_stages, plan.zero_stage)
-    return dict(zip(names, (*said, *layers, *pipeline), strict=True))
+    return dict(zip(names, (*totals, *layers, *pipeline), strict=True))
 
 
 def _csv(names: Sequence[str], rows: Sequence[JsonMap]) -> bytes:

@@ -11,7 +11,7 @@ from sartor.errors import InputError
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def study_lock(path: Path) -> Iterator[None]:
     """Lock the study for this process. Raises ``InputError`` if another process has locked it."""
     beside = _beside(path)
     try:
@@ -29,7 +29,7 @@ def held(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether a process is writing the study; the lock file of a killed one stays, but nobody has locked it."""
     try:
         handle = os.open(_beside(path), os.O_RDWR)

@@ -44,13 +44,13 @@ def run_search(
     one, under another ``scope`` or (None) one named by its question. ``floor`` is as in `search_design`.
     """
     deadline = time.perf_counter() + time_limit_s
-    kept = None if store is None else store.scoped(question, space, tolerance, scope)
-    already_s = 0.0 if kept is None else kept.spent_s()
+    search_store = None if store is None else store.scoped(question, space, tolerance, scope)
+    already_s = 0.0 if search_store is None else search_store.spent_s()
     numbers = count()
 
     def told(progress: Progress) -> None:
-        if kept is not None:
-            kept.step(next(numbers), progress)
+        if search_store is not None:
+            search_store.step(next(numbers), progress)
         if on_progress is not None:
             on_progress(progress)
 
@@ -59,15 +59,15 @@ def run_search(
         space,
         time_limit_s=time_limit_s,
         tolerance=tolerance,
-        run=Remembering(by=by, kept=kept, deadline=deadline),
+        run=Remembering(by=by, stored=search_store, deadline=deadline),
         on_progress=told,
         already_s=already_s,
         floor=floor,
     )
-    if store is None or kept is None:
+    if store is None or search_store is None:
         return result
     store.ending = _ending_of(result, tolerance)
-    return replace(result, trajectory=kept.history())
+    return replace(result, trajectory=search_store.history())
 
 
 def _ending_of(result: JointResult, tolerance: float) -> str:
@@ -78,23 +78,23 @@ def _ending_of(result: JointResult, tolerance: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """Runs tasks with ``by`` unless ``kept`` has their results, and stores new results."""
+    """Runs tasks with ``by`` unless ``stored`` has their results, and stores new results."""
 
     by: Workers
-    kept: SearchStore | ShapesStore | None
+    stored: SearchStore | ShapesStore | None
     deadline: float
 
     def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
         """Results in the order of the tasks, to which more may be appended meanwhile."""
-        known, missing = list[Result | None](), list[Task]()
-        put, given = self.kept.put if self.kept is not None else _forget, 0
+        results, missing = list[Result | None](), list[Task]()
+        put, yielded = self.stored.put if self.stored is not None else _forget, 0
         with closing(self.by.run(question, missing, put, self.deadline)) as fresh:  # type: ignore[type-var]
-            while given < len(tasks):
-                for task in tasks[len(known) :]:
-                    known.append(None if self.kept is None else self.kept.get(task))
-                    missing += [task] if known[-1] is None else []
-                result = known[given]
-                given += 1
+            while yielded < len(tasks):
+                for task in tasks[len(results) :]:
+                    results.append(None if self.stored is None else self.stored.get(task))
+                    missing += [task] if results[-1] is None else []
+                result = results[yielded]
+                yielded += 1
                 yield next(fresh) if result is None else result
 
 
@@ -120,7 +120,7 @@ class EveryShape(Protocol):
     """`search_with_shapes` of a question, given a search and an executor that end by themselves at the deadline."""
 
     def __call__(
-        self, *, search: NamedSearch, run: RunTasks, tolerance: float, deadline: float, told: OnProgress | None
+        self, *, search: NamedSearch, run: RunTasks, tolerance: float, deadline: float, on_progress: OnProgress | None
     ) -> JointShapes | JointResult: ...
 
 
@@ -176,17 +176,17 @@ def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
         left_s = max(deadline - time.perf_counter(), 0.0)
         return replace(run, limit_s=left_s).search(question, space, name, floor)
 
-    kept = None if run.store is None else ShapesStore(run.store, run.question, run.space, run.tolerance)
-    found = every_shape(
+    shapes_store = None if run.store is None else ShapesStore(run.store, run.question, run.space, run.tolerance)
+    joint = every_shape(
         search=search,
-        run=Remembering(by=run.by, kept=kept, deadline=deadline),
+        run=Remembering(by=run.by, stored=shapes_store, deadline=deadline),
         tolerance=run.tolerance,
         deadline=deadline,
-        told=run.on_progress,
+        on_progress=run.on_progress,
     )
-    if isinstance(found, JointResult):
-        return Whole(result=found), run
-    return Whole(result=found.result, joint=found), replace(run, question=found.question, scope="the best shape")
+    if isinstance(joint, JointResult):
+        return Whole(result=joint), run
+    return Whole(result=joint.result, joint=joint), replace(run, question=joint.question, scope="the best shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,16 +246,16 @@ def _with(whole: Whole, beside: Beside, run: _Run) -> Whole:
 def _with_baselines(whole: Whole, beside: Beside, run: _Run) -> Whole:
     if not beside.baselines:
         return whole
-    result, found = whole.result, list[Baseline]()
+    result, baselines = whole.result, list[Baseline]()
     try:
         for way in _ways(run, result):
-            found.append(way)
+            baselines.append(way)
         if result.best is not None:
             run.told(result, "baselines: why the best is faster")
-            result = replace(result, reasons=reasons(run.question, result.best, found, run.keep))
+            result = replace(result, reasons=reasons(run.question, result.best, baselines, run.keep))
     except KeyboardInterrupt:
         result = replace(result, interrupted=True)
-    return replace(whole, result=replace(result, baselines=tuple(found)))
+    return replace(whole, result=replace(result, baselines=tuple(baselines)))
 
 
 def _ways(run: _Run, result: JointResult) -> Iterator[Baseline]:
@@ -279,5 +279,5 @@ def _with_shapes(whole: Whole, beside: Beside, run: _Run) -> Whole:
         return whole
     run.told(whole.result, "shapes")
     shapes = beside.shapes(run.search, run.keep)
-    ended = any(each.interrupted for each in (*shapes.results, shapes.family))
+    ended = any(result.interrupted for result in (*shapes.results, shapes.family))
     return replace(whole, shapes=shapes, result=replace(whole.result, interrupted=ended))

@@ -78,7 +78,7 @@ def sound_rows(path: Path, connection: sqlite3.Connection, table: str, search: i
 def _sorted_out(connection: sqlite3.Connection, table: str) -> tuple[list[JsonDict], list[JsonDict]]:
     """Rows with a valid checksum, and the others. No index is used, since it may be damaged."""
     cursor = connection.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY {','.join(KEYS[table])}")
-    names = [each[0] for each in cursor.description]
+    names = [column[0] for column in cursor.description]
     sound, damaged = list[JsonDict](), list[JsonDict]()
     for values in cursor:
         row = dict(zip(names, values, strict=True))
@@ -214,8 +214,8 @@ def _script() -> str:
     }
     for table, columns in names.items():
         values = ", ".join(f"NEW.{column}" for column in columns)
-        here = " AND ".join(f"{key} = NEW.{key}" for key in KEYS[table])
-        then = f"BEGIN UPDATE {table} SET row_sum = row_sum({values}) WHERE {here}; END;"
+        where = " AND ".join(f"{key} = NEW.{key}" for key in KEYS[table])
+        then = f"BEGIN UPDATE {table} SET row_sum = row_sum({values}) WHERE {where}; END;"
         tables += f"CREATE TRIGGER {table}_made AFTER INSERT ON {table} {then}"
         tables += f"CREATE TRIGGER {table}_changed AFTER UPDATE OF {', '.join(columns)} ON {table} {then}"
     return tables
@@ -239,12 +239,12 @@ def _mend(path: Path, connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for table, rows in damaged.items():
         for row in rows:
-            here = " AND ".join(f"CAST({key} AS BLOB) IS CAST(? AS BLOB)" for key in KEYS[table])
+            where = " AND ".join(f"CAST({key} AS BLOB) IS CAST(? AS BLOB)" for key in KEYS[table])
             keys = [_raw(row[key]) for key in KEYS[table]]
             if table == "searches":  # the fingerprint may still identify its question, see `Store.scoped`
                 done = connection.execute("UPDATE searches SET question='' WHERE id=?", keys)
             else:
-                done = connection.execute(f"DELETE FROM {table} WHERE {here}", keys)
+                done = connection.execute(f"DELETE FROM {table} WHERE {where}", keys)
             if not done.rowcount:
                 raise sqlite3.DatabaseError(f"malformed: {table} cannot be searched")
     connection.execute("COMMIT")

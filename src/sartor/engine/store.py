@@ -33,7 +33,7 @@ from sartor.engine.codec import (
     question_dict,
     to_text,
 )
-from sartor.engine.lock import held
+from sartor.engine.lock import study_lock
 from sartor.engine.schema import cannot, connect
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
@@ -58,7 +58,7 @@ def open_study(path: str | Path, executor: str) -> Iterator[Store]:
     path = Path(os.path.realpath(path))  # the same lock for all links to the file
     if path.is_dir() or not path.parent.is_dir():
         connect(path, for_reading=False)  # raises the error
-    with held(path), closing(connect(path, for_reading=False)) as connection:
+    with study_lock(path), closing(connect(path, for_reading=False)) as connection:
         store = Store(path, connection, executor)
         try:
             yield store
@@ -123,9 +123,9 @@ class Store:
 
         Raises ``InputError`` if the part with that name is for another question.
         """
-        asked = question_dict(question, space, tolerance)
+        current = question_dict(question, space, tolerance)
         if scope != MAIN:
-            scope = f"{scope or 'also'} #{fingerprint(asked)[:12]}"
+            scope = f"{scope or 'also'} #{fingerprint(current)[:12]}"
         row = self.connection.execute(
             "SELECT id, question, fingerprint FROM searches WHERE scope=?", (scope,)
         ).fetchone()
@@ -133,20 +133,20 @@ class Store:
             self._begin()
             insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
             with self.writing() as connection:
-                cursor = connection.execute(insert, (scope, fingerprint(asked), dumps(asked)))
+                cursor = connection.execute(insert, (scope, fingerprint(current), dumps(current)))
             return SearchStore(store=self, question=question, search=int(cursor.lastrowid or 0))
-        if not row[1] and row[2] == fingerprint(asked):  # the damaged row was for the same question: repair it
+        if not row[1] and row[2] == fingerprint(current):  # the damaged row was for the same question: repair it
             self._begin()
             with self.writing() as connection:
-                connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(asked), row[0]))
-            row = (row[0], dumps(asked))
+                connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(current), row[0]))
+            row = (row[0], dumps(current))
         if not row[1]:
             raise InputError("study", str(self.path), "is damaged (searches: which question it is of)", "a new name")
-        there = json.loads(row[1])
-        if dumps(there) != dumps(asked):
-            name, old, new, others = first_difference(there, asked)
-            more = f" (and {others} more)" if others else ""
-            must = f"was made for another question: {name} is {old} there and {new} here{more}"
+        stored = json.loads(row[1])
+        if dumps(stored) != dumps(current):
+            name, old, new, others = first_difference(stored, current)
+            count = f" (and {others} more)" if others else ""
+            must = f"was made for another question: {name} is {old} there and {new} here{count}"
             raise InputError("study", str(self.path), must, "a new name")
         self._begin()
         return SearchStore(store=self, question=question, search=int(row[0]))
@@ -187,15 +187,15 @@ class SearchStore:
         """All points of the task as evaluated before; None unless all are stored."""
         where = "SELECT outcomes, bounds, schedules FROM points WHERE search=? AND candidate=? AND hbm_bytes=?"
         where += " AND schedule_limit_s=? AND floor=?"
-        found, schedules = [], {}
+        evaluations, schedules = [], {}
         for point in task.points:
             row = self.store.connection.execute(where, (self.search, *_key(point))).fetchone()
             if row is None:
                 return None
             outcomes = self._value(row[0])
-            found.append(Evaluation(point=point, outcomes=outcomes, bounds=tuple(json.loads(row[1]))))
-            schedules.update({name: (least, reached) for name, least, reached in json.loads(row[2])})
-        return EvaluatedPoints(evaluations=tuple(found), schedules=tuple(schedules.items()))
+            evaluations.append(Evaluation(point=point, outcomes=outcomes, bounds=tuple(json.loads(row[1]))))
+            schedules.update({name: (lower, reached) for name, lower, reached in json.loads(row[2])})
+        return EvaluatedPoints(evaluations=tuple(evaluations), schedules=tuple(schedules.items()))
 
     def put(self, task: Task, result: Result) -> None:
         """Store the result of a task, completely or not at all. Raises ``InputError`` if the disk is full."""
@@ -213,12 +213,12 @@ class SearchStore:
     def _put_points(self, connection: sqlite3.Connection, result: EvaluatedPoints) -> None:
         schedules = [[name, *interval] for name, interval in result.schedules]
         rows = []
-        for each in result.evaluations:
-            ranked = alone(self.question, each)
+        for evaluation in result.evaluations:
+            ranked = alone(self.question, evaluation)
             price = (ranked.objective, ranked.bound, ranked.area_mm2, ranked.power_w, ranked.die_usd)
-            what = architecture_dict(each.point.accelerator, each.point.hbm_bytes)
-            texts = (dumps(what), to_text(each.outcomes), dumps(list(each.bounds)), dumps(schedules))
-            rows.append((self.search, *_key(each.point), *price, *texts, self.store.session))
+            what = architecture_dict(evaluation.point.accelerator, evaluation.point.hbm_bytes)
+            texts = (dumps(what), to_text(evaluation.outcomes), dumps(list(evaluation.bounds)), dumps(schedules))
+            rows.append((self.search, *_key(evaluation.point), *price, *texts, self.store.session))
             schedules = []
         names = "search, candidate, hbm_bytes, schedule_limit_s, floor, objective, bound, area_mm2, power_w, die_usd"
         names += ", architecture, outcomes, bounds, schedules, session"
@@ -234,8 +234,8 @@ class SearchStore:
         where = "SELECT value FROM kept WHERE search=? AND key=?"
         row = self.store.connection.execute(where, (self.search, key)).fetchone()
         if row is not None:
-            known: T = self._value(row[0])
-            return known
+            stored: T = self._value(row[0])
+            return stored
         interrupts.point()
         value = make()
         with self.store.writing() as connection:
@@ -301,9 +301,9 @@ class ShapesStore:
     def _part(self, task: Task) -> SearchStore:
         shape = task.shape if isinstance(task, ShapeTask) else None
         if shape not in self.parts:
-            asked = self.question if shape is None else self.question.with_shape(shape)
+            question = self.question if shape is None else self.question.with_shape(shape)
             scope = "all shapes" if shape is None else f"shape {len(self.parts)}"
-            self.parts[shape] = self.store.scoped(asked, self.space, self.tolerance, scope)
+            self.parts[shape] = self.store.scoped(question, self.space, self.tolerance, scope)
         return self.parts[shape]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from sartor.designs.point import ModelOutcome
 from sartor.designs.result import Baseline
 from sartor.engine.codec import from_text
-from sartor.engine.lock import is_held
+from sartor.engine.lock import is_locked
 from sartor.engine.schema import cannot, connect, sound_rows
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
@@ -88,7 +88,7 @@ class StudyRecord:
     points: tuple[StudyPoint, ...]
     history: tuple[StudyStep, ...]
     sessions: tuple[StudySession, ...]
-    kept: tuple[tuple[str, Any], ...] = ()
+    stored: tuple[tuple[str, Any], ...] = ()
     """Other stored results by key (`designs.result`), in the order of the keys."""
 
     @property
@@ -100,8 +100,8 @@ class StudyRecord:
     @property
     def ways(self) -> tuple[Baseline, ...]:
         """The baselines that are priced so far."""
-        values = [each for _, value in self.kept for each in (value if isinstance(value, tuple) else (value,))]
-        return tuple(each for each in values if isinstance(each, Baseline))
+        values = [entry for _, value in self.stored for entry in (value if isinstance(value, tuple) else (value,))]
+        return tuple(entry for entry in values if isinstance(entry, Baseline))
 
     @property
     def bound(self) -> float | None:
@@ -132,17 +132,19 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     connection.execute("BEGIN")
     rows = partial(sound_rows, path, connection)
     searches = rows("searches")
-    asked = next((row for row in searches if row["scope"] == scope), None)
+    search = next((row for row in searches if row["scope"] == scope), None)
     scopes = tuple(row["scope"] for row in searches)
-    if asked is None and len(searches) < connection.execute("SELECT count(*) FROM searches").fetchone()[0]:
+    if search is None and len(searches) < connection.execute("SELECT count(*) FROM searches").fetchone()[0]:
         must = "is damaged where it says what was asked (searches); `sartor design` with the same question mends it"
         raise InputError("study", str(path), must)
-    if asked is None:
+    if search is None:
         raise InputError("scope", scope, "is not a search of this study", ", ".join(scopes))
-    mine, last = asked["id"], dict[tuple[int, float], JsonDict]()
+    mine, last = search["id"], dict[tuple[int, float], JsonDict]()
     for row in rows("points", mine):
         before = last.get((row["candidate"], row["hbm_bytes"]), row)
-        last[row["candidate"], row["hbm_bytes"]] = max(before, row, key=lambda each: each["schedule_limit_s"])
+        last[row["candidate"], row["hbm_bytes"]] = max(
+            before, row, key=lambda stored_row: stored_row["schedule_limit_s"]
+        )
     meta = {row["key"]: row["value"] for row in rows("meta")}
     if "version" not in meta:
         raise InputError("study", str(path), "is damaged (meta: which version made it); restore it from a copy")
@@ -151,14 +153,14 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         version=meta["version"],
         scope=scope,
         scopes=scopes,
-        fingerprint=asked["fingerprint"],
-        question=json.loads(asked["question"]),
+        fingerprint=search["fingerprint"],
+        question=json.loads(search["question"]),
         points=tuple(_point(last.pop(key)) for key in list(last)),  # frees each row once its point is made
         history=tuple(
             StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
         ),
         sessions=_sessions(path, rows("sessions")),
-        kept=tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine)),
+        stored=tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine)),
     )
 
 
@@ -176,10 +178,10 @@ def _point(row: JsonDict) -> StudyPoint:
 def _sessions(path: Path, rows: list[JsonDict]) -> tuple[StudySession, ...]:
     """The sessions in their order. A session that was killed could not say how it ended: it is interrupted."""
     names = ("started", "executor", "version", "seconds", "evaluated", "ending")
-    found = [StudySession(**{name: row[name] for name in names}) for row in rows]
+    sessions = [StudySession(**{name: row[name] for name in names}) for row in rows]
     return tuple(
         replace(session, ending="interrupted")
-        if session.ending == "running" and not (session is found[-1] and is_held(Path(os.path.realpath(path))))
+        if session.ending == "running" and not (session is sessions[-1] and is_locked(Path(os.path.realpath(path))))
         else session
-        for session in found
+        for session in sessions
     )

@@ -137,8 +137,8 @@ class Case:
         dense, experts = sums.param_bytes - sums.expert_param_bytes, sums.expert_param_bytes
         ranks = np.where(sums.is_split, self.copies * width.context_parallel, self.copies)
         shared = dense / ranks + experts / np.maximum(1, ranks // width.expert_parallel)
-        held = zero_bytes(sums.param_bytes, shared, optimizer, self.zero_stage)
-        return np.asarray(held + self.tables.largest_layer if self.zero_stage == 3 else held)
+        bytes_ = zero_bytes(sums.param_bytes, shared, optimizer, self.zero_stage)
+        return np.asarray(bytes_ + self.tables.largest_layer if self.zero_stage == 3 else bytes_)
 
     @cached_property
     def _fits(self) -> dict[float, Array]:
@@ -151,9 +151,11 @@ class Case:
         """
         if memory_bytes not in self._fits:
             sums = self.tables.sums
-            held = self.virtual_stages * self.state_bytes + sums.activation_bytes
+            resident = self.virtual_stages * self.state_bytes + sums.activation_bytes
             stash = sums.entering_bytes if self.tables.problem.recompute else sums.activation_bytes
-            self._fits[memory_bytes] = positions_that_fit(held, stash, memory_bytes, sums, most=4.0 * len(held))
+            self._fits[memory_bytes] = positions_that_fit(
+                resident, stash, memory_bytes, sums, largest=4.0 * len(resident)
+            )
         return self._fits[memory_bytes]
 
 
@@ -245,7 +247,7 @@ def _one_chunk_each(case: Case, order: tuple[DeviceType, ...], rounds: Callable[
         rounds=rounds,
         least_rounds=int(rounds((1,))),
         max_stages=len(tables.states.order),
-        max_devices=sum(each.num_devices for each in order) // case.copies,
+        max_devices=sum(device_type.num_devices for device_type in order) // case.copies,
     )
 
 
@@ -267,10 +269,10 @@ def _kind(
         into = network.outermost if role.enters else network.tier_at(above, reach)
         return masked.table(device, (into, out), sum(counts), role.split)
 
-    most = 1 if role.enters else device.num_devices // (copies * role.devices)
+    most_stages = 1 if role.enters else device.num_devices // (copies * role.devices)
     if role.split is False:
-        most = min(most, sum(not layer.is_split for layer in case.tables.width.layers))
-    return Kind(devices=role.devices, limit=min(most, len(case.tables.states.order)), cost_at=cost_at)
+        most_stages = min(most_stages, sum(not layer.is_split for layer in case.tables.width.layers))
+    return Kind(devices=role.devices, limit=min(most_stages, len(case.tables.states.order)), cost_at=cost_at)
 
 
 def _may_come_next(role: _Role, behind: Counts, roles: list[_Role]) -> bool:

@@ -146,8 +146,8 @@ def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], posit
     params -= width.tied_bytes if len(inside) == len(width.layers) else 0.0
     activations = sum(layer.activation_bytes for layer in width.layers if layer.id in inside)
     entering = sum(e.size_bytes for e in width.edges if e.dest in inside and e.source not in inside)
-    kept = problem.optimizer_copies
-    states = kept if kept is not None else 1 if problem.optimizer.value == "Adam" else 0
+    optimizer_copies = problem.optimizer_copies
+    states = optimizer_copies if optimizer_copies is not None else 1 if problem.optimizer.value == "Adam" else 0
     stash = entering if problem.recompute else activations
     updated = params
     if problem.zero_stage:

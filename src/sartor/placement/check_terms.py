@@ -76,7 +76,7 @@ class _Check:
         types = terms.device_types or (
             DeviceType(name="", num_devices=problem.num_devices, memory_bytes=problem.memory_bytes),
         )
-        self.types = {each.name: each for each in types}
+        self.types = {device_type.name: device_type for device_type in types}
 
     # Contents of a stage
 
@@ -103,10 +103,10 @@ class _Check:
     def start(self, index: int) -> int:
         """First device of the stage's group within its device type."""
         mine, behind = self.group(index), 0
-        for other in range(len(self.plan.stages) - self.plan.num_stages, len(self.plan.stages)):
-            same_type = self.plan.stages[other].device_type == self.plan.stages[index].device_type
-            if same_type and self.group(other) < mine:
-                behind += self.plan.data_parallel * self.plan.stages[other].devices
+        for later in range(len(self.plan.stages) - self.plan.num_stages, len(self.plan.stages)):
+            same_type = self.plan.stages[later].device_type == self.plan.stages[index].device_type
+            if same_type and self.group(later) < mine:
+                behind += self.plan.data_parallel * self.plan.stages[later].devices
         return behind
 
     def tier_between(self, upstream: int) -> Tier:
@@ -189,16 +189,16 @@ class _Check:
         copies, expert_copies, _ = self.ranks(index)
         shared = (params - experts) / copies + experts / expert_copies
         zero = self.plan.zero_stage
-        held = self.problem.states * (shared if zero >= 1 else params)
-        held += shared if zero >= 2 else params
-        held += shared + max(layer.param_bytes for layer in self.layers(index)) if zero == 3 else params
+        state_bytes = self.problem.states * (shared if zero >= 1 else params)
+        state_bytes += shared if zero >= 2 else params
+        state_bytes += shared + max(layer.param_bytes for layer in self.layers(index)) if zero == 3 else params
         activations = sum(layer.activation_bytes for layer in self.layers(index))
         inside = {layer.id for layer in self.layers(index)}
         entering = sum(e.size_bytes for e in self.width.edges if e.dest in inside and e.source not in inside)
         stash = entering if self.problem.recompute else activations
         v, depth = self.plan.virtual_stages, self.plan.num_stages
         in_flight = self.group(index) + 1 if v == 1 else (v - 1) * depth + 2 * self.group(index) + 1
-        return v * held + activations + (in_flight - 1) * stash
+        return v * state_bytes + activations + (in_flight - 1) * stash
 
     def faults(self, per_copy: int) -> list[str]:
         plan, problem = self.plan, self.problem

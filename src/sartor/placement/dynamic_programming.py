@@ -41,7 +41,7 @@ class Bottlenecks:
     """``of[counts][i]``: least bottleneck from state i to the end; ``first[counts][j]``: with a first stage up to j."""
 
     kinds: tuple[Kind, ...]
-    of: dict[Counts, Array]
+    by_counts: dict[Counts, Array]
     first: dict[Counts, Array]
 
     def devices(self, counts: Counts) -> int:
@@ -52,70 +52,70 @@ def least_bottlenecks(kinds: Sequence[Kind], sizes: Array, max_stages: int, max_
     """Fill the table for up to ``max_stages`` stages on at most ``max_devices``; ``sizes`` are the states' layers."""
     end = np.full(len(sizes), np.inf)
     end[-1] = 0.0
-    found = Bottlenecks(kinds=tuple(kinds), of={(0,) * len(kinds): end}, first={})
+    bottlenecks = Bottlenecks(kinds=tuple(kinds), by_counts={(0,) * len(kinds): end}, first={})
     limits = [min(kind.limit, max_devices // kind.devices) for kind in kinds]
     # A state that s stages can still follow misses at least s layers.
     reach = np.searchsorted(sizes, sizes[-1] - np.arange(max_stages + 1), side="right")
-    layer = list(found.of)
+    layer = list(bottlenecks.by_counts)
     for s in range(1, max_stages + 1):
-        more = [counts for counts in _next_counts(layer, limits) if found.devices(counts) <= max_devices]
-        for counts in more:
-            _extend(found, counts, rows=int(reach[s]), columns=int(reach[s - 1]))
-        layer = [counts for counts in more if counts in found.of]
-    return found
+        next_counts = [counts for counts in _next_counts(layer, limits) if bottlenecks.devices(counts) <= max_devices]
+        for counts in next_counts:
+            _extend(bottlenecks, counts, rows=int(reach[s]), columns=int(reach[s - 1]))
+        layer = [counts for counts in next_counts if counts in bottlenecks.by_counts]
+    return bottlenecks
 
 
 def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
     """Counts with one more stage than some of ``layer``, without duplicates."""
-    more = {
+    grown = {
         (*counts[:k], counts[k] + 1, *counts[k + 1 :])
         for counts in layer
         for k, limit in enumerate(limits)
         if counts[k] < limit
     }
-    return sorted(more)
+    return sorted(grown)
 
 
-def _extend(found: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:
+def _extend(bottlenecks: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:
     """Add one entry to the table from those with one stage less; nothing is added if nothing fits."""
     best, first = None, None
-    for k, kind in enumerate(found.kinds):
-        after = found.of.get(less_one(counts, k))
+    for k, kind in enumerate(bottlenecks.kinds):
+        after = bottlenecks.by_counts.get(less_one(counts, k))
         cost = None if after is None else kind.cost_at(counts)
         if after is None or cost is None:
             continue
         both = np.maximum(cost[:rows, :columns], after[:columns])
-        least = both.min(axis=1)
-        best = least if best is None else np.minimum(best, least)
+        smallest = both.min(axis=1)
+        best = smallest if best is None else np.minimum(best, smallest)
         first = both[0] if first is None else np.minimum(first, both[0])
     if best is None or first is None or np.isinf(best).all():
         return
-    value = np.full(len(found.of[(0,) * len(counts)]), np.inf)
+    value = np.full(len(bottlenecks.by_counts[(0,) * len(counts)]), np.inf)
     value[:rows] = best
-    found.of[counts] = value
-    found.first[counts] = np.concatenate([first, np.full(len(value) - columns, np.inf)])
+    bottlenecks.by_counts[counts] = value
+    bottlenecks.first[counts] = np.concatenate([first, np.full(len(value) - columns, np.inf)])
 
 
 def less_one(counts: Counts, k: int) -> Counts:
     return (*counts[:k], counts[k] - 1, *counts[k + 1 :])
 
 
-def trace(found: Bottlenecks, counts: Counts, first_end: int) -> tuple[list[int], list[int]]:
+def trace(bottlenecks: Bottlenecks, counts: Counts, first_end: int) -> tuple[list[int], list[int]]:
     """A pipeline with bottleneck ``found.first[counts][first_end]``: its states from first to last, and their kinds."""
-    states, kinds, here, end = [0], [], 0, first_end
-    last = len(found.of[(0,) * len(counts)]) - 1
+    states, kinds, state, end = [0], [], 0, first_end
+    last = len(bottlenecks.by_counts[(0,) * len(counts)]) - 1
     while True:
         options = []
-        for k, kind in enumerate(found.kinds):
-            after = found.of.get(less_one(counts, k))
+        for k, kind in enumerate(bottlenecks.kinds):
+            after = bottlenecks.by_counts.get(less_one(counts, k))
             cost = None if after is None else kind.cost_at(counts)
             if after is not None and cost is not None:
-                costs = np.maximum(cost[here], after)
+                costs = np.maximum(cost[state], after)
                 j = end if end >= 0 else int(costs.argmin())
                 options.append((float(costs[j]), k, j))
-        _, k, here = min(options)
-        states.append(here)
+        _, k, state = min(options)
+        states.append(state)
         kinds.append(k)
         counts, end = less_one(counts, k), -1
-        if here == last:
+        if state == last:
             return states, kinds

@@ -64,14 +64,14 @@ def downsets(order: Sequence[int], pairs: Pairs) -> list[int]:
     needs = [0] * len(order)
     for source, dest in pairs:
         needs[position[dest]] |= 1 << position[source]
-    found = {0}
+    sets = {0}
     layer = [0]
     while layer:
         grown = {
             mask | 1 << v for mask in layer for v, need in enumerate(needs) if not mask >> v & 1 and need & mask == need
         }
-        found |= grown
-        if len(found) > MAX_DOWNSETS:
+        sets |= grown
+        if len(sets) > MAX_DOWNSETS:
             raise InputError(
                 "edges",
                 f"more than {MAX_DOWNSETS} downsets",
@@ -79,4 +79,4 @@ def downsets(order: Sequence[int], pairs: Pairs) -> list[int]:
                 " independent branches multiply them: merge layers of a branch, or join branches by an edge",
             )
         layer = list(grown)
-    return sorted(found, key=lambda mask: (mask.bit_count(), mask))
+    return sorted(sets, key=lambda mask: (mask.bit_count(), mask))

@@ -68,14 +68,16 @@ def batch_time_bounds(
         return np.full(chain.forward_s.shape[1], np.inf)
     transfer = chain.boundary_bytes / np.broadcast_to(link_bytes_per_s, chain.forward_s.shape[1])
     simpler = _of_one_kind(chain)
-    caps = [_caps(each, problem, num_stages) for each in simpler]
+    caps = [_caps(kind_chain, problem, num_stages) for kind_chain in simpler]
     fits = _fits(chain, problem, num_stages, caps)
     bottleneck = _by_work(chain, problem, num_stages)
     worth = fits & _promising(chain, problem, num_stages, bottleneck, fits)
     if worth.any():
         few = num_stages[worth]
-        for each, its in zip(simpler, caps, strict=True):
-            bottleneck[:, worth] = _by_layers(each, problem, few, its.of(worth), bottleneck[:, worth], transfer)
+        for kind_chain, chain_caps in zip(simpler, caps, strict=True):
+            bottleneck[:, worth] = _by_layers(
+                kind_chain, problem, few, chain_caps.of(worth), bottleneck[:, worth], transfer
+            )
     times = _batch_times(chain, problem, num_stages, bottleneck, link_bytes_per_s, update_s_per_byte)
     return np.asarray(np.where(fits, times, np.inf).min(axis=1))
 
@@ -87,11 +89,11 @@ def work_shares(
     Infinite if no plan fits. The chain's seconds are not used. With up to ``virtual_stages`` chunks per device the
     pipeline fills faster; ``also`` are numbers of stages that fit by means that ``problem`` does not know (chunks, ZeRO
     2 and 3)."""
-    most = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.copies_together))
-    num_stages = np.arange(1, most + 1)
-    if not most or chain.copies_together > problem.num_microbatches:
+    most_stages = min(int(chain.num_of.sum()), problem.num_devices // (chain.devices * chain.copies_together))
+    num_stages = np.arange(1, most_stages + 1)
+    if not most_stages or chain.copies_together > problem.num_microbatches:
         return np.inf, np.inf
-    caps = [_caps(each, problem, num_stages) for each in _of_one_kind(chain)]
+    caps = [_caps(kind_chain, problem, num_stages) for kind_chain in _of_one_kind(chain)]
     fits = _fits(chain, problem, num_stages, caps)
     fits |= np.isin(num_stages, list(also))
     chunks = np.clip(chain.num_of.sum() // num_stages, 1, virtual_stages)
@@ -109,10 +111,10 @@ def _of_one_kind(chain: ChainSet) -> list[ChainSet]:
     makes up at least half of the layers."""
     if len(chain.counts) == 1:
         return [chain]
-    most = sum(chain.counts)
-    heavy = [1 + kind for kind, count in enumerate(chain.counts) if 2 * count >= most]
+    num_layers = sum(chain.counts)
+    heavy = [1 + kind for kind, count in enumerate(chain.counts) if 2 * count >= num_layers]
     return [
-        _reduced(chain, slice(1, -1), most),
+        _reduced(chain, slice(1, -1), num_layers),
         *(_reduced(chain, slice(i, i + 1), chain.counts[i - 1]) for i in heavy),
     ]
 
@@ -135,8 +137,8 @@ def _reduced(chain: ChainSet, parts: slice, count: int) -> ChainSet:
 def _fits(chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: list[_Caps]) -> Any:
     """Numbers of stages with which the model may fit."""
     fits = _may_hold(chain, problem, num_stages)
-    for each, its in zip(_of_one_kind(chain), caps, strict=True):
-        fits = fits & (its.most.sum(axis=0) >= each.counts[0])
+    for kind_chain, chain_caps in zip(_of_one_kind(chain), caps, strict=True):
+        fits = fits & (chain_caps.most.sum(axis=0) >= kind_chain.counts[0])
     return fits
 
 
@@ -161,9 +163,9 @@ def _expert_bytes(chain: ChainSet) -> Array:
 
 def _may_hold(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Any:
     """Whether the devices of this many stages hold the model, and each of its layers."""
-    held, room = _held(chain, problem, num_stages), problem.memory_bytes * (1 + ROUNDING)
-    total = (held * chain.num_of[:, None]).sum(axis=0) - _held_once(chain, problem, num_stages)
-    return (num_stages * room >= total) & (held <= room).all(axis=0)
+    resident, room = _held(chain, problem, num_stages), problem.memory_bytes * (1 + ROUNDING)
+    total = (resident * chain.num_of[:, None]).sum(axis=0) - _held_once(chain, problem, num_stages)
+    return (num_stages * room >= total) & (resident <= room).all(axis=0)
 
 
 def _by_work(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
@@ -186,8 +188,8 @@ def _promising(chain: ChainSet, problem: PlacementProblem, num_stages: Array, bo
     """Numbers of stages that could be best for some candidate: the bottleneck grows by less than three layers."""
     rounds = _rounds(chain, problem, num_stages)
     slack = 3 * (2 * chain.forward_s + chain.backward_s).max(axis=0)[:, None]
-    least, most = bottleneck * rounds, (bottleneck + slack) * rounds
-    return (least <= np.where(fits, most, np.inf).min(axis=1, keepdims=True)).any(axis=0)
+    lower, upper = bottleneck * rounds, (bottleneck + slack) * rounds
+    return (lower <= np.where(fits, upper, np.inf).min(axis=1, keepdims=True)).any(axis=0)
 
 
 def _rounds(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
@@ -197,12 +199,12 @@ def _rounds(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Ar
 
 def _copies(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> Array:
     """Most copies of this many stages; one expert-parallel group if there is no room."""
-    most = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
+    most_copies = np.minimum(problem.num_devices // (chain.devices * num_stages), problem.num_microbatches)
     if problem.even_copies:
-        whole = np.arange(1, int(most.max(initial=1)) + 1)
+        whole = np.arange(1, int(most_copies.max(initial=1)) + 1)
         whole = whole[problem.num_microbatches % whole == 0]
-        most = whole[np.searchsorted(whole, np.maximum(most, 1), side="right") - 1]
-    return np.asarray(np.maximum(most // chain.copies_together, 1) * chain.copies_together)
+        most_copies = whole[np.searchsorted(whole, np.maximum(most_copies, 1), side="right") - 1]
+    return np.asarray(np.maximum(most_copies // chain.copies_together, 1) * chain.copies_together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,35 +225,39 @@ class _Caps:
 
 
 def _caps(chain: ChainSet, problem: PlacementProblem, num_stages: Array) -> _Caps:
-    held, room, most = _held(chain, problem, num_stages), problem.memory_bytes * (1 + ROUNDING), chain.counts[0]
+    resident, room, num_layers = (
+        _held(chain, problem, num_stages),
+        problem.memory_bytes * (1 + ROUNDING),
+        chain.counts[0],
+    )
     activations, behind = chain.activation_bytes, num_stages - 1.0
 
-    def whole(space: Floats, each: Floats) -> Floats:
+    def whole(space: Floats, size: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
-            number = np.where(each > 0, np.floor(np.maximum(space, 0) / each * (1 + 1e-12)), most)
-        return np.clip(number, 0, most)
+            number = np.where(size > 0, np.floor(np.maximum(space, 0) / size * (1 + 1e-12)), num_layers)
+        return np.clip(number, 0, num_layers)
 
-    def middle(of: Array) -> Floats:
-        """At each position from the end, for stages of which a layer takes ``of`` bytes."""
+    def middle(layer_bytes: Array) -> Floats:
+        """At each position from the end, for stages of which a layer takes ``layer_bytes`` bytes."""
         if problem.recompute:
-            return whole(room - behind * chain.boundary_bytes, of)
-        return whole(room, of + behind * activations[1])
+            return whole(room - behind * chain.boundary_bytes, layer_bytes)
+        return whole(room, layer_bytes + behind * activations[1])
 
     if problem.recompute:
-        first = whole(room - held[0] + 0 * behind, held[1])
+        first = whole(room - resident[0] + 0 * behind, resident[1])
     else:
-        first = whole(room - held[0] - behind * activations[0], held[1] + behind * activations[1])
-    last = whole(room - held[-1] + 0 * behind, held[1])
-    alone = whole(room - held[0] - held[-1] + _held_once(chain, problem, num_stages), held[1])
+        first = whole(room - resident[0] - behind * activations[0], resident[1] + behind * activations[1])
+    last = whole(room - resident[-1] + 0 * behind, resident[1])
+    alone = whole(room - resident[0] - resident[-1] + _held_once(chain, problem, num_stages), resident[1])
     first, last = np.where(num_stages == 1, 0, first), np.where(num_stages == 1, alone, last)
-    least = np.arange(most + 1)[:, None]
+    counts = np.arange(num_layers + 1)[:, None]
     if problem.zero_stage:  # more stages leave room for fewer copies, and what they share is more for each
-        every = np.where((behind >= 1) & (behind < behind[:, None]), middle(held[1][:, None]), 0)
-        between = np.minimum(least[..., None], every).sum(axis=2)
+        middle_stages = np.where((behind >= 1) & (behind < behind[:, None]), middle(resident[1][:, None]), 0)
+        between = np.minimum(counts[..., None], middle_stages).sum(axis=2)
     else:
-        at_most = np.minimum(least, middle(held[1]))  # [m, position from the end - 1]
+        at_most = np.minimum(counts, middle(resident[1]))  # [m, position from the end - 1]
         until = np.cumsum(at_most, axis=1) - at_most[:, :1]  # positions 2, 3, ... s
-        between = np.concatenate([np.zeros((most + 1, 1)), until[:, :-1]], axis=1)  # up to that before the first
+        between = np.concatenate([np.zeros((num_layers + 1, 1)), until[:, :-1]], axis=1)  # up to that before the first
     return _Caps(first, last, between)
 
 
@@ -273,13 +279,13 @@ def _hold(
     chain: ChainSet, problem: PlacementProblem, num_stages: Array, caps: _Caps, limit: Array, transfer: Array
 ) -> Array:
     """Layers that all stages together can hold with no time above ``limit`` [candidates, stages]."""
-    forward, backward, most = chain.forward_s, chain.backward_s, chain.counts[0]
+    forward, backward, num_layers = chain.forward_s, chain.backward_s, chain.counts[0]
     c = transfer[:, None]
 
-    def whole(space: Floats, each: Floats) -> Floats:
+    def whole(space: Floats, size: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
-            number = np.where(each > 0, np.floor(space / each * (1 + 1e-9)), most)
-        return np.where(space >= -1e-9 * limit, np.clip(number, 0, most), 0)
+            number = np.where(size > 0, np.floor(space / size * (1 + 1e-9)), num_layers)
+        return np.where(space >= -1e-9 * limit, np.clip(number, 0, num_layers), 0)
 
     e_f, f, h_f = (x[:, None] for x in forward)
     e_b, b, h_b = (x[:, None] for x in backward)
@@ -322,10 +328,10 @@ def _batch_times(
     )
     per_byte = np.broadcast_to(update_s_per_byte, len(bottleneck))[:, None]
     agree = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * dense_
-    shared, own = (dense_, experts_ / expert_replicas(copies * contexts, chain.expert_parallel))
+    shared, unsharded = (dense_, experts_ / expert_replicas(copies * contexts, chain.expert_parallel))
     if not problem.zero_stage:
-        shared, own = 0.0 * whole, whole
-    shared, update = per_byte * shared, per_byte * own
+        shared, unsharded = 0.0 * whole, whole
+    shared, update = per_byte * shared, per_byte * unsharded
 
     def smooth_at(d: Any) -> Any:
         return bottleneck * (n / d + num_stages - 1) + agree * (1 - 1 / (d * contexts)) + shared / (d * contexts)

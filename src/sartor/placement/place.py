@@ -55,8 +55,8 @@ def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> Tighte
     types = types_of(problem, terms)
     pooled = replace(
         problem,
-        num_devices=sum(each.num_devices for each in types),
-        memory_bytes=max(each.memory_bytes for each in types),
+        num_devices=sum(device_type.num_devices for device_type in types),
+        memory_bytes=max(device_type.memory_bytes for device_type in types),
     )
     tightest = find_tightest(pooled)
     return replace(tightest, message=f"no case fits under the terms given; without them, {tightest.message}")
@@ -69,9 +69,9 @@ def find_tightest(problem: PlacementProblem) -> TightestLimit:
     least_bytes, least_devices = inf, inf
     for width in problem.widths:
         sums, fewest = stage_sums(width, states), copies_together(width.expert_parallel, width.context_parallel)
-        most = min(problem.num_devices, problem.num_microbatches) if problem.zero_stage else 1
-        several = [2**i * fewest for i in range(max(most // fewest, 1).bit_length())]
-        for copies in [each for each in several if problem.shares(each)] if most > 1 else [1]:
+        most_copies = min(problem.num_devices, problem.num_microbatches) if problem.zero_stage else 1
+        several = [2**i * fewest for i in range(max(most_copies // fewest, 1).bit_length())]
+        for copies in [count for count in several if problem.shares(count)] if most_copies > 1 else [1]:
             least_bytes = min(least_bytes, _least_memory(problem, width, states, sums, copies))
             least_devices = min(least_devices, _least_devices(problem, width, states, sums, copies))
     layer = _layer_that_fits_nowhere(problem)
@@ -86,14 +86,14 @@ def find_tightest(problem: PlacementProblem) -> TightestLimit:
 
 def _least_memory(problem: PlacementProblem, width: Width, states: States, sums: StageSums, copies: int) -> float:
     """Smallest memory per device with which this many copies fit: a bottleneck of bytes."""
-    held = np.where(sums.is_stage, held_bytes(problem, sums, width, copies), inf)
+    stage_bytes = np.where(sums.is_stage, held_bytes(problem, sums, width, copies), inf)
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
     kinds = _kinds(
-        width, states, sums, lambda mask: lambda counts: np.where(mask, held + (sum(counts) - 1) * stash, inf)
+        width, states, sums, lambda mask: lambda counts: np.where(mask, stage_bytes + (sum(counts) - 1) * stash, inf)
     )
     devices = problem.num_devices // copies
-    found = least_bottlenecks(kinds, states.sizes, min(len(states.order), devices), devices)
-    return min((float(first.min()) for first in found.first.values()), default=inf)
+    bottlenecks = least_bottlenecks(kinds, states.sizes, min(len(states.order), devices), devices)
+    return min((float(first.min()) for first in bottlenecks.first.values()), default=inf)
 
 
 def _least_devices(problem: PlacementProblem, width: Width, states: States, sums: StageSums, copies: int) -> float:
@@ -103,8 +103,8 @@ def _least_devices(problem: PlacementProblem, width: Width, states: States, sums
         width, states, sums, lambda mask: lambda counts: np.where(mask & (positions >= sum(counts)), 0.0, inf)
     )
     num_layers = len(states.order)
-    found = least_bottlenecks(kinds, states.sizes, num_layers, num_layers * width.devices)
-    fit = (found.devices(counts) for counts, first in found.first.items() if np.isfinite(first).any())
+    bottlenecks = least_bottlenecks(kinds, states.sizes, num_layers, num_layers * width.devices)
+    fit = (bottlenecks.devices(counts) for counts, first in bottlenecks.first.items() if np.isfinite(first).any())
     return copies * min(fit, default=inf)
 
 
@@ -118,7 +118,7 @@ def _kinds(
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    held: float
+    needed_bytes: float
     width: Width
     layer: PlacedLayer
 
@@ -127,12 +127,12 @@ def _layer_that_fits_nowhere(problem: PlacementProblem) -> PlacedLayer | None:
     """The largest layer, at the width where it is smallest, if it does not fit on a device by itself."""
 
     def needs(width: Width) -> _Need:
-        held = {x.id: least_bytes(problem, width, x) for x in width.layers}
-        worst = max(width.layers, key=lambda x: held[x.id])
-        return _Need(held[worst.id], width, worst)
+        bytes_by_layer = {x.id: least_bytes(problem, width, x) for x in width.layers}
+        worst = max(width.layers, key=lambda x: bytes_by_layer[x.id])
+        return _Need(bytes_by_layer[worst.id], width, worst)
 
-    least = min((needs(width) for width in problem.widths), key=lambda need: need.held)
-    return least.layer if least.held > problem.memory_bytes else None
+    smallest_need = min((needs(width) for width in problem.widths), key=lambda need: need.needed_bytes)
+    return smallest_need.layer if smallest_need.needed_bytes > problem.memory_bytes else None
 
 
 def _sentence(problem: PlacementProblem, least_bytes: float, devices: int | None, layer: PlacedLayer | None) -> str:

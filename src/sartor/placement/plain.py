@@ -58,9 +58,9 @@ def solve(problem: PlacementProblem) -> Plan | None:
 def _solve_width(problem: PlacementProblem, width: Width, states: States, below_s: float) -> Solved | None:
     """The best pipeline of a width if it beats ``below_s``: one recurrence serves every number of copies."""
     table = tabulate(problem, width, states)
-    found = _bottlenecks(problem, table, plain_kinds(problem, table))
-    choice = _best_choice(problem, table, found, below_s)
-    return (choice, trace(found, choice.counts, choice.first_end)[0]) if choice else None
+    bottlenecks = _bottlenecks(problem, table, plain_kinds(problem, table))
+    choice = _best_choice(problem, table, bottlenecks, below_s)
+    return (choice, trace(bottlenecks, choice.counts, choice.first_end)[0]) if choice else None
 
 
 def _solve_sharded(problem: PlacementProblem, width: Width, states: States, below_s: float) -> Solved | None:
@@ -80,20 +80,22 @@ def _solve_sharded(problem: PlacementProblem, width: Width, states: States, belo
         below = best[0].time_s if best else below_s
         if not bound < below:
             break
-        own = replace(table, max_position=max_positions(problem, table.sums, width, d))
-        found = _bottlenecks(replace(problem, num_devices=problem.num_devices // d), own, plain_kinds(problem, own))
-        choice = _best_choice(problem, own, found, below, np.array([d]))
-        best = (choice, trace(found, choice.counts, choice.first_end)[0]) if choice else best
+        sharded_table = replace(table, max_position=max_positions(problem, table.sums, width, d))
+        bottlenecks = _bottlenecks(
+            replace(problem, num_devices=problem.num_devices // d), sharded_table, plain_kinds(problem, sharded_table)
+        )
+        choice = _best_choice(problem, sharded_table, bottlenecks, below, np.array([d]))
+        best = (choice, trace(bottlenecks, choice.counts, choice.first_end)[0]) if choice else best
     return best
 
 
-def _loose_kinds(problem: PlacementProblem, table: StageTable, most: int) -> list[Kind]:
+def _loose_kinds(problem: PlacementProblem, table: StageTable, most_copies: int) -> list[Kind]:
     """`plain_kinds` for the memory of the most copies that a pipeline with a stage at each position can have."""
     fewest = table.width.devices if all(x.is_split for x in table.width.layers) else 1
 
     def at(kind: Kind) -> Kind:
         def cost_at(counts: Counts) -> Array | None:
-            copies = max(min(problem.num_devices // (fewest * sum(counts)), most), 1)
+            copies = max(min(problem.num_devices // (fewest * sum(counts)), most_copies), 1)
             if copies not in tables:
                 positions = max_positions(problem, table.sums, table.width, copies)
                 tables[copies] = plain_kinds(problem, replace(table, max_position=positions))
@@ -122,8 +124,8 @@ def _max_stages(problem: PlacementProblem, states: States) -> int:
 
 def _width_bound(problem: PlacementProblem, width: Width) -> float:
     """A lower bound on the time at this width; infinite if some layer does not fit."""
-    held = np.array([least_bytes(problem, width, x) for x in width.layers])
-    if (held > problem.memory_bytes * (1 + 1e-9)).any():
+    layer_bytes = np.array([least_bytes(problem, width, x) for x in width.layers])
+    if (layer_bytes > problem.memory_bytes * (1 + 1e-9)).any():
         return inf
     layer_s = np.array([x.forward_s + x.backward_s for x in width.layers])
     fewest = width.devices if all(x.is_split for x in width.layers) else 1
@@ -132,9 +134,9 @@ def _width_bound(problem: PlacementProblem, width: Width) -> float:
 
 def least_bytes(problem: PlacementProblem, width: Width, layer: PlacedLayer) -> float:
     """Bytes of a layer on a device in as many copies as there are devices for."""
-    most = max(min(problem.num_devices, problem.num_microbatches), 1) * width.context_parallel
+    most_ranks = max(min(problem.num_devices, problem.num_microbatches), 1) * width.context_parallel
     dense, experts = layer.param_bytes - layer.expert_param_bytes, layer.expert_param_bytes
-    return float(problem.state_bytes(dense, experts, most, width.expert_parallel)) + layer.activation_bytes
+    return float(problem.state_bytes(dense, experts, most_ranks, width.expert_parallel)) + layer.activation_bytes
 
 
 def plain_kinds(problem: PlacementProblem, table: StageTable) -> list[Kind]:
@@ -184,12 +186,12 @@ def _useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) 
     if groups_of > 1:  # ceil(N / (g k)) = ceil(ceil(N / g) / k)
         groups = _useful_copies(int(ceil_div(num_microbatches, groups_of)), num_devices // groups_of)
         return np.asarray(groups[groups * groups_of <= num_microbatches] * groups_of)
-    most = min(num_devices, num_microbatches)
+    most_copies = min(num_devices, num_microbatches)
     root = isqrt(num_microbatches) + 1
-    few = np.arange(1, min(root, most) + 1)
+    few = np.arange(1, min(root, most_copies) + 1)
     per_copy = distinct(np.concatenate([ceil_div(num_microbatches, few), np.arange(1, root + 1)]))
     copies = distinct(ceil_div(num_microbatches, per_copy))
-    return np.asarray(copies[copies <= most])
+    return np.asarray(copies[copies <= most_copies])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +223,7 @@ def _once_s(problem: PlacementProblem, table: StageTable, copies: Ints) -> Array
 def _best_choice(
     problem: PlacementProblem,
     table: StageTable,
-    found: Bottlenecks,
+    bottlenecks: Bottlenecks,
     below_s: float,
     copies: Array | None = None,
 ) -> _Choice | None:
@@ -230,16 +232,16 @@ def _best_choice(
     All (counts, copies) are first bounded with the shortest first stage; only those with a bound below the best result
     so far are tried with every first stage.
     """
-    if not found.first:
+    if not bottlenecks.first:
         return None
     copies = _copies_to_try(problem, table.width) if copies is None else copies
     if not len(copies):
         return None
-    keys = list(found.first)
-    first = np.array([found.first[key] for key in keys])
+    keys = list(bottlenecks.first)
+    first = np.array([bottlenecks.first[key] for key in keys])
     duration = slots(problem.num_microbatches, copies, np.array([sum(key) for key in keys])[:, None])
     once = _once_s(problem, table, copies)
-    bound = _choice_bounds(problem, found, copies, once)
+    bound = _choice_bounds(problem, bottlenecks, copies, once)
 
     def exact(rows: Array, columns: Array) -> Array:
         return np.asarray(first[rows] * duration[rows, columns][:, None] + once[columns])
@@ -252,33 +254,33 @@ def _best_choice(
     open_[row, column] = True
     rows, columns = np.nonzero(open_)
     times = exact(rows, columns)
-    at, first_end = np.unravel_index(times.argmin(), times.shape)
-    if not times[at, first_end] < below_s:
+    copies_index, first_end = np.unravel_index(times.argmin(), times.shape)
+    if not times[copies_index, first_end] < below_s:
         return None
     return _Choice(
-        time_s=float(times[at, first_end]),
-        counts=keys[rows[at]],
-        copies=int(copies[columns[at]]),
+        time_s=float(times[copies_index, first_end]),
+        counts=keys[rows[copies_index]],
+        copies=int(copies[columns[copies_index]]),
         first_end=int(first_end),
     )
 
 
-def _choice_bounds(problem: PlacementProblem, found: Bottlenecks, copies: Array, once: Array) -> Array:
+def _choice_bounds(problem: PlacementProblem, bottlenecks: Bottlenecks, copies: Array, once: Array) -> Array:
     """Lower bounds on the time with each of ``found.first`` in each number of copies [counts, copies], ``once`` as of
     `_once_s`."""
-    keys = list(found.first)
-    first = np.array([found.first[key] for key in keys])
+    keys = list(bottlenecks.first)
+    first = np.array([bottlenecks.first[key] for key in keys])
     num_stages = np.array([sum(key) for key in keys])[:, None]
-    devices = np.array([found.devices(key) for key in keys])[:, None]
+    devices = np.array([bottlenecks.devices(key) for key in keys])[:, None]
     possible = np.isfinite(first)
     if (np.diff(once, axis=1) >= 0).all():  # of the possible first stages, the shortest
-        least = once.T[possible.argmax(axis=1)]
+        least_once = once.T[possible.argmax(axis=1)]
     else:
-        least = np.where(possible.any(axis=0), once, np.inf).min(axis=1)
+        least_once = np.where(possible.any(axis=0), once, np.inf).min(axis=1)
     reachable = possible.any(axis=1)[:, None] & (devices * copies <= problem.num_devices)
     duration = slots(problem.num_microbatches, copies, num_stages)
     with np.errstate(invalid="ignore"):  # 0 * inf where no first stage is possible
-        return np.where(reachable, first.min(axis=1)[:, None] * duration + least, np.inf)
+        return np.where(reachable, first.min(axis=1)[:, None] * duration + least_once, np.inf)
 
 
 def _copies_to_try(problem: PlacementProblem, width: Width) -> Array:

@@ -198,9 +198,9 @@ def _positive(field: str, value: Floats, unit: str) -> None:
         raise InputError(field, value, f"must be a positive finite number of {unit}")
 
 
-def _count(field: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise InputError(field, value, f"must be an integer from 1 to {most}", "1" if value < 1 else str(most))
+def _count(field: str, value: int, largest: int) -> None:
+    if not 1 <= value <= largest:
+        raise InputError(field, value, f"must be an integer from 1 to {largest}", "1" if value < 1 else str(largest))
 
 
 def _check_names(widths: tuple[Width, ...]) -> None:
@@ -226,9 +226,9 @@ def _check_width(width: Width) -> None:
         raise InputError(f"id in {where}", twice[0], must, f"{free}, which none has")
     for layer in width.layers:
         _check_layer(layer, where)
-    known = set(ids)
+    layer_ids = set(ids)
     for edge in width.edges:
-        _check_edge(edge, known, f'edges["{width.name}"]')
+        _check_edge(edge, layer_ids, f'edges["{width.name}"]')
     dense = sorted(layer.param_bytes - layer.expert_param_bytes for layer in width.layers)
     if not 0 <= width.tied_bytes <= dense[-2:][0]:
         raise InputError(f"tied_bytes of {where}", width.tied_bytes, "must be a part of two layers' parameters", "0")
@@ -255,10 +255,10 @@ def _check_layer(layer: PlacedLayer, where: str) -> None:
         )
 
 
-def _check_edge(edge: Edge, known: set[int], where: str) -> None:
+def _check_edge(edge: Edge, layer_ids: set[int], where: str) -> None:
     for name, id_ in (("sourceId", edge.source), ("destId", edge.dest)):
-        if id_ not in known:
-            nearest = sorted(known, key=lambda other: (abs(other - id_), other))[:2]
+        if id_ not in layer_ids:
+            nearest = sorted(layer_ids, key=lambda candidate: (abs(candidate - id_), candidate))[:2]
             raise InputError(f"{name} in {where}", id_, "must be the id of a layer", ", ".join(map(str, nearest)))
     if not math.isfinite(edge.size_bytes) or edge.size_bytes < 0:
         pair = f"{edge.source} -> {edge.dest}"
@@ -270,7 +270,7 @@ def _check_edge(edge: Edge, known: set[int], where: str) -> None:
 def _check_same_graph(width: Width, first: Width) -> None:
     """Every width must have the same layers and edges."""
     _agree("layer", width, first, {f"{x.id}" for x in width.layers}, {f"{x.id}" for x in first.layers})
-    pairs, others = ({f"{e.source} -> {e.dest}" for e in each.edges} for each in (width, first))
+    pairs, others = ({f"{e.source} -> {e.dest}" for e in side.edges} for side in (width, first))
     _agree("edge", width, first, pairs, others)
 
 
@@ -286,16 +286,16 @@ def _check_fixed(fixed: FixedStrategy, widths: tuple[Width, ...]) -> None:
     _count("fixedPP", fixed.num_stages, MAX_DEVICES)
     _count("fixedDP", fixed.data_parallel, MAX_DEVICES)
     _count("numTransformerLayers", fixed.num_transformer_layers, MAX_DEVICES)
-    given = sorted({width.tensor_parallel for width in widths})
-    if fixed.tensor_parallel not in given:
-        nearest = min(given, key=lambda t: abs(t - fixed.tensor_parallel))
-        must = f"must be one of the widths in nodes ({', '.join(map(str, given))})"
+    degrees = sorted({width.tensor_parallel for width in widths})
+    if fixed.tensor_parallel not in degrees:
+        nearest = min(degrees, key=lambda t: abs(t - fixed.tensor_parallel))
+        must = f"must be one of the widths in nodes ({', '.join(map(str, degrees))})"
         raise InputError("fixedTMPC", fixed.tensor_parallel, must, str(nearest))
 
 
 def parse_optimizer(word: object) -> PlacedOptimizer:
     """``"SGD"`` or ``"Adam"``, in any case. Raises `InputError` with the closer of the two."""
-    names = {each.value.lower(): each for each in PlacedOptimizer}
+    names = {member.value.lower(): member for member in PlacedOptimizer}
     if isinstance(word, str) and word.lower() in names:
         return names[word.lower()]
     near = difflib.get_close_matches(str(word).lower(), names, n=1, cutoff=0.4)

@@ -120,8 +120,8 @@ def stage_loads(sums: StageSums, forward_s: Array, backward_s: Array, *, recompu
 def max_positions(problem: PlacementProblem, sums: StageSums, width: Width, copies: int = 1) -> Array:
     """Farthest position s from the end with ``held + (s - 1) * stash <= memory``; 0 if even s = 1 does not fit."""
     stash = sums.entering_bytes if problem.recompute else sums.activation_bytes
-    held = held_bytes(problem, sums, width, copies)
-    return positions_that_fit(held, stash, problem.memory_bytes, sums, most=float(len(held)))
+    resident = held_bytes(problem, sums, width, copies)
+    return positions_that_fit(resident, stash, problem.memory_bytes, sums, largest=float(len(resident)))
 
 
 def held_bytes(problem: PlacementProblem, sums: StageSums, width: Width, copies: int) -> Array:
@@ -140,12 +140,12 @@ ROUNDING = 1e-12
 """Relative tolerance of a memory limit: sums of bytes are exact to a few units in the last place."""
 
 
-def positions_that_fit(held: Array, stash: Array, memory_bytes: float, sums: StageSums, most: float) -> Array:
-    """The largest s up to ``most`` for each stage with ``held + (s - 1) * stash <= memory_bytes``; 0 for none."""
-    room = memory_bytes * (1 + ROUNDING) - held
+def positions_that_fit(resident: Array, stash: Array, memory_bytes: float, sums: StageSums, largest: float) -> Array:
+    """The largest s up to ``largest`` for each stage with ``held + (s - 1) * stash <= memory_bytes``; 0 for none."""
+    room = memory_bytes * (1 + ROUNDING) - resident
     with np.errstate(divide="ignore", invalid="ignore"):
-        farthest = np.where(stash > 0, np.floor(room / stash) + 1, most)
-    return np.where(sums.is_stage & (room >= 0), np.minimum(farthest, most), 0).astype(np.int32)
+        farthest = np.where(stash > 0, np.floor(room / stash) + 1, largest)
+    return np.where(sums.is_stage & (room >= 0), np.minimum(farthest, largest), 0).astype(np.int32)
 
 
 def stage_sums(width: Width, states: States) -> StageSums:
@@ -267,9 +267,9 @@ def _graph_finish(seconds: Array, arrivals: Arrivals, members: Array) -> Array:
         levels = distinct(ready[~mine])
         late = (ready[:, None] >= levels) & ~mine[:, None]
         lasts = inside @ (late * seconds[:, None])
-        some = inside @ late > 0
+        follows = inside @ late > 0
         is_stage = (inside @ mine == sizes[i]) & (sizes > sizes[i])
-        ends = np.where(some, levels + lasts, 0.0).max(axis=1, initial=0.0)
+        ends = np.where(follows, levels + lasts, 0.0).max(axis=1, initial=0.0)
         finish[i] = np.where(is_stage, ends, np.inf)
     return finish
 

@@ -87,15 +87,15 @@ class PlacementTerms:
             raise InputError("virtualStages", list(self.virtual_stages), must, "[1]")
 
     def _check_types(self) -> None:
-        names = [each.name for each in self.device_types]
+        names = [device_type.name for device_type in self.device_types]
         if len(names) > MAX_TYPES:
             raise InputError("deviceTypes", len(names), f"must be at most {MAX_TYPES}", str(MAX_TYPES))
         if len(set(names)) < len(names):
             raise InputError("deviceTypes", ", ".join(names), "names must be unique")
-        for each in self.device_types:
-            _at_least_one(f"maxDevices of {each.name}", each.num_devices)
-            check_positive(f"maxMemoryPerDevice of {each.name}", each.memory_bytes)
-            check_positive(f"slowdown of {each.name}", each.slowdown)
+        for device_type in self.device_types:
+            _at_least_one(f"maxDevices of {device_type.name}", device_type.num_devices)
+            check_positive(f"maxMemoryPerDevice of {device_type.name}", device_type.memory_bytes)
+            check_positive(f"slowdown of {device_type.name}", device_type.slowdown)
 
 
 MAX_TYPES = 3

@@ -35,7 +35,7 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
     _check_size(problem, terms)
     states, network = find_states(problem), network_of(problem, terms)
     tables = [WidthTables(problem, width, states, network) for width in problem.widths]
-    cases = sorted(_bounded_cases(problem, terms, tables), key=lambda each: each[0])
+    cases = sorted(_bounded_cases(problem, terms, tables), key=lambda bounded_case: bounded_case[0])
     best: _Solved | None = None
     for bound, index, copies, v, zero in cases:
         below = best.time_s if best else inf
@@ -51,7 +51,7 @@ MAX_COPIES = 65_536
 
 
 def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
-    total = sum(each.num_devices for each in types_of(problem, terms))
+    total = sum(device_type.num_devices for device_type in types_of(problem, terms))
     if min(total, problem.num_microbatches) > MAX_COPIES:
         must = f"with terms, devices or microbatches must be at most {MAX_COPIES}"
         raise InputError("maxDevices", total, must, str(MAX_COPIES))
@@ -67,11 +67,11 @@ class _Solved:
     devices: list[DeviceType]
 
 
-def _checked_plan(found: _Solved, problem: PlacementProblem, terms: PlacementTerms) -> Plan:
-    case, states = found.case, found.case.tables.states
+def _checked_plan(solved: _Solved, problem: PlacementProblem, terms: PlacementTerms) -> Plan:
+    case, states = solved.case, solved.case.tables.states
     width = case.tables.width
     stages = []
-    for i, j, device in zip(found.cuts[:-1], found.cuts[1:], found.devices, strict=True):
+    for i, j, device in zip(solved.cuts[:-1], solved.cuts[1:], solved.devices, strict=True):
         alone = not case.tables.sums.is_split[i, j] and case.virtual_stages == 1
         count = 1 if alone else case.tables.group_devices
         stages.append(Stage(layers=states.layers(i, j), devices=count, load_s=0.0, device_type=device.name))
@@ -81,13 +81,13 @@ def _checked_plan(found: _Solved, problem: PlacementProblem, terms: PlacementTer
         expert_parallel=width.expert_parallel,
         data_parallel=case.copies,
         stages=tuple(stages),
-        time_per_batch_s=found.time_s,
+        time_per_batch_s=solved.time_s,
         virtual_stages=case.virtual_stages,
         zero_stage=case.zero_stage,
     )
     priced = price_with_terms(problem, terms, plan)
     assert not priced.faults, f"the checker refuses the plan: {priced.faults}"
-    assert isclose(priced.time_per_batch_s, found.time_s, rel_tol=1e-9), (priced.time_per_batch_s, found.time_s)
+    assert isclose(priced.time_per_batch_s, solved.time_s, rel_tol=1e-9), (priced.time_per_batch_s, solved.time_s)
     return priced.plan
 
 
@@ -96,23 +96,23 @@ def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, be
     best = None
     for pipeline in pipelines(case, problem, types_of(problem, terms)):
         solver = _every_stage_agrees if terms.resync_every_stage else _first_stage_agrees
-        found = solver(case, pipeline, best.time_s if best else below)
-        best = found or best
+        solved = solver(case, pipeline, best.time_s if best else below)
+        best = solved or best
     return best
 
 
 def _first_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
     """Only the first stage pays for gradient reduction; it is added when that stage is chosen."""
-    found = _fill(case, pipeline, inf, below)
+    bottlenecks = _fill(case, pipeline, inf, below)
     resync = case.virtual_stages * case.resync_s[0]
     best: tuple[float, Counts, int] | None = None
-    for counts, first in found.first.items():
+    for counts, first in bottlenecks.first.items():
         times = first * pipeline.rounds(counts) + resync
         end = int(times.argmin())
         if times[end] < below:
             below = float(times[end])
             best = (below, counts, end)
-    return _found(case, pipeline, found, *best) if best else None
+    return _solved(case, pipeline, bottlenecks, *best) if best else None
 
 
 def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _Solved | None:
@@ -126,32 +126,32 @@ def _every_stage_agrees(case: Case, pipeline: CasePipeline, below: float) -> _So
     best: _Solved | None = None
     high = len(values) - 1
     while high >= 0:
-        found, least, counts = _least(case, pipeline, values[high], below)
-        if counts is None or not least + v * values[0] < below:
+        bottlenecks, least_s, counts = _least(case, pipeline, values[high], below)
+        if counts is None or not least_s + v * values[0] < below:
             break
         low, top = 0, high
         while low < top:
             middle = (low + top) // 2
-            tried, at_most, of = _least(case, pipeline, values[middle], below)
-            if at_most <= least:
-                top, found, counts = middle, tried, of
+            tried, at_most, tried_counts = _least(case, pipeline, values[middle], below)
+            if at_most <= least_s:
+                top, bottlenecks, counts = middle, tried, tried_counts
             else:
                 low = middle + 1
-        time_s = least + v * float(values[top])
+        time_s = least_s + v * float(values[top])
         if time_s < below and counts is not None:
             below = time_s
-            end = int(found.first[counts].argmin())
-            best = _found(case, pipeline, found, time_s, counts, end)
-        high = min(top - 1, int(np.searchsorted(values, (below - least) / v)) - 1)
+            end = int(bottlenecks.first[counts].argmin())
+            best = _solved(case, pipeline, bottlenecks, time_s, counts, end)
+        high = min(top - 1, int(np.searchsorted(values, (below - least_s) / v)) - 1)
     return best
 
 
 def _least(case: Case, pipeline: CasePipeline, limit: float, below: float) -> tuple[Bottlenecks, float, Counts | None]:
     """Smallest pipeline time, without resync, of stages with a resync within ``limit``."""
-    found = _fill(case, pipeline, limit, below)
-    times = {counts: float(first.min()) * pipeline.rounds(counts) for counts, first in found.first.items()}
-    counts = min(times, key=lambda each: times[each], default=None)
-    return found, times[counts] if counts is not None else inf, counts
+    bottlenecks = _fill(case, pipeline, limit, below)
+    times = {counts: float(first.min()) * pipeline.rounds(counts) for counts, first in bottlenecks.first.items()}
+    counts = min(times, key=lambda option: times[option], default=None)
+    return bottlenecks, times[counts] if counts is not None else inf, counts
 
 
 def _fill(case: Case, pipeline: CasePipeline, limit: float, below: float) -> Bottlenecks:
@@ -161,8 +161,10 @@ def _fill(case: Case, pipeline: CasePipeline, limit: float, below: float) -> Bot
     return least_bottlenecks(kinds, sizes, pipeline.max_stages, pipeline.max_devices)
 
 
-def _found(case: Case, pipeline: CasePipeline, found: Bottlenecks, time_s: float, counts: Counts, end: int) -> _Solved:
-    cuts, kinds = trace(found, counts, end)
+def _solved(
+    case: Case, pipeline: CasePipeline, bottlenecks: Bottlenecks, time_s: float, counts: Counts, end: int
+) -> _Solved:
+    cuts, kinds = trace(bottlenecks, counts, end)
     return _Solved(time_s=time_s, case=case, cuts=cuts, devices=[pipeline.types[k] for k in kinds])
 
 
@@ -171,15 +173,15 @@ def _bounded_cases(
 ) -> Iterator[tuple[float, int, int, int, int]]:
     """``(bound, width index, copies, virtual stages, ZeRO stage)`` of every case with a finite bound."""
     types = types_of(problem, terms)
-    total = sum(each.num_devices for each in types)
+    total = sum(entry.num_devices for entry in types)
     copies = np.arange(1, min(total, problem.num_microbatches) + 1)
-    for index, each in enumerate(tables):
-        allowed = copies * each.width.context_parallel % each.width.expert_parallel == 0
+    for index, entry in enumerate(tables):
+        allowed = copies * entry.width.context_parallel % entry.width.expert_parallel == 0
         allowed &= problem.shares(copies)
-        relaxed = _relaxed_bottlenecks(problem, types, each)
+        relaxed = _relaxed_bottlenecks(problem, types, entry)
         for v in sorted({1, *terms.virtual_stages}):
             for zero in sorted({0, *terms.zero_stages}):
-                bounds = _bounds(problem, types, each, relaxed, copies, v, zero)
+                bounds = _bounds(problem, types, entry, relaxed, copies, v, zero)
                 for d in copies[allowed & np.isfinite(bounds)]:
                     yield float(bounds[d - 1]), index, int(d), v, zero
 
@@ -190,7 +192,7 @@ def _relaxed_bottlenecks(
     """Least bottleneck by (stages, devices) in the relaxed problem."""
     num_layers = len(tables.states.order)
     enough = num_layers * tables.width.devices
-    width = slowed(tables.width, min(each.slowdown for each in types))
+    width = slowed(tables.width, min(device_type.slowdown for device_type in types))
     easy = replace(
         problem,
         memory_bytes=1e300,
@@ -199,12 +201,12 @@ def _relaxed_bottlenecks(
     )
     states = tables.states
     kinds = plain_kinds(easy, tabulate(easy, width, states))
-    found = least_bottlenecks(kinds, states.sizes, num_layers, enough)
-    least: dict[tuple[int, int], float] = {}
-    for counts, first in found.first.items():
-        key = sum(counts), found.devices(counts)
-        least[key] = min(least.get(key, inf), float(first.min()))
-    return least
+    bottlenecks = least_bottlenecks(kinds, states.sizes, num_layers, enough)
+    least_bottleneck: dict[tuple[int, int], float] = {}
+    for counts, first in bottlenecks.first.items():
+        key = sum(counts), bottlenecks.devices(counts)
+        least_bottleneck[key] = min(least_bottleneck.get(key, inf), float(first.min()))
+    return least_bottleneck
 
 
 def _bounds(
@@ -221,21 +223,21 @@ def _bounds(
     Besides the relaxed bottlenecks, it uses that ``chunks`` stages must hold the model once: ``v * states + activations
     <= chunks * memory``.
     """
-    total = sum(each.num_devices for each in types)
+    total = sum(device_type.num_devices for device_type in types)
     keys = np.array(list(relaxed))
-    chunks, devices, least = keys[:, :1], keys[:, 1:], np.array(list(relaxed.values()))[:, None]
+    chunks, devices, least_s = keys[:, :1], keys[:, 1:], np.array(list(relaxed.values()))[:, None]
     if v > 1:
         devices = chunks // v * tables.group_devices
     num_stages = chunks // v
-    held = v * _model_state_bytes(problem, tables, copies, zero) + tables.sums.activation_bytes[0, -1]
-    roomy = chunks * max(each.memory_bytes for each in types) * (1 + 1e-9) >= held
+    needed_bytes = v * _model_state_bytes(problem, tables, copies, zero) + tables.sums.activation_bytes[0, -1]
+    roomy = chunks * max(device_type.memory_bytes for device_type in types) * (1 + 1e-9) >= needed_bytes
     per_copy = ceil_div(problem.num_microbatches, copies)
     if len(types) > 1:
-        least = np.maximum(least, _work_bound(problem, types, tables, copies, num_stages))
+        least_s = np.maximum(least_s, _work_bound(problem, types, tables, copies, num_stages))
     possible = (chunks % v == 0) & (devices * copies <= total) & roomy
     if v > 1:
         possible &= per_copy % np.maximum(num_stages, 1) == 0
-    return np.asarray(np.where(possible, least * (v * per_copy + num_stages - 1), inf).min(axis=0))
+    return np.asarray(np.where(possible, least_s * (v * per_copy + num_stages - 1), inf).min(axis=0))
 
 
 def _work_bound(
@@ -252,12 +254,12 @@ def _work_bound(
     if problem.recompute:
         work += sum(x.forward_s for x in layers)
         last = max(x.forward_s / ((x.forward_s + x.backward_s) or 1.0) for x in layers)
-    each = 1 if tables.has_unsplit else tables.group_devices
+    stage_devices = 1 if tables.has_unsplit else tables.group_devices
     speed, left = np.zeros(np.broadcast_shapes(copies.shape, num_stages.shape)), num_stages + 0 * copies
-    for device in sorted(types, key=lambda one: one.slowdown):
-        taken = np.minimum(left, device.num_devices // (copies * each))
+    for device in sorted(types, key=lambda device_type: device_type.slowdown):
+        taken = np.minimum(left, device.num_devices // (copies * stage_devices))
         speed, left = speed + taken / device.slowdown, left - taken
-    fastest = 1 / min(one.slowdown for one in types)
+    fastest = 1 / min(device_type.slowdown for device_type in types)
     return np.where(left > 0, inf, work / np.maximum(speed + last * fastest, 1e-300))
 
 

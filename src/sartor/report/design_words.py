@@ -212,7 +212,11 @@ def nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:
     ranges = ", ".join(f"{axis} {low:g} to {high:g}" for axis, (low, high) in nearby.near_best.items() if low < high)
     alone = [f"within 1% of the best, one axis changed at a time: {ranges or 'no other value of any axis'}"]
     for swing in nearby.swings:
-        best = "still the best" if swing.survives else f"another chip is {swing.most / swing.objective - 1:.1%} better"
+        best = (
+            "still the best"
+            if swing.survives
+            else f"another chip is {swing.best_objective / swing.objective - 1:.1%} better"
+        )
         alone.append(
             f"{swing.assumption} {swing.change:+.0%}: {swing.objective:,.4g}, {best} (of {swing.num_rivals + 1} priced)"
         )

@@ -98,12 +98,12 @@ def sweep_field(
     wanted, time_s = found.values[runs], time_s[runs]
     rate = found.matmul_flops[runs] / time_s
     return Sawtooth(
-        title=_title(field, wanted, rate, found.asked, after),
+        title=_title(field, wanted, rate, found.baseline, after),
         field=field,
         values=wanted.astype(float),
         time_s=time_s,
         flops_per_s=rate,
-        now=float(found.asked),
+        now=float(found.baseline),
         after=None if after is None or after not in wanted else float(after),
     )
 

@@ -56,15 +56,15 @@ def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
     for _ in range(ROUNDS):
         total, single, split = _over_weights(weighted, covers, modes)
         value = max(value, total)
-        kept = tuple(
+        useful = tuple(
             (may_single and single[i] < upper, may_split and split[i] < upper)
             for i, (may_single, may_split) in enumerate(modes)
         )
-        if value >= upper or not all(map(any, kept)):
+        if value >= upper or not all(map(any, useful)):
             return MakespanBound(value=upper, modes=modes)
-        if kept == modes:
+        if useful == modes:
             break
-        modes = kept
+        modes = useful
     return MakespanBound(value=value, modes=modes)
 
 
@@ -87,8 +87,8 @@ def paths(block: OpBlock) -> list[list[int]]:
             if later:
                 following[i] = max(later, key=length.__getitem__)
             length[i] = 1 + (length[following[i]] if later else 0)
-        here = max(left, key=length.__getitem__)
-        path = [here]
+        node = max(left, key=length.__getitem__)
+        path = [node]
         while path[-1] in following:
             path.append(following[path[-1]])
         out.append(path)
@@ -135,7 +135,7 @@ class _Weighted:
 
     @classmethod
     def of(cls, block: OpBlock) -> _Weighted:
-        weights = sorted(_weights(block), key=lambda each: -each.paths)
+        weights = sorted(_weights(block), key=lambda weight: -weight.paths)
         num_tc, num_vc, grid = max(block.num_tc, 1), max(block.num_vc, 1), weights[0].grid
         whole = num_tc * num_vc
         scale = grid * whole
@@ -145,51 +145,51 @@ class _Weighted:
         def column(values: Sequence[int]) -> Whole:
             return np.array(values, dtype=kind)[:, None]
 
-        tensor = column([each.needs_tensor_core for each in block.core_types])
-        vector = column([each.needs_vector_core for each in block.core_types])
+        tensor = column([weight.needs_tensor_core for weight in block.core_types])
+        vector = column([weight.needs_vector_core for weight in block.core_types])
         of_tensor, of_vector, of_shared = (
-            np.array([getattr(each, name) * factor for each in weights], dtype=kind)
+            np.array([getattr(weight, name) * factor for weight in weights], dtype=kind)
             for name, factor in (("tensor", num_vc), ("vector", num_tc), ("shared", whole))
         )
         work = column(block.latency) * (tensor * of_tensor + vector * of_vector)
         if block.traffic:
-            moved = np.array([each.traffic or (0,) * block.size for each in weights], dtype=kind).T
+            moved = np.array([weight.traffic or (0,) * block.size for weight in weights], dtype=kind).T
             work = work + of_shared * moved
         step, alone = whole * column(block.latency), scale * column(block.intra_latency)
-        return cls(scale, step, alone, work, [each.paths for each in weights])
+        return cls(scale, step, alone, work, [weight.paths for weight in weights])
 
 
-def _over_weights(of: _Weighted, covers: list[list[int]], modes: Modes) -> tuple[int, list[int], list[int]]:
+def _over_weights(weighted: _Weighted, covers: list[list[int]], modes: Modes) -> tuple[int, list[int], list[int]]:
     """The best bound over all weights, and the best with each operator on one core, and with each split."""
     huge = 4 * EXACT
-    barred = np.array([[0 if single else huge] for single, _ in modes], dtype=of.step.dtype)
-    split = np.where([[may] for _, may in modes], of.alone, huge)
+    barred = np.array([[0 if single else huge] for single, _ in modes], dtype=weighted.step.dtype)
+    split = np.where([[may] for _, may in modes], weighted.alone, huge)
 
     def least_of(work: Whole) -> Whole:
         return np.minimum(np.maximum(work, barred), split)
 
-    work, least = of.work.copy(), least_of(of.work)
-    with_single, with_split = _through_each(of, covers, least, least_of)
-    for taken in range(of.paths[0]):
-        count = sum(each > taken for each in of.paths)
-        more = work[:, :count] + of.step
-        more_least = least_of(more)
-        on_path = _best_path(covers, more_least - least[:, :count])
-        work[:, :count] = np.where(on_path, more, work[:, :count])
-        least[:, :count] = np.where(on_path, more_least, least[:, :count])
-    total = least.sum(axis=0)
-    with_single = np.maximum(with_single, total - least + work).max(axis=1)
-    with_split = np.maximum(with_split, total - least + of.alone).max(axis=1)
-    single, apart = ([ceil_div(int(x), of.scale) for x in each] for each in (with_single, with_split))
-    return ceil_div(int(total.max()), of.scale), single, apart
+    work, least_work = weighted.work.copy(), least_of(weighted.work)
+    with_single, with_split = _through_each(weighted, covers, least_work, least_of)
+    for taken in range(weighted.paths[0]):
+        count = sum(entry > taken for entry in weighted.paths)
+        heavier = work[:, :count] + weighted.step
+        more_least = least_of(heavier)
+        on_path = _best_path(covers, more_least - least_work[:, :count])
+        work[:, :count] = np.where(on_path, heavier, work[:, :count])
+        least_work[:, :count] = np.where(on_path, more_least, least_work[:, :count])
+    total = least_work.sum(axis=0)
+    with_single = np.maximum(with_single, total - least_work + work).max(axis=1)
+    with_split = np.maximum(with_split, total - least_work + weighted.alone).max(axis=1)
+    single, apart = ([ceil_div(int(x), weighted.scale) for x in entry] for entry in (with_single, with_split))
+    return ceil_div(int(total.max()), weighted.scale), single, apart
 
 
 def _through_each(
-    of: _Weighted, covers: list[list[int]], least: Whole, least_of: Callable[[Whole], Whole]
+    weighted: _Weighted, covers: list[list[int]], least_work: Whole, least_of: Callable[[Whole], Whole]
 ) -> tuple[Whole, Whole]:
     """The bounds with the whole weight on one path through each operator, on one core and split."""
-    on_path = of.work + np.array(of.paths, dtype=of.step.dtype) * of.step
-    gain = least_of(on_path) - least
+    on_path = weighted.work + np.array(weighted.paths, dtype=weighted.step.dtype) * weighted.step
+    gain = least_of(on_path) - least_work
     ahead, behind = np.zeros_like(gain), gain.copy()
     for i, targets in enumerate(covers):
         for j in targets:
@@ -197,8 +197,8 @@ def _through_each(
     for i in reversed(range(len(gain))):
         if covers[i]:
             behind[i] += behind[covers[i]].max(axis=0)
-    others = least.sum(axis=0) - least + ahead + behind - gain
-    return others + on_path, others + of.alone
+    others = least_work.sum(axis=0) - least_work + ahead + behind - gain
+    return others + on_path, others + weighted.alone
 
 
 def _best_path(covers: list[list[int]], gains: Whole) -> Whole:
@@ -213,8 +213,8 @@ def _best_path(covers: list[list[int]], gains: Whole) -> Whole:
             those = ahead[below]
             following[i] = np.array(below)[those.argmax(axis=0)]
             ahead[i] += those.max(axis=0)
-    here, on = ahead.argmax(axis=0), np.zeros(gains.shape, dtype=bool)
+    node, on = ahead.argmax(axis=0), np.zeros(gains.shape, dtype=bool)
     for i in range(len(gains)):
-        on[i] = here == i
-        here = np.where(on[i], following[i], here)
+        on[i] = node == i
+        node = np.where(on[i], following[i], node)
     return on

@@ -15,39 +15,39 @@ from sartor.schedules.result import OperatorRun
 
 def violations(problem: ScheduleProblem, times: Sequence[OperatorRun], makespan: int) -> tuple[str, ...]:
     """The faults of a schedule as sentences; empty for a valid schedule of the stated makespan."""
-    known = {op.id: op for op in problem.operators}
-    found = list(_each_once(known, times))
-    if found:
-        return tuple(found)
-    found += _durations(known, times)
-    found += _order(problem, times)
-    found += _alone(times)
-    found += _cores(problem, known, times)
-    found += _shared(known, times, makespan)
-    found += (
+    operators = {op.id: op for op in problem.operators}
+    faults = list(_each_once(operators, times))
+    if faults:
+        return tuple(faults)
+    faults += _durations(operators, times)
+    faults += _order(problem, times)
+    faults += _alone(times)
+    faults += _cores(problem, operators, times)
+    faults += _shared(operators, times, makespan)
+    faults += (
         f"{name} needs {time}, longer than the makespan {makespan}" for name, time in problem.shared if time > makespan
     )
     last = max((row.end for row in times), default=0)
     if max(last, problem.shared_time) != makespan:
-        found.append(f"the last operator ends at {last}, not at the stated makespan {makespan}")
-    return tuple(found)
+        faults.append(f"the last operator ends at {last}, not at the stated makespan {makespan}")
+    return tuple(faults)
 
 
-def _each_once(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]) -> Iterable[str]:
+def _each_once(operators: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]) -> Iterable[str]:
     count: dict[OperatorId, int] = defaultdict(int)
     for row in times:
         count[row.id] += 1
-    for id_ in count.keys() - known.keys():
+    for id_ in count.keys() - operators.keys():
         yield f"{id_!r} is not an operator of the problem"
-    for id_, op in known.items():
-        wanted = 0 if op.core_type == CoreType.NOP else 1
-        if count[id_] != wanted:
-            yield f"operator {id_!r} runs {count[id_]} times, not {wanted}"
+    for id_, op in operators.items():
+        expected_runs = 0 if op.core_type == CoreType.NOP else 1
+        if count[id_] != expected_runs:
+            yield f"operator {id_!r} runs {count[id_]} times, not {expected_runs}"
 
 
-def _durations(known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]) -> Iterable[str]:
+def _durations(operators: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]) -> Iterable[str]:
     for row in times:
-        expected = {"single": known[row.id].latency, "intra_op": known[row.id].intra_latency}[row.mode]
+        expected = {"single": operators[row.id].latency, "intra_op": operators[row.id].intra_latency}[row.mode]
         if row.start < 0:
             yield f"operator {row.id!r} starts at {row.start}, before 0"
         if row.end - row.start != expected:
@@ -83,40 +83,42 @@ def _alone(times: Sequence[OperatorRun]) -> Iterable[str]:
     rows = sorted((row for row in times if row.end > row.start), key=lambda row: (row.start, row.end))
     running: list[OperatorRun] = []
     for row in rows:
-        running = [other for other in running if other.end > row.start]
-        for other in running:
-            if "intra_op" in (row.mode, other.mode):
-                yield f"operators {other.id!r} and {row.id!r} overlap, and one of them must run alone"
+        running = [earlier for earlier in running if earlier.end > row.start]
+        for earlier in running:
+            if "intra_op" in (row.mode, earlier.mode):
+                yield f"operators {earlier.id!r} and {row.id!r} overlap, and one of them must run alone"
         running.append(row)
 
 
 def _cores(
-    problem: ScheduleProblem, known: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]
+    problem: ScheduleProblem, operators: dict[OperatorId, ScheduledOperator], times: Iterable[OperatorRun]
 ) -> Iterable[str]:
     """Each operator has the cores its type and mode need, and no core runs two at once."""
     busy: dict[tuple[str, int], list[OperatorRun]] = defaultdict(list)
     for row in times:
-        kind = known[row.id].core_type
+        kind = operators[row.id].core_type
         for name, cores, total, user in (
             ("tensor", row.tensor_cores, problem.num_tc, kind in ("TC", "TCandVC")),
             ("vector", row.vector_cores, problem.num_vc, kind in ("VC", "TCandVC")),
         ):
-            wanted = (total if row.mode == "intra_op" else 1) if user else 0
-            if len(set(cores)) != wanted or len(cores) != wanted or any(not 0 <= c < total for c in cores):
-                yield f"operator {row.id!r} holds {name} cores {list(cores)}; it needs {wanted} of {total}"
+            expected = (total if row.mode == "intra_op" else 1) if user else 0
+            if len(set(cores)) != expected or len(cores) != expected or any(not 0 <= c < total for c in cores):
+                yield f"operator {row.id!r} holds {name} cores {list(cores)}; it needs {expected} of {total}"
             for core in cores:
                 busy[name, core].append(row)
     for (name, core), rows in busy.items():
         rows = sorted((row for row in rows if row.end > row.start), key=lambda row: row.start)
-        for one, two in pairwise(rows):
-            if two.start < one.end:
-                yield f"{name} core {core} serves operators {one.id!r} and {two.id!r} at once"
+        for first, two in pairwise(rows):
+            if two.start < first.end:
+                yield f"{name} core {core} serves operators {first.id!r} and {two.id!r} at once"
 
 
-def _shared(known: dict[OperatorId, ScheduledOperator], times: Sequence[OperatorRun], makespan: int) -> Iterable[str]:
+def _shared(
+    operators: dict[OperatorId, ScheduledOperator], times: Sequence[OperatorRun], makespan: int
+) -> Iterable[str]:
     """Between any two moments, the operators that run in between must not move more than a shared resource allows."""
-    for name in sorted({name for op in known.values() for name, _ in op.traffic}):
-        moved = {row.id: dict(known[row.id].traffic).get(name, 0) for row in times}
+    for name in sorted({name for op in operators.values() for name, _ in op.traffic}):
+        moved = {row.id: dict(operators[row.id].traffic).get(name, 0) for row in times}
         if (whole := sum(moved.values())) > makespan:
             yield f"{name} needs {whole} for all that is moved, longer than the makespan {makespan}"
         for begin in sorted({row.start for row in times}):

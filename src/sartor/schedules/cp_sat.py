@@ -104,17 +104,17 @@ def _answer(
             # Time ran out, or a wrong "infeasible" (the hint is a schedule), which is ignored.
             return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
         work -= solver.response_proto.deterministic_time
-        found = model.read(solver)
-        proved = found.makespan(block) if status == model.cp.OPTIMAL else round(solver.best_objective_bound)
-        crowded = crowds(block, found)
-        roomy = spread(block, found) if crowded else found
+        table = model.read(solver)
+        proved = table.makespan(block) if status == model.cp.OPTIMAL else round(solver.best_objective_bound)
+        crowded = crowds(block, table)
+        roomy = spread(block, table) if crowded else table
         best = min(roomy, best, key=lambda timetable: timetable.makespan(block))
         lower_bound = max(lower_bound, min(proved, best.makespan(block)))
         if not crowded or interrupted or lower_bound == best.makespan(block):
             return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
         model.narrow(best, lower_bound)
-        for each in crowded:
-            model.spread(each)
+        for crowd in crowded:
+            model.spread(crowd)
 
 
 def _run(solver: CpSolver, model: CpModel) -> tuple[Any, bool]:
@@ -186,8 +186,8 @@ class _Model:
                     far_apart.append(apart)
         self.model.add_bool_or(far_apart)
 
-    def _time(self, least: int = 0) -> IntVar:
-        time: IntVar = self.model.new_int_var(least, self.horizon, "")
+    def _time(self, lowest: int = 0) -> IntVar:
+        time: IntVar = self.model.new_int_var(lowest, self.horizon, "")
         return time
 
     def _mode(self, i: int) -> IntVar | int:

@@ -72,9 +72,9 @@ def _best_forward(block: OpBlock) -> Timetable:
     ranks = tuple(_ranks(block))
     tries = [(modes, rank, drain) for modes in _mode_choices(block) for rank in ranks for drain in (False, True)]
     tries = tries[: max(FEWEST_TRIES, TRY_WORK // block.size**2)]
-    found = [_list_schedule(block, direct, modes, rank, drain=drain) for modes, rank, drain in tries]
-    best = sorted(range(len(tries)), key=lambda k: found[k].makespan(block))[:STARTS]
-    improved = (_improved(block, direct, found[k], tries[k][1], drain=tries[k][2]) for k in best)
+    schedules = [_list_schedule(block, direct, modes, rank, drain=drain) for modes, rank, drain in tries]
+    best = sorted(range(len(tries)), key=lambda k: schedules[k].makespan(block))[:STARTS]
+    improved = (_improved(block, direct, schedules[k], tries[k][1], drain=tries[k][2]) for k in best)
     return min(improved, key=lambda timetable: timetable.makespan(block))
 
 
@@ -148,15 +148,17 @@ def _mode_choices(block: OpBlock) -> list[tuple[bool, ...]]:
     return list(choices)
 
 
-def _improved(block: OpBlock, direct: Successors, found: Timetable, rank: Sequence[int], *, drain: bool) -> Timetable:
+def _improved(
+    block: OpBlock, direct: Successors, timetable: Timetable, rank: Sequence[int], *, drain: bool
+) -> Timetable:
     """Change one operator's mode at a time as long as that shortens the schedule."""
     may, tries = [i for i, may in enumerate(block.may_split) if may], IMPROVE_WORK // block.size**2
-    best, makespan, position, since = found, found.makespan(block), 0, 0
+    best, makespan, position, since = timetable, timetable.makespan(block), 0, 0
     while may and tries > 0 and since < len(may):
         i = may[position % len(may)]
         flipped = (*best.split[:i], not best.split[i], *best.split[i + 1 :])
-        other = _list_schedule(block, direct, flipped, rank, drain=drain)
+        alternative = _list_schedule(block, direct, flipped, rank, drain=drain)
         position, tries, since = position + 1, tries - 1, since + 1
-        if other.makespan(block) < makespan:
-            best, makespan, since = other, other.makespan(block), 0
+        if alternative.makespan(block) < makespan:
+            best, makespan, since = alternative, alternative.makespan(block), 0
     return best

@@ -60,8 +60,8 @@ class _Block:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Block) and self.key == other.key
+    def __eq__(self, block: object) -> bool:
+        return isinstance(block, _Block) and self.key == block.key
 
 
 @lru_cache(maxsize=4096)
@@ -168,8 +168,10 @@ def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float =
     kernels of ring attention, say) follow each other."""
     rows = len(fused.operators), max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
     runs = [np.broadcast_to(np.asarray(op.count, dtype=np.float64), accelerator.shape) for op in fused.operators]
-    one, together = (each * np.reshape(runs, each.shape) for each in operator_latencies(fused.operators, accelerator))
-    return _units(one, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
+    alone, together = (
+        latency * np.reshape(runs, latency.shape) for latency in operator_latencies(fused.operators, accelerator)
+    )
+    return _units(alone, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
 
 
 def shared_times(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> dict[str, Any]:
@@ -213,8 +215,10 @@ def fuse_graph(graph: OperatorGraph) -> FusedGraph:
     for i, op in enumerate(graph.operators):
         if isinstance(op, Gemm) and len(after[i]) == 1:
             (j,) = after[i]
-            other = graph.operators[j]
-            elementwise = isinstance(other, MemoryBound) and other.kind in FUSED_KINDS and other.count == op.count
+            successor = graph.operators[j]
+            elementwise = (
+                isinstance(successor, MemoryBound) and successor.kind in FUSED_KINDS and successor.count == op.count
+            )
             if elementwise and j not in into and before[j] - {i} <= ancestors[i]:
                 into[j] = i
     return _merged(graph, edges, into)
@@ -222,10 +226,10 @@ def fuse_graph(graph: OperatorGraph) -> FusedGraph:
 
 def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict[int, int]) -> FusedGraph:
     absorbed = {i: j for j, i in into.items()}
-    kept = [i for i in range(len(graph.operators)) if i not in into]
-    place = {i: position for position, i in enumerate(kept)}
+    remaining = [i for i in range(len(graph.operators)) if i not in into]
+    place = {i: position for position, i in enumerate(remaining)}
     operators: list[Operator | Fused] = []
-    for i in kept:
+    for i in remaining:
         op = graph.operators[i]
         if i in absorbed:
             epilogue = graph.operators[absorbed[i]]
@@ -240,10 +244,10 @@ def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict
 
 def _ancestors(before: dict[int, set[int]]) -> dict[int, set[int]]:
     """All predecessors of each operator; operators are numbered so that edges go up."""
-    known: dict[int, set[int]] = {}
+    ancestors: dict[int, set[int]] = {}
     for i in sorted(before):
-        known[i] = set().union(before[i], *(known[a] for a in before[i]))
-    return known
+        ancestors[i] = set().union(before[i], *(ancestors[a] for a in before[i]))
+    return ancestors
 
 
 def _edges(graph: OperatorGraph) -> tuple[tuple[int, int], ...]:

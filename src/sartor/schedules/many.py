@@ -134,13 +134,13 @@ def _part_bound(
     for _ in range(ROUNDS):
         value, with_single, with_split = _over_weights(p, allowed)
         best = np.maximum(best, value)
-        kept = allowed[0] & (with_single < serial), allowed[1] & (with_split < serial)
-        if all(np.array_equal(a, b) for a, b in zip(kept, allowed, strict=True)):
+        useful = allowed[0] & (with_single < serial), allowed[1] & (with_split < serial)
+        if all(np.array_equal(a, b) for a, b in zip(useful, allowed, strict=True)):
             break
-        allowed = kept
-        hopeless = ~(kept[0] | kept[1]).all(axis=0)  # nothing shorter than running in turn is left
+        allowed = useful
+        hopeless = ~(useful[0] | useful[1]).all(axis=0)  # nothing shorter than running in turn is left
         best = np.where(hopeless, serial, best)
-        allowed = kept[0] | hopeless, kept[1]
+        allowed = useful[0] | hopeless, useful[1]
     rounded: npt.NDArray[np.int64] = np.ceil(best * (1 - WHOLE)).astype(np.int64)
     return np.minimum(rounded, serial)
 
@@ -170,15 +170,15 @@ def _over_weights(p: _Part, allowed: Allowed) -> tuple[FloatArray, FloatArray, F
     split = np.where(allowed[1], p.split, np.inf)
     for tensor, vector in _weights():
         work = p.single * (p.tensor * (tensor / GRID) + p.vector * (vector / GRID))
-        least = _least(work, split, allowed[0])
+        least_time = _least(work, split, allowed[0])
         for _ in range(GRID - tensor - vector):
-            more = work + p.single / GRID
-            gain = _least(more, split, allowed[0]) - least
-            work = np.where(_best_path(p.covers, gain), more, work)
-            least = _least(work, split, allowed[0])
-        total = least.sum(axis=0)
+            heavier = work + p.single / GRID
+            gain = _least(heavier, split, allowed[0]) - least_time
+            work = np.where(_best_path(p.covers, gain), heavier, work)
+            least_time = _least(work, split, allowed[0])
+        total = least_time.sum(axis=0)
         np.maximum(value, total, out=value)
-        rest = total - least
+        rest = total - least_time
         np.maximum(with_single, np.ceil((rest + work) * (1 - WHOLE)), out=with_single)
         np.maximum(with_split, np.ceil((rest + p.split) * (1 - WHOLE)), out=with_split)
     return value, with_single, with_split
@@ -207,9 +207,9 @@ def _best_path(covers: Sequence[tuple[int, ...]], gain: FloatArray) -> npt.NDArr
             those = ahead[below]
             following[i] = np.asarray(below, dtype=np.int16)[those.argmax(axis=0)]
             ahead[i] += those.max(axis=0)
-    here = ahead.argmax(axis=0)
+    node = ahead.argmax(axis=0)
     on = np.zeros((size, count), dtype=bool)
     for i in range(size):
-        on[i] = here == i
-        here = np.where(on[i], following[i], here)
+        on[i] = node == i
+        node = np.where(on[i], following[i], node)
     return on

@@ -45,9 +45,9 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
         raise InputError("solver", "milp", must, "cp_sat")
     program = _MilpProgram(block, hint.makespan(block), lower_bound)
     rows, columns, values = map(np.asarray, zip(*program.entries, strict=True))
-    at = rows.astype(np.int32), columns.astype(np.int32)  # HiGHS uses 32-bit indices
-    matrix = sparse.csr_array((values, at), shape=(len(program.least), program.num_columns))
-    found = silently(
+    indices = rows.astype(np.int32), columns.astype(np.int32)  # HiGHS uses 32-bit indices
+    matrix = sparse.csr_array((values, indices), shape=(len(program.least), program.num_columns))
+    result = silently(
         optimize.milp,
         c=np.eye(1, program.num_columns).ravel(),
         integrality=np.asarray(program.integral),
@@ -55,9 +55,9 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
         constraints=optimize.LinearConstraint(matrix, np.asarray(program.least, dtype=float), np.inf),
         options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
     )
-    best = hint if found.x is None else min(hint, program.read(found.x), key=lambda table: table.makespan(block))
+    best = hint if result.x is None else min(hint, program.read(result.x), key=lambda table: table.makespan(block))
     # Times are integers and rows hold to 1e-6 of the horizon: the bound is rounded to nearest, not up.
-    bound = found.mip_dual_bound
+    bound = result.mip_dual_bound
     proved = ceil(bound - 0.5) if bound is not None and np.isfinite(bound) else 0
     return BlockAnswer(timetable=best, lower_bound=min(max(lower_bound, proved), best.makespan(block)))
 
@@ -101,9 +101,9 @@ class _MilpProgram:
         self.upper.append(upper)
         return len(self.upper) - 1
 
-    def _row(self, coefficients: dict[int, int], least: int) -> None:
+    def _row(self, coefficients: dict[int, int], lowest: int) -> None:
         self.entries += [(len(self.least), column, value) for column, value in coefficients.items()]
-        self.least.append(least)
+        self.least.append(lowest)
 
     def _orders(self) -> dict[tuple[int, int], int]:
         """Columns of x_ij for pairs that the graph does not order."""
@@ -137,9 +137,9 @@ class _MilpProgram:
         for i, j, k in permutations(range(self.block.size), 3):
             if (i, k) not in self.first:
                 continue
-            (one, first), (two, second) = self._ordered(i, j), self._ordered(j, k)
-            if first + second + len(one) + len(two) == 2:
-                row = {self.first[i, k]: 1} | dict.fromkeys((*one, *two), -1)
+            (lead, first), (two, second) = self._ordered(i, j), self._ordered(j, k)
+            if first + second + len(lead) + len(two) == 2:
+                row = {self.first[i, k]: 1} | dict.fromkeys((*lead, *two), -1)
                 self._row(row, first + second - 1)
 
     def _cores(self) -> None:
@@ -178,7 +178,7 @@ def silently(call: Callable[..., Any], **words: Any) -> Any:
 @contextmanager
 def _nowhere() -> Iterator[None]:
     try:
-        kept = os.dup(1)
+        saved_stdout = os.dup(1)
     except OSError:  # no stdout at all
         yield
         return
@@ -190,9 +190,9 @@ def _nowhere() -> Iterator[None]:
         yield
     finally:
         _flush_c()
-        os.dup2(kept, 1)
+        os.dup2(saved_stdout, 1)
         os.close(nowhere)
-        os.close(kept)
+        os.close(saved_stdout)
 
 
 def _flush_c() -> None:

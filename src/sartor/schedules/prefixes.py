@@ -76,7 +76,7 @@ class _Prefixes:
     """Prefixes of equally many operators. Times count from ``last`` on, before which nothing else starts.
 
     [prefixes]: ``begun`` operators as bits, ``last``, the least makespan ``bound``, and how each was made: the row of
-    its ``parent``, the operator ``added`` (plus the number of operators if it is split), and that one's start ``at``.
+    its ``parent``, the operator ``added`` (plus the number of operators if it is split), and its ``start``.
     [prefixes, cores and operators]: ``until`` tensor cores are free, then vector cores, each ascending; then until
     operators end that others wait for. [prefixes, operators]: the earliest ``starts`` of those that can be next.
     """
@@ -86,12 +86,12 @@ class _Prefixes:
     bound: IntArray
     parent: IntArray
     added: IntArray
-    at: IntArray
+    start: IntArray
     until: IntArray
     starts: IntArray
 
     def only(self, rows: IntArray | BoolArray) -> _Prefixes:
-        return _Prefixes(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+        return _Prefixes(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 class _Search:
@@ -120,7 +120,7 @@ class _Search:
 
     def run(self, width: int) -> None:
         """Extend to schedules, at most ``width`` prefixes of each number of operators."""
-        given_up, made = self.upper, list[tuple[IntArray, IntArray, IntArray]]()
+        given_up, history = self.upper, list[tuple[IntArray, IntArray, IntArray]]()
         now = self._settled(self._nothing())
         for _ in range(self.block.size):
             if not len(now.last) or self.late():
@@ -132,18 +132,20 @@ class _Search:
             single[beyond] = split[beyond] = False
             now = self._settled(self._extended(now, single, split))
             now = now.only(self.dominance.undominated(now.begun, now.last, now.until))
-            made.append((now.parent, now.added, now.at))
-        if len(made) < self.block.size:
+            history.append((now.parent, now.added, now.start))
+        if len(history) < self.block.size:
             given_up = min([given_up, *now.bound.tolist()])
         elif len(now.last):
-            self.best = self._schedule(made, int(now.last.argmin()))
+            self.best = self._schedule(history, int(now.last.argmin()))
             self.upper = self.best.makespan(self.block)
         self.proved = max(self.proved, given_up)
 
     def _nothing(self) -> _Prefixes:
         zero = np.zeros(1, dtype=np.int64)
         until = np.zeros((1, self.cores + self.block.size), dtype=np.int64)
-        return _Prefixes(begun=zero, last=zero, bound=zero, parent=zero, added=zero, at=zero, until=until, starts=until)
+        return _Prefixes(
+            begun=zero, last=zero, bound=zero, parent=zero, added=zero, start=zero, until=until, starts=until
+        )
 
     def _choices(self, now: _Prefixes) -> tuple[BoolArray, BoolArray]:
         """Which operators [prefixes, operators] may be next on one core, and which split: not if another one, or the
@@ -166,43 +168,43 @@ class _Search:
             until[:, kind].sort(axis=1)
         until[np.arange(len(rows)), self.cores + operators] = self.latency[operators]
         parent, added = np.concatenate([rows, others]), np.concatenate([operators, apart])
-        at = now.last[parent] + np.concatenate([wait, now.until[others].max(axis=1)])
+        start = now.last[parent] + np.concatenate([wait, now.until[others].max(axis=1)])
         self.work_s -= PREFIX_S * len(parent)
         return _Prefixes(
             begun=now.begun[parent] | np.left_shift(1, added),
-            last=at + np.concatenate([np.zeros_like(wait), self.intra[apart]]),
+            last=start + np.concatenate([np.zeros_like(wait), self.intra[apart]]),
             bound=now.bound[parent],
             parent=parent,
             added=np.concatenate([operators, apart + self.block.size]),
-            at=at,
+            start=start,
             until=np.concatenate([until, np.zeros_like(now.until[others])]),
             starts=now.starts,
         )
 
-    def _settled(self, made: _Prefixes) -> _Prefixes:
+    def _settled(self, extended: _Prefixes) -> _Prefixes:
         """With starts of what can be next, times from the earliest of them on, and bounds; without those that are no
         better than the best schedule."""
-        begun, which = np.unique(made.begun, return_inverse=True)
+        begun, which = np.unique(extended.begun, return_inverse=True)
         has = (begun[:, None] >> np.arange(self.block.size) & 1).astype(bool)
         can = ~has & (self.before & ~begun[:, None] == 0)
         awaited = has & (self.covers & ~begun[:, None] != 0)
-        until = made.until.copy()
+        until = extended.until.copy()
         until[:, self.cores :] *= awaited[which]
         starts = np.stack([until[:, columns].max(axis=1) for columns in self.awaits], axis=1)
         starts = np.where(can[which], starts, FAR)
         wait = np.minimum(starts.min(axis=1), until.max(axis=1))
         until, starts = np.maximum(until - wait[:, None], 0), np.where(starts < FAR, starts - wait[:, None], FAR)
-        last = made.last + wait
-        bound = np.maximum(made.bound, last + self.remaining.least(has, which, until))
-        return replace(made, last=last, bound=bound, until=until, starts=starts).only(bound < self.upper)
+        last = extended.last + wait
+        bound = np.maximum(extended.bound, last + self.remaining.least(has, which, until))
+        return replace(extended, last=last, bound=bound, until=until, starts=starts).only(bound < self.upper)
 
-    def _schedule(self, made: list[tuple[IntArray, IntArray, IntArray]], row: int) -> Timetable:
+    def _schedule(self, history: list[tuple[IntArray, IntArray, IntArray]], row: int) -> Timetable:
         """The schedule of a complete prefix."""
         size = self.block.size
         starts, split = [0] * size, [False] * size
-        for parent, added, at in reversed(made):
+        for parent, added, start in reversed(history):
             how, i = divmod(int(added[row]), size)
-            starts[i], split[i], row = int(at[row]), bool(how), int(parent[row])
+            starts[i], split[i], row = int(start[row]), bool(how), int(parent[row])
         return Timetable(starts=tuple(starts), split=tuple(split))
 
 
@@ -272,11 +274,11 @@ class _Dominance:
         """Rows to keep; of equally good ones the first. ``begun``: the operators of each, as bits."""
         order = np.lexsort(((until.shape[1] + 1) * last + until.sum(axis=1), begun))
         cuts = [*np.flatnonzero(np.diff(begun[order], prepend=-1)).tolist(), len(order)]
-        kept = [order]
+        survivors = [order]
         for a, b in pairwise(cuts):
             rows = order[a:b]
-            kept.append(rows[_undominated(self._times(int(begun[rows[0]]), last[rows], until[rows]))])
-        return np.concatenate(kept[1:] or kept)
+            survivors.append(rows[_undominated(self._times(int(begun[rows[0]]), last[rows], until[rows]))])
+        return np.concatenate(survivors[1:] or survivors)
 
     def _times(self, begun: int, last: IntArray, until: IntArray) -> IntArray:
         """What is compared [times, prefixes] of prefixes with the same operators."""
@@ -293,7 +295,7 @@ def _undominated(times: IntArray) -> IntArray:
         worse = np.triu(np.ones((min(AT_ONCE, len(left) - done), len(left) - done), dtype=bool), 1)
         for end in times[:, done:]:
             worse &= end[: len(worse), None] <= end
-        kept = np.concatenate([np.ones(done, dtype=bool), ~worse.any(axis=0)])
-        done += int(kept[done : done + AT_ONCE].sum())
-        left, times = left[kept], times[:, kept]
+        survivors = np.concatenate([np.ones(done, dtype=bool), ~worse.any(axis=0)])
+        done += int(survivors[done : done + AT_ONCE].sum())
+        left, times = left[survivors], times[:, survivors]
     return left

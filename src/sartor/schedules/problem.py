@@ -56,7 +56,7 @@ class ScheduledOperator:
     def __post_init__(self) -> None:
         object.__setattr__(self, "core_type", _core_type(self.id, self.core_type))
         for field in ("latency", "intra_latency"):
-            _check_whole(f"operator {_show_id(self.id)} {field}", getattr(self, field), least=0)
+            _check_whole(f"operator {_show_id(self.id)} {field}", getattr(self, field), lowest=0)
         for name, time in self.traffic:
             _check_traffic(f"operator {_show_id(self.id)} traffic.{name}", time, min(self.latency, self.intra_latency))
 
@@ -84,17 +84,17 @@ class ScheduleProblem:
 
     def __post_init__(self) -> None:
         for field in ("num_tc", "num_vc"):
-            _check_whole(field, getattr(self, field), least=0)
+            _check_whole(field, getattr(self, field), lowest=0)
             if getattr(self, field) > MAX_CORES:
                 raise InputError(field, getattr(self, field), f"must be at most {MAX_CORES} cores", str(MAX_CORES))
         if len(self.operators) > MAX_OPERATORS:
             raise InputError("ops", len(self.operators), f"must be at most {MAX_OPERATORS}; give one layer at a time")
-        known = _check_ids(self.operators)
+        ids = _check_ids(self.operators)
         _check_cores(self)
-        _check_edges(self.edges, known)
+        _check_edges(self.edges, ids)
         topological_order(self)
         for name, time in self.shared:
-            _check_whole(f"shared.{name}", time, least=0)
+            _check_whole(f"shared.{name}", time, lowest=0)
         total = sum(op.latency + op.intra_latency for op in self.operators if op.takes_time)
         if total > MAX_TOTAL_LATENCY:
             raise InputError("ops", total, f"latencies must sum to at most {MAX_TOTAL_LATENCY}; use a coarser unit")
@@ -150,16 +150,16 @@ def _core_type(id_: OperatorId, word: Any) -> CoreType:
         raise InputError(f"operator {_show_id(id_)} type", word, must, lower[near[0]] if near else "") from None
 
 
-def _check_whole(field: str, value: object, *, least: int) -> None:
+def _check_whole(field: str, value: object, *, lowest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        near = str(max(round(value), least)) if isinstance(value, float) and abs(value) < 1e15 else ""
-        raise InputError(field, quoted(value), f"must be a whole number of at least {least}", near)
-    if value < least:
-        raise InputError(field, value, f"must be a whole number of at least {least}", str(least))
+        near = str(max(round(value), lowest)) if isinstance(value, float) and abs(value) < 1e15 else ""
+        raise InputError(field, quoted(value), f"must be a whole number of at least {lowest}", near)
+    if value < lowest:
+        raise InputError(field, value, f"must be a whole number of at least {lowest}", str(lowest))
 
 
 def _check_traffic(field: str, time: Any, latency: int) -> None:
-    _check_whole(field, time, least=0)
+    _check_whole(field, time, lowest=0)
     if time > latency:
         raise InputError(field, time, "must be at most its shorter latency, which includes moving it", str(latency))
 
@@ -186,13 +186,13 @@ def _check_cores(problem: ScheduleProblem) -> None:
                 raise InputError(field, count, must, "1")
 
 
-def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[OperatorId]) -> None:
+def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], ids: set[OperatorId]) -> None:
     for edge in edges:
         if not isinstance(edge, tuple) or len(edge) != 2:
             raise InputError("edges", edge, "must be pairs [a, b]: a before b")
         for end in edge:
-            if isinstance(end, bool) or not isinstance(end, int | str) or end not in known:
-                near = difflib.get_close_matches(str(end), [str(id_) for id_ in known], n=1, cutoff=0.6)
+            if isinstance(end, bool) or not isinstance(end, int | str) or end not in ids:
+                near = difflib.get_close_matches(str(end), [str(id_) for id_ in ids], n=1, cutoff=0.6)
                 raise InputError(
                     "edges", list(edge), f"{_show_id(end)} is not an operator's id", near[0] if near else ""
                 )
@@ -201,11 +201,11 @@ def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], known: set[Oper
 def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorId]:
     """One cycle, with the first id repeated at its end, among operators that wait for each other."""
     before = {target: source for source, targets in after.items() for target in targets if target in after}
-    here, seen = next(iter(before)), []
-    while here not in seen:
-        seen.append(here)
-        here = before[here]
-    return [here, *reversed(seen[seen.index(here) :])]
+    node, seen = next(iter(before)), []
+    while node not in seen:
+        seen.append(node)
+        node = before[node]
+    return [node, *reversed(seen[seen.index(node) :])]
 
 
 def _way(ids: Sequence[OperatorId]) -> str:

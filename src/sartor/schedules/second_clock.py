@@ -39,14 +39,14 @@ def improve(block: OpBlock, hint: Timetable, lower_bound: int) -> BlockAnswer:
     """``hint`` and ``lower_bound``, or better ones; deterministic."""
     best, proved, program = hint, lower_bound, _Program(block, hint.makespan(block))
     for _ in range(ROUNDS if block.size <= MOST_OPERATORS else 0):
-        found = program.solve()
-        if found is None or asked():
+        answer = program.solve()
+        if answer is None or asked():
             break
-        proved = max(proved, found.bound)
-        table = timetable(block, found.split, found.clock)
+        proved = max(proved, answer.bound)
+        table = timetable(block, answer.split, answer.clock)
         table = spread(block, table) if crowds(block, table) else table
-        best = min(best, table, key=lambda each: each.makespan(block))
-        if proved >= best.makespan(block) or not program.order_pairs(found):
+        best = min(best, table, key=lambda candidate: candidate.makespan(block))
+        if proved >= best.makespan(block) or not program.order_pairs(answer):
             break
     return BlockAnswer(timetable=best, lower_bound=min(proved, best.makespan(block)), interrupted=asked())
 
@@ -83,20 +83,20 @@ class _Program:
         for users, count in needs:
             self._work_fits(users, {self.end: count}, 0)
 
-    def _row(self, row: dict[int, int], least: int) -> None:
-        self.rows.append((row, least))
+    def _row(self, row: dict[int, int], lowest: int) -> None:
+        self.rows.append((row, lowest))
 
     def _work_fits(self, work: Mapping[int, int], room: dict[int, int], taken: int) -> None:
         """A row that fits the one-core ``work`` of operators into ``room`` minus ``taken``."""
         if work:
             self._row({**room, **work}, taken + sum(work.values()))
 
-    def order_pairs(self, found: _Found) -> bool:
+    def order_pairs(self, solution: _Found) -> bool:
         """Add constraints for split operators that are inside a one-core one; returns whether any were added."""
-        block, clock = self.block, found.clock
+        block, clock = self.block, solution.clock
         inside = []
-        for i in (i for i, split in enumerate(found.split) if split):
-            for k in (k for k, split in enumerate(found.split) if not split):
+        for i in (i for i, split in enumerate(solution.split) if split):
+            for k in (k for k, split in enumerate(solution.split) if not split):
                 deep = min(clock[i] - clock[k], clock[k] + block.latency[k] - clock[i])
                 if deep > 0 and not self.related[i] >> k & 1 and (i, k) not in self.pairs:
                     inside.append((-deep, i, k))
@@ -119,8 +119,8 @@ class _Program:
         clock = [model.new_int_var(0, self.horizon, "") for _ in range(size + 1)]
         pairs = [model.new_bool_var("") for _ in self.pairs]
         columns = (*modes, *clock, *pairs)
-        for row, least in self.rows:
-            model.add(sum(value * columns[column] for column, value in row.items()) >= least)
+        for row, lowest in self.rows:
+            model.add(sum(value * columns[column] for column, value in row.items()) >= lowest)
         model.minimize(clock[-1] + sum(time * mode for time, mode in zip(self.block.intra_latency, modes, strict=True)))
         bound, value = cp_sat.least(model, MOST_WORK)
         if value is None:
@@ -131,24 +131,24 @@ class _Program:
 def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[int]) -> Timetable:
     """The schedule with these modes in the order of ``clock``: a split operator waits for all earlier ones and later
     ones wait for it; others start as soon as a core is free."""
-    keys = [(at, not alone, i) for i, (at, alone) in enumerate(zip(clock, split, strict=True))]
+    keys = [(moment, not alone, i) for i, (moment, alone) in enumerate(zip(clock, split, strict=True))]
     waiting = [before.bit_count() for before in block.before]
     ready = [keys[i] for i in range(block.size) if not waiting[i]]
     heapq.heapify(ready)
-    starts, ends, held = [0] * block.size, [0] * block.size, list[int]()
+    starts, ends, running = [0] * block.size, [0] * block.size, list[int]()
     barrier = alone_s = 0
     while ready:
         i = heapq.heappop(ready)[2]
         if split[i]:
-            barrier = max([barrier, *(ends[k] for k in held)])
+            barrier = max([barrier, *(ends[k] for k in running)])
             starts[i] = ends[i] = barrier
             starts[i] += alone_s
             alone_s += block.intra_latency[i]
         else:
             first = max([barrier, *(ends[k] for k in bits(block.before[i]))])
-            at = _free_from(block, i, first, [(ends[k] - block.latency[k], ends[k], k) for k in held])
-            starts[i], ends[i] = at + alone_s, at + block.latency[i]
-            held.append(i)
+            moment = _free_from(block, i, first, [(ends[k] - block.latency[k], ends[k], k) for k in running])
+            starts[i], ends[i] = moment + alone_s, moment + block.latency[i]
+            running.append(i)
         for j in bits(block.after[i]):
             waiting[j] -= 1
             if not waiting[j]:
@@ -156,16 +156,16 @@ def timetable(block: OpBlock, split: Sequence[bool], clock: Sequence[int]) -> Ti
     return Timetable(starts=tuple(starts), split=tuple(map(bool, split)))
 
 
-def _free_from(block: OpBlock, i: int, first: int, held: Sequence[tuple[int, int, int]]) -> int:
-    """The earliest time from ``first`` on with free cores for operator i; ``held`` are the intervals already
+def _free_from(block: OpBlock, i: int, first: int, running: Sequence[tuple[int, int, int]]) -> int:
+    """The earliest time from ``first`` on with free cores for operator i; ``running`` are the intervals already
     placed."""
     time = block.latency[i]
-    for at in sorted({first, *(end for _, end, _ in held if end > first)}):
-        beside = [(a, b, k) for a, b, k in held if a < at + time and b > at]
-        moments = {at, *(a for a, _, _ in beside if a > at)}
+    for moment in sorted({first, *(end for _, end, _ in running if end > first)}):
+        beside = [(a, b, k) for a, b, k in running if a < moment + time and b > moment]
+        moments = {moment, *(a for a, _, _ in beside if a > moment)}
         if all(_fits(block, i, [k for a, b, k in beside if a <= t < b]) for t in moments):
-            return at
-    return max(end for _, end, _ in held)
+            return moment
+    return max(end for _, end, _ in running)
 
 
 def _fits(block: OpBlock, i: int, running: Sequence[int]) -> bool:

@@ -91,33 +91,33 @@ def _answers(
     """The result of every block; equal ones are solved once, and the remaining time is shared among open ones."""
     scaled = [coarsest(block) for block in blocks]
     ordered = [canonical(block) for block, _ in scaled]
-    found: dict[OpBlock, BlockAnswer] = {}
+    answers: dict[OpBlock, BlockAnswer] = {}
     for block in dict.fromkeys(block for block, _ in ordered):
-        known = cache.proved.get(block)
-        found[block] = known or _without_solver(block)
-    still_open = [block for block, answer in found.items() if _open(block, answer)]
+        proved = cache.proved.get(block)
+        answers[block] = proved or _without_solver(block)
+    still_open = [block for block, answer in answers.items() if _open(block, answer)]
     for k, block in enumerate(sorted(still_open, key=lambda block: block.size)):
         limit_s = (deadline - time.perf_counter()) / (len(still_open) - k)
         if asked():
-            found[block] = replace(found[block], interrupted=True)
-        interrupted = any(answer.interrupted for answer in found.values())
+            answers[block] = replace(answers[block], interrupted=True)
+        interrupted = any(answer.interrupted for answer in answers.values())
         if work and not interrupted:
-            found[block] = _by_work(block, found[block], work)
+            answers[block] = _by_work(block, answers[block], work)
         elif solver is not Solver.GREEDY and limit_s > 0 and not interrupted:
             ask = _by_clock if solver is Solver.CP_SAT else milp.solve_block
-            found[block] = ask(block, found[block].timetable, found[block].lower_bound, limit_s)
-    cache.proved.update((block, answer) for block, answer in found.items() if not _open(block, answer))
-    return [_restored(found[block], order, unit) for (block, order), (_, unit) in zip(ordered, scaled, strict=True)]
+            answers[block] = ask(block, answers[block].timetable, answers[block].lower_bound, limit_s)
+    cache.proved.update((block, answer) for block, answer in answers.items() if not _open(block, answer))
+    return [_restored(answers[block], order, unit) for (block, order), (_, unit) in zip(ordered, scaled, strict=True)]
 
 
 def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:
     """The search by prefixes, then CP-SAT if the result is still open."""
     begin = time.perf_counter()
-    known = _by_prefixes(block, hint, lower_bound, SHARE * limit_s)
+    prefix_answer = _by_prefixes(block, hint, lower_bound, SHARE * limit_s)
     left_s = limit_s - (time.perf_counter() - begin)
-    if known.interrupted or not _open(block, known) or left_s <= 0:
-        return known
-    return cp_sat.solve_block(block, known.timetable, known.lower_bound, left_s)
+    if prefix_answer.interrupted or not _open(block, prefix_answer) or left_s <= 0:
+        return prefix_answer
+    return cp_sat.solve_block(block, prefix_answer.timetable, prefix_answer.lower_bound, left_s)
 
 
 def _by_prefixes(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:

@@ -104,23 +104,23 @@ def contract(problem: ScheduleProblem) -> tuple[OpBlock, tuple[OperatorId, ...]]
     """
     operators = {op.id: op for op in problem.operators}
     order = topological_order(problem)
-    kept = tuple(id_ for id_ in order if _occupies(operators[id_]))
-    position = {id_: k for k, id_ in enumerate(kept)}
+    occupying = tuple(id_ for id_ in order if _occupies(operators[id_]))
+    position = {id_: k for k, id_ in enumerate(occupying)}
     direct, reach = successors(problem), dict.fromkeys(order, 0)
     for id_ in reversed(order):
         for target in direct[id_]:
             reach[id_] |= reach[target] | (1 << position[target] if target in position else 0)
-    real = [operators[id_] for id_ in kept]
+    real = [operators[id_] for id_ in occupying]
     block = OpBlock(
         num_tc=min(problem.num_tc, sum(op.core_type.needs_tensor_core for op in real)),
         num_vc=min(problem.num_vc, sum(op.core_type.needs_vector_core for op in real)),
         core_types=tuple(op.core_type for op in real),
         latency=tuple(op.latency for op in real),
         intra_latency=tuple(op.intra_latency for op in real),
-        after=tuple(reach[id_] for id_ in kept),
+        after=tuple(reach[id_] for id_ in occupying),
         traffic=_contended([dict(op.traffic).get(name, 0) for op in real] for name in _shared(real)),
     )
-    return block, kept
+    return block, occupying
 
 
 def _shared(operators: Sequence[ScheduledOperator]) -> list[str]:
@@ -189,8 +189,8 @@ def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:
         return tuple(sorted(colour[j] for j in bits(mask)))
 
     # The number of predecessors comes first: it grows along every edge, so the order stays topological.
-    own = zip(block.core_types, block.latency, block.intra_latency, *block.traffic, strict=True)
-    colour = _ranked([(mask.bit_count(), *key) for mask, key in zip(before, own, strict=True)])
+    columns = zip(block.core_types, block.latency, block.intra_latency, *block.traffic, strict=True)
+    colour = _ranked([(mask.bit_count(), *key) for mask, key in zip(before, columns, strict=True)])
     for _ in positions:
         finer = _ranked([(colour[i], around(before[i], colour), around(after[i], colour)) for i in positions])
         if max(finer, default=0) == max(colour, default=0):

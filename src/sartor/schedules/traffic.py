@@ -63,22 +63,22 @@ def _first_room(
 ) -> int:
     """The first moment found, from ``first`` on, with free cores and room for the traffic of operator i; at ``last``,
     after all placed operators, there is always room."""
-    at, time = first, block.latency[i]
-    while at < last:
-        beside = [k for k in placed if starts[k] < at + time and ends[k] > at]
-        if not _cores(block, i, [(starts[k], ends[k], k) for k in beside], at):
-            at = min(ends[k] for k in beside)
+    moment, time = first, block.latency[i]
+    while moment < last:
+        beside = [k for k in placed if starts[k] < moment + time and ends[k] > moment]
+        if not _cores(block, i, [(starts[k], ends[k], k) for k in beside], moment):
+            moment = min(ends[k] for k in beside)
             continue
-        starts[i], ends[i] = at, at + time
-        later = [each.begin + each.needed - time for each in _crowds(block, starts, ends, [*placed, i])]
+        starts[i], ends[i] = moment, moment + time
+        later = [crowd.begin + crowd.needed - time for crowd in _crowds(block, starts, ends, [*placed, i])]
         if not later:
-            return at
-        at = max(at + 1, *later)
+            return moment
+        moment = max(moment + 1, *later)
     return last
 
 
-def _cores(block: OpBlock, i: int, beside: list[tuple[int, int, int]], at: int) -> bool:
-    for moment in {at, *(begin for begin, _, _ in beside if begin > at)}:
+def _cores(block: OpBlock, i: int, beside: list[tuple[int, int, int]], start: int) -> bool:
+    for moment in {start, *(begin for begin, _, _ in beside if begin > start)}:
         kinds = [block.core_types[k] for k in (i, *(k for begin, end, k in beside if begin <= moment < end))]
         if sum(kind.needs_tensor_core for kind in kinds) > block.num_tc:
             return False

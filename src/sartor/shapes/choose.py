@@ -35,14 +35,14 @@ class Changes:
 
 def changes(points: Points) -> Changes:
     """The changes of every point against the space's baseline."""
-    fields, own = points.fields(), points.space.baseline
-    edits = {name: values != own[name] for name, values in fields.items()}
-    if "num_kv_heads" in own and own["num_kv_heads"] == own["num_heads"]:
+    fields, baseline = points.fields(), points.space.baseline
+    edits = {name: values != baseline[name] for name, values in fields.items()}
+    if "num_kv_heads" in baseline and baseline["num_kv_heads"] == baseline["num_heads"]:
         edits["num_kv_heads"] &= fields["num_kv_heads"] != fields["num_heads"]
-    if "head_dim" in own:
-        width, kv_width = (_width(fields, name) == _width(own, name) for name in ("num_heads", "num_kv_heads"))
+    if "head_dim" in baseline:
+        width, kv_width = (_width(fields, name) == _width(baseline, name) for name in ("num_heads", "num_kv_heads"))
         edits["num_kv_heads"] &= ~(edits["head_dim"] & kv_width)
-        edits["head_dim"] &= ~width & ~(is_coupled(own) & is_coupled(fields))
+        edits["head_dim"] &= ~width & ~(is_coupled(baseline) & is_coupled(fields))
     table = np.stack(list(edits.values())).astype(np.int64)
     bits = 1 << np.arange(len(edits))
     return Changes(fields=tuple(edits), kinds=bits @ table, count=table.sum(axis=0))
@@ -64,9 +64,9 @@ def best_of_each(key: IntArray, score: FloatArray, size_change: FloatArray) -> I
     """One position per distinct key, best first: among points within ``NOISE`` of the key's least score, the one with
     the smallest change of size. Ties go to the earlier point."""
     _, group = np.unique(key, return_inverse=True)
-    least = np.full(int(group.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(least, group, score)
-    close = np.flatnonzero(score <= least[group] + NOISE)
+    best_score = np.full(int(group.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(best_score, group, score)
+    close = np.flatnonzero(score <= best_score[group] + NOISE)
     order = close[np.lexsort((score[close], size_change[close], group[close]))]
     first = np.ones(len(order), dtype=np.bool_)
     first[1:] = group[order][1:] != group[order][:-1]
@@ -74,15 +74,15 @@ def best_of_each(key: IntArray, score: FloatArray, size_change: FloatArray) -> I
     return best[np.argsort(score[best], kind="stable")]
 
 
-def shortlist(points: Points, found: Changes, score: FloatArray, size_change: FloatArray, most: int) -> IntArray:
-    """Positions to price with their intervals, at most ``most``: the best of every set of edits, then the best of every
+def shortlist(points: Points, edits: Changes, score: FloatArray, size_change: FloatArray, count: int) -> IntArray:
+    """Positions to price with intervals, at most ``count``: the best of every set of edits, then the best of every
     combination of heads within those sets."""
     better = np.flatnonzero(_worth(points, score))
-    kinds, times, sizes = found.kinds[better], score[better], size_change[better]
+    kinds, times, sizes = edits.kinds[better], score[better], size_change[better]
     heads = points.index[2][better]
     finer = kinds * (int(points.index[2].max()) + 1) + heads
     chosen = [*best_of_each(kinds, times, sizes), *best_of_each(finer, times, sizes)]
-    return better[np.asarray(list(dict.fromkeys(map(int, chosen)))[:most], dtype=np.int64)]
+    return better[np.asarray(list(dict.fromkeys(map(int, chosen)))[:count], dtype=np.int64)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Offered:
     """Points with an interval above no gain, as columns: positions, sets of edits, fields changed, heads, time at equal
     work relative to the baseline's, and size changes."""
 
-    at: IntArray
+    rows: IntArray
     kinds: IntArray
     count: IntArray
     heads: IntArray
@@ -119,7 +119,7 @@ class Offered:
         needed = [i for i in firsts if not self._is_idle(i, firsts)]
         finer = list({(int(self.kinds[i]), int(self.heads[i])): i for i in reversed(ranked)}.values())
         rest = [i for i in finer if i not in needed and not self._is_idle(i, [*firsts, *self._alike(i, finer)])]
-        place = {row: at for at, row in enumerate(ranked)}
+        place = {row: position for position, row in enumerate(ranked)}
         chosen = sorted(needed, key=place.__getitem__) + sorted(rest, key=place.__getitem__)
         return sorted(chosen[:top], key=place.__getitem__)
 
@@ -138,11 +138,11 @@ class Offered:
         return next(i for i in sorted(ranked, key=lambda i: self.count[i]) if 1 - self.score[i] >= enough)
 
 
-def single_edits(found: Changes, score: FloatArray) -> Mapping[str, int]:
+def single_edits(edits: Changes, score: FloatArray) -> Mapping[str, int]:
     """For every field, the fastest point that changes only this field."""
     out = {}
-    for bit, field in enumerate(found.fields):
-        alone = np.flatnonzero(found.kinds == 1 << bit)
+    for bit, field in enumerate(edits.fields):
+        alone = np.flatnonzero(edits.kinds == 1 << bit)
         if len(alone):
             out[field] = int(alone[np.argmin(score[alone])])
     return out

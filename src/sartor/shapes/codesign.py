@@ -77,26 +77,26 @@ def codesign(
     grain = grain_of(tuple(gpus))
     space = build_space(main, dims, guard, freeze, free, grain=grain, tolerance=params_tolerance)
     points = same_size(space, dims, params_tolerance, guard)
-    own = space.baseline
-    base = int(np.flatnonzero(np.all([v == own[n] for n, v in points.fields().items()], axis=0))[0])
+    baseline = space.baseline
+    base = int(np.flatnonzero(np.all([v == baseline[n] for n, v in points.fields().items()], axis=0))[0])
     tried = [
         _Tried(points=points, workload=workloads[phase], gpus=tuple(gpus), evaluator=evaluator, base=base)
         for phase in weights
     ]
-    scores = dict(zip(weights, (each.scores() for each in tried), strict=True))
-    losses = {phase: [each / each.min() - 1 for each in found] for phase, found in scores.items()}
-    total, found = _total(losses, weights, rule), changes(points)
+    scores = dict(zip(weights, (entry.scores() for entry in tried), strict=True))
+    losses = {phase: [entry / entry.min() - 1 for entry in outcomes] for phase, outcomes in scores.items()}
+    total, outcomes = _total(losses, weights, rule), changes(points)
     size_change = np.abs(points.num_params / points.num_params[base] - 1)
     better = np.flatnonzero(total < total[base] - NOISE)
-    hopeful = better[best_of_each(found.kinds[better], total[better], size_change[better])[:SHORTLIST]]
+    hopeful = better[best_of_each(outcomes.kinds[better], total[better], size_change[better])[:SHORTLIST]]
     sure = hopeful[_surely_gains(tried, hopeful, weights, losses, rule)]
-    best = _fewest(total, found.count, sure) if len(sure) else base
+    best = _fewest(total, outcomes.count, sure) if len(sure) else base
     wants = [
         Want(
             gpu=gpu.name,
             phase=phase.value,
             weight=weights[phase],
-            alone=_changed(points, _fewest(score, found.count, np.arange(points.size))),
+            alone=_changed(points, _fewest(score, outcomes.count, np.arange(points.size))),
             alone_gain=float(1 / score.min()),
             common_gain=float(1 / score[best]),
             regret=float(loss[best]),
@@ -136,19 +136,19 @@ class _Tried:
         """Time at equal work relative to the baseline's, by device."""
         equal = [times / self.work() for times in self.evaluator.times(self.points, self.workload, self.gpus)]
         ratios = [times / times[self.base] for times in equal]
-        return [1 / self._of_step(gpu, 1 / each) for gpu, each in zip(self.gpus, ratios, strict=True)]
+        return [1 / self._of_step(gpu, 1 / ratio) for gpu, ratio in zip(self.gpus, ratios, strict=True)]
 
-    def gains(self, at: IntArray) -> list[tuple[FloatArray, FloatArray]]:
+    def gains(self, rows: IntArray) -> list[tuple[FloatArray, FloatArray]]:
         """Gains at some points and the lower ends of their 80% intervals, by device."""
-        shape, work = self.points.space.edited(self.points.take(at).fields()), self.work()[at]
-        found = []
+        shape, work = self.points.space.edited(self.points.take(rows).fields()), self.work()[rows]
+        gains = []
         for gpu in self.gpus:
             before, after = (
-                self.evaluator.one(each, gpu) for each in (self.workload, replace(self.workload, shape=shape))
+                self.evaluator.one(varied, gpu) for varied in (self.workload, replace(self.workload, shape=shape))
             )
             gain = compare(before, after, work)
-            found.append((self._of_step(gpu, np.asarray(gain.speedup)), self._of_step(gpu, np.asarray(gain.low))))
-        return found
+            gains.append((self._of_step(gpu, np.asarray(gain.speedup)), self._of_step(gpu, np.asarray(gain.low))))
+        return gains
 
     def _of_step(self, gpu: Gpu, speedup: FloatArray) -> FloatArray:
         """For training, the speedup of the whole step if it is known."""
@@ -158,7 +158,7 @@ class _Tried:
 
 def _surely_gains(
     tried: Sequence[_Tried],
-    at: IntArray,
+    rows: IntArray,
     weights: Mapping[Phase, float],
     losses: Mapping[Phase, list[FloatArray]],
     rule: Regret,
@@ -166,33 +166,33 @@ def _surely_gains(
     """Mask of the points whose gain has an interval above 1: the weighted mean gain (errors are common to the phases of
     one device, independent between devices), or the gain of the device and phase that lose most with the unchanged
     shape."""
-    if not len(at):
+    if not len(rows):
         return np.zeros(0, dtype=np.bool_)
-    gains = [each.gains(at) for each in tried]
+    gains = [entry.gains(rows) for entry in tried]
     if rule is Regret.WEIGHTED:
         share = 1 / len(tried[0].gpus)
-        mean = sum(w * share * gain for w, each in zip(weights.values(), gains, strict=True) for gain, _ in each)
+        mean = sum(w * share * gain for w, entry in zip(weights.values(), gains, strict=True) for gain, _ in entry)
         below = [
-            sum(w * share * (each[i][0] - each[i][1]) for w, each in zip(weights.values(), gains, strict=True))
+            sum(w * share * (entry[i][0] - entry[i][1]) for w, entry in zip(weights.values(), gains, strict=True))
             for i in range(len(tried[0].gpus))
         ]
         return np.asarray(mean - np.sqrt(sum(off**2 for off in below)) > 1)
     base = tried[0].base
     lost = [
         (loss[base], low)
-        for each, found in zip(losses.values(), gains, strict=True)
-        for loss, (_, low) in zip(each, found, strict=True)
+        for entry, pairs in zip(losses.values(), gains, strict=True)
+        for loss, (_, low) in zip(entry, pairs, strict=True)
     ]
     return np.asarray(max(lost, key=lambda pair: pair[0])[1] > 1)
 
 
 def _total(losses: Mapping[Phase, list[FloatArray]], weights: Mapping[Phase, float], rule: Regret) -> FloatArray:
     if rule is Regret.WORST:
-        return np.asarray(np.max([each for found in losses.values() for each in found], axis=0))
-    return np.asarray(sum(weights[phase] * np.mean(found, axis=0) for phase, found in losses.items()))
+        return np.asarray(np.max([value for values in losses.values() for value in values], axis=0))
+    return np.asarray(sum(weights[phase] * np.mean(values, axis=0) for phase, values in losses.items()))
 
 
 def _changed(points: Points, i: int) -> dict[str, tuple[int, int]]:
-    own = points.space.baseline
+    baseline = points.space.baseline
     fields = {name: int(values[i]) for name, values in points.fields().items()}
-    return {name: (int(own[name]), new) for name, new in fields.items() if own[name] != new}
+    return {name: (int(baseline[name]), new) for name, new in fields.items() if baseline[name] != new}

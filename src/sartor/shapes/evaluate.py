@@ -46,9 +46,9 @@ class Evaluator:
     def price(self, graph: OperatorGraph, gpu: Gpu, phase: Phase) -> Estimate:
         """Times and intervals of a graph on a device; of training, as the run counts them (``InRun.in_step``)."""
         run = self.runs.get(gpu.name) if phase is Phase.TRAIN else None
-        known = run.calibration if run else self.calibrations.get(gpu.name)
-        found = price(graph, gpu, known, details=False, sigma_factor=self.sigma_factor)
-        return run.in_step(found) if run else found
+        calibration = run.calibration if run else self.calibrations.get(gpu.name)
+        cost = price(graph, gpu, calibration, details=False, sigma_factor=self.sigma_factor)
+        return run.in_step(cost) if run else cost
 
     def one(self, workload: Workload, gpu: Gpu) -> Estimate:
         """A single shape, without the grid."""
@@ -93,7 +93,7 @@ def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...]
     groups: dict[tuple[int, ...], list[Operator]] = {}
     at_points: list[Operator] = []
     for op in graph.operators:
-        shape = np.broadcast_shapes(*(np.shape(getattr(op, each.name)) for each in fields(op)))
+        shape = np.broadcast_shapes(*(np.shape(getattr(op, attribute.name)) for attribute in fields(op)))
         if np.prod(shape, dtype=np.float64) > max(points.size, 1):
             at_points.append(_map_sizes(op, lambda size: look_up(size, points.index)))
         else:
@@ -103,7 +103,7 @@ def _grouped(graph: OperatorGraph, points: Points) -> tuple[dict[tuple[int, ...]
 
 def _map_sizes(op: Operator, change: Callable[[Any], Any]) -> Operator:
     """The operator with every array among its fields replaced."""
-    values = {each.name: getattr(op, each.name) for each in fields(op)}
+    values = {attribute.name: getattr(op, attribute.name) for attribute in fields(op)}
     return replace(op, **{name: change(v) for name, v in values.items() if isinstance(v, np.ndarray)})
 
 

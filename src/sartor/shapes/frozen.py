@@ -30,7 +30,7 @@ EXPERT_FIELDS = (
 
 def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str, str]:
     """Field -> why a change of it would make a different model."""
-    found = {
+    reasons = {
         **mixed(shape),
         **_latent(shape),
         **_given(shape),
@@ -39,8 +39,8 @@ def frozen_by_structure(shape: TransformerShape, workload: Workload) -> dict[str
         **_layers(shape),
     }
     if not shape.lm_head and shape.encoder_only:
-        found["vocab_size"] = "no matrix multiplication runs over the vocabulary"
-    return {field: why for field, why in found.items() if field in shape.fields()}
+        reasons["vocab_size"] = "no matrix multiplication runs over the vocabulary"
+    return {field: why for field, why in reasons.items() if field in shape.fields()}
 
 
 def _layers_of(shape: TransformerShape) -> list[Layer]:
@@ -88,14 +88,14 @@ def _latent(shape: TransformerShape) -> dict[str, str]:
 def _experts(shape: TransformerShape) -> dict[str, str]:
     if shape.moe_ffn is None:
         return {}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if shape.dense_ffn is not None:
-        found["ffn_hidden_size"] = "the search varies the width of the experts"
+        reasons["ffn_hidden_size"] = "the search varies the width of the experts"
     if shape.moe_ffn.shared_width is SharedWidth.TIED:
-        found["experts_per_token"] = "one shared expert is as wide as a routed one, whatever their number"
+        reasons["experts_per_token"] = "one shared expert is as wide as a routed one, whatever their number"
     if isinstance(shape.moe_ffn, MoeFfn) and shape.moe_ffn.expert_hidden_size is not None:
-        found["hidden_size"] = "experts have their own hidden size"
-    return found
+        reasons["hidden_size"] = "experts have their own hidden size"
+    return reasons
 
 
 def _hidden(shape: TransformerShape) -> dict[str, str]:
@@ -127,21 +127,21 @@ def _given(shape: TransformerShape) -> dict[str, str]:
     layers = _layers_of(shape)
     mixers = [m for layer in layers for m in layer.mixers if isinstance(m, (AttentionMixer, LatentAttentionMixer))]
     parts = [part for layer in layers for part in layer.all_ffns]
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if any(_is_given(m) or m.projections or getattr(m, "own_linears", None) for m in mixers):
-        found |= dict.fromkeys(("num_heads", "num_kv_heads", "head_dim"), "attention has parts made for it")
+        reasons |= dict.fromkeys(("num_heads", "num_kv_heads", "head_dim"), "attention has parts made for it")
     if any(p.vectors for p in parts if isinstance(p, DenseFfn)):
-        found["ffn_hidden_size"] = "the feed-forward part has vectors made for it"
+        reasons["ffn_hidden_size"] = "the feed-forward part has vectors made for it"
     if any(_is_given(p) or p.expert.vectors for p in parts if isinstance(p, MoeFfn)):
-        found |= dict.fromkeys(EXPERT_FIELDS, "experts have vectors made for it")
-    return found
+        reasons |= dict.fromkeys(EXPERT_FIELDS, "experts have vectors made for it")
+    return reasons
 
 
 def _is_given(owner: Any) -> bool:
     """Whether the part has vectors of a fixed size that ``edit`` does not adapt."""
     latent = isinstance(owner, LatentAttentionMixer)
-    known = FOLLOWING | ({"q_norm", "kv_norm"} if latent else set())
-    return any(not (isinstance(v.fixed, int) and v.fixed == 0) and v.name not in known for v in owner.vectors)
+    usual_fields = FOLLOWING | ({"q_norm", "kv_norm"} if latent else set())
+    return any(not (isinstance(v.fixed, int) and v.fixed == 0) and v.name not in usual_fields for v in owner.vectors)
 
 
 FOLLOWING = {"q_norm", "k_norm", "sinks", "score_bias"}

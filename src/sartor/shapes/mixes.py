@@ -50,9 +50,9 @@ def priced_mixes(
 ) -> tuple[Mix, ...]:
     """The space's mixes that the devices can split and that are near published ones (also coarser ones), ordered by
     their gain in the objective's phase."""
-    own = {name: int(value) for name, value in space.shape.fields().items()}
+    baseline = {name: int(value) for name, value in space.shape.fields().items()}
     num_params = int(count_params(space.shape).total)
-    mixes = _possible(space, own, evaluator, replace(guard, coarser=True))
+    mixes = _possible(space, baseline, evaluator, replace(guard, coarser=True))
     if not mixes or not next(iter(mixes.values())).size:
         return ()
     shape = edit(space.shape, **mixes)
@@ -66,11 +66,11 @@ def priced_mixes(
     speedup = np.round(np.asarray(gains[objective].speedup), 6)
     return tuple(
         Mix(
-            changed={name: (own[name], new) for name, new in rows[i].items() if own[name] != new},
+            changed={name: (baseline[name], new) for name, new in rows[i].items() if baseline[name] != new},
             params_change=float(total[i]),
             active_change=float(active[i]),
-            gains={phase.value: _at(found, i) for phase, found in gains.items()},
-            quality=quality_of(guard, own | rows[i], own, num_params),
+            gains={phase.value: _at(comparison, i) for phase, comparison in gains.items()},
+            quality=quality_of(guard, baseline | rows[i], baseline, num_params),
         )
         for i in sorted(_nearest(rows, np.abs(total) + np.abs(active)), key=lambda i: -speedup[i])
     )
@@ -84,15 +84,17 @@ def _changes(before: TransformerShape, after: TransformerShape) -> tuple[FloatAr
 
 def _nearest(rows: Sequence[Mapping[str, int]], off: FloatArray) -> list[int]:
     """Positions of rows; of rows that differ only in width, the one with the smallest change of size."""
-    least: dict[tuple[int, ...], int] = {}
+    smallest: dict[tuple[int, ...], int] = {}
     for i in np.argsort(off, kind="stable").tolist():
-        least.setdefault(tuple(value for name, value in rows[i].items() if "ffn" not in name), i)
-    return list(least.values())
+        smallest.setdefault(tuple(value for name, value in rows[i].items() if "ffn" not in name), i)
+    return list(smallest.values())
 
 
-def _possible(space: Space, own: Mapping[str, int], evaluator: Evaluator, guard: QualityGuard) -> dict[str, IntArray]:
+def _possible(
+    space: Space, baseline: Mapping[str, int], evaluator: Evaluator, guard: QualityGuard
+) -> dict[str, IntArray]:
     mixes = {name: values[1:] for name, values in space.mixes.items()}  # the first is the baseline
-    mask = np.asarray(allowed(guard, {**own, **mixes}, own)) & np.asarray(
+    mask = np.asarray(allowed(guard, {**baseline, **mixes}, baseline)) & np.asarray(
         feasible(edit(space.shape, **mixes), evaluator.dims)
     )
     return {name: values[np.broadcast_to(mask, values.shape)] for name, values in mixes.items()}
@@ -101,17 +103,22 @@ def _possible(space: Space, own: Mapping[str, int], evaluator: Evaluator, guard:
 def _gains(evaluator: Evaluator, before: Workload, after: Workload, gpu: Gpu) -> Comparison:
     base, priced = evaluator.one(before, gpu), evaluator.one(after, gpu)
     total, active = _changes(before.shape, after.shape)
-    found = compare(base, priced, work_kept(1 + total, 1 + active, priced.matmul_flops / base.matmul_flops))
+    comparison = compare(base, priced, work_kept(1 + total, 1 + active, priced.matmul_flops / base.matmul_flops))
     run = evaluator.runs.get(gpu.name)
     if before.phase is not Phase.TRAIN or run is None:
-        return found
-    speedup, low, high = (run.whole.speedup(each) for each in (found.speedup, found.low, found.high))
-    return replace(found, speedup=speedup, low=low, high=high)
+        return comparison
+    speedup, low, high = (run.whole.speedup(ratio) for ratio in (comparison.speedup, comparison.low, comparison.high))
+    return replace(comparison, speedup=speedup, low=low, high=high)
 
 
-def _at(found: Comparison, i: int) -> Comparison:
+def _at(comparison: Comparison, i: int) -> Comparison:
     """The ``i``-th comparison of an array."""
-    return Comparison(**{each.name: float(np.asarray(getattr(found, each.name))[i]) for each in fields(found)})
+    return Comparison(
+        **{
+            attribute.name: float(np.asarray(getattr(comparison, attribute.name))[i])
+            for attribute in fields(comparison)
+        }
+    )
 
 
 MOST_SHARED = 4
@@ -130,10 +137,10 @@ def equal_mixes(
     """Expert fields of the baseline (first) and of all mixes [N] that keep total and active parameters within
     ``tolerance``: experts in multiples of ``step``, widths in multiples of ``grain``, experts at most ``finest`` times
     narrower or wider; fields that are not ``free`` stay."""
-    own = {name: int(value) for name, value in shape.fields().items() if name in EXPERT_FIELDS}
-    asked = [own, *_mixes(own, step, grain, finest)]
-    rows = [row for row in asked if all(row[name] == own[name] for name in own if name not in free)]
-    mixes = {name: np.asarray([row[name] for row in rows], dtype=np.int64) for name in own}
+    baseline = {name: int(value) for name, value in shape.fields().items() if name in EXPERT_FIELDS}
+    near_mixes = [baseline, *_mixes(baseline, step, grain, finest)]
+    rows = [row for row in near_mixes if all(row[name] == baseline[name] for name in baseline if name not in free)]
+    mixes = {name: np.asarray([row[name] for row in rows], dtype=np.int64) for name in baseline}
     if len(rows) == 1:
         return mixes
     counts, base = count_params(edit(shape, **mixes)), count_params(shape)
@@ -144,41 +151,45 @@ def equal_mixes(
     return {name: values[same] for name, values in mixes.items()}
 
 
-def _mixes(own: Mapping[str, int], step: int, grain: int, finest: float) -> Iterator[dict[str, int]]:
+def _mixes(baseline: Mapping[str, int], step: int, grain: int, finest: float) -> Iterator[dict[str, int]]:
     """Mixes near the two equations, rounded to whole steps and grains."""
-    experts, k, width = (own[name] for name in EXPERT_FIELDS[:3])
+    experts, k, width = (baseline[name] for name in EXPERT_FIELDS[:3])
     for chosen in range(1, math.floor(finest * k) + 1):
-        for shared, wide in _shared(own, chosen):
-            for each in _near(wide, grain):
-                if not 1 / finest <= each / width <= finest:
+        for shared, wide in _shared(baseline, chosen):
+            for expert_width in _near(wide, grain):
+                if not 1 / finest <= expert_width / width <= finest:
                     continue
-                held = shared.get("num_shared_experts", 0) * each + shared.get("shared_ffn_hidden_size", 0)
-                for count in _near((experts * width + _shared_width(own) - held) / each, step):
-                    row = dict(zip(EXPERT_FIELDS, (count, chosen, each), strict=False)) | shared
-                    if count >= chosen and row != own:
+                shared_total = shared.get("num_shared_experts", 0) * expert_width + shared.get(
+                    "shared_ffn_hidden_size", 0
+                )
+                for count in _near((experts * width + _shared_width(baseline) - shared_total) / expert_width, step):
+                    row = dict(zip(EXPERT_FIELDS, (count, chosen, expert_width), strict=False)) | shared
+                    if count >= chosen and row != baseline:
                         yield row
 
 
-def _shared(own: Mapping[str, int], chosen: int) -> Iterator[tuple[dict[str, int], float]]:
+def _shared(baseline: Mapping[str, int], chosen: int) -> Iterator[tuple[dict[str, int], float]]:
     """Shared experts with ``chosen`` routed ones, and the expert width that keeps the active parameters."""
-    k, width = own["experts_per_token"], own["expert_ffn_hidden_size"]
-    active = k * width + _shared_width(own)
-    if "num_shared_experts" in own:
-        for count in range(1, max(MOST_SHARED, own["num_shared_experts"]) + 1):
+    k, width = baseline["experts_per_token"], baseline["expert_ffn_hidden_size"]
+    active = k * width + _shared_width(baseline)
+    if "num_shared_experts" in baseline:
+        for count in range(1, max(MOST_SHARED, baseline["num_shared_experts"]) + 1):
             yield {"num_shared_experts": count}, active / (chosen + count)
-    elif "shared_ffn_hidden_size" in own:
+    elif "shared_ffn_hidden_size" in baseline:
         for moved in range(1 - k, k):
-            if (wide := own["shared_ffn_hidden_size"] + moved * width) > 0:
+            if (wide := baseline["shared_ffn_hidden_size"] + moved * width) > 0:
                 yield {"shared_ffn_hidden_size": wide}, (active - wide) / chosen
     else:
         yield {}, active / chosen
 
 
-def _shared_width(own: Mapping[str, int]) -> int:
-    return own.get("num_shared_experts", 0) * own["expert_ffn_hidden_size"] + own.get("shared_ffn_hidden_size", 0)
+def _shared_width(baseline: Mapping[str, int]) -> int:
+    return baseline.get("num_shared_experts", 0) * baseline["expert_ffn_hidden_size"] + baseline.get(
+        "shared_ffn_hidden_size", 0
+    )
 
 
 def _near(value: float, step: int) -> tuple[int, ...]:
     """The multiples of ``step`` around a positive value."""
     low = math.floor(value / step) * step
-    return tuple(each for each in dict.fromkeys((low, math.ceil(value / step) * step)) if each > 0)
+    return tuple(multiple for multiple in dict.fromkeys((low, math.ceil(value / step) * step)) if multiple > 0)

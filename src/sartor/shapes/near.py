@@ -58,9 +58,9 @@ GRAIN, MOST_GRAIN = 64, 512
 
 def grain_of(gpus: Iterable[Gpu]) -> int:
     """Multiple that widths should have on all of ``gpus``: 64; on a chip, a multiple of its array's side >= 64."""
-    each = {gpu.matrix_tile * math.ceil(GRAIN / gpu.matrix_tile) if gpu.accelerator else GRAIN for gpu in gpus}
-    together = math.lcm(*each)
-    return together if together <= MOST_GRAIN else max(each)
+    grains = {gpu.matrix_tile * math.ceil(GRAIN / gpu.matrix_tile) if gpu.accelerator else GRAIN for gpu in gpus}
+    together = math.lcm(*grains)
+    return together if together <= MOST_GRAIN else max(grains)
 
 
 def build_space(
@@ -82,13 +82,19 @@ def build_space(
     """
     guard = guard or QualityGuard()
     shape = workload.shape
-    own = {name: int(value) for name, value in shape.fields().items()}
-    structure, freed, asked = frozen_by_structure(shape, workload), list(free), _checked(freeze)
-    _check_freed(freed, asked, own, structure)
-    kept = {name: why for name, why in KEPT.items() if name in own and name not in freed}
-    held = {**kept, **structure, **dict.fromkeys(asked, "")}
+    baseline = {name: int(value) for name, value in shape.fields().items()}
+    structure, freed, frozen_fields = frozen_by_structure(shape, workload), list(free), _checked(freeze)
+    _check_freed(freed, frozen_fields, baseline, structure)
+    usually_frozen = {name: why for name, why in KEPT.items() if name in baseline and name not in freed}
+    reasons = {**usually_frozen, **structure, **dict.fromkeys(frozen_fields, "")}
     near = _Near(
-        own=own, guard=guard, dims=dims, free={*own} - {*held}, extra=extra or {}, keep_tp=tuple(keep_tp), grain=grain
+        baseline=baseline,
+        guard=guard,
+        dims=dims,
+        free={*baseline} - {*reasons},
+        extra=extra or {},
+        keep_tp=tuple(keep_tp),
+        grain=grain,
     )
     mixes = near.mixes(shape, tolerance)
     widths = mixes.get("expert_ffn_hidden_size", np.zeros(0, dtype=np.int64))
@@ -98,24 +104,26 @@ def build_space(
         _attention_axis(near, shape, workload),
         _axis(vocab_size=near.vocab()),
         _axis(**_distinct({name: values for name, values in mixes.items() if name != "expert_ffn_hidden_size"})),
-        *(_axis(**{rank: near.rank(rank)}) for rank in ("q_lora_rank", "kv_lora_rank") if rank in own),
-        *(_axis(**{field: near.around(field, 0.5, 2.0, 1)}) for field in ("num_full_layers",) if field in own),
+        *(_axis(**{rank: near.rank(rank)}) for rank in ("q_lora_rank", "kv_lora_rank") if rank in baseline),
+        *(_axis(**{field: near.around(field, 0.5, 2.0, 1)}) for field in ("num_full_layers",) if field in baseline),
         _axis(**near.width(widths)),
     ]
-    notes = tuple(f"{field} is kept: {why}" for field, why in held.items() if why)
+    notes = tuple(f"{field} is kept: {why}" for field, why in reasons.items() if why)
     if "num_full_layers" in freed:
         notes = (*notes, "FLOPs that a shorter reach of attention spares count as gained: num_full_layers is free")
-    if "num_experts" in own and not guard.coarser and "experts_per_token" in near.free:
+    if "num_experts" in baseline and not guard.coarser and "experts_per_token" in near.free:
         notes = (*notes, COARSER)
     return Space(shape=shape, axes=tuple(axes), mixes=mixes, assumptions=notes)
 
 
-def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int], structure: dict[str, str]) -> None:
+def _check_freed(
+    freed: Iterable[str], frozen: Sequence[str], baseline: dict[str, int], structure: dict[str, str]
+) -> None:
     """Refuse to free a field that the model lacks, that its structure fixes, or that is also frozen."""
-    fixed = {**_one_kind_of_heads(own), **structure}
-    can = [name for name in EDITABLE if name in own and name not in fixed]
+    fixed = {**_one_kind_of_heads(baseline), **structure}
+    can = [name for name in EDITABLE if name in baseline and name not in fixed]
     for field in freed:
-        must = "is not a size of this model" if field not in own else ""
+        must = "is not a size of this model" if field not in baseline else ""
         if field in fixed:
             must = f"is fixed: {fixed[field] or 'it follows from num_heads'}"
         if field in frozen:
@@ -124,13 +132,13 @@ def _check_freed(freed: Iterable[str], frozen: Sequence[str], own: dict[str, int
             raise InputError("free", field, must, _nearest(field, [name for name in can if name not in frozen]))
 
 
-def _one_kind_of_heads(own: dict[str, int]) -> dict[str, str]:
+def _one_kind_of_heads(baseline: dict[str, int]) -> dict[str, str]:
     """The reason why key/value heads can't change by themselves in multi-head and multi-query models."""
-    heads = own.get("num_kv_heads")
-    if heads is None or heads not in (1, own["num_heads"]):
+    heads = baseline.get("num_kv_heads")
+    if heads is None or heads not in (1, baseline["num_heads"]):
         return {}
-    each = "one key/value head" if heads == 1 else "a key/value head for every head, and the two change together"
-    return {"num_kv_heads": f"this model's attention has {each}"}
+    reason = "one key/value head" if heads == 1 else "a key/value head for every head, and the two change together"
+    return {"num_kv_heads": f"this model's attention has {reason}"}
 
 
 def _checked(freeze: Iterable[str]) -> list[str]:
@@ -149,7 +157,7 @@ def _nearest(field: str, others: list[str]) -> str:
 class _Near:
     """Values near the baseline's, by field."""
 
-    own: dict[str, int]
+    baseline: dict[str, int]
     guard: QualityGuard
     dims: ParallelDims
     free: set[str]
@@ -160,8 +168,10 @@ class _Near:
     @property
     def degrees(self) -> list[int]:
         """Tensor-parallel degrees that heads must split over."""
-        kept = [t for t in self.keep_tp if self.own["num_heads"] % t == 0 and _shares(self.own["num_kv_heads"], t)]
-        return [self.tp, *kept]
+        degrees = [
+            t for t in self.keep_tp if self.baseline["num_heads"] % t == 0 and _shares(self.baseline["num_kv_heads"], t)
+        ]
+        return [self.tp, *degrees]
 
     @property
     def tp(self) -> int:
@@ -169,20 +179,20 @@ class _Near:
 
     def layers(self) -> IntArray:
         share = min(self.guard.depth * self.guard.width, 0.9)
-        step = int(self.dims.pp) * max(1, round(self.own["num_layers"] / 64))
+        step = int(self.dims.pp) * max(1, round(self.baseline["num_layers"] / 64))
         return self.around("num_layers", 1 - share, 1 + share, step)
 
     def hidden(self) -> IntArray:
         """Multiples of the grain (of two from 8192, of four from 16384 up) within 20%."""
-        h = self.own["hidden_size"]
+        h = self.baseline["hidden_size"]
         share = min(0.2 * self.guard.width, 0.9)
         step = self.grain * (1 if h < 8192 else 2 if h < 16384 else 4)
-        return self.around("hidden_size", 1 - share, 1 + share, step, most=64)
+        return self.around("hidden_size", 1 - share, 1 + share, step, max_values=64)
 
     def vocab(self) -> IntArray:
         """The baseline's, and larger multiples of one, two and four grains on every tensor-parallel rank
         (at most 5% more)."""
-        v = self.own["vocab_size"]
+        v = self.baseline["vocab_size"]
         padded = [
             int(round_up(v, step * ranks))
             for step in (self.grain, 2 * self.grain, 4 * self.grain)
@@ -192,9 +202,9 @@ class _Near:
 
     def mixes(self, shape: TransformerShape, tolerance: float) -> dict[str, IntArray]:
         """Mixtures of experts of equal total and active parameters."""
-        if "num_experts" not in self.own:
+        if "num_experts" not in self.baseline:
             return {}
-        step = math.lcm(int(self.dims.ep), 1 if self.own["num_experts"] < 32 else 8)
+        step = math.lcm(int(self.dims.ep), 1 if self.baseline["num_experts"] < 32 else 8)
         finest = self.guard.experts**self.guard.width
         grain = self.grain * self.tp
         return equal_mixes(shape, self.free, step=step, grain=grain, finest=finest, tolerance=tolerance)
@@ -208,29 +218,29 @@ class _Near:
         """Feed-forward width: of the experts if there are any (dense layers among them stay), else of the dense layers.
         Multiples of the grain on every rank, coarser for very wide layers; ``others`` beside those near the
         baseline's."""
-        field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.own else "ffn_hidden_size"
-        if field not in self.own:
+        field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.baseline else "ffn_hidden_size"
+        if field not in self.baseline:
             return {}
         share = min(self.guard.ffn * self.guard.width, 0.9)
         hidden = self.hidden()
-        low = (1 - share) * hidden.min() / self.own["hidden_size"]
-        high = (1 + share) * hidden.max() / self.own["hidden_size"]
+        low = (1 - share) * hidden.min() / self.baseline["hidden_size"]
+        high = (1 + share) * hidden.max() / self.baseline["hidden_size"]
         near = self.around(field, low, high, self.grain * self.tp)
         return {field: np.unique([*near, *others]) if field in self.free else near}
 
-    def around(self, field: str, low: float, high: float, step: int, most: int = MAX_VALUES) -> IntArray:
+    def around(self, field: str, low: float, high: float, step: int, max_values: int = MAX_VALUES) -> IntArray:
         """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; of its doubles if there are too
         many."""
-        own = self.own[field]
-        while (high - low) * own / step > most:
+        center = self.baseline[field]
+        while (high - low) * center / step > max_values:
             step *= 2
-        start, stop = math.ceil(own * low / step) * step, math.floor(own * high)
+        start, stop = math.ceil(center * low / step) * step, math.floor(center * high)
         return self._values(field, range(max(start, step), stop + 1, step))
 
     def _values(self, field: str, values: Iterable[int]) -> IntArray:
         """Sorted, with the baseline's own value and the extra ones; only the baseline's if the field is frozen."""
         chosen = {*values, *self.extra.get(field, ())} if field in self.free else set()
-        return np.asarray(sorted({*chosen, self.own[field]}), dtype=np.int64)
+        return np.asarray(sorted({*chosen, self.baseline[field]}), dtype=np.int64)
 
 
 def _distinct(rows: dict[str, IntArray]) -> dict[str, IntArray]:
@@ -258,7 +268,7 @@ def _attention_axis(near: _Near, shape: TransformerShape, workload: Workload) ->
 
 
 def _own_heads(near: _Near) -> tuple[int, int, int]:
-    return near.own["num_heads"], near.own["num_kv_heads"], near.own["head_dim"]
+    return near.baseline["num_heads"], near.baseline["num_kv_heads"], near.baseline["head_dim"]
 
 
 def _latent_heads(near: _Near) -> IntArray:
@@ -270,8 +280,8 @@ def _latent_heads(near: _Near) -> IntArray:
 def _head_rows(near: _Near, workload: Workload) -> Iterable[tuple[int, int, int]]:
     """Heads x head_dim equals the hidden size if the baseline's does; else it stays near its own width."""
     a0, _, d0 = _own_heads(near)
-    known = FLASH_HEAD_DIMS if workload.attention_kernel is AttentionKernel.FLASH else UNFUSED_HEAD_DIMS
-    head_dims = sorted({d0, *known, *near.extra.get("head_dim", ())}) if "head_dim" in near.free else [d0]
+    usual_dims = FLASH_HEAD_DIMS if workload.attention_kernel is AttentionKernel.FLASH else UNFUSED_HEAD_DIMS
+    head_dims = sorted({d0, *usual_dims, *near.extra.get("head_dim", ())}) if "head_dim" in near.free else [d0]
     for d in head_dims:
         for a in _head_counts(near, d):
             if "num_heads" in near.free or a == a0:
@@ -280,15 +290,15 @@ def _head_rows(near: _Near, workload: Workload) -> Iterable[tuple[int, int, int]
 
 def _head_counts(near: _Near, head_dim: int) -> Iterable[int]:
     a0, _, d0 = _own_heads(near)
-    most = a0 * near.guard.heads**near.guard.width
-    if is_coupled(near.own):
+    most_heads = a0 * near.guard.heads**near.guard.width
+    if is_coupled(near.baseline):
         counts = {int(h) // head_dim for h in near.hidden() if h % head_dim == 0}
     else:
-        step = math.lcm(near.tp, max(1, near.own["num_kv_heads"]))
-        step *= math.ceil(most / step / MAX_VALUES)
-        counts = {*range(step, int(most) + 1, step), a0 * d0 // head_dim}
+        step = math.lcm(near.tp, max(1, near.baseline["num_kv_heads"]))
+        step *= math.ceil(most_heads / step / MAX_VALUES)
+        counts = {*range(step, int(most_heads) + 1, step), a0 * d0 // head_dim}
     counts |= set(near.extra.get("num_heads", ()))
-    return sorted(a for a in counts if 0 < a <= most and all(a % t == 0 for t in near.degrees))
+    return sorted(a for a in counts if 0 < a <= most_heads and all(a % t == 0 for t in near.degrees))
 
 
 def _kv_counts(near: _Near, heads: int) -> Iterable[int]:
@@ -299,8 +309,8 @@ def _kv_counts(near: _Near, heads: int) -> Iterable[int]:
         return [heads] if "num_kv_heads" in near.free or heads == g0 else []
     if g0 == 1 or "num_kv_heads" not in near.free:
         return [g0] if heads % g0 == 0 else []
-    most = int(a0 / g0 * near.guard.kv_group**near.guard.width)
-    counts = (heads // group for group in divisors(heads) if 1 < group <= most and group < heads)
+    most_group = int(a0 / g0 * near.guard.kv_group**near.guard.width)
+    counts = (heads // group for group in divisors(heads) if 1 < group <= most_group and group < heads)
     return sorted(g for g in counts if all(_shares(g, t) for t in near.degrees))
 
 

@@ -60,8 +60,8 @@ def price(
         phase: evaluator.times(points, workload, gpus if phase is objective else gpus[:1])
         for phase, workload in phases.items()
     }
-    own = points.space.baseline
-    is_own = np.all([values == own[name] for name, values in points.fields().items()], axis=0)
+    baseline_fields = points.space.baseline
+    is_own = np.all([values == baseline_fields[name] for name, values in points.fields().items()], axis=0)
     baseline = int(np.flatnonzero(is_own)[0])
     work = work_of(points, phases[objective], evaluator, baseline)
     equal = tuple(times / work for times in by_phase[objective])
@@ -91,8 +91,8 @@ def _of_steps(
 ) -> tuple[FloatArray, ...]:
     """Seconds of the training step that a microbatch is part of, for devices with a known step; else unchanged."""
     return tuple(
-        np.asarray(runs[gpu.name].whole.after(each / each[baseline])) if gpu.name in runs else each
-        for gpu, each in zip(gpus, times, strict=False)
+        np.asarray(runs[gpu.name].whole.after(gpu_times / gpu_times[baseline])) if gpu.name in runs else gpu_times
+        for gpu, gpu_times in zip(gpus, times, strict=False)
     )
 
 
@@ -102,7 +102,7 @@ class Priced:
 
     points: Points
     prices: Prices
-    found: Changes
+    kinds: Changes
     workload: Workload
     gpus: tuple[Gpu, ...]
     evaluator: Evaluator
@@ -120,8 +120,8 @@ class Priced:
 
     def changed(self, i: int) -> dict[str, tuple[int, int]]:
         """Field -> (old, new)."""
-        own = self.own()
-        return {name: (own[name], new) for name, new in self.fields(i).items() if own[name] != new}
+        baseline = self.own()
+        return {name: (baseline[name], new) for name, new in self.fields(i).items() if baseline[name] != new}
 
     def params_change(self, i: int) -> float:
         counts = self.points.num_params
@@ -141,31 +141,33 @@ class Priced:
 
     def gains(self, priced: Estimate, work: Floats) -> Comparison:
         """Gain in the objective's time at equal work, of the whole training step if it is known."""
-        found = compare(self.baseline, priced, work)
+        comparison = compare(self.baseline, priced, work)
         if self.whole is None:
-            return found
-        speedup, low, high = (self.whole.speedup(each) for each in (found.speedup, found.low, found.high))
-        return replace(found, speedup=speedup, low=low, high=high)
+            return comparison
+        speedup, low, high = (
+            self.whole.speedup(ratio) for ratio in (comparison.speedup, comparison.low, comparison.high)
+        )
+        return replace(comparison, speedup=speedup, low=low, high=high)
 
-    def offered(self, at: npt.NDArray[np.int64]) -> Offered:
+    def offered(self, rows: npt.NDArray[np.int64]) -> Offered:
         """The points among these positions whose gain at equal work has an interval above 1."""
-        if len(at):
-            shape = self.points.space.edited(self.points.take(at).fields())
+        if len(rows):
+            shape = self.points.space.edited(self.points.take(rows).fields())
             priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
-            at = at[np.broadcast_to(self.gains(priced, self.prices.work[at]).low > 1, at.shape)]
+            rows = rows[np.broadcast_to(self.gains(priced, self.prices.work[rows]).low > 1, rows.shape)]
         return Offered(
-            at=at,
-            kinds=self.found.kinds[at],
-            count=self.found.count[at],
-            heads=self.points.index[2][at],
-            score=self.prices.score[at],
-            size_change=self.size_change()[at],
-            deeper=self.points.take(at).fields()["num_layers"] != self.own()["num_layers"],
+            rows=rows,
+            kinds=self.kinds.kinds[rows],
+            count=self.kinds.count[rows],
+            heads=self.points.index[2][rows],
+            score=self.prices.score[rows],
+            size_change=self.size_change()[rows],
+            deeper=self.points.take(rows).fields()["num_layers"] != self.own()["num_layers"],
         )
 
     def candidate(self, i: int) -> Candidate:
         """A point in full: priced once more without the grid, with interval, confidence and quality."""
-        own = self.own()
+        baseline = self.own()
         shape = edit(self.workload.shape, **{name: new for name, (_, new) in self.changed(i).items()})
         fields = {name: int(value) for name, value in shape.fields().items()}
         priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
@@ -175,15 +177,15 @@ class Priced:
         if self.whole is not None:
             step_s, longer = self._step_of(shape, float(self.whole.after(priced.time_s / self.baseline.time_s)))
             whole, equal = whole.longer(longer), equal.longer(longer)
-            low, high = (step_s * each / self.whole.step_s for each in (self.whole.low_s, self.whole.high_s))
+            low, high = (step_s * bound_s / self.whole.step_s for bound_s in (self.whole.low_s, self.whole.high_s))
             times = (step_s, low, high)
             phase_s[Phase.TRAIN.value], per_gpu[self.gpus[0].name] = step_s, float(whole.speedup)
         num_params = int(count_params(shape).total)
         return Candidate(
             shape=shape,
             fields=fields,
-            changed={name: (own[name], new) for name, new in fields.items() if own[name] != new},
-            num_fields=int(self.found.count[i]),
+            changed={name: (baseline[name], new) for name, new in fields.items() if baseline[name] != new},
+            num_fields=int(self.kinds.count[i]),
             num_params=num_params,
             params_change=self.params_change(i),
             flops_change=float(priced.matmul_flops / self.baseline.matmul_flops - 1),
@@ -199,7 +201,7 @@ class Priced:
             confidence=float(equal.probability),
             phase_s=phase_s,
             per_gpu=per_gpu,
-            quality=quality_of(self.guard, fields, own, num_params),
+            quality=quality_of(self.guard, fields, baseline, num_params),
         )
 
     @property
@@ -220,7 +222,7 @@ class Priced:
         return FrontPoint(
             fields=self.fields(i),
             changed=self.changed(i),
-            num_fields=int(self.found.count[i]),
+            num_fields=int(self.kinds.count[i]),
             params_change=self.params_change(i),
             phase_s=self.phase_s(i),
             speedup=float(times[self.prices.baseline] / times[i]),
@@ -230,15 +232,15 @@ class Priced:
     def single_edit(self, field: str, i: int) -> SingleEdit:
         """A point that edits one field, priced as a candidate is."""
         old, new = self.changed(i)[field]
-        found = self.candidate(i)
+        candidate = self.candidate(i)
         return SingleEdit(
             field=field,
             old=old,
             new=new,
             changed=self.changed(i),
             params_change=self.params_change(i),
-            speedup=found.speedup,
-            efficiency_gain=found.efficiency_gain,
+            speedup=candidate.speedup,
+            efficiency_gain=candidate.efficiency_gain,
         )
 
 

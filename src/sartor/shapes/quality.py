@@ -144,13 +144,13 @@ def judged(fields: Fields, baseline: Fields) -> tuple[Criterion, ...]:
 
 def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple[float, float]:
     """Smallest and largest value the guard allows, always including the baseline's own."""
-    own = float(criterion.quantity(baseline))
-    least, most = criterion.factors(guard)
-    low, high = own * least, own * most
+    center = float(criterion.quantity(baseline))
+    low_factor, high_factor = criterion.factors(guard)
+    low, high = center * low_factor, center * high_factor
     if guard.width <= 1:
         for range_ in (criterion.published, None if guard.coarser else criterion.best):
             if range_ is not None:
-                low, high = max(low, min(range_[0], own)), min(high, max(range_[1], own))
+                low, high = max(low, min(range_[0], center)), min(high, max(range_[1], center))
     return low, high
 
 
@@ -216,20 +216,22 @@ def quality_of(guard: QualityGuard, fields: Fields, baseline: Fields, num_params
 def _check(
     criterion: Criterion, guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float
 ) -> QualityCheck:
-    value, own = float(criterion.quantity(fields)), float(criterion.quantity(baseline))
-    (low, high), (least, most) = (bounds(criterion, each, baseline) for each in (guard, QualityGuard()))
-    within = bool(least * (1 - 1e-9) <= value <= most * (1 + 1e-9))
+    value, center = float(criterion.quantity(fields)), float(criterion.quantity(baseline))
+    (low, high), (low_factor, high_factor) = (
+        bounds(criterion, width_guard, baseline) for width_guard in (guard, QualityGuard())
+    )
+    within = bool(low_factor * (1 - 1e-9) <= value <= high_factor * (1 + 1e-9))
     covered = Evidence.KNOWN if num_params <= criterion.studied_params else Evidence.EXTRAPOLATED
     return QualityCheck(
         name=criterion.name,
-        baseline=own,
+        baseline=center,
         value=value,
         low=low,
         high=high,
         studied_params=criterion.studied_params,
         evidence=covered if within else Evidence.OUTSIDE,
         within_evidence=within,
-        adverse=criterion.best is not None and _away(criterion.best, value) > _away(criterion.best, own) + 1e-9,
+        adverse=criterion.best is not None and _away(criterion.best, value) > _away(criterion.best, center) + 1e-9,
         source=criterion.source,
     )
 

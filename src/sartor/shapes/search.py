@@ -80,24 +80,28 @@ def search_shapes(
     guard, dims = freed_guard(guard or QualityGuard(), free), dims or ParallelDims()
     objective = objective or workload.phase
     devices, phases = _distinct(gpus), _phases(workload, objective)
-    asked = phases[objective]
+    objective_workload = phases[objective]
     evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor, runs=runs or {})
-    space = space or build_space(asked, dims, guard, freeze, free, grain=grain_of(devices), tolerance=params_tolerance)
+    space = space or build_space(
+        objective_workload, dims, guard, freeze, free, grain=grain_of(devices), tolerance=params_tolerance
+    )
     points = same_size(space, dims, params_tolerance, guard)
     if points.size == 1:
         _refuse_too_narrow(space, dims, params_tolerance, guard)
     priced = Priced(
         points=points,
         prices=price(points, phases, objective, devices, evaluator),
-        found=changes(points),
-        workload=asked,
+        kinds=changes(points),
+        workload=objective_workload,
         gpus=devices,
         evaluator=evaluator,
         guard=guard,
-        baseline=evaluator.one(asked, devices[0]),
+        baseline=evaluator.one(objective_workload, devices[0]),
     )
     mixes = priced_mixes(space, phases, objective, devices[0], evaluator, guard)
-    return _answer(priced, mixes, top, started, (*space.assumptions, *_assumptions(phases, asked, devices)))
+    return _answer(
+        priced, mixes, top, started, (*space.assumptions, *_assumptions(phases, objective_workload, devices))
+    )
 
 
 def _distinct(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -110,8 +114,8 @@ def _phases(workload: Workload, objective: Phase) -> dict[Phase, Workload]:
     """The workload in every phase its model has."""
     if workload.shape.encoder_only and objective is Phase.DECODE:
         raise InputError("objective", "decode", "an encoder-only model does not decode", "train or prefill")
-    wanted = (Phase.TRAIN, Phase.PREFILL) if workload.shape.encoder_only else tuple(Phase)
-    return {phase: phase_workload(workload, phase) for phase in wanted}
+    usual = (Phase.TRAIN, Phase.PREFILL) if workload.shape.encoder_only else tuple(Phase)
+    return {phase: phase_workload(workload, phase) for phase in usual}
 
 
 def phase_workload(workload: Workload, phase: Phase) -> Workload:
@@ -139,33 +143,33 @@ def _answer(
     priced: Priced, mixes: tuple[Mix, ...], top: int, started: float, assumptions: tuple[str, ...]
 ) -> ShapeSearch:
     """The priced points to report."""
-    prices, found = priced.prices, priced.found
-    tried = shortlist(priced.points, found, prices.score, priced.size_change(), SHORTLIST)
+    prices, kinds = priced.prices, priced.kinds
+    tried = shortlist(priced.points, kinds, prices.score, priced.size_change(), SHORTLIST)
     offered = priced.offered(tried)
-    chosen = [int(offered.at[row]) for row in offered.shown(top)]
-    least = [int(offered.at[offered.smallest_edit(SMALLEST_EDIT_SHARE)])] if chosen else []
+    chosen = [int(offered.rows[row]) for row in offered.shown(top)]
+    smallest = [int(offered.rows[offered.smallest_edit(SMALLEST_EDIT_SHARE)])] if chosen else []
     unsure = [] if chosen else [int(i) for i in tried[:1]]
     own_best = {
-        gpu.name: fastest(times, found.count) for gpu, times in zip(priced.gpus, prices.equal_by_gpu, strict=True)
+        gpu.name: fastest(times, kinds.count) for gpu, times in zip(priced.gpus, prices.equal_by_gpu, strict=True)
     }
-    fair = fastest(1 + prices.regret, found.count)
-    told = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *least, *unsure})}
-    sure = [i for i in chosen if told[i].efficiency_low > 1]
-    unsure = [] if sure else [i for i in (*chosen, *unsure) if told[i].efficiency_gain > 1][:1]
-    least = [i for i in (*least, *sure[:1]) if i in sure]
+    fair = fastest(1 + prices.regret, kinds.count)
+    candidates = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *smallest, *unsure})}
+    sure = [i for i in chosen if candidates[i].efficiency_low > 1]
+    unsure = [] if sure else [i for i in (*chosen, *unsure) if candidates[i].efficiency_gain > 1][:1]
+    smallest = [i for i in (*smallest, *sure[:1]) if i in sure]
     chosen = sure
-    single = single_edits(found, prices.score)
+    single = single_edits(kinds, prices.score)
     return ShapeSearch(
         workload=priced.workload,
         gpus=priced.gpus,
         baseline=priced.baseline,
-        candidates=tuple(told[i] for i in chosen),
+        candidates=tuple(candidates[i] for i in chosen),
         front=_front(priced),
-        smallest_edit=told[least[0]] if least else None,
-        unsure=told[unsure[0]] if unsure else None,
-        minimax=told[fair] if len(priced.gpus) > 1 else None,
+        smallest_edit=candidates[smallest[0]] if smallest else None,
+        unsure=candidates[unsure[0]] if unsure else None,
+        minimax=candidates[fair] if len(priced.gpus) > 1 else None,
         regret=float(prices.regret[fair]),
-        best_per_gpu={name: told[i] for name, i in own_best.items()},
+        best_per_gpu={name: candidates[i] for name, i in own_best.items()},
         mixes=mixes,
         single_edits=tuple(priced.single_edit(name, i) for name, i in single.items()),
         stability=stability(
@@ -193,17 +197,23 @@ def _front(priced: Priced) -> tuple[FrontPoint, ...]:
         if phase in (Phase.TRAIN, Phase.DECODE)
     ]
     size = np.abs(priced.points.num_params - priced.points.num_params[base])
-    front = np.flatnonzero(is_pareto(np.column_stack([*times, size, priced.found.count])))
-    order = front[np.lexsort((priced.found.count[front], times[0][front]))]
+    front = np.flatnonzero(is_pareto(np.column_stack([*times, size, priced.kinds.count])))
+    order = front[np.lexsort((priced.kinds.count[front], times[0][front]))]
     return tuple(priced.front_point(int(i)) for i in order)
 
 
-def _assumptions(phases: Mapping[Phase, Workload], asked: Workload, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+def _assumptions(
+    phases: Mapping[Phase, Workload], objective_workload: Workload, gpus: tuple[Gpu, ...]
+) -> tuple[str, ...]:
     """Assumptions of the answer beyond those of the question."""
-    others = [phase.value for phase in phases if phase is not asked.phase]
-    notes = [f"{' and '.join(others)} times are for the same {asked.microbatch_size} sequences"] if others else []
+    others = [phase.value for phase in phases if phase is not objective_workload.phase]
+    notes = (
+        [f"{' and '.join(others)} times are for the same {objective_workload.microbatch_size} sequences"]
+        if others
+        else []
+    )
     if len(gpus) > 1:
         notes.append(f"candidates are ranked for {gpus[0].name}, the first GPU; see per_gpu and minimax for the others")
-    if "num_shared_experts" in asked.shape.fields():
+    if "num_shared_experts" in objective_workload.shape.fields():
         notes.append("shared experts are as wide as routed ones")
     return tuple(notes)

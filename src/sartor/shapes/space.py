@@ -57,13 +57,13 @@ class Space:
     @property
     def baseline(self) -> dict[str, int]:
         """The baseline's values of the fields on the axes."""
-        own = self.shape.fields()
-        return {field: int(own[field]) for axis in self.axes for field in axis.values}
+        values = self.shape.fields()
+        return {field: int(values[field]) for axis in self.axes for field in axis.values}
 
     def edited(self, fields: Mapping[str, IntArray]) -> TransformerShape:
         """The shape with these fields; a field that differs between layers keeps its values."""
-        kept = mixed(self.shape)
-        return edit(self.shape, **{name: values for name, values in fields.items() if name not in kept})
+        frozen_fields = mixed(self.shape)
+        return edit(self.shape, **{name: values for name, values in fields.items() if name not in frozen_fields})
 
     def grid(self) -> dict[str, IntArray]:
         """Fields as an open grid: axis i of the space is axis i of its fields' arrays, all others have length 1."""
@@ -100,13 +100,13 @@ class Points:
 
     def with_own(self, field: str) -> Points:
         """The same points with the baseline's value of a field."""
-        own = [
+        rows = [
             np.full_like(i, int(np.flatnonzero(axis.values[field] == self.space.baseline[field])[0]))
             if field in axis.values
             else i
             for axis, i in zip(self.space.axes, self.index, strict=True)
         ]
-        return replace(self, index=tuple(own))
+        return replace(self, index=tuple(rows))
 
     def take(self, chosen: Any) -> Points:
         return Points(
@@ -164,15 +164,15 @@ def _widths_between(space: Space, before: tuple[IntArray, ...], low: int, high: 
     last = space.axes[-1].size - 1
     widths = next(iter(space.axes[-1].values.values())) if space.axes[-1].values else np.zeros(1, dtype=np.int64)
     narrow, wide = (
-        np.broadcast_to(_count(space, (*before, np.full_like(before[0], at))).total, before[0].shape)
-        for at in (0, last)
+        np.broadcast_to(_count(space, (*before, np.full_like(before[0], end))).total, before[0].shape)
+        for end in (0, last)
     )
     slope = (wide - narrow) // max(int(widths[last] - widths[0]), 1)
 
     def first(bound: int) -> IntArray:
         beyond = -((narrow - bound) // np.maximum(slope, 1))  # ceil: how much wider than the narrowest it must be
-        found: IntArray = np.searchsorted(widths - widths[0], beyond)
-        return np.where(slope > 0, found, np.where(narrow < bound, last + 1, 0))
+        position: IntArray = np.searchsorted(widths - widths[0], beyond)
+        return np.where(slope > 0, position, np.where(narrow < bound, last + 1, 0))
 
     return first(low), first(high + 1)
 
@@ -193,13 +193,13 @@ def _checked_points(
     space: Space, index: tuple[IntArray, ...], dims: ParallelDims, guard: QualityGuard, tolerance: float
 ) -> Points:
     """The remaining conditions: the guard on the width, whole shards, and, for experts, parameters per token."""
-    fields, own = space.at(index), space.baseline
+    fields, baseline = space.at(index), space.baseline
     counts = _count(space, index)
-    mask = allowed(guard, fields, own) & np.asarray(feasible(space.edited(fields), dims))
+    mask = allowed(guard, fields, baseline) & np.asarray(feasible(space.edited(fields), dims))
     active = count_params(space.shape).active
-    if "num_experts" in own:
+    if "num_experts" in baseline:
         mask = mask & (np.abs(counts.active - active) <= tolerance * active)
-    is_baseline = np.all([fields[name] == own[name] for name in own], axis=0)
+    is_baseline = np.all([fields[name] == baseline[name] for name in baseline], axis=0)
     chosen = np.flatnonzero(np.broadcast_to(mask | is_baseline, index[0].shape))
     total, used = (
         np.broadcast_to(np.asarray(count, dtype=np.int64), index[0].shape) for count in (counts.total, counts.active)

@@ -49,8 +49,8 @@ class StabilityRange:
             words += f", still the best of these {_stretch(self.stays_best)}"
         unsplit = [str(value) for value, speedup in zip(self.tested, self.speedup, strict=True) if not speedup]
         words += f"; does not split over {', '.join(unsplit)}" if unsplit else ""
-        least = min(speedup for speedup in self.speedup if speedup)
-        return f"{words} (speedup at least {least:.2f}x)"
+        smallest = min(speedup for speedup in self.speedup if speedup)
+        return f"{words} (speedup at least {smallest:.2f}x)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,32 +82,32 @@ def stability(
     if not candidates:
         return ()
     fields = _columns(workload, candidates)
-    kept = np.asarray([1.0, *(work or [1.0] * len(candidates))])
+    work_factors = np.asarray([1.0, *(work or [1.0] * len(candidates))])
     length = "context_len" if workload.phase is Phase.DECODE else "seq_len"
     batch, seq = int(np.max(workload.microbatch_size)), int(np.max(getattr(workload, length)))
     batches, lengths = _around(batch, BATCH_FACTORS), _around(seq, LENGTH_FACTORS)
     rows, columns = np.asarray(batches)[:, None, None], np.asarray(lengths)[None, :, None]
-    asked = replace(workload, microbatch_size=rows)
-    asked = replace(asked, context_len=columns) if length == "context_len" else replace(asked, seq_len=columns)
-    times = _times(asked, gpu, evaluator, fields, (len(batches), len(lengths))) / kept
+    varied = replace(workload, microbatch_size=rows)
+    varied = replace(varied, context_len=columns) if length == "context_len" else replace(varied, seq_len=columns)
+    times = _times(varied, gpu, evaluator, fields, (len(batches), len(lengths))) / work_factors
     by_batch, by_length = times[:, lengths.index(seq)], times[batches.index(batch)]
     return (
         _range("microbatch_size", batch, batches, by_batch),
         _range(length, seq, lengths, by_length),
-        *_tp_range(workload, gpu, evaluator, fields, kept),
+        *_tp_range(workload, gpu, evaluator, fields, work_factors),
         _grid(f"microbatch_size and {length}", times),
     )
 
 
 def _columns(workload: Workload, candidates: Sequence[Mapping[str, int]]) -> dict[str, npt.NDArray[np.int64]]:
     """Fields that any candidate changes, as columns: the baseline's value, then the candidates'."""
-    own = workload.shape.fields()
-    names = [name for name in candidates[0] if any(c[name] != own[name] for c in candidates)]
-    return {name: np.asarray([int(own[name]), *(c[name] for c in candidates)]) for name in names}
+    values = workload.shape.fields()
+    names = [name for name in candidates[0] if any(c[name] != values[name] for c in candidates)]
+    return {name: np.asarray([int(values[name]), *(c[name] for c in candidates)]) for name in names}
 
 
-def _around(asked: int, factors: Sequence[float]) -> list[int]:
-    return sorted({max(1, round(asked * factor)) for factor in factors} | {asked})
+def _around(requested: int, factors: Sequence[float]) -> list[int]:
+    return sorted({max(1, round(requested * factor)) for factor in factors} | {requested})
 
 
 def _times(
@@ -125,27 +125,27 @@ def _tp_range(
     gpu: Gpu,
     evaluator: Evaluator,
     fields: JsonMap,
-    kept: npt.NDArray[np.float64],
+    work_factors: npt.NDArray[np.float64],
 ) -> tuple[StabilityRange, ...]:
     """Degrees within a node that the baseline also splits over."""
-    asked = int(np.max(evaluator.dims.tp))
+    requested = int(np.max(evaluator.dims.tp))
     rows = {}
-    for tp in sorted({*TP_DEGREES, asked}):
+    for tp in sorted({*TP_DEGREES, requested}):
         dims = replace(evaluator.dims, tp=tp)
-        if tp == asked or (tp <= gpu.devices_per_node and feasible(workload.shape, dims)):
-            rows[tp] = _times(workload, gpu, replace(evaluator, dims=dims), fields, ()) / kept
-    return (_range("tp", asked, list(rows), np.stack(list(rows.values()))),) if len(rows) > 1 else ()
+        if tp == requested or (tp <= gpu.devices_per_node and feasible(workload.shape, dims)):
+            rows[tp] = _times(workload, gpu, replace(evaluator, dims=dims), fields, ()) / work_factors
+    return (_range("tp", requested, list(rows), np.stack(list(rows.values()))),) if len(rows) > 1 else ()
 
 
-def _range(axis: str, asked: int, tested: list[int], times: npt.NDArray[np.float64]) -> StabilityRange:
+def _range(axis: str, requested: int, tested: list[int], times: npt.NDArray[np.float64]) -> StabilityRange:
     beats, best, speedup = _verdicts(times)
     return StabilityRange(
         axis=axis,
-        asked=asked,
+        asked=requested,
         tested=tuple(tested),
         speedup=tuple(float(s) for s in speedup),
-        beats_baseline=_around_asked(beats, tested, asked),
-        stays_best=_around_asked(best, tested, asked),
+        beats_baseline=_around_asked(beats, tested, requested),
+        stays_best=_around_asked(best, tested, requested),
         share_beats=float(beats.mean()),
         share_best=float(best.mean()),
     )
@@ -170,12 +170,12 @@ def _verdicts(times: npt.NDArray[np.float64]) -> tuple[Any, Any, Any]:
     return beats, best, baseline / first
 
 
-def _around_asked(holds: npt.NDArray[np.bool_], tested: list[int], asked: int) -> tuple[int, int] | None:
+def _around_asked(holds: npt.NDArray[np.bool_], tested: list[int], requested: int) -> tuple[int, int] | None:
     """The contiguous range of tested values around the requested one."""
-    at = tested.index(asked)
-    if not holds[at]:
+    index = tested.index(requested)
+    if not holds[index]:
         return None
-    low, high = at, at
+    low, high = index, index
     while low > 0 and holds[low - 1]:
         low -= 1
     while high + 1 < len(tested) and holds[high + 1]:
@@ -183,5 +183,5 @@ def _around_asked(holds: npt.NDArray[np.bool_], tested: list[int], asked: int) -
     return tested[low], tested[high]
 
 
-def _stretch(found: tuple[int, int]) -> str:
-    return f"at {found[0]}" if found[0] == found[1] else f"from {found[0]} to {found[1]}"
+def _stretch(span: tuple[int, int]) -> str:
+    return f"at {span[0]}" if span[0] == span[1] else f"from {span[0]} to {span[1]}"

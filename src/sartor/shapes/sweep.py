@@ -31,7 +31,7 @@ class Sweep:
     """Arrays [values]: seconds by GPU (infinite for invalid values), parameters and GEMM FLOPs."""
 
     field: str
-    asked: int
+    baseline: int
     values: npt.NDArray[np.int64]
     time_s: Mapping[str, npt.NDArray[np.float64]]
     num_params: npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class Laid:
     """A sweep lowered but not priced: its operators over all values, and which values are valid."""
 
     field: str
-    asked: int
+    baseline: int
     values: npt.NDArray[np.int64]
     possible: npt.NDArray[np.bool_]
     workload: Workload
@@ -83,10 +83,10 @@ def lay(
     if numbers.ndim != 1 or not len(numbers) or numbers.min() < 1:
         raise InputError("values", values, "must be a list of positive integers")
     split = dims or ParallelDims()
-    varied, possible, asked = _varied(workload, field, numbers)
+    varied, possible, baseline = _varied(workload, field, numbers)
     return Laid(
         field=field,
-        asked=asked,
+        baseline=baseline,
         values=numbers,
         possible=possible & np.asarray(feasible(varied.shape, split)),
         workload=varied,
@@ -98,9 +98,12 @@ def price_sweeps(
     laid: Sequence[Laid], gpus: Sequence[Gpu], calibrations: Mapping[str, Calibration] | None = None
 ) -> list[Sweep]:
     """Sweeps with their times: all of them in one pass through the cost model for each device."""
-    known = calibrations or {}
-    found = {gpu.name: price_all([each.graph for each in laid], gpu, known.get(gpu.name)) for gpu in gpus}
-    return [_sweep(each, {name: answers[i].time_s for name, answers in found.items()}) for i, each in enumerate(laid)]
+    by_gpu = calibrations or {}
+    costs = {gpu.name: price_all([laid_sweep.graph for laid_sweep in laid], gpu, by_gpu.get(gpu.name)) for gpu in gpus}
+    return [
+        _sweep(laid_sweep, {name: answers[i].time_s for name, answers in costs.items()})
+        for i, laid_sweep in enumerate(laid)
+    ]
 
 
 def _sweep(laid: Laid, time_s: JsonMap) -> Sweep:
@@ -109,7 +112,7 @@ def _sweep(laid: Laid, time_s: JsonMap) -> Sweep:
 
     return Sweep(
         field=laid.field,
-        asked=laid.asked,
+        baseline=laid.baseline,
         values=laid.values,
         time_s={name: np.where(laid.possible, seconds, np.inf) for name, seconds in time_s.items()},
         num_params=whole(count_params(laid.workload.shape).total),
@@ -129,31 +132,31 @@ def _varied(
         return replace(workload, seq_len=values), everywhere, int(np.max(workload.seq_len))
     if field == "context_len":
         return replace(workload, context_len=values), everywhere, int(np.max(workload.context_len))
-    own = {name: int(value) for name, value in workload.shape.fields().items()}
-    if field not in own:
-        known = [name for name in EDITABLE if name in own]
-        raise InputError("field", field, "is not a size of this model", ", ".join([*known, *WORKLOAD_FIELDS]))
-    edited = _followed(own, field, values)
-    possible = everywhere & _heads_fit(own, {**own, **edited}) if "num_heads" in own else everywhere
-    return replace(workload, shape=edit(workload.shape, **edited)), possible, own[field]
+    fields = {name: int(value) for name, value in workload.shape.fields().items()}
+    if field not in fields:
+        names = [name for name in EDITABLE if name in fields]
+        raise InputError("field", field, "is not a size of this model", ", ".join([*names, *WORKLOAD_FIELDS]))
+    edited = _followed(fields, field, values)
+    possible = everywhere & _heads_fit(fields, {**fields, **edited}) if "num_heads" in fields else everywhere
+    return replace(workload, shape=edit(workload.shape, **edited)), possible, fields[field]
 
 
-def _followed(own: Mapping[str, int], field: str, values: npt.NDArray[np.int64]) -> JsonDict:
+def _followed(fields: Mapping[str, int], field: str, values: npt.NDArray[np.int64]) -> JsonDict:
     """Values of the field and of the fields derived from it."""
     edited: JsonDict = {field: values}
-    if "num_heads" not in own:
+    if "num_heads" not in fields:
         return edited
-    if field == "num_heads" and own["num_heads"] == own["num_kv_heads"]:
+    if field == "num_heads" and fields["num_heads"] == fields["num_kv_heads"]:
         edited["num_kv_heads"] = values
-    if field in ("num_heads", "hidden_size") and is_coupled(own):
-        sizes: JsonDict = {**own, **edited}
+    if field in ("num_heads", "hidden_size") and is_coupled(fields):
+        sizes: JsonDict = {**fields, **edited}
         edited["head_dim"] = np.maximum(sizes["hidden_size"] // sizes["num_heads"], 1) * np.ones_like(values)
     return edited
 
 
-def _heads_fit(own: Mapping[str, int], sizes: JsonMap) -> npt.NDArray[np.bool_]:
+def _heads_fit(fields: Mapping[str, int], sizes: JsonMap) -> npt.NDArray[np.bool_]:
     """Whole groups of heads, and heads that fill the hidden size if the baseline's do."""
     fits = np.equal(np.asarray(sizes["num_heads"]) % sizes["num_kv_heads"], 0)
-    if is_coupled(own) and (np.ndim(sizes["hidden_size"]) or np.ndim(sizes["num_heads"])):
+    if is_coupled(fields) and (np.ndim(sizes["hidden_size"]) or np.ndim(sizes["num_heads"])):
         fits = fits & is_coupled(sizes)
     return np.asarray(fits)

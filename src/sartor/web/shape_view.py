@@ -151,7 +151,7 @@ def _sweep_body(asked: Question, found: Sweep) -> JsonDict:
     time_s = found.time_s[asked.gpu.name]
     return {
         "field": found.field,
-        "asked": found.asked,
+        "asked": found.baseline,
         "values": found.values.tolist(),
         "time_s": rounded(time_s),
         "num_params": np.asarray(found.num_params).tolist(),
@@ -223,7 +223,7 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDic
     Work is the GEMM FLOPs or the parameters, whichever changes less: a smaller model is not better just for being
     smaller, nor a memory-bound one for computing more.
     """
-    now = np.flatnonzero(found.values == found.asked)
+    now = np.flatnonzero(found.values == found.baseline)
     if not len(now) or not np.isfinite(time_s[now[0]]):
         return []
     here = int(now[0])
@@ -231,10 +231,10 @@ def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDic
         work = np.minimum(found.matmul_flops / found.matmul_flops[here], found.num_params / found.num_params[here])
         saving = np.asarray(1 - time_s / time_s[here] / work, dtype=np.float64)  # sizes beyond 2^63 are objects
     few = found.field in FEW
-    away = np.abs(np.log(found.values / found.asked))
+    away = np.abs(np.log(found.values / found.baseline))
     saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)
     sides = (np.arange(len(saving)) < here, np.arange(len(saving)) > here)
-    far = np.abs(found.values - found.asked) / _roundness(found)
+    far = np.abs(found.values - found.baseline) / _roundness(found)
     return [_offer(found, time_s, saving, int(at), here) for side in sides if (at := _nearest(saving, side, far)) >= 0]
 
 
