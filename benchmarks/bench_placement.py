@@ -26,7 +26,7 @@ from sartor.placement.problem import Edge, PlacedLayer, PlacedOptimizer, Placeme
 from sartor.placement.tabulate import find_states, tabulate
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.placement.with_terms import solve_with_terms
-from sartor.read.placement_json import read_placement
+from sartor.read.problems_json import read_placement
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "placement"
 NAIVE_LIMIT = 100

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sartor.read.schedule_json import read_schedule_problem
+from sartor.read.problems_json import read_schedule_problem
 from sartor.schedules import ScheduleProblem, ScheduleResult, Solver, Status, solve
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "scheduling"

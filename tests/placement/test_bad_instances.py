@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sartor.errors import InputError
-from sartor.read.placement_json import parse_placement, parse_terms, read_placement
+from sartor.read.problems_json import parse_placement, parse_terms, read_placement
 
 
 def instance() -> dict[str, Any]:

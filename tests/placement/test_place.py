@@ -19,7 +19,7 @@ from sartor.placement.place import place
 from sartor.placement.plain import solve
 from sartor.placement.plan import PlacementStatus
 from sartor.placement.problem import PlacementProblem
-from sartor.read.placement_json import read_placement
+from sartor.read.problems_json import read_placement
 
 CLOSE = 1e-9
 SETTINGS = settings(max_examples=60, deadline=None)

@@ -15,9 +15,9 @@ from sartor.model.counts import count_params, format_layer_runs
 from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.layer import AttentionMixer
 from sartor.read.config_text import packaged_json
-from sartor.read.defaults import class_defaults
 from sartor.read.families import model_types
 from sartor.read.huggingface import read_model
+from sartor.read.published import class_defaults
 
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
 LLAMA: dict[str, Any] = {

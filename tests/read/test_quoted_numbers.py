@@ -10,7 +10,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.device import load_device
-from sartor.read.placement_json import parse_placement
+from sartor.read.problems_json import parse_placement
 from sartor.read.space_file import load_space
 
 CHIP = """

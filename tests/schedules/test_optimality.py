@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from sartor.errors import InputError
-from sartor.read.schedule_json import read_schedule_problem
+from sartor.read.problems_json import read_schedule_problem
 from sartor.schedules import Solver, Status, cp_sat, solve
 from sartor.schedules.split import Timetable, contract
 from schedules.instances import best_by_enumeration, best_with_sharing, problem, problems, random_problem, sharing

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from effort import times
-from sartor.read.schedule_json import read_schedule_problem
+from sartor.read.problems_json import read_schedule_problem
 from sartor.schedules import ScheduledOperator, Status, cp_sat, prefixes, solve
 from sartor.schedules.prefixes import MOST_OPERATORS, _undominated, improve
 from sartor.schedules.solve import _without_solver

@@ -20,7 +20,7 @@ def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement
     ``InputError``; where nothing fits, the answer says what would.
     """
     from sartor.placement.place import place as solve
-    from sartor.read.placement_json import read_placement, read_terms
+    from sartor.read.problems_json import read_placement, read_terms
 
     read = read_placement(_path("instance", instance))
     return solve(read, None if terms is None else read_terms(_path("terms", terms)))
@@ -32,7 +32,7 @@ def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "c
     ``time_limit`` in seconds; 0 returns a list schedule at once. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
     Raises ``InputError``.
     """
-    from sartor.read.schedule_json import read_schedule_problem
+    from sartor.read.problems_json import read_schedule_problem
     from sartor.schedules.result import Solver
     from sartor.schedules.solve import solve
 

@@ -13,8 +13,8 @@ from sartor.model.edit import edit_fields
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import model_entry
 from sartor.model.zoo.build import build_shape
+from sartor.read.config_text import fetch_config
 from sartor.read.graph_json import is_graph, not_traced, read_traced
-from sartor.read.hub import fetch_config
 from sartor.read.huggingface import read_model
 
 Model = str | Path | ModelReading

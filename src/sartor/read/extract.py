@@ -12,8 +12,7 @@ from sartor.errors import InputError, MissingExtraError
 from sartor.json_types import JsonMap
 from sartor.model.traced import TracedModel
 from sartor.model.zoo import load_model
-from sartor.read.config_text import read_config
-from sartor.read.hub import fetch_config
+from sartor.read.config_text import fetch_config, read_config
 from sartor.read.zoo_config import zoo_config
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}

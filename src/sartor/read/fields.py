@@ -11,7 +11,7 @@ from typing import Any
 from sartor.errors import InputError, Stated, quoted
 from sartor.json_types import JsonDict
 from sartor.model.shape import MAX_LAYERS
-from sartor.read.defaults import ClassDefaults, class_defaults
+from sartor.read.published import ClassDefaults, class_defaults
 
 MAX_SIZE = 2**28
 """Largest size accepted; published ones (positions, vocabularies) stay below 2**24."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from sartor.json_types import JsonDict
 from sartor.model.reading import unread_words
 from sartor.read.config_text import packaged_json
-from sartor.read.defaults import class_defaults, published_field_names
 from sartor.read.fields import Fields, Ledger
+from sartor.read.published import class_defaults, published_field_names
 from sartor.read.verified import STATED, ignored_fields
 
 UNREAD = 1.2

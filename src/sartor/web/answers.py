@@ -130,13 +130,13 @@ def diagnose(body: Body) -> Reply:
 
 def place(body: Body) -> Reply:
     from sartor.placement.place import place as solve
-    from sartor.read.placement_json import parse_placement
+    from sartor.read.problems_json import parse_placement
 
     return answered("place", to_json(solve(parse_placement(dict(body["instance"])), None), PLACEMENT))
 
 
 def schedule(body: Body) -> Reply:
-    from sartor.read.schedule_json import schedule_problem
+    from sartor.read.problems_json import schedule_problem
     from sartor.schedules.result import Solver
     from sartor.schedules.solve import solve
 

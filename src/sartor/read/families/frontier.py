@@ -8,7 +8,6 @@ from dataclasses import replace
 from sartor.model.layer import DenseFfn, Ffn, Layer, Linear, Mixer, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
-from sartor.read.families.compressed import hyper_connections
 from sartor.read.families.decoder import (
     Experts,
     Family,
@@ -19,7 +18,7 @@ from sartor.read.families.decoder import (
     layers_of,
     read_sizes,
 )
-from sartor.read.families.latent import indexer, indexer_kinds
+from sartor.read.families.latent import hyper_connections, indexer, indexer_kinds
 from sartor.read.families.linear_attention import delta_attention
 from sartor.read.families.parts import check_experts
 from sartor.read.families.patterns import Reach, dense_first

@@ -29,9 +29,9 @@ from sartor.read.families.decoder import (
     read_decoder,
     read_sizes,
 )
+from sartor.read.families.encoders import summary_head
 from sartor.read.families.gemma import gemma4_kinds, per_layer_linears
 from sartor.read.families.linear_attention import alternating, kinds_of
-from sartor.read.families.own_heads import summary_head
 from sartor.read.families.parts import Head, check_experts, check_kv_heads, head_of, layer_norm, num_labels
 from sartor.read.families.patterns import Reach, by_layer_types, window_pattern
 from sartor.read.fields import Fields

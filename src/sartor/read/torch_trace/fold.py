@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from sartor.model.lower.graph import unique
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
-from sartor.read.torch_trace.kept import kept_tensors, recomputed_tensors
 from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, memory_bound
-from sartor.read.torch_trace.layers import LayerPlace
 from sartor.read.torch_trace.nouns import Made, is_product, products
-from sartor.read.torch_trace.records import Record, Saved
+from sartor.read.torch_trace.records import LayerPlace, Record, Saved, kept_tensors, recomputed_tensors
 from sartor.read.traced_roles import traced_role
 
 OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}

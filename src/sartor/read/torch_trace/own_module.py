@@ -16,7 +16,7 @@ import torch
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.read.torch_trace.autocast import autocasts
-from sartor.read.torch_trace.place import line_of
+from sartor.read.torch_trace.records import line_of
 from sartor.read.torch_trace.trace import Subject
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from sartor.model.traced import TracedLayer, TracedModel
 from sartor.operators import Gemm, GroupedGemm, Part, Pass
 from sartor.read.torch_trace.autocast import autocasts
 from sartor.read.torch_trace.fold import Folded, expert_share, fold
-from sartor.read.torch_trace.layers import find_layers
 from sartor.read.torch_trace.nouns import dtype_of
 from sartor.read.torch_trace.recorder import Recorder
+from sartor.read.torch_trace.records import find_layers
 from sartor.read.torch_trace.stand_ins import FusedAttention, fused_norms, selective_scans
 from sartor.units import format_count
 

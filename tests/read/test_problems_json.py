@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sartor.errors import InputError
-from sartor.read.schedule_json import read_schedule_problem, schedule_problem
+from sartor.read.problems_json import read_schedule_problem, schedule_problem
 from sartor.schedules import solve
 
 GOOD: dict[str, Any] = {
