@@ -25,6 +25,7 @@ from sartor.plans.result import PlanSearch, PlanStatus
 from sartor.plans.search import search_plans
 from sartor.plans.space import AXES, factorizations, plan_space, size_of
 from sartor.step.footprint import usable_bytes
+from sartor.step.mechanisms import parts
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.trainers import TRAINERS, as_launched
 
@@ -66,15 +67,13 @@ def toy_step(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration
     return StepEstimate(
         step_s=total,
         log_sigma=0.1,
-        compute_s=m * work,
-        tp_s=m * tp,
-        pp_bubble_s=bubble,
-        pp_transfer_s=zero,
-        dp_exposed_s=shard,
-        ep_s=zero,
-        cp_s=zero,
-        optimizer_s=zero,
-        overhead_s=zero,
+        parts={
+            **dict.fromkeys((part.key for part in parts()), zero),
+            "compute_s": m * work,
+            "tp_s": m * tp,
+            "pp_bubble_s": bubble,
+            "dp_exposed_s": shard,
+        },
         model_flops=1.0,
         tokens_per_s_per_device=job.tokens_per_step / total / plan.num_devices,
         mfu=0.4,

@@ -58,9 +58,9 @@ def test_packed_documents_attend_as_sequences_of_their_length_would(model: str, 
 def test_frozen_weights_have_no_update_no_gradients_and_no_optimizer() -> None:
     frozen = replace(JOB, trains_weights=False)
     spent, found = step(JOB, PLAN, CLUSTER), step(frozen, PLAN, CLUSTER)
-    assert float(found.optimizer_s) == 0 == float(found.dp_exposed_s)
+    assert float(found.parts["optimizer_s"]) == 0 == float(found.parts["dp_exposed_s"])
     assert (
-        2 / 3 < float(found.compute_s) / float(spent.compute_s) < 0.8
+        2 / 3 < float(found.parts["compute_s"]) / float(spent.parts["compute_s"]) < 0.8
     )  # no weight gradients; attention has both passes
     held = footprint(frozen, PLAN, CLUSTER)
     assert held.optimizer_bytes == held.grad_bytes == 0
@@ -88,7 +88,7 @@ def test_frozen_weights_in_4_bits_hold_a_quarter_and_are_widened_for_every_produ
     layers = held[0] / 2 - ends
     assert held[1] == pytest.approx(2 * ends + layers * 4.127 / 8, rel=0.01)
     plain, widened = (step(each.job, PLAN, CLUSTER) for each in (frozen, narrow))
-    more = float(widened.compute_s - plain.compute_s)
+    more = float(widened.parts["compute_s"] - plain.parts["compute_s"])
     moved = 8 * 2 * layers * (4.127 / 8 + 2)  # 8 microbatches, forward and backward
     assert moved / CLUSTER.gpu.hbm_bytes_per_s < more < 2 * moved / CLUSTER.gpu.hbm_bytes_per_s
 
@@ -115,7 +115,9 @@ def test_any_compares_every_value_and_takes_the_fastest() -> None:
 
 def test_narrow_moments_shorten_the_update_hold_fewer_bytes_and_are_read_back(tmp_path: object) -> None:
     narrow = replace(JOB, moments_dtype=DType.BF16)
-    assert float(step(narrow, PLAN, CLUSTER).optimizer_s) < float(step(JOB, PLAN, CLUSTER).optimizer_s)
+    assert float(step(narrow, PLAN, CLUSTER).parts["optimizer_s"]) < float(
+        step(JOB, PLAN, CLUSTER).parts["optimizer_s"]
+    )
     wide = footprint(JOB, PLAN, CLUSTER)
     assert footprint(narrow, PLAN, CLUSTER).optimizer_bytes == pytest.approx(wide.optimizer_bytes * 8 / 12)
     save_files(launch_files("megatron", narrow, PLAN, CLUSTER), str(tmp_path))

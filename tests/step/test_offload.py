@@ -20,7 +20,7 @@ from sartor.plans.result import PricedPlan
 from sartor.plans.search import make_pricer
 from sartor.plans.switches import job_choices, offload_sets
 from sartor.step.footprint import footprint
-from sartor.step.offload import host_bytes_per_s
+from sartor.step.mechanisms.offload import host_bytes_per_s
 from sartor.step.step import step
 from sartor.step.trainers import MEGATRON, TORCHTITAN
 

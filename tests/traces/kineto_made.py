@@ -134,7 +134,7 @@ def healthy() -> tuple[Work, ...]:
             work.append(_gather(layer=layer - 1, params=params, phase="backward"))
         work += [*_of(backward[1], layer, "backward", ends=True), _scatter(layer, params)]
     work += [replace(each, phase="backward") for each in backward[0]]
-    update = float(answer.priced.step.optimizer_s) if answer.priced else 1e-3
+    update = float(answer.priced.step.parts["optimizer_s"]) if answer.priced else 1e-3
     count = 8
     work += [
         Work(name=OPTIMIZER, op="aten::_fused_adamw_", dims=((params,),), time_s=update / count, phase="optimizer")

@@ -215,9 +215,7 @@ class LogDiagnosis(Answer):
 
 def _log_parts(answer: LogDiagnosis) -> list[RunPart]:
     step, step_s = answer.predicted.step, answer.measured.step_s
-    compute, *others = (
-        _log_part(answer, part.name.removesuffix("_s"), float(getattr(step, part.name))) for part in PARTS
-    )
+    compute, *others = (_log_part(answer, part.name.removesuffix("_s"), float(part.read(step))) for part in PARTS)
     ideal_s = answer.mfu * step_s
     parts = [replace(compute, points_of_mfu=100 * (compute.seconds - ideal_s) / step_s), *others]
     if (change := answer.nearer_step) is not None:

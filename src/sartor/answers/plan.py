@@ -27,6 +27,7 @@ from sartor.answers.field import (
 from sartor.cost.cost import Source
 from sartor.model.training import PipelineSchedule, Recompute
 from sartor.plans.switches import settings
+from sartor.step.mechanisms import parts
 from sartor.step.mixed import devices_of_pools
 
 if TYPE_CHECKING:
@@ -43,17 +44,7 @@ if TYPE_CHECKING:
     from sartor.step.stage_table import StageRow
     from sartor.step.waterfall import Waterfall
 
-PARTS: Fields = (
-    number("compute_s", "compute"),
-    number("tp_s", "tensor-parallel communication"),
-    number("pp_bubble_s", "pipeline bubble"),
-    number("pp_transfer_s", "pipeline transfers"),
-    number("dp_exposed_s", "exposed data-parallel communication"),
-    number("ep_s", "expert-parallel communication"),
-    number("cp_s", "context-parallel communication"),
-    number("optimizer_s", "optimizer step"),
-    number("overhead_s", "kernel launches, jitter, fixed costs"),
-)
+PARTS: Fields = through("parts", tuple(number(part.key, part.words) for part in parts()))
 """The parts of a training step; their seconds add up to it."""
 MEMORY: Fields = (
     number("param_bytes", "weights"),
@@ -264,7 +255,8 @@ def _terms(asked: WhyNot) -> dict[str, list[float]]:
     if asked.plan is None:
         return {}
     both = (asked.best, asked.plan)
-    step = {name: [getattr(plan.step, name) for plan in both] for name in ("step_s", *(part.name for part in PARTS))}
+    step = {"step_s": [plan.step_s for plan in both]}
+    step |= {part.name: [float(part.read(plan.step)) for plan in both] for part in PARTS}
     memory = {part.name: [getattr(plan.footprint, part.name) for plan in both] for part in MEMORY}
     return {**step, **memory, "peak_bytes": [plan.peak_bytes for plan in both]}
 

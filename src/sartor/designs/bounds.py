@@ -25,7 +25,7 @@ from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProb
 from sartor.schedules.makespan import UNIT_S, in_turn_s
 from sartor.schedules.many import makespan_bounds, makespan_floors
 from sartor.step.lockstep import WIDTH_BYTES
-from sartor.step.optimizer import chip_update_s_per_param
+from sartor.step.mechanisms.optimizer import chip_update_s_per_param
 from sartor.units import Array, Floats, ceil_div
 
 Seconds = Callable[[ModelPart, OperatorGraph, Accelerator], Array]

@@ -6,9 +6,9 @@ grows and time never falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -195,5 +195,10 @@ Record = TypeVar("Record", StepEstimate, Footprint)
 
 def _at(record: Record, index: int) -> Record:
     """One entry of a record of arrays, as scalars."""
-    values = {f.name: getattr(record, f.name) for f in fields(record)}
-    return replace(record, **{n: (v if np.ndim(v) == 0 else v[index].item()) for n, v in values.items()})
+    return replace(record, **{f.name: _entry(getattr(record, f.name), index) for f in fields(record)})
+
+
+def _entry(values: Any, index: int) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _entry(column, index) for name, column in values.items()}
+    return values if np.ndim(values) == 0 else values[index].item()

@@ -12,6 +12,7 @@ from sartor.cost.cost import interval_80
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.space import Rows
+from sartor.step.mechanisms import parts
 from sartor.step.results import Footprint, StepEstimate, WholeStep
 
 
@@ -45,8 +46,7 @@ class PricedPlan:
 
     def whole(self, waiting: float) -> WholeStep:
         """The step as a change of the model's shape sees it; ``waiting``: ``TrainingCoefficients.waiting``."""
-        s = self.step
-        busy_s = float(s.compute_s + s.tp_s + s.ep_s + s.cp_s + s.pp_bubble_s) * (1.0 + waiting)
+        busy_s = sum(float(self.step.parts[part.key]) for part in parts() if part.of_operators) * (1.0 + waiting)
         return WholeStep(busy_s=busy_s, step_s=self.step_s, low_s=self.low_s, high_s=self.high_s)
 
     @property

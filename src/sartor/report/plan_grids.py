@@ -121,8 +121,11 @@ def why_not_grid(asked: WhyNot) -> Grid:
     best, plan = asked.best, asked.plan
     assert plan is not None
     rows: list[tuple[str, ...]] = []
-    for words, name in (("step", "step_s"), *((words, name) for name, words in PART_WORDS.items())):
-        one, other = float(getattr(best.step, name)), float(getattr(plan.step, name))
+    seconds = [("step", best.step_s, plan.step_s)]
+    seconds += [
+        (words, float(best.step.parts[name]), float(plan.step.parts[name])) for name, words in PART_WORDS.items()
+    ]
+    for words, one, other in seconds:
         if max(one, other) >= SMALL * best.step_s:
             rows.append((words, format_seconds(one), format_seconds(other), _signed(other - one, format_seconds)))
     for name, words in MEMORY_WORDS.items():

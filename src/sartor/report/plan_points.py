@@ -107,10 +107,10 @@ class MemoryTracks:
 def step_bars(top: Sequence[PricedPlan]) -> StepBars:
     """The steps of the best plans by part; parts below 0.5% everywhere are left out."""
     shown = list(top[:MOST_BARS])
-    table = np.array([[float(getattr(p.step, name)) for name in PART_WORDS] for p in shown])
+    table = np.array([[float(p.step.parts[name]) for name in PART_WORDS] for p in shown])
     keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.005
     best = shown[0]
-    compute = float(best.step.compute_s) / best.step_s
+    compute = float(best.step.parts["compute_s"]) / best.step_s
     return StepBars(
         title=f"Compute takes {format_share(compute)} of the best plan's step of {format_seconds(best.step_s)}",
         plans=tuple(degrees_text(p.plan) for p in shown),
@@ -241,7 +241,7 @@ def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
     shown = [e for e in line.events if not str(e.kind).startswith("send")]
     count, pp = int(best.plan.num_microbatches), int(best.plan.dims.pp)
     few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
-    idle = float(best.step.pp_bubble_s) / best.step_s
+    idle = float(best.step.parts["pp_bubble_s"]) / best.step_s
     what = f"The pipeline bubble takes {format_share(idle)} of the step" if pp > 1 else "Timeline of one device"
     return PipelineBars(
         title=what + few,

@@ -9,6 +9,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.report.plan_words import plan_words
 from sartor.report.trace import Counter, Span, trace_json
 from sartor.report.words import printable
+from sartor.step.mechanisms import acting
 from sartor.step.timeline import Timeline, timeline
 from sartor.units import GIB
 
@@ -21,10 +22,7 @@ KINDS = {
     "W": "weight gradient",
     "send_forward": "send activations",
     "send_backward": "send gradients",
-    "parameters": "gather parameters",
-    "gradients": "reduce gradients",
-    "optimizer": "optimizer step",
-    "overhead": "host and fixed costs",
+    **{mechanism.name: mechanism.event or mechanism.part.words for mechanism in acting("at_step")},
 }
 """Words of a timeline's events."""
 MICRO = 1e6
@@ -49,6 +47,7 @@ def timeline_trace(job: TrainingJob, plan: TrainingPlan, line: Timeline) -> byte
         "model": printable(job.shape.name or "model"),
         "plan": plan_words(plan),
         "step_s": line.step_s,
+        "parts_s": dict(line.parts),
         "note": "predicted by sartor, not measured",
     }
     names = [stage_name(plan, stage) for stage in range(int(plan.dims.pp))]

@@ -150,7 +150,7 @@ def layers_text(layers: tuple[int, ...]) -> str:
 
 def step_parts(best: PricedPlan) -> list[tuple[str, float]]:
     """Parts of the step with their seconds, longest first; those below 0.1% left out."""
-    parts = [(words, float(getattr(best.step, name))) for name, words in PART_WORDS.items()]
+    parts = [(words, float(best.step.parts[name])) for name, words in PART_WORDS.items()]
     shown = [(words, seconds) for words, seconds in parts if seconds >= SMALL * best.step_s]
     return sorted(shown, key=lambda part: -part[1])
 

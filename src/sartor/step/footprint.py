@@ -13,6 +13,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
+from sartor.step.invariants import check_sum
 from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint
 from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes, usable_of
@@ -55,6 +56,7 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
         out[:, start : start + CHUNK] = tables.fullest(slice(start, start + CHUNK))
     values = {name: (row.reshape(shape) if shape else float(row[0])) for name, row in zip(_PARTS, out, strict=True)}
     stage = values.pop("stage")
+    check_sum("memory", [values[name] for name in _PARTS[:5]], values["allocated_bytes"])
     return Footprint(**values, stage=stage.astype(np.int64) if isinstance(stage, np.ndarray) else int(stage))
 
 

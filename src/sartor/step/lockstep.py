@@ -19,53 +19,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sartor.model.blocks import Block, BlockKind
-from sartor.model.training import Recompute, TrainingJob
+from sartor.model.training import TrainingJob
 from sartor.step.activations import Rows, layer_activations
-from sartor.units import FloatArray, Floats, IntArray
+from sartor.units import Floats
 
 if TYPE_CHECKING:
-    from sartor.step.stage_seconds import StageSeconds
+    pass
 
 
 WIDTH_BYTES = 2.0
 """Bytes of a weight, a gradient and an activation in compute and transfers."""
 LOGIT_BYTES = 6.0
 """Per logit: 16-bit logits and their probabilities in fp32, kept for the last stage's current microbatch."""
-
-
-def lockstep_parts(
-    s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray, devices: int
-) -> dict[str, FloatArray]:
-    """Parts of the pipeline's time for every distinct work row, and the most that equal stage loads would save. ``s``
-    has the seconds of the stages, or of all chunks of ``devices`` devices; ``transfer_s`` [W] is one microbatch's
-    activation to the next of them."""
-    rows, m = s.rows, work["microbatches"]
-    f, b = s.forward_s, s.returned_s()
-    arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
-    returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
-    again = (work["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
-    busy = f + b + np.where(again, np.maximum(f - returns, 0.0), 0.0)
-    load = busy + arrives + returns
-    chunks = max(rows.pp // devices, 1)
-
-    def of_chunks(values: FloatArray) -> FloatArray:
-        return values.reshape(chunks, -1, m.size)
-
-    slowest = np.argmax(of_chunks(load), axis=1)[:, None]
-    slot, worked, gathered = (
-        np.take_along_axis(of_chunks(x), slowest, axis=1)[:, 0].sum(axis=0) for x in (load, busy, s.layerwise_s)
-    )
-    bottleneck = load.max(axis=0)
-    return {
-        "compute_s": m * (worked - gathered),
-        "layerwise_s": m * gathered,
-        "bubble_s": (devices - 1) * bottleneck,
-        "transfer_s": m * (slot - worked),
-        "imbalance_s": m * (slot - chunks * s.evened_s(load)) + (devices - 1) * (bottleneck - s.evened_s(load)),
-    }
 
 
 def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Floats) -> Floats:

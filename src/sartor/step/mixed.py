@@ -7,7 +7,7 @@ pools waits for the slowest device and the slowest links of them all, whichever 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -19,6 +19,7 @@ from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.operators import DType
+from sartor.step.mechanisms.mechanism import StageShare
 from sartor.step.stage_exchange import PER_STAGE, StageExchange, stage_exchange
 from sartor.step.stage_seconds import StageSeconds
 from sartor.step.stages import StageRows
@@ -129,20 +130,32 @@ def _own(of_pools: Sequence[FloatArray], rows: StageRows) -> FloatArray:
     return stacked
 
 
-_ARRAYS = ("wgrad_s", "forward_s", "backward_s", "layerwise_s", "regathered_s", "offload_s", "gather_s", "scatter_s")
-
-
 class _MixedSeconds(StageSeconds):
     def __init__(self, of_pools: Sequence[StageSeconds]) -> None:
         first = of_pools[0]
         self.of_pools = of_pools
         self.t, self.rows, self.work, self.at, self.counts = first.t, first.rows, first.work, first.at, first.counts
-        for name in _ARRAYS:
-            setattr(self, name, _own([getattr(each, name) for each in of_pools], self.rows))
+        for name in ("wgrad_s", "forward_s", "backward_s"):
+            setattr(self, name, _own([getattr(stages, name) for stages in of_pools], self.rows))
+        self.shares = {name: self._share(name) for name in first.shares}
 
-    def of_slowest(self, name: str, slowest: npt.NDArray[np.intp]) -> FloatArray:
-        found = np.stack([each.of_slowest(name, slowest) for each in self.of_pools])
-        return np.asarray(found[self.rows.pool[slowest], np.arange(slowest.size)])
+    def _share(self, name: str) -> StageShare:
+        """A mechanism's share on each stage, from its pool."""
+        shares = [stages.shares[name] for stages in self.of_pools]
+        none = np.zeros_like(self.forward_s)
+        return StageShare(
+            **{f.name: _own([none + getattr(share, f.name) for share in shares], self.rows) for f in fields(StageShare)}
+        )
+
+    def block_part_s(self, name: str, slowest: npt.NDArray[np.intp]) -> FloatArray:
+        return self._of_pool([stages.block_part_s(name, slowest) for stages in self.of_pools], slowest)
+
+    def deviation_s(self, slowest: npt.NDArray[np.intp]) -> FloatArray:
+        return self._of_pool([stages.deviation_s(slowest) for stages in self.of_pools], slowest)
+
+    def _of_pool(self, of_pools: Sequence[FloatArray], slowest: npt.NDArray[np.intp]) -> FloatArray:
+        """For each work row [W], the values of the slowest stage's pool."""
+        return np.asarray(np.stack(of_pools)[self.rows.pool[slowest], np.arange(slowest.size)])
 
     def returned_s(self) -> FloatArray:
         return _own([each.returned_s() for each in self.of_pools], self.rows)
@@ -152,6 +165,6 @@ class _MixedSeconds(StageSeconds):
 
     def evened_s(self, busy: FloatArray) -> Any:
         """Load per stage if work were divided ideally: each stage gets work in proportion to the speed of its pool."""
-        alone = [s.forward_s + s.backward_s + s.wgrad_s for s in self.of_pools]
+        alone = [stages.busy_s for stages in self.of_pools]
         faster = np.stack([(alone[0] / np.maximum(each, 1e-30)).max(axis=0) for each in alone])
         return self.rows.times @ alone[0] / (self.rows.times @ faster[self.rows.pool])

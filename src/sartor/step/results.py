@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
@@ -81,17 +82,8 @@ class StepEstimate:
 
     step_s: Floats
     log_sigma: Floats
-    compute_s: Floats
-    """Busy time of the slowest stage: its microbatches' compute, recomputation included."""
-    tp_s: Floats
-    pp_bubble_s: Floats
-    pp_transfer_s: Floats
-    dp_exposed_s: Floats
-    ep_s: Floats
-    cp_s: Floats
-    optimizer_s: Floats
-    overhead_s: Floats
-    """Exposed host launches, and other fixed costs of a step."""
+    parts: Mapping[str, Floats]
+    """Seconds by key: `sartor.step.mechanisms.parts`."""
     model_flops: Floats
     """FLOPs of matrix multiplications in one step over all devices, as ``BlockTimes.flops`` counts them."""
     tokens_per_s_per_device: Floats

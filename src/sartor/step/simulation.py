@@ -16,7 +16,7 @@ from sartor.units import FloatArray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something a device does from ``start_s`` to ``end_s``; ``kind`` is F, B, W, ``send_forward``, ``send_backward``,
-    or a phase of the step (``parameters``, ``gradients``, ``optimizer``)."""
+    or the name of a mechanism that acts once a step."""
 
     device: int
     """Pipeline rank."""

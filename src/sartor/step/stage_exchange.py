@@ -10,9 +10,9 @@ from sartor.model.trainer import Trainer
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange, traffic_at
 from sartor.step.stages import StageRows, summed
-from sartor.step.states import reductions, weight_bytes
+from sartor.step.states import weight_bytes
 from sartor.step.tables import PlanTables
-from sartor.units import FloatArray, Floats, IntArray
+from sartor.units import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,62 +102,52 @@ class Worked:
     forward_s: FloatArray
     rear_s: FloatArray
     """Backward including weight gradients."""
-    gather_s: FloatArray
+    first_s: FloatArray
     """Exposed first gather and last scatter of ZeRO 3."""
-    scatter_s: FloatArray
+    last_s: FloatArray
     hides_gather_s: FloatArray
     """Time that earlier stages work while the first stage of each kind is idle at start and end, which hides its
     exchange: stage s starts after the stages before it and is done while they still work."""
     hides_reduce_s: FloatArray
     parts: FloatArray
-    """Rows in the order that `step` names them."""
+    """Seconds of all microbatches by part of the step, then `BESIDE`."""
+
+
+BESIDE = ("deviation_s", "imbalance_s", "flops")
+"""What pipelines have besides the parts of their time: the standard deviation of their compute, what a better placement
+of layers could save at most, and the FLOPs of one replica's microbatches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanExchange:
-    """Exchanges of plans: ``of`` is each plan's index into ``work``, ``at`` its index into ``x``."""
+class StepWork:
+    """What happens once a step, for some plans: ``of`` is each plan's index into ``work``, ``at`` its index into
+    ``x``."""
 
     c: TrainingCoefficients
     trainer: Trainer
+    columns: dict[str, IntArray]
     work: Worked
     of: IntArray
     x: StageExchange
     at: IntArray
-    zero: IntArray
-    pp: IntArray
-    virtual: IntArray
+    optimizer_s: FloatArray
+    """[2, X]: `StageExchange.optimizer_s`."""
+    pipeline_s: FloatArray
+    """Makespan of the plans' pipelines."""
 
-    def _seen(self, base: FloatArray, rest: FloatArray, share: FloatArray, compute_s: FloatArray) -> FloatArray:
+    @property
+    def devices(self) -> IntArray:
+        p = self.columns
+        return np.asarray(p["tp"] * p["pp"] * p["dp"] * p["cp"])
+
+    def exposed_s(self, base: FloatArray, rest: FloatArray, share: FloatArray, compute_s: FloatArray) -> FloatArray:
+        """Seconds of an exchange [R, X] beside ``compute_s`` [R, plans], by `StageExchange`."""
         left = np.maximum(rest.take(self.at, axis=1) - share.take(self.at, axis=1) * compute_s, 0.0)
         return np.asarray(base.take(self.at, axis=1) + left)
 
-    def _with_3(self, seen: FloatArray, layerwise_s: FloatArray) -> FloatArray:
-        three = np.flatnonzero(self.zero >= 3)
-        if three.size:
-            seen[:, three] = layerwise_s[:, self.of[three]]
-        return seen
-
-    def reduced_s(self) -> FloatArray:
-        """Exposed gradient reduction after each stage's last microbatch [R, plans]."""
-        x, rear = self.x, self.work.rear_s.take(self.of, axis=1)
-        return self._with_3(self._seen(x.grads_base, x.grads_rest, x.grads_share, rear), self.work.scatter_s)
-
-    def gathered_s(self) -> FloatArray:
-        """Exposed parameter gathers before each stage's first microbatch [R, plans]."""
-        x, forward = self.x, self.work.forward_s.take(self.of, axis=1)
-        return self._with_3(self._seen(x.params_base, x.params_rest, x.params_share, forward), self.work.gather_s)
-
-    def earlier_s(self, microbatches: IntArray) -> FloatArray:
-        """Exposed reductions before the last: ZeRO 2 that keeps no full gradient between microbatches (or rounds of
-        them) reduces in each."""
-        out = np.zeros(self.zero.size)
-        times = reductions(self.trainer, self.zero, self.pp, self.virtual, microbatches)
-        more = np.flatnonzero(times > 1)
-        if not more.size:
-            return out
-        total, of, count = self.x.grads_total[:, self.at[more]], self.of[more], times[more]
-        beside = (self.work.forward_s[:, of] + self.work.rear_s[:, of]) * np.where(self.pp[more] > 1, self.pp[more], 1)
-        window = self.c.dp_overlap_share * beside
-        hidden: Floats = np.minimum(total, window) if self.trainer.dp_overlap else 0.0
-        out[more] = (count - 1) * np.max(total - hidden + self.c.sm_contention * hidden, axis=0)
-        return out
+    def or_sharded(self, seconds: FloatArray, layerwise_s: FloatArray) -> FloatArray:
+        """``seconds`` [R, plans], or ``layerwise_s`` [R, W] of plans that gather their weights layer by layer."""
+        gathering = np.flatnonzero(self.columns["zero"] >= 3)
+        if gathering.size:
+            seconds[:, gathering] = layerwise_s[:, self.of[gathering]]
+        return seconds

@@ -7,40 +7,37 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
-from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower.split import check
 from sartor.model.traced import products_dtype
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.operators import DType
+from sartor.step import mechanisms
 from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.distinct import distinct_rows, side_by_side
-from sartor.step.lockstep import lockstep_parts
-from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of_stages, stage_seconds, stretches_of
+from sartor.step.invariants import check_none_negative
+from sartor.step.mechanisms.mechanism import Mechanism
+from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of_stages, stretches_of
 from sartor.step.orders import check_schedule
-from sartor.step.pipeline import PipelineWork, pipeline_time
+from sartor.step.pipelined import pipeline_stages, worked
 from sartor.step.recipes import as_trained
 from sartor.step.results import StepEstimate
-from sartor.step.stage_exchange import PlanExchange, StageExchange, Worked
-from sartor.step.stage_seconds import StageSeconds
-from sartor.step.stages import StageRows, each_device, is_v_shaped, stage_counts, stage_rows, summed
-from sartor.step.stalls import Chunks, stall_s
+from sartor.step.stage_exchange import StageExchange, StepWork, Worked
+from sartor.step.stages import is_v_shaped
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
-from sartor.units import FloatArray, IntArray
+from sartor.units import FloatArray, IntArray, shaped
 
 CHUNK = 8192
 """Plans summed up at once: their arrays fit in a core's cache."""
-
-OPTIMIZER_SIGMA = 0.2
-"""Standard deviation of ln of the optimizer step (assumed, from the gap between fused and unfused steps)."""
 
 
 def step(
@@ -70,8 +67,7 @@ def step(
         blocks_known=blocks_known,
     )
     found = _step(job, {**columns, "split": split}, [plan.stage_layers], tables)
-    single = shape == ()
-    return StepEstimate(**{k: float(v[0]) if single else v.reshape(shape) for k, v in zip(_PARTS, found, strict=True)})
+    return _estimate([shaped(values, shape) for values in found])
 
 
 def step_each(
@@ -89,10 +85,21 @@ def step_each(
     splits = [plan.stage_layers for plan in plans]
     tables = partial(tables_of, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
     found = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
-    return [StepEstimate(**dict(zip(_PARTS, values, strict=True))) for values in found.T.tolist()]
+    return [_estimate(values) for values in found.T.tolist()]
 
 
-_PARTS = tuple(field.name for field in fields(StepEstimate))
+_WHOLE = tuple(field.name for field in fields(StepEstimate) if field.name != "parts")
+
+
+def _results() -> tuple[str, ...]:
+    """Names of the rows that `_step` gives: what an estimate says of the whole step, then its parts."""
+    return (*_WHOLE, *(part.key for part in mechanisms.parts()))
+
+
+def _estimate(values: Sequence[Any]) -> StepEstimate:
+    whole, parts = values[: len(_WHOLE)], values[len(_WHOLE) :]
+    by_key = {part.key: seconds for part, seconds in zip(mechanisms.parts(), parts, strict=True)}
+    return StepEstimate(**dict(zip(_WHOLE, whole, strict=True)), parts=by_key)
 
 
 def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
@@ -136,12 +143,12 @@ def _step(
     splits: Sequence[tuple[int, ...] | None],
     tables_for: TablesFor,
 ) -> FloatArray:
-    """The fields of ``StepEstimate`` [fields, plans]; column ``split`` is each plan's index into ``splits``."""
+    """`_results` [fields, plans]; column ``split`` is each plan's index into ``splits``."""
     sharded = columns["zero"] > 1
     apart = job.trainer.sharding_gradients
     if apart is job.trainer or not sharded.any():
         return _of_trainer(job, columns, splits, tables_for)
-    out = np.empty((len(_PARTS), sharded.size))
+    out = np.empty((len(_results()), sharded.size))
     for one, own in ((job, np.flatnonzero(~sharded)), (replace(job, trainer=apart), np.flatnonzero(sharded))):
         if own.size:
             out[:, own] = _of_trainer(one, {name: column[own] for name, column in columns.items()}, splits, tables_for)
@@ -155,12 +162,12 @@ def _of_trainer(
     tables_for: TablesFor,
 ) -> FloatArray:
     plans = _plans(job, columns, splits, tables_for)
-    out = np.empty((len(_PARTS), columns["tp"].size))
+    out = np.empty((len(_results()), columns["tp"].size))
     for start in range(0, out.shape[1], CHUNK):
         some = slice(start, start + CHUNK)
-        parts = plans.parts({name: column[some] for name, column in columns.items()}, some)
-        for row, name in zip(out, _PARTS, strict=True):
-            row[some] = parts[name]
+        estimates = plans.estimates({name: column[some] for name, column in columns.items()}, some)
+        for row, name in zip(out, _results(), strict=True):
+            row[some] = estimates[name]
     return out
 
 
@@ -188,20 +195,20 @@ def _plans(
     told = {**columns, "pipeline": pipeline, "structure": structure, "zero": layerwise}
     work, of = distinct_rows([told[name] for name in WORK])
     exchanges, at = distinct_rows([pipeline, structure])
-    worked, exchanged = list[Worked](), list[StageExchange]()
+    pipelines, exchanged = list[Worked](), list[StageExchange]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)).tolist() for rows in (work, exchanges)]
     for i, (pp, virtual, per_stage, split, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
         in_pool = pools_of_stages(pools, pp, per_stage)
-        stages = _stages(job, pp, virtual, splits[split], in_pool, len(pools), v_shaped=bool(v_shaped))
+        stages = pipeline_stages(job, pp, virtual, splits[split], in_pool, len(pools), v_shaped=bool(v_shaped))
         exchanged.append(exchange_of(tables, stages.rows, exchanges[1][starts[1][i] : starts[1][i + 1]]))
         for first in range(starts[0][i], starts[0][i + 1], CHUNK):
             mine = slice(first, min(first + CHUNK, starts[0][i + 1]))
             rows = {name: row[mine] for name, row in zip(WORK, work, strict=True)}
-            worked.append(_work(tables, stages, {**rows, "virtual": np.full(rows["structure"].size, virtual)}))
+            pipelines.append(worked(tables, stages, {**rows, "virtual": np.full(rows["structure"].size, virtual)}))
     exchange = _beside(exchanged)
     return _Plans(
         tables=tables,
-        work=Worked(**{f.name: side_by_side([getattr(each, f.name) for each in worked]) for f in fields(Worked)}),
+        work=Worked(**{f.name: side_by_side([getattr(each, f.name) for each in pipelines]) for f in fields(Worked)}),
         exchange=exchange,
         optimizer_s=exchange.optimizer_s(),
         of=of,
@@ -218,105 +225,6 @@ def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stages:
-    """The distinct devices of a pipeline, and its chunks if they hold unequal numbers of layers."""
-
-    rows: StageRows
-    parts: StageRows
-    """In lockstep every chunk as a stage of its own, all first chunks before all second ones; else ``rows``."""
-    chunks: Chunks | None
-
-
-def _stages(
-    job: TrainingJob,
-    pp: int,
-    virtual: int,
-    given: tuple[int, ...] | None,
-    in_pool: IntArray,
-    pools: int,
-    *,
-    v_shaped: bool,
-) -> _Stages:
-    rows = stage_rows(job.shape, pp, virtual, given, in_pool, v_shaped=v_shaped)
-    if pp == 1 or virtual == 1 or v_shaped:
-        return _Stages(rows=rows, parts=rows, chunks=None)
-    counts = stage_counts(job.shape, pp, virtual, given)
-    if job.trainer.lockstep:
-        every = counts.swapaxes(0, 1).reshape(pp * virtual, -1)
-        return _Stages(rows=rows, parts=each_device(every, 1, np.tile(in_pool, virtual)), chunks=None)
-    own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
-    apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
-    is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
-    chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=given is not None)
-    return _Stages(rows=rows, parts=rows, chunks=chunks if chunks.unequal else None)
-
-
-OF_STEP = ("compute_s", "tp_s", "ep_s", "cp_s", "host_s", "offload_s", "layerwise_s", "bubble_s", "transfer_s")
-"""Parts of the step within the pipeline; they add up to its makespan."""
-BESIDE = ("deviation_s", "imbalance_s", "flops")
-
-
-def _work(tables: Sequence[PlanTables], stages: _Stages, work: dict[str, IntArray]) -> Worked:
-    rows, t, m = stages.rows, tables[0], work["microbatches"]
-    transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[work["structure"]]] for each in tables])
-    if t.job.trainer.lockstep:
-        s = stage_seconds(tables, stages.parts, work)
-        hides = np.zeros((rows.last.size, m.size))
-        beside = dict.fromkeys((field.name for field in fields(Worked)), hides)
-        parts = lockstep_parts(s, work, transfer_s, rows.pp)
-        return Worked(**{**beside, "parts": _stacked({**parts, "flops": s.flops() * m}, m.size)})
-    s = stage_seconds(tables, rows, work)
-    before = rows.before_first / rows.virtual_stages
-    rear = s.backward_s + s.wgrad_s
-    parts = {**_overlapping_parts(t, stages, s, work, transfer_s), "flops": s.flops() * m}
-    return Worked(
-        forward_s=s.forward_s,
-        rear_s=rear,
-        gather_s=s.gather_s,
-        scatter_s=s.scatter_s,
-        hides_gather_s=np.asarray(summed(before, s.forward_s)),
-        hides_reduce_s=np.asarray(summed(before, rear)),
-        parts=_stacked(parts, m.size),
-    )
-
-
-def _stacked(parts: dict[str, FloatArray], size: int) -> FloatArray:
-    """`Worked.parts` of ``size`` work rows; parts that are not given are 0."""
-    return np.stack([parts.get(name, np.zeros(size)) for name in (*OF_STEP, *BESIDE)])
-
-
-def _overlapping_parts(
-    t: PlanTables, stages: _Stages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
-) -> dict[str, FloatArray]:
-    """Parts of a pipeline whose stages advance at their own speed, by its schedule."""
-    m = work["microbatches"]
-    pipeline = PipelineWork(
-        rows=s.rows,
-        forward_s=s.forward_s,
-        dgrad_s=s.backward_s,
-        wgrad_s=s.wgrad_s,
-        transfer_s=transfer_s,
-        hidden_share=t.c.p2p_overlap_share if t.job.trainer.p2p_overlap else None,
-    )
-    pipe = pipeline_time(pipeline, m, work["schedule"])
-    stalled = np.zeros(m.size) if stages.chunks is None else stall_s(stages.chunks, s.blocks_s(), m)
-    stalled = np.where(work["schedule"] == PipelineSchedule.GPIPE, 0.0, stalled)  # GPipe has no stalls in between
-    slow = {name: m * s.of_slowest(name, pipe.slowest) for name in ("tp_s", "ep_s", "cp_s", "host_s")}
-    for name in ("layerwise_s", "offload_s"):
-        slow[name] = m * getattr(s, name)[pipe.slowest, np.arange(m.size)]
-    busy = s.forward_s + s.backward_s + s.wgrad_s
-    work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
-    return {
-        **slow,
-        "compute_s": pipe.busy_s - sum(slow.values()),
-        "bubble_s": np.maximum(pipe.bubble_s + stalled, 0.0),  # rounding
-        "transfer_s": pipe.transfer_s,
-        "deviation_s": m * s.of_slowest("deviation_s", pipe.slowest) * work_share,
-        "imbalance_s": m * (busy.max(axis=0) - s.evened_s(busy)) + np.maximum(stalled, 0.0),
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plans:
     """Plans by index: ``of`` into ``work``, ``at`` into ``exchange``."""
 
@@ -327,53 +235,84 @@ class _Plans:
     of: IntArray
     at: IntArray
 
-    def parts(self, p: dict[str, IntArray], plans: slice) -> dict[str, FloatArray]:
-        """Parts of the step of some plans; they add up to ``step_s``."""
-        t, c, of, at = self.tables[0], self.tables[0].c, self.of[plans], self.at[plans]
-        w = dict(zip((*OF_STEP, *BESIDE), self.work.parts.take(of, axis=1), strict=True))
-        optimizer = self.optimizer_s.take(np.where(p["offload"] > 0, self.optimizer_s.shape[1], 0) + at)
-        devices = p["tp"] * p["pp"] * p["dp"] * p["cp"]
-        dp = w["layerwise_s"] + self._exchange_s(p, of, at)
-        pipeline = sum(w[name] for name in OF_STEP)
-        waits = c.fixed_step_s + c.waiting(devices) * (pipeline + optimizer)
-        parts = {
-            "compute_s": w["compute_s"],
-            "tp_s": w["tp_s"],
-            "pp_bubble_s": w["bubble_s"],
-            "pp_transfer_s": w["transfer_s"],
-            "dp_exposed_s": dp,
-            "ep_s": w["ep_s"],
-            "cp_s": w["cp_s"],
-            "optimizer_s": optimizer,
-            "overhead_s": w["host_s"] + w["offload_s"] + (0.0 if t.job.trainer.lockstep else waits),
-        }
-        step_s = sum(parts.values())
-        flops = w["flops"] * (p["tp"] * p["dp"] * p["cp"])
-        clusters = [each.cluster for each in self.tables]
-        per_device = 1.0 / (step_s * devices)
-        network = t.calibration.network.log_sigma * (dp + w["transfer_s"])
-        variance = w["deviation_s"] ** 2 + network**2 + (OPTIMIZER_SIGMA * optimizer) ** 2
-        variance = (LOG_SIGMA * step_s) ** 2 if t.job.trainer.lockstep else variance
+    def estimates(self, p: dict[str, IntArray], plans: slice) -> dict[str, FloatArray]:
+        """`_results` of some plans."""
+        s, parts, (deviation_s, imbalance_s, flops) = self.work_of(p, plans)
+        for _ in once_a_step(s, parts):
+            pass
+        step_s = sum(parts.values(), np.zeros(s.at.size))
+        check_none_negative("a step", parts, step_s)
         return {
             **parts,
-            "imbalance_s": w["imbalance_s"],
             "step_s": step_s,
-            "log_sigma": np.sqrt(variance / step_s**2 + c.step_sigma**2),
-            "model_flops": flops,
-            "tokens_per_s_per_device": t.job.tokens_per_step * per_device,
-            "mfu": flops * per_device / mean_peak_flops_per_s(clusters, _peak_dtype(t.job), int(devices[0])),
+            "log_sigma": self._log_sigma(parts, step_s, deviation_s),
+            "imbalance_s": imbalance_s,
+            **self._rates(s, step_s, flops),
         }
 
-    def _exchange_s(self, p: dict[str, IntArray], of: IntArray, at: IntArray) -> FloatArray:
-        """Gradient and parameter exchange once a step, beyond what compute and the bubble hide."""
-        work, t = self.work, self.tables[0]
-        x, trainer = self.exchange, t.job.trainer
-        of_plans = {"zero": p["zero"], "pp": p["pp"], "virtual": p["virtual"]}
-        each = PlanExchange(c=t.c, trainer=trainer, work=work, of=of, x=x, at=at, **of_plans)
-        out = np.maximum(each.reduced_s() - work.hides_reduce_s.take(of, axis=1), 0.0).max(axis=0)
-        into = np.maximum(each.gathered_s() - work.hides_gather_s.take(of, axis=1), 0.0).max(axis=0)
-        exchanged: FloatArray = out + into + each.earlier_s(p["microbatches"]) + x.tied_s.take(at)
-        return exchanged
+    def work_of(self, p: dict[str, IntArray], plans: slice) -> tuple[StepWork, dict[str, FloatArray], FloatArray]:
+        """What some plans do once a step, the parts of their pipelines' makespans, and `BESIDE`."""
+        of, at, keys = self.of[plans], self.at[plans], [part.key for part in mechanisms.parts()]
+        rows = self.work.parts.take(of, axis=1)
+        parts = dict(zip(keys, rows, strict=False))
+        s = StepWork(
+            c=self.tables[0].c,
+            trainer=self.tables[0].job.trainer,
+            columns=p,
+            work=self.work,
+            of=of,
+            x=self.exchange,
+            at=at,
+            optimizer_s=self.optimizer_s,
+            pipeline_s=rows[: len(parts)].sum(axis=0),
+        )
+        return s, parts, rows[len(parts) :]
+
+    def _log_sigma(self, parts: dict[str, FloatArray], step_s: FloatArray, deviation_s: FloatArray) -> FloatArray:
+        """Kernels, network and the parts with an uncertainty of their own are independent; all steps share
+        ``step_sigma``."""
+        t, every = self.tables[0], mechanisms.parts()
+        exchanged = np.sum([parts[part.key] for part in every if part.network], axis=0)
+        network = t.calibration.network.log_sigma * exchanged
+        variance = deviation_s**2 + network**2
+        for part in every:
+            if part.log_sigma:
+                variance = variance + (part.log_sigma * parts[part.key]) ** 2
+        variance = (LOG_SIGMA * step_s) ** 2 if t.job.trainer.lockstep else variance
+        return np.sqrt(variance / step_s**2 + t.c.step_sigma**2)
+
+    def _rates(self, s: StepWork, step_s: FloatArray, flops: FloatArray) -> dict[str, FloatArray]:
+        """FLOPs of all replicas, and what a second of a device does."""
+        t, p, devices = self.tables[0], s.columns, s.devices
+        whole = flops * (p["tp"] * p["dp"] * p["cp"])
+        peak = mean_peak_flops_per_s([table.cluster for table in self.tables], _peak_dtype(t.job), int(devices[0]))
+        per_device = 1.0 / (step_s * devices)
+        return {
+            "model_flops": whole,
+            "tokens_per_s_per_device": t.job.tokens_per_step * per_device,
+            "mfu": whole * per_device / peak,
+        }
+
+
+def once_a_step(s: StepWork, parts: dict[str, FloatArray]) -> Iterator[tuple[Mechanism, FloatArray]]:
+    """The mechanisms that act once a step, in order, with their seconds, which are added to ``parts``."""
+    for mechanism in mechanisms.acting("at_step"):
+        assert mechanism.at_step is not None
+        seconds = mechanism.at_step(s, parts)
+        parts[mechanism.part.key] = parts[mechanism.part.key] + seconds
+        yield mechanism, seconds
+
+
+def one_step(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    tables: list[PlanTables],
+) -> tuple[StepWork, dict[str, FloatArray]]:
+    """What a single plan does once a step, and the parts of its pipeline's makespan; ``tables`` as `tables_of` it."""
+    columns, _ = plan_columns(plan)
+    columns = {**columns, "split": np.zeros_like(columns["tp"])}
+    s, parts, _ = _plans(job, columns, [plan.stage_layers], lambda *_: tables).work_of(columns, slice(None))
+    return s, parts
 
 
 def _peak_dtype(job: TrainingJob) -> DType:

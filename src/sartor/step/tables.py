@@ -21,8 +21,8 @@ from sartor.step.blocks import block_params
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
 from sartor.step.distinct import BlockRows, block_rows, distinct_rows
-from sartor.step.offload import offload_seconds
-from sartor.step.optimizer import OptimizerLine, norm_s, optimizer_line
+from sartor.step.mechanisms.offload import offload_seconds
+from sartor.step.mechanisms.optimizer import OptimizerLine, norm_s, optimizer_line
 from sartor.step.results import BlockTimes
 from sartor.step.running import in_a_run
 from sartor.step.states import gathered_bytes, weight_bytes
@@ -207,7 +207,7 @@ def _seconds(
         return plain, index
     other = block_seconds(times, kinds, job.trainer, c, overlapped=True)
     both = {
-        each.name: np.concatenate([getattr(plain, each.name), getattr(other, each.name)], axis=1)
+        each.name: np.concatenate([getattr(plain, each.name), getattr(other, each.name)], axis=-1)
         for each in fields(BlockSeconds)
     }
     return BlockSeconds(**both), index + rows.size * overlapped

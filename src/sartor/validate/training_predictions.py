@@ -28,18 +28,6 @@ from sartor.units import Floats
 from sartor.validate.training_open import fastest, needed_bytes
 from sartor.validate.training_rows import TrainingCase
 
-PARTS = (
-    "compute_s",
-    "tp_s",
-    "pp_bubble_s",
-    "pp_transfer_s",
-    "dp_exposed_s",
-    "ep_s",
-    "cp_s",
-    "optimizer_s",
-    "overhead_s",
-)
-
 IMPOSSIBLE = 2.0
 """A step this many times faster than its FLOPs at the dense peak has another unit (no published run is faster than its
 FLOPs allow)."""
@@ -109,7 +97,7 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
     naive_s = _naive_s(case, estimate)
     if case.measured_s * IMPOSSIBLE < naive_s * NAIVE_EFFICIENCY:
         return TrainingOutcome(case=case, reason=TOO_FAST)
-    parts = {name: float(np.ravel(getattr(estimate, name))[0]) for name in PARTS}
+    parts = {name: float(np.ravel(seconds)[0]) for name, seconds in estimate.parts.items()}
     if case.no_optimizer:
         parts |= {"optimizer_s": 0.0, "dp_exposed_s": 0.0}
     return TrainingOutcome(

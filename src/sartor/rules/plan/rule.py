@@ -83,7 +83,7 @@ class PlanContext:
 
     def share(self, part: str) -> float:
         """A part of the step (``tp_s``, ``pp_bubble_s``, ...) as a share of it."""
-        return float(getattr(self.step, part)) / self.step_s
+        return float(self.step.parts[part]) / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

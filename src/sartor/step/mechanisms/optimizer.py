@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +19,13 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
 from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind, Pass
+from sartor.step.mechanisms.mechanism import Mechanism
+from sartor.step.mechanisms.part import OPTIMIZER
 from sartor.step.states import weight_bytes
-from sartor.units import Bools, Floats, Ints
+from sartor.units import Bools, FloatArray, Floats, Ints
+
+if TYPE_CHECKING:
+    from sartor.step.stage_exchange import StepWork
 
 CLIP_BYTES = 12.0
 """fp32 gradient read for its norm, read and written to be scaled."""
@@ -110,3 +116,18 @@ def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:
 def norm_s(num_devices: Ints, cluster: Cluster, calibration: Calibration) -> Any:
     """Seconds of the all-reduce of the squared gradient norm over all devices: pure latency."""
     return network_time_s(CollectiveKind.ALL_REDUCE, 4.0, num_devices, 1, cluster, calibration).time_s
+
+
+def _at_step(s: StepWork, _: Mapping[str, FloatArray]) -> FloatArray:
+    """Seconds of the slowest stage, with its states on the device or in host memory."""
+    structures = s.optimizer_s.shape[1]
+    return np.asarray(s.optimizer_s.take(np.where(s.columns["offload"] > 0, structures, 0) + s.at))
+
+
+OPTIMIZER_STEP = Mechanism(
+    name="optimizer",
+    part=OPTIMIZER,
+    fields=("optimizer", "optimizer_offload", "zero_stage", "moments_dtype"),
+    event="optimizer step",
+    at_step=_at_step,
+)

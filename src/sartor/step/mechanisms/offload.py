@@ -7,6 +7,8 @@ step sees only the part of a layer's copy that exceeds a layer's compute.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
@@ -14,8 +16,15 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.step.activations import Activations
 from sartor.step.distinct import BlockRows
-from sartor.step.kept_bytes import microbatch_of, moved_bytes
+from sartor.step.kept_bytes import microbatch_of, moved_bytes, share_moved
+from sartor.step.mechanisms.mechanism import Mechanism, StageShare
+from sartor.step.mechanisms.part import COMPUTE, OVERHEAD
+from sartor.step.mechanisms.recompute import again_s, full_share, mean_layers
+from sartor.step.stages import summed
 from sartor.units import FloatArray, Floats
+
+if TYPE_CHECKING:
+    from sartor.step.stage_seconds import StageSeconds
 
 
 def host_bytes_per_s(cluster: Cluster) -> float:
@@ -41,3 +50,29 @@ def offload_seconds(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> Floa
 
 def _moved(job: TrainingJob, act: Activations | None, kind: Recompute) -> Floats:
     return 0.0 if act is None else moved_bytes(job, act)[kind]
+
+
+def _at_stage(stage: StageSeconds) -> StageShare | None:
+    """The part of the copies to and from host memory that a block's compute does not hide."""
+    if stage.t.offload_s is None:
+        return None
+    t, kind = stage.t.seconds, stage.work["recompute"]
+    plain, selective, inputs = stage.t.offload_s[:, :, stage.at]
+    full = full_share(stage)
+    moved = np.where(kind == Recompute.SELECTIVE, selective, full * inputs + (1 - full) * plain)
+    moved = moved * share_moved(stage.t.job, mean_layers(stage))
+    behind = (t.backward_s + t.wgrad_s)[:, stage.at] + again_s(stage)
+    return StageShare(
+        forward_s=summed(stage.counts, np.maximum(moved - t.forward_s[:, stage.at], 0.0)),
+        backward_s=summed(stage.counts, np.maximum(moved - behind, 0.0)),
+    )
+
+
+OFFLOADING = Mechanism(
+    name="offload",
+    part=OVERHEAD,
+    fields=("offload_modules", "recompute"),
+    page="concepts/memory.md",
+    hidden_behind=(COMPUTE.key,),
+    at_stage=_at_stage,
+)

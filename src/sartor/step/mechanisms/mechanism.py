@@ -1,0 +1,102 @@
+"""What a mechanism of the step is: where it acts, what it costs there, and the part of the step it is counted under.
+
+A mechanism acts at one or more levels, each a hook. All arrays; plans are the last axis.
+
+- ``at_block(block, total)``: `BlockShare` that it adds to one block's forward and backward of a microbatch; ``total``
+  is what the mechanisms before it in the list add up to.
+- ``at_stage(stage)``: `StageShare` that it adds to a microbatch on every distinct stage; None where it does nothing.
+- ``at_pipeline(pipeline)``: seconds it adds to all microbatches' way through the pipeline [work rows].
+- ``at_step(work, parts)``: seconds once a step [plans]; ``parts`` are the parts of the step so far, by key.
+
+`sartor.step.mechanisms.MECHANISMS` lists them in order. The step, its timeline, and every report of its parts read that
+list, so a new mechanism is one file and one line (CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sartor.model.training import Trainer
+from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.mechanisms.part import Part
+from sartor.step.results import BlockTimes
+from sartor.units import FloatArray, Floats
+
+if TYPE_CHECKING:
+    from sartor.step.pipelined import Pipelined
+    from sartor.step.stage_exchange import StepWork
+    from sartor.step.stage_seconds import StageSeconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWork:
+    """One block (a kind of layer, the embedding, the head) in a microbatch, by distinct rows of plans."""
+
+    times: BlockTimes
+    trainer: Trainer
+    c: TrainingCoefficients
+    """With the block's own ``compute_factor``."""
+    overlapped: bool
+    """The schedule runs the experts' exchange beside another microbatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShare:
+    """Seconds added to a block for one microbatch."""
+
+    forward_s: Floats = 0.0
+    backward_s: Floats = 0.0
+    """Without weight gradients."""
+    wgrad_s: Floats = 0.0
+    again_s: Floats = 0.0
+    """Added where the whole block is computed again."""
+
+    @property
+    def seconds(self) -> Any:
+        return self.forward_s + self.backward_s + self.wgrad_s
+
+    def __add__(self, other: BlockShare) -> BlockShare:
+        return BlockShare(
+            forward_s=self.forward_s + other.forward_s,
+            backward_s=self.backward_s + other.backward_s,
+            wgrad_s=self.wgrad_s + other.wgrad_s,
+            again_s=self.again_s + other.again_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShare:
+    """Seconds added to a microbatch on distinct stages [stages, work rows]."""
+
+    forward_s: Floats = 0.0
+    backward_s: Floats = 0.0
+    first_s: Floats = 0.0
+    """Exposed before a stage's first microbatch, once a step; ``last_s`` after its last one."""
+    last_s: Floats = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """One way in which a step takes time."""
+
+    name: str
+    part: Part
+    fields: tuple[str, ...] = ()
+    """Fields of the plan and the job, and switches of the trainer, that it depends on."""
+    page: str = "concepts/training-step.md"
+    """The docs page with its formula and sources."""
+    hidden_behind: tuple[str, ...] = ()
+    """Keys of the parts that it can run beside: only what they do not hide is counted."""
+    event: str = ""
+    """Its name on the timeline, if it acts at the step."""
+    before: bool = False
+    """Acts before a step's first microbatch; else after its last one."""
+    at_block: Callable[[BlockWork, BlockShare], BlockShare] | None = None
+    at_stage: Callable[[StageSeconds], StageShare | None] | None = None
+    at_pipeline: Callable[[Pipelined], FloatArray] | None = None
+    at_step: Callable[[StepWork, Mapping[str, FloatArray]], FloatArray] | None = None
+    on_ranks: Callable[[StepWork], FloatArray] | None = None
+    """For the timeline: seconds on every pipeline rank [ranks, plans] of ``at_step``, if ranks differ; the step waits
+    for those that other ranks' work does not hide."""

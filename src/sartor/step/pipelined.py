@@ -1,0 +1,217 @@
+"""All microbatches' way through a pipeline: how long its slowest stage is busy, its bubble, its transfers.
+
+Two runtimes. Stages that advance at their own speed, by their schedule (`pipeline`, `stalls`); and lockstep, which
+accelerator studies assume (PHAZE, sec. 4.3): every slot lasts as long as the slowest device needs for one
+microbatch, including transfers. With v chunks on each of S devices, a slot is one chunk's, and the devices work on
+chunks with the same number: S slots on each, in turn. Nothing overlaps:
+
+    pipeline = m * (sum over chunks of their slowest) + (S - 1) * slowest of all
+
+`sartor.placement` proves the best placement for this formula with v = 1. With full recomputation a stage keeps its
+input and runs its forward again while the gradient arrives; the last stage starts backward at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.model.blocks import BlockKind, blocks
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
+from sartor.step import mechanisms
+from sartor.step.invariants import check_none_negative
+from sartor.step.mechanisms.mechanism import Mechanism
+from sartor.step.mechanisms.part import COMPUTE
+from sartor.step.mixed import stage_seconds
+from sartor.step.pipeline import PipelineWork, pipeline_time
+from sartor.step.stage_exchange import BESIDE, Worked
+from sartor.step.stage_seconds import StageSeconds
+from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows, summed
+from sartor.step.stalls import Chunks, stall_s
+from sartor.step.tables import PlanTables
+from sartor.units import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStages:
+    """The distinct devices of a pipeline, and its chunks if they hold unequal numbers of layers."""
+
+    rows: StageRows
+    parts: StageRows
+    """In lockstep every chunk as a stage of its own, all first chunks before all second ones; else ``rows``."""
+    chunks: Chunks | None
+
+
+def pipeline_stages(
+    job: TrainingJob,
+    pp: int,
+    virtual: int,
+    stage_layers: tuple[int, ...] | None,
+    in_pool: IntArray,
+    pools: int,
+    *,
+    v_shaped: bool,
+) -> PipelineStages:
+    """The stages of a pipeline of ``pp`` devices with ``virtual`` chunks each, in the pools ``in_pool`` [pp]."""
+    rows = stage_rows(job.shape, pp, virtual, stage_layers, in_pool, v_shaped=v_shaped)
+    if pp == 1 or virtual == 1 or v_shaped:
+        return PipelineStages(rows=rows, parts=rows, chunks=None)
+    counts = stage_counts(job.shape, pp, virtual, stage_layers)
+    if job.trainer.lockstep:
+        parts = each_device(chunk_by_chunk(counts), 1, np.tile(in_pool, virtual))
+        return PipelineStages(rows=rows, parts=parts, chunks=None)
+    own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
+    apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
+    is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
+    chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=stage_layers is not None)
+    return PipelineStages(rows=rows, parts=rows, chunks=chunks if chunks.unequal else None)
+
+
+def chunk_by_chunk(counts: IntArray) -> IntArray:
+    """``counts`` [devices, chunks, blocks] with every chunk as a stage: all first ones before all second ones."""
+    return counts.swapaxes(0, 1).reshape(-1, counts.shape[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelined:
+    """Seconds of all microbatches, by distinct work row [W]: the slowest stage's ``busy_s``, then what is added."""
+
+    stages: StageSeconds
+    microbatches: IntArray
+    slowest: npt.NDArray[np.intp]
+    """[W]: row of the slowest stage; in lockstep of every chunk's [chunks, W]."""
+    busy_s: FloatArray
+    bubble_s: FloatArray
+    transfer_s: FloatArray
+    deviation_s: FloatArray
+    imbalance_s: FloatArray
+
+    def parts(self) -> dict[str, FloatArray]:
+        """Parts of the pipeline's makespan, by key: what each mechanism adds; compute is what no other mechanism claims
+        of the slowest stage's busy time."""
+        none = np.zeros(self.microbatches.size)
+        parts = {part.key: none for part in mechanisms.parts()}
+        claimed = none
+        for mechanism in mechanisms.MECHANISMS:
+            if mechanism.at_pipeline is not None:
+                parts[mechanism.part.key] = parts[mechanism.part.key] + mechanism.at_pipeline(self)
+            elif mechanism.part is not COMPUTE and (seconds := self._of_slowest(mechanism)) is not None:
+                claimed = claimed + seconds
+                parts[mechanism.part.key] = parts[mechanism.part.key] + seconds
+        parts[COMPUTE.key] = self.busy_s - claimed
+        check_none_negative("a pipeline", parts, self.busy_s)
+        return parts
+
+    def _of_slowest(self, mechanism: Mechanism) -> FloatArray | None:
+        """What a mechanism adds to the slowest stage, all microbatches; None if it adds nothing to any."""
+        s, chunks = self.stages, self.slowest.reshape(-1, self.microbatches.size)
+        if mechanism.at_block is not None:
+            seconds = [s.block_part_s(mechanism.name, slowest) for slowest in chunks]
+            return np.asarray(self.microbatches * np.sum(seconds, axis=0))
+        share = s.shares.get(mechanism.name)
+        if share is None:
+            return None
+        added, order = np.asarray(share.forward_s + share.backward_s), np.arange(self.microbatches.size)
+        return np.asarray(self.microbatches * added[chunks, order].sum(axis=0))
+
+
+def worked(tables: Sequence[PlanTables], stages: PipelineStages, work: dict[str, IntArray]) -> Worked:
+    """The work rows' pipelines, with their parts, and what of them hides the exchange among replicas."""
+    rows, t, m = stages.rows, tables[0], work["microbatches"]
+    transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[work["structure"]]] for each in tables])
+    if t.job.trainer.lockstep:
+        s = stage_seconds(tables, stages.parts, work)
+        none = np.zeros((rows.last.size, m.size))
+        pipeline = _in_lockstep(s, work, transfer_s, rows.pp)
+        hiding = dict.fromkeys(_HIDING, none)
+    else:
+        s = stage_seconds(tables, rows, work)
+        pipeline = _at_own_speed(t, stages, s, work, transfer_s)
+        hiding = _hiding(s)
+    beside = {"deviation_s": pipeline.deviation_s, "imbalance_s": pipeline.imbalance_s, "flops": s.flops() * m}
+    return Worked(**hiding, parts=np.stack([*pipeline.parts().values(), *(beside[name] for name in BESIDE)]))
+
+
+_HIDING = ("forward_s", "rear_s", "first_s", "last_s", "hides_gather_s", "hides_reduce_s")
+
+
+def _hiding(s: StageSeconds) -> dict[str, FloatArray]:
+    before, rear_s = s.rows.before_first / s.rows.virtual_stages, s.backward_s + s.wgrad_s
+    return {
+        "forward_s": s.forward_s,
+        "rear_s": rear_s,
+        "first_s": s.first_s,
+        "last_s": s.last_s,
+        "hides_gather_s": np.asarray(summed(before, s.forward_s)),
+        "hides_reduce_s": np.asarray(summed(before, rear_s)),
+    }
+
+
+def _at_own_speed(
+    t: PlanTables, stages: PipelineStages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
+) -> Pipelined:
+    """A pipeline whose stages advance at their own speed, by its schedule."""
+    m = work["microbatches"]
+    pipeline = PipelineWork(
+        rows=s.rows,
+        forward_s=s.forward_s,
+        dgrad_s=s.backward_s,
+        wgrad_s=s.wgrad_s,
+        transfer_s=transfer_s,
+        hidden_share=t.c.p2p_overlap_share if t.job.trainer.p2p_overlap else None,
+    )
+    pipe = pipeline_time(pipeline, m, work["schedule"])
+    stalled = np.zeros(m.size) if stages.chunks is None else stall_s(stages.chunks, s.blocks_s(), m)
+    stalled = np.where(work["schedule"] == PipelineSchedule.GPIPE, 0.0, stalled)  # GPipe has no stalls in between
+    work_share = (pipe.time_s - pipe.transfer_s) / np.maximum(pipe.busy_s, 1e-30)
+    return Pipelined(
+        stages=s,
+        microbatches=m,
+        slowest=pipe.slowest,
+        busy_s=pipe.busy_s,
+        bubble_s=np.maximum(pipe.bubble_s + stalled, 0.0),  # rounding
+        transfer_s=pipe.transfer_s,
+        deviation_s=m * s.deviation_s(pipe.slowest) * work_share,
+        imbalance_s=m * (s.busy_s.max(axis=0) - s.evened_s(s.busy_s)) + np.maximum(stalled, 0.0),
+    )
+
+
+def _in_lockstep(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray, devices: int) -> Pipelined:
+    """A pipeline in lockstep. ``s`` has the seconds of the stages, or of all chunks of ``devices`` devices;
+    ``transfer_s`` [W] is one microbatch's activation to the next of them."""
+    m, load = work["microbatches"], lockstep_load(s, work, transfer_s)
+    chunks = max(s.rows.pp // devices, 1)
+    slowest = np.argmax(load.slot_s.reshape(chunks, -1, m.size), axis=1)
+    slowest = slowest + np.arange(chunks)[:, None] * (len(load.slot_s) // chunks)
+    slot, busy = (np.take_along_axis(x, slowest, axis=0).sum(axis=0) for x in (load.slot_s, load.busy_s))
+    bottleneck, even = load.slot_s.max(axis=0), s.evened_s(load.slot_s)
+    return Pipelined(
+        stages=s,
+        microbatches=m,
+        slowest=slowest,
+        busy_s=m * busy,
+        bubble_s=(devices - 1) * bottleneck,
+        transfer_s=m * (slot - busy),
+        deviation_s=np.zeros(m.size),
+        imbalance_s=m * (slot - chunks * even) + (devices - 1) * (bottleneck - even),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockstepLoad:
+    """Seconds of a microbatch on every stage in lockstep [R, W]: at work, and with transfers."""
+
+    busy_s: FloatArray
+    slot_s: FloatArray
+
+
+def lockstep_load(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray) -> LockstepLoad:
+    rows, forward_s = s.rows, s.forward_s
+    arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
+    returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
+    again = (work["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
+    busy = forward_s + s.returned_s() + np.where(again, np.maximum(forward_s - returns, 0.0), 0.0)
+    return LockstepLoad(busy_s=busy, slot_s=busy + arrives + returns)
