@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 JsonDict: TypeAlias = dict[str, Any]
@@ -39,3 +41,20 @@ def plain(value: object) -> Any:
     if isinstance(value, Enum):
         return value.value
     return record(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def envelope(command: str, body: JsonDict) -> str:
+    """An answer as text: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
+    from sartor import __version__
+
+    whole = {"schema": f"sartor/{command}/1", "version": __version__, **body}
+    return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=True, default=_plain_or_refused) + "\n"
+
+
+def _plain_or_refused(value: object) -> Any:
+    """NumPy scalars and arrays as plain Python values."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} does not belong in JSON")

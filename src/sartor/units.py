@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from sartor.errors import InputError
+
 Ints: TypeAlias = int | npt.NDArray[Any]
 Floats: TypeAlias = float | npt.NDArray[Any]
 Bools: TypeAlias = bool | npt.NDArray[Any]
@@ -76,6 +78,22 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= 0.9995 * scale:
             return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 999.5 * scale else f"{seconds / scale:,.0f} {unit}"
     return "0 s" if abs(seconds) < 1e-12 else f"{seconds / 1e-9:.2g} ns"
+
+
+_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+
+
+def parse_count(field: str, text: str) -> float:
+    """``"1.5T"`` -> 1.5e12."""
+    word = text.strip().lower()
+    suffix = word[-1:] if word[-1:] in _SUFFIXES else ""
+    try:
+        value = float(word.removesuffix(suffix)) * _SUFFIXES[suffix]
+    except ValueError:
+        raise InputError(field, text, "must be a number, optionally with k, M, B or T", "1T") from None
+    if not 0 < value < 1e20:
+        raise InputError(field, text, "must be above 0 and below 1e20", "1T")
+    return value
 
 
 def format_count(count: float) -> str:

@@ -19,7 +19,7 @@ from records.made_tables import gemm_rows, write_csv
 from sartor.answers.commands import COMMANDS, command_schema
 from sartor.bench.journey import measure, measured_body
 from sartor.cli import GROUPS, run
-from sartor.cli.common import to_json
+from sartor.json_types import envelope
 from sartor.read.graph_json import graph_body, read_graph
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import torchtitan
@@ -110,7 +110,7 @@ def test_real_answers_validate(question: str, folder: Path, monkeypatch: pytest.
 
 def test_answers_that_take_a_device_or_torch_validate(tmp_path: Path) -> None:
     def enveloped(command: str, body: dict[str, Any]) -> dict[str, Any]:
-        return dict(json.loads(to_json(command, body)))
+        return dict(json.loads(envelope(command, body)))
 
     graph = graph_body(read_graph(REPO / "tests" / "golden" / "tiny_llama_graph.json"))
     assert faults(enveloped("extract", graph), "extract") == []

@@ -84,7 +84,8 @@ def may_import(room: str) -> set[str]:
         # The journeys start at a file that a user names (read, launch, traces, and rows of shapes: records, priced by
         # the readers that validate has); a long one runs on workers (engine).
         return {*CORE, "api", "read", "launch", "traces", "records", "validate", "engine", "__version__"}
-    return {*CORE, *EDGE, "api", "cli", "web", "__version__"}
+    doors = {"web"} if room == "web" else {"cli", "web"}  # the server knows no command line
+    return {*CORE, *EDGE, *doors, "api", "__version__"}
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))

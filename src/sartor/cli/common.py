@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sartor.errors import InputError, visible
 from sartor.interrupts import patient
+from sartor.json_types import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> 
     """Write a command's JSON: to stdout with ``--json``, to a file with ``--out``."""
     if not (as_json or out):
         return
-    text = to_json(command, body)
+    text = envelope(command, body)
     if out:
         from sartor.files import write_atomic
 
@@ -95,23 +95,6 @@ def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> 
             sys.stdout.flush()
 
 
-def to_json(command: str, body: JsonDict) -> str:
-    """The JSON envelope: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
-    from sartor import __version__
-
-    envelope = {"schema": f"sartor/{command}/1", "version": __version__, **body}
-    return json.dumps(envelope, indent=2, allow_nan=False, ensure_ascii=True, default=_plain) + "\n"
-
-
-def _plain(value: object) -> Any:
-    """NumPy scalars and arrays as plain Python values."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} does not belong in JSON")
-
-
 def complain(error: InputError, command: str) -> None:
     """Print one sentence on stderr."""
     say(" ".join(f"sartor: {error}".split("\n")))
@@ -119,7 +102,7 @@ def complain(error: InputError, command: str) -> None:
 
 def complain_json(error: InputError, command: str) -> None:
     """Print the error object on stdout."""
-    sys.stdout.write(to_json(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
+    sys.stdout.write(envelope(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
 
 
 def console() -> Console:

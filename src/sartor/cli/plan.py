@@ -11,6 +11,7 @@ from sartor.cli import plan_options as p
 from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
+from sartor.units import parse_count
 
 if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
@@ -165,19 +166,3 @@ def _doubling(word: str) -> list[int]:
 
 def _no_counts(text: str) -> list[int]:
     raise InputError("--num-devices", text, "must be a whole number, or several", "64, 256,512 or 8..1024")
-
-
-_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
-
-
-def parse_count(field: str, text: str) -> float:
-    """``"1.5T"`` -> 1.5e12."""
-    word = text.strip().lower()
-    suffix = word[-1:] if word[-1:] in _SUFFIXES else ""
-    try:
-        value = float(word.removesuffix(suffix)) * _SUFFIXES[suffix]
-    except ValueError:
-        raise InputError(field, text, "must be a number, optionally with k, M, B or T", "1T") from None
-    if not 0 < value < 1e20:
-        raise InputError(field, text, "must be above 0 and below 1e20", "1T")
-    return value

@@ -7,11 +7,12 @@ from typing import Any
 from sartor import api
 from sartor.answers.field import to_json
 from sartor.answers.solved import PLACEMENT, SCHEDULE
+from sartor.api.catalogs import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
 from sartor.web.reply import Reply, answered, compact
-from sartor.web.routes import SHELVES, fields_of
+from sartor.web.routes import fields_of
 from sartor.web.uploads import plain_name
 
 Body = JsonMap
@@ -151,15 +152,11 @@ def schedule(body: Body) -> Reply:
 
 
 def catalog(body: Body) -> Reply:
-    from sartor.cli.catalog import entries_of
-
-    return answered("catalog", {"catalog": body["what"], "entries": entries_of(shelf_of(body["what"]))})
+    return answered("catalog", {"catalog": body["what"], "entries": catalog_entries(body["what"])})
 
 
 def catalog_entry(body: Body) -> Reply:
-    from sartor.cli.catalog import entries_of
-
-    entries = entries_of(shelf_of(body["what"]), plain_name("name", body["entry"]))
+    entries = catalog_entries(body["what"], plain_name("name", body["entry"]))
     return answered("catalog", {"catalog": body["what"], "entries": entries})
 
 
@@ -173,13 +170,6 @@ def catalog_toml(body: Body) -> Reply:
         raise InputError("catalog", body["what"], f"must be one whose entries are files: {', '.join(files)}", "gpus")
     text = files[body["what"]](plain_name("name", body["entry"]))
     return Reply(body=text.encode(), media="text/plain; charset=utf-8")
-
-
-def shelf_of(what: str) -> str:
-    """The name of a catalogue, checked. Raises ``InputError``."""
-    if what not in SHELVES:
-        raise InputError("catalog", what, f"must be one of {', '.join(SHELVES)}")
-    return what
 
 
 def bounded(field: str, value: object, most: int) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from sartor import __version__
+from sartor.api.catalogs import SHELVES
 from sartor.json_types import JsonDict
-from sartor.web.routes import ROUTES, SHELVES, Route
+from sartor.web.routes import ROUTES, Route
 
 REFUSALS = {
     "413": "The body is larger than the server takes.",

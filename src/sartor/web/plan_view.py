@@ -10,6 +10,7 @@ from sartor import api
 from sartor.answers import PlanAnswer
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, plain, record
+from sartor.units import parse_count
 from sartor.web.asked import cluster_of, model_of
 from sartor.web.uploads import question_key
 
@@ -39,8 +40,6 @@ _REMEMBERED: OrderedDict[str, PlanAnswer] = OrderedDict()
 
 
 def _plan(body: JsonMap) -> PlanAnswer:
-    from sartor.cli.plan import parse_count
-
     if body["global_batch_size"] is None:
         raise InputError("global_batch_size", "not given", "give the number of sequences per step", "256")
     if isinstance(body["top"], int) and body["top"] > MOST_TOP:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from sartor.errors import InputError
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, envelope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +21,7 @@ class Reply:
 
 def answered(schema: str, body: JsonDict) -> Reply:
     """The JSON envelope as ``--json`` writes it: the same answer gives the same bytes."""
-    from sartor.cli.common import to_json
-
-    return Reply(body=to_json(schema, body).encode())
+    return Reply(body=envelope(schema, body).encode())
 
 
 def compact(schema: str, body: JsonDict) -> Reply:

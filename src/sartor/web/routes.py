@@ -18,8 +18,6 @@ QUICK, SLOW = "quick", "slow"
 STUDIES = "studies"
 """Design searches, each in its own process; the request does not wait for its end (``web.studies``)."""
 
-SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
