@@ -16,7 +16,7 @@ from sartor.answers import PlanAnswer
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingPlan
 from sartor.report.figures import export_pngs
-from sartor.report.page_plan import plan_page
+from sartor.report.plan_document import plan_page
 from sartor.report.plan_points import MemoryFall, PipelineBars, StepBars, drawable, plan_points
 from sartor.report.plan_trace import plan_trace
 

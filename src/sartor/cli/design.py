@@ -100,8 +100,8 @@ def _check_given(stated: JsonMap) -> None:
 
 def _tell(answer: DesignAnswer, *, json: bool, out: Path | None) -> None:
     """Print the answer and exit: 130 if interrupted, 3 if no point fits or none was found in time."""
+    from sartor.report.design_document import design_view
     from sartor.report.design_words import nothing_text
-    from sartor.report.table_design import design_view
 
     c.answer("design", answer.to_dict(), as_json=json, out=out)
     if not json:
@@ -121,7 +121,7 @@ def _write_files(answer: DesignAnswer, html: Path | None, png: Path | None) -> N
     """Write the page and the figures, if requested."""
     if html:
         from sartor.files import write_atomic
-        from sartor.report.page_design import design_page
+        from sartor.report.design_document import design_page
 
         write_atomic(html, design_page(answer).encode())
     if png and answer.best is not None:

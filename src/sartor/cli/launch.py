@@ -50,7 +50,7 @@ def write_files(answer: PlanAnswer, options: JsonMap) -> None:
     if chakra is not None and answer.best is not None:
         write_chakra(answer.job, answer.best.plan, answer.search.cluster, chakra)
     if html is not None:
-        from sartor.report.page_plan import plan_page
+        from sartor.report.plan_document import plan_page
 
         c.write_page(html, plan_page(answer))
     if png is not None:

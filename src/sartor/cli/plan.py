@@ -101,7 +101,7 @@ def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
 
 def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
     """Print the answer; exit with 3 if no plan fits."""
-    from sartor.report.table_plan import plan_view
+    from sartor.report.plan_document import plan_view
 
     c.answer("plan", found.to_dict(), as_json=json, out=out)
     if not json:

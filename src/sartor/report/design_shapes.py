@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from sartor.answers.design import params_change
 from sartor.designs.baselines import NamedChip
@@ -17,9 +14,7 @@ from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.report.design_words import memory_text, rate, short_chip
 from sartor.report.frame import FILE, Chart, Frame, Sheet
-from sartor.report.grid import GridColumn
-from sartor.report.html import Markup, element, join, table
-from sartor.report.table_estimate import plain_table, section_title
+from sartor.report.grid import Grid, GridColumn, grid_of
 from sartor.report.words import printable
 from sartor.units import format_share
 
@@ -58,21 +53,6 @@ def joint_lines(found: JointShapes) -> list[str]:
     return lines
 
 
-def joint_view(found: JointShapes) -> RenderableType:
-    return Group(section_title("The model's shape"), *(Text(printable(line)) for line in joint_lines(found)))
-
-
-def shapes_view(found: ShapeDesign) -> RenderableType:
-    """The results as sentences, and the regret matrix."""
-    head = section_title("Shapes of the same size")
-    lines = (
-        *shapes_lines(found),
-        "",
-        "Share of throughput that each shape loses on a chip, against its own best chip (below 0: gains):",
-    )
-    return Group(head, *(Text(printable(line)) for line in lines), regret_table(found))
-
-
 def shapes_lines(found: ShapeDesign) -> list[str]:
     """The best pair, the best chip for all shapes, the best shape for all chips."""
     index, most = found.best
@@ -90,19 +70,34 @@ def shapes_lines(found: ShapeDesign) -> list[str]:
     ]
 
 
-def regret_table(found: ShapeDesign) -> Table:
+def regret_grid(found: ShapeDesign) -> Grid:
     """Throughput lost on a chip against the shape's own best chip."""
-    out = plain_table("chip", *(f"shape {i + 1}" for i in range(len(found.variants))))
-    for c, chip in enumerate(found.chips):
-        cells = (
-            format_share(loss) if reached else "no fit"
-            for loss, reached in zip(found.chip_regret[:, c], found.reached[:, c], strict=True)
+    count = len(found.variants)
+    rows: list[tuple[str, ...]] = [
+        (chip_label(chip), *(_loss(found, shape, c) for shape in range(count))) for c, chip in enumerate(found.chips)
+    ]
+    rows.append(("seq/s on its best chip", *(rate(float(reached)) for reached in found.best_rate)))
+    rows += [(f"shape {i + 1}: {variant.name}", *[""] * count) for i, variant in enumerate(found.variants)]
+    return grid_of("Throughput lost", ("chip", *(f"shape {i + 1}" for i in range(count))), rows)
+
+
+def _loss(found: ShapeDesign, shape: int, chip: int) -> str:
+    return format_share(float(found.chip_regret[shape, chip])) if found.reached[shape, chip] else "no fit"
+
+
+def rates_grid(found: ShapeDesign) -> Grid:
+    """Throughput of every shape on every chip."""
+    columns = [GridColumn(head=f"shape {i + 1}", explains=shape.name) for i, shape in enumerate(found.variants)]
+    rows = [
+        (
+            chip_label(chip),
+            ", ".join(memory_text(size) for size in chip.hbm_bytes),
+            *(rate(float(reached)) if reached else "no fit" for reached in found.reached[:, c]),
         )
-        out.add_row(Text(chip_label(chip)), *cells)
-    out.add_row("seq/s on its best chip", *(rate(float(each)) for each in found.best_rate))
-    for i, variant in enumerate(found.variants):
-        out.add_row(Text(f"shape {i + 1}: {printable(variant.name)}"))
-    return out
+        for c, chip in enumerate(found.chips)
+    ]
+    caption = "Sequences per second of every shape on every chip, with searched placement"
+    return grid_of(caption, ("chip", "memory", *columns), rows)
 
 
 def chip_label(chip: NamedChip) -> str:
@@ -144,21 +139,3 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Chart:
     )  # fmt: skip
     words = sheet.rows(rows).mark_text(fontSize=11, color=theme.ink).encode(x=x, y=y, text="words:N")
     return sheet.finish(cells + words, points.title, height=max(34 * len(points.chips), 80))
-
-
-def shapes_section(found: ShapeDesign, figure: Markup) -> Markup:
-    """The section of the page: sentences, figure and table."""
-    columns = [GridColumn(head="chip", number=False), GridColumn(head="memory")]
-    columns += [GridColumn(head=f"shape {i + 1}", explains=each.name) for i, each in enumerate(found.variants)]
-    rows = [
-        (
-            chip_label(chip),
-            ", ".join(memory_text(size) for size in chip.hbm_bytes),
-            *(rate(float(reached)) if reached else "no fit" for reached in found.reached[:, c]),
-        )
-        for c, chip in enumerate(found.chips)
-    ]
-    caption = "Sequences per second of every shape on every chip, with searched placement"
-    lines = (element("p", line) for line in shapes_lines(found))
-    head = element("h2", "Shapes of the same size", id="shapes")
-    return join([head, *lines, figure, table(columns, rows, caption=caption)])

@@ -1,0 +1,182 @@
+"""``design`` for people: the best chip and its proof, its plans, its parts, the alternatives, the Pareto front."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sartor.answers.design import DesignAnswer
+from sartor.answers.design_reasons import why_texts
+from sartor.designs.detail import ModelDetail, model_detail
+from sartor.designs.result import DesignStatus, Ranked
+from sartor.report.design_grids import (
+    alternatives_grid,
+    area_grid,
+    front_grid,
+    gpu_notes,
+    gpus_grid,
+    plans_grid,
+    power_grid,
+    stages_grid,
+    steps_grid,
+)
+from sartor.report.design_points import design_points
+from sartor.report.design_shapes import joint_lines, rates_grid, regret_grid, shapes_lines
+from sartor.report.design_words import (
+    front_text,
+    heading_text,
+    headline,
+    menu_text,
+    nearby_texts,
+    notes_of,
+    nothing_text,
+    rate,
+    unit_of,
+)
+from sartor.report.document import (
+    Block,
+    Document,
+    Place,
+    bullets_block,
+    document_page,
+    document_text,
+    figure_block,
+    grid_block,
+    section,
+)
+from sartor.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+READING = (
+    ("proved", "Every other point of the space has an upper bound that no schedule and no placement on it can "
+     "exceed, and no bound is above the best point. Nothing is sampled."),
+    ("gap", "How much better than the best point another one could still be."),
+    ("80% interval", "Eight of ten measured steps should fall inside. No chip of the template has been measured, so"
+    " this is "
+     "the interval of analytic predictions. Points share most errors, so their order is more certain."),
+    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak of all devices, with "
+     "attention's backward as its kernel computes it, without layers computed again."),
+    ("all cores, alone", "An operator split over all cores of its kind, with nothing else running."),
+    ("pipeline fill and drain", "Idle time of stages while the first microbatch enters and the last one leaves."),
+    ("Pareto front", "Evaluated points that no other evaluated point beats in objective, area and power."),
+)  # fmt: skip
+PRINTED, PAGED = 8, 20
+"""Points of the front in the terminal and on the page; the JSON has all of them."""
+LOSSES = "Share of throughput that each shape loses on a chip, against its own best chip (below 0: gains):"
+
+
+def design_view(answer: DesignAnswer) -> RenderableType:
+    """The answer in the terminal: the best chip and plans with proof, or why no point fits."""
+    return document_text(_blocks(answer, {}), heading_text(answer))
+
+
+def design_page(answer: DesignAnswer, *, date: str = "") -> str:
+    """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
+    ``report``."""
+    records = design_points(answer)
+    document = Document(
+        title="Accelerator and plan",
+        question=heading_text(answer),
+        command="design",
+        blocks=_blocks(answer, records),
+        records=records,
+        reading=READING if answer.best else (),
+    )
+    return document_page(document, date)
+
+
+def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[Block]:
+    assumed = bullets_block("Assumed", answer.assumptions)
+    if answer.best is None:
+        infeasible = answer.result.status is DesignStatus.INFEASIBLE
+        words = Block(words=nothing_text(answer), verdict=True, style="bold red" if infeasible else "")
+        rest = [] if infeasible else [bullets_block("Warnings", answer.warnings), *_comparisons(answer)]
+        return [words, *rest, assumed]
+    best, question = answer.best, answer.question
+    details = [model_detail(question, best.evaluation, m) for m in range(len(question.models))]
+    priced = [detail for detail in details if detail is not None]
+    return [
+        Block(words=headline(answer), verdict=True),
+        Block(words=menu_text(question), style="dim", place=Place.TEXT),
+        Block(cards=_cards(answer, best, priced), place=Place.PAGE),
+        bullets_block("Warnings", answer.warnings),
+        section("What the search proved", "search", "Search", Place.PAGE),
+        figure_block("convergence", "The search ends when the lines meet."),
+        section("Plans", "plans", "Plans"),
+        grid_block(plans_grid(priced)),
+        section("Where the time goes"),
+        figure_block("step", "The line is the 80% interval."),
+        grid_block(steps_grid(priced)),
+        *(grid_block(stages_grid(detail), Place.PAGE) for detail in priced if len(detail.stages) > 1),
+        section("Where the area goes", "chip", "Chip"),
+        figure_block("floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
+        grid_block(area_grid(answer, best)),
+        grid_block(power_grid(best), Place.PAGE),
+        *_comparisons(answer),
+        *_drawings(records),
+        assumed,
+    ]
+
+
+def _comparisons(answer: DesignAnswer) -> list[Block]:
+    """Alternatives, catalogue GPUs, other shapes and the Pareto front."""
+    blocks: list[Block] = []
+    if answer.result.baselines:
+        blocks += [
+            section("Alternatives", "others", "Alternatives"),
+            figure_block(
+                "points", "Diamond: the best point. Squares: alternatives. Discs: evaluated points, dark on the Pareto "
+                "front.",
+            ),
+            grid_block(alternatives_grid(answer)),
+            bullets_block("Notes", notes_of(answer)),
+            bullets_block("The best chip against TPUv4-like, model by model", why_texts(answer)),
+        ]  # fmt: skip
+    else:
+        blocks += [section("Evaluated points", "others", "Alternatives", Place.PAGE), figure_block("points")]
+    if answer.against:
+        blocks += [section("Compared with catalogue GPUs"), grid_block(gpus_grid(answer))]
+        blocks += [bullets_block("Notes", gpu_notes(answer))]
+    blocks.append(bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
+    if answer.joint is not None:
+        blocks += [section("The model's shape"), *(Block(words=line) for line in joint_lines(answer.joint))]
+    if answer.shapes is not None:
+        blocks += [section("Shapes of the same size", "shapes")]
+        blocks += [Block(words=line) for line in shapes_lines(answer.shapes)]
+        blocks += [figure_block("shapes"), grid_block(rates_grid(answer.shapes), Place.PAGE)]
+        blocks += [Block(words=LOSSES, place=Place.TEXT), grid_block(regret_grid(answer.shapes), Place.TEXT)]
+    if len(answer.front) > 1:
+        blocks += [section(front_text(answer)), grid_block(front_grid(answer, PRINTED), Place.TEXT)]
+        blocks += [grid_block(front_grid(answer, PAGED), Place.PAGE)]
+    return blocks
+
+
+def _drawings(records: dict[str, object]) -> list[Block]:
+    """A layer on the cores, and the pipeline, as figures."""
+    layers = [name for name in records if name.startswith("layer_")]
+    pipelines = [name for name in records if name.startswith("pipeline")]
+    return [
+        section("One layer on the cores", "layer", "A layer", Place.PAGE),
+        *(figure_block(name, "Cores with the same work share a line.") for name in layers),
+        section("Pipeline timeline", "pipeline", "Pipeline", Place.PAGE),
+        *(figure_block(name, "From an event simulation, independent of the formulas above.") for name in pipelines),
+    ]
+
+
+def _cards(answer: DesignAnswer, best: Ranked, details: list[ModelDetail]) -> list[tuple[str, str, str]]:
+    """The key figures."""
+    result = answer.result
+    optimal = result.status is DesignStatus.OPTIMAL
+    proved = "proved optimal" if optimal else f"at most {format_share(result.gap)} below the best"
+    cards = [
+        ("Objective", rate(best.objective), f"{unit_of(answer.question)}, {proved}"),
+        ("Die", f"{best.area_mm2:,.0f} mm2", f"{best.usd:,.0f} USD with memory, {best.power_w:,.0f} W peak"),
+        ("Combinations", f"{result.space_size:,}", f"{result.evaluated:,} of {result.num_points:,} points evaluated"),
+        ("Search time", format_seconds(result.seconds), "on this machine"),
+    ]
+    if len(details) == 1:
+        detail = details[0]
+        interval = f"80%: {format_seconds(detail.low_s)} to {format_seconds(detail.high_s)}"
+        cards.insert(1, ("Step time", format_seconds(detail.outcome.step_s), interval))
+    return cards

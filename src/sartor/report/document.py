@@ -1,0 +1,137 @@
+"""An answer as blocks in reading order, for people: one renderer prints them, another makes an offline page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from sartor.report.grid import Grid, grid_view
+from sartor.report.html import Markup, element, grid_table
+from sartor.report.words import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Place(Enum):
+    """Where a block is shown."""
+
+    BOTH = "both"
+    TEXT = "text"
+    PAGE = "page"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A piece of a document; each kind has a field of its own."""
+
+    place: Place = Place.BOTH
+    heading: str = ""
+    anchor: str = ""
+    """Of a heading: its id on the page; with ``link``, the page's list of sections has it."""
+    link: str = ""
+    words: str = ""
+    style: str = ""
+    """Of words: their style in the terminal."""
+    verdict: bool = False
+    """Of words: the answer in short, which the page frames."""
+    title: str = ""
+    lines: Sequence[str] = ()
+    """A titled list; nothing if it is empty."""
+    grid: Grid | None = None
+    figure: str = ""
+    """Name of a figure's record; nothing if there is none."""
+    note: str = ""
+    cards: Sequence[tuple[str, str, str]] = ()
+    """Key figures: name, value, and a line below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A whole answer."""
+
+    title: str
+    question: str
+    command: str
+    blocks: Sequence[Block]
+    records: Mapping[str, Any] = field(default_factory=dict)
+    """The figures' records by name."""
+    reading: Sequence[tuple[str, str]] = ()
+    """Terms of the page's glossary."""
+
+
+def section(heading: str, anchor: str = "", link: str = "", place: Place = Place.BOTH) -> Block:
+    """The heading of a section."""
+    return Block(heading=heading, anchor=anchor, link=link, place=place)
+
+
+def grid_block(grid: Grid, place: Place = Place.BOTH) -> Block:
+    """A table."""
+    return Block(grid=grid, place=place)
+
+
+def figure_block(name: str, note: str = "") -> Block:
+    """A figure of the page."""
+    return Block(figure=name, note=note, place=Place.PAGE)
+
+
+def bullets_block(title: str, lines: Iterable[str], place: Place = Place.BOTH) -> Block:
+    """A titled list."""
+    return Block(title=title, lines=tuple(lines), place=place)
+
+
+def document_text(blocks: Iterable[Block], heading: str = "") -> RenderableType:
+    """The blocks for the terminal, below a heading."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from sartor.report.table_estimate import notes, section_title
+
+    parts: list[RenderableType] = [Text(printable(heading), style="bold")] if heading else []
+    for block in blocks:
+        if block.place is Place.PAGE:
+            continue
+        parts += [section_title(printable(block.heading))] if block.heading else []
+        parts += [Text(printable(block.words), style=block.style)] if block.words else []
+        parts += [grid_view(block.grid)] if block.grid else []
+        parts += notes(block.title, block.lines)
+    return Group(*parts)
+
+
+def document_page(document: Document, date: str = "") -> str:
+    """The whole offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
+    ``report``."""
+    from sartor.report.page import footer, whole_page
+    from sartor.report.page_notes import how_to_read
+
+    shown = [block for block in document.blocks if block.place is not Place.TEXT]
+    links = [(block.anchor, block.link) for block in shown if block.link]
+    links += [("reading", "How to read this")] if document.reading else []
+    header = element(
+        "header",
+        element("h1", document.title),
+        element("p", document.question, class_="question"),
+        *([element("nav", *(element("a", word, href=f"#{anchor}") for anchor, word in links), aria_label="Sections")]
+          if links else []),
+    )  # fmt: skip
+    parts = [part for block in shown for part in _markup(block, document.records)]
+    main = element("main", *parts, *([how_to_read(document.reading)] if document.reading else []))
+    title = f"{document.title}: sartor {document.command}"
+    return whole_page(title, (header, main, footer(date)), document.records)
+
+
+def _markup(block: Block, records: Mapping[str, Any]) -> list[Markup]:
+    from sartor.report.page import cards_list
+    from sartor.report.page_sections import bullets, figure
+
+    parts: list[Markup] = []
+    parts += [element("h2", block.heading, id=block.anchor or None)] if block.heading else []
+    words = element("p", block.words)
+    parts += [element("div", words, class_="verdict") if block.verdict else words] if block.words else []
+    parts += [cards_list(list(block.cards))] if block.cards else []
+    parts += [figure(records, block.figure, block.note)] if block.figure else []
+    parts += [grid_table(block.grid)] if block.grid else []
+    parts += [bullets(block.title, block.lines)] if block.lines else []
+    return parts
