@@ -6,7 +6,6 @@ import copy
 import inspect
 import json
 import pickle
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,19 @@ from sartor.cost.price import operator_costs
 from sartor.errors import InputError
 from sartor.hardware.catalog import DATASHEETS
 from sartor.operators import Gemm, Role
+from sartor.run.fields import RunOptions
+from sartor.run.run import Origin
 from sartor.units import format_seconds
 
 TRAIN = {"num_devices": 8, "global_batch_size": 8}
 
 BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "a width of zero": (lambda: api.estimate("gpt2", tp=0), "tp=0: must be an integer from 1 to 2^40; nearest: 1"),
-    "a batch without devices": (
-        lambda: api.estimate("gpt2", global_batch_size=8),
-        "missing argument num_devices: is needed with global_batch_size; nearest: 64",
+    "a batch in tokens": (
+        lambda: api.estimate("gpt2", global_batch_size=2097152),
+        "global_batch_size=2097152: counts sequences: with seq_len=1024 these are 2.15e+09 tokens per step",
     ),
-    "stages of nobody knows how many devices": (
-        lambda: api.estimate("gpt2", pp=2),
-        "pp=2: needs num_devices and global_batch_size, which say what is spread; nearest: 1",
-    ),
+    "a field of another name": (lambda: api.estimate("gpt2", zero=1), "zero=1: is not a field of a run"),  # type: ignore[call-arg]
     "experts over devices that they do not divide into": (
         lambda: api.estimate("mixtral-8x7b", ep=7),
         "ep=7: does not split num_experts=8 (7 and 14 do); nearest: 4 or 8",
@@ -187,53 +185,53 @@ def test_arguments_are_called_as_the_command_line_calls_them(name: str) -> None:
     command = typer.main.get_command(app_with(*GROUPS)).commands[name]
     words = {flag.lstrip("-").replace("-", "_") for each in command.params for flag in (*each.opts, each.name)}
     words |= {word.removesuffix("s") for word in words}  # lint takes several models in turn
-    assert set(inspect.signature(getattr(api, name)).parameters) - ONLY_IN_PYTHON <= words
+    parameters = inspect.signature(getattr(api, name)).parameters.values()
+    named = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+    assert named - ONLY_IN_PYTHON <= words
+    if len(named) < len(parameters):  # the fields of a run
+        assert RunOptions.__annotations__.keys() - {"phase"} <= words
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
 def test_every_journey_is_found_on_the_package_by_its_name_and_arguments(name: str) -> None:
     assert name in dir(sartor)
     parameters = inspect.signature(getattr(sartor, name)).parameters.values()
-    assert all(each.kind is not each.VAR_KEYWORD and each.annotation != "Any" for each in parameters)
+    assert all(each.annotation != "Any" for each in parameters)
+    options = [each.annotation for each in parameters if each.kind is each.VAR_KEYWORD]
+    assert all(str(annotation).startswith("Unpack[") for annotation in options)
 
 
-def test_an_odd_vocabulary_is_padded_as_far_as_tensor_parallelism_needs_and_no_further() -> None:
-    whole, split = api.estimate("gpt2", "a100_sxm"), api.estimate("gpt2", "a100_sxm", tp=2)
-    logits = [next(op for op in each.graph.operators if op.name == "logits") for each in (whole, split)]
-    assert [int(op.n) for op in logits] == [50257, 50258 // 2]
-    assert any("vocabulary padded to 50258, which tp=2 divides" in each for each in split.question.assumptions)
-
-
-ROOMIER = {
-    "qwen3-235b-a22b": ("h100", {}, {"ep": 8, "recompute": "full", "tp": 2, "pp": 8}),
-    "gpt-oss-120b": ("h100", {"seq_len": 8192}, {"ep": 8, "tp": 2, "pp": 4}),
-    "llama-3-8b": ("h100", {"seq_len": 8192}, {"zero_stage": 2}),
-    "gpt3-175b": ("a100_sxm", {"tp": 2}, {"num_devices": 64, "tp": 4, "pp": 16}),  # tp=2 does not divide its vocabulary
-    "llama3-70b": ("h100", {"tp": 4}, {"num_devices": 256}),
-}
-
-
-@pytest.mark.parametrize("model", ROOMIER)
-def test_a_typical_run_that_does_not_fit_names_the_command_of_one_that_does(model: str) -> None:
-    from sartor.report.fit_words import does_not_fit
-
-    gpu, asked, change = ROOMIER[model]
-    found = api.lint(model, gpu, **asked).base
-    assert found.would_fit[0].items() >= change.items()
-    assert api.estimate(model, gpu, **asked | found.would_fit[0]).fits
-    command = shlex.split(does_not_fit(found).partition("It would fit as `sartor ")[2].partition("`")[0])
-    options = (
-        typer.main.get_command(app_with(*GROUPS)).commands["estimate"].make_context("estimate", command[1:]).params
+def test_an_odd_vocabulary_is_padded_as_the_trainer_pads_it() -> None:
+    words = {"num_devices": 8, "global_batch_size": 64}
+    padded, written = (
+        api.estimate("gpt2", "a100_sxm", tp=1, framework=name, **words) for name in ("megatron", "torchtitan")
     )
-    options = {name: value for name, value in options.items() if name in inspect.signature(api.estimate).parameters}
-    assert api.estimate(**options).fits
+    logits = [next(op for op in each.graph.operators if op.name == "logits") for each in (padded, written)]
+    assert [int(op.n) for op in logits] == [50304, 50257]
+    assert any("vocabulary of 50257 padded to 50304" in each for each in padded.question.assumptions)
 
 
-def test_a_hint_on_given_devices_is_an_option_of_estimate() -> None:
-    from sartor.report.fit_words import does_not_fit
+@pytest.mark.parametrize("model", ["llama-3-8b", "llama3-70b", "gpt-oss-120b", "qwen3-235b-a22b"])
+def test_a_run_without_a_plan_is_completed_by_one_that_fits_on_the_fewest_nodes(model: str) -> None:
+    answer = api.estimate(model, "h100")
+    run = answer.question.run
+    assert answer.fits
+    assert run.origin("num_devices") is run.origin("tp") is Origin.SEARCHED
+    if (count := run.get("num_devices")) > 8:
+        assert not api.estimate(model, "h100", num_devices=count // 2).fits
+    plan = api.plan(model, num_devices=count, global_batch_size=run.get("global_batch_size")).best
+    assert plan is not None
+    assert plan.step_s == answer.time_s
 
-    some = {"num_devices": 8, "global_batch_size": 512, "seq_len": 8192}
-    assert "It would fit with --zero-stage 3; " in does_not_fit(api.estimate("llama-3-8b", **some))
+
+def test_what_is_stated_is_held_and_the_rest_is_the_fastest_that_fits() -> None:
+    words = {"num_devices": 16, "global_batch_size": 256}
+    answer = api.estimate("llama-3-8b", "h100", tp=2, recompute="none", **words)
+    best = api.plan("llama-3-8b", "dgx-h100", fix={"tp": 2, "recompute": "none"}, **words).best
+    assert best is not None
+    assert answer.time_s == best.step_s
+    assert answer.question.run.states("tp")
+    assert answer.question.run.origin("pp") is Origin.SEARCHED
 
 
 def test_where_no_change_fits_the_hint_is_a_search_over_all_plans() -> None:

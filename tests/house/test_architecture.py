@@ -27,6 +27,7 @@ FLOORS = {
         "interrupts",
     },
     "describe": {"model", "hardware"},
+    "ask": {"run"},
     "predict": {"cost"},
     "solve a block": {"schedules"},
     "predict a job": {"step"},
@@ -34,6 +35,7 @@ FLOORS = {
     "decide": {"rules", "shapes", "plans"},
     "decide jointly": {"designs"},
     "answer": {"answers"},
+    "complete": {"ask"},
 }
 CORE = [room for rooms in FLOORS.values() for room in rooms]
 EDGE = {

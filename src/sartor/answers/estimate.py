@@ -38,6 +38,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
+from sartor.run.run import Run
 from sartor.step.results import step_source
 from sartor.step.stage_bytes import usable_of
 from sartor.units import Floats
@@ -191,6 +192,8 @@ class Question:
     """A model, workload, parallelism and device, settled: the input of estimate, lint and advise."""
 
     reading: ModelReading
+    run: Run
+    """Every value of the finished run, with its origin."""
     workload: Workload
     dims: ParallelDims
     gpu: Gpu

@@ -1,19 +1,14 @@
-"""A question about one device: model, workload and parallelism, with defaults filled in and reported."""
+"""A question about one device: model, workload and plan, completed where the caller left something open."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import wraps
-from inspect import signature
-from pathlib import Path
-from typing import ParamSpec, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Unpack
 
 from sartor.answers import Question
-from sartor.api.held import Spread, devices_and_batch, held_plan, notes_of
 from sartor.api.models import Model, read
 from sartor.api.words import (
-    ClusterLike,
     GpuLike,
     cluster_and_device,
     device_counts,
@@ -23,239 +18,140 @@ from sartor.api.words import (
     with_kernels_of,
     word_of,
 )
+from sartor.ask.complete import complete
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.defaults import settled_seq_len, usual_seq_len
+from sartor.model.lower.split import check
 from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, Phase, Workload
 from sartor.operators import DType
 from sartor.plans.search import checked_headroom
-from sartor.step.question import checked_skew, training_job
+from sartor.rules.rule import largest_split
+from sartor.run.fields import FIELDS, RunOptions, check_names
+from sartor.run.run import Origin, Run
+from sartor.step.inference import inference_memory, would_fit
+from sartor.step.question import checked_skew
 from sartor.step.recipes import workload_of
-from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIGA
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Default sequences at once in inference."""
 
 
-Asked = ParamSpec("Asked")
-Answer = TypeVar("Answer")
-
-
-def takes(ask: Callable[Asked, Question]) -> Callable[[Callable[[Question], Answer]], Callable[Asked, Answer]]:
-    """Turn a function of a `Question` into one with ``ask``'s arguments and signature (for callers and completion)."""
-
-    def journey(answer: Callable[[Question], Answer]) -> Callable[Asked, Answer]:
-        @wraps(answer)
-        def found(*args: Asked.args, **named: Asked.kwargs) -> Answer:
-            return answer(ask(*args, **named))
-
-        given = signature(ask).replace(return_annotation=signature(answer).return_annotation)
-        found.__signature__ = given  # type: ignore[attr-defined]
-        return found
-
-    return journey
-
-
-def ask(
-    model: Model,
-    gpu: GpuLike | None = None,
-    *,
-    phase: str = "train",
-    seq_len: int | None = None,
-    microbatch_size: int | None = None,
-    context_len: int | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    ep: int = 1,
-    cp: int = 1,
-    dtype: str | None = None,
-    attention: str = "flash",
-    routing_skew: float = 1.0,
-    num_devices: int | None = None,
-    global_batch_size: int | None = None,
-    zero_stage: int | None = None,
-    virtual_stages: int | None = None,
-    sequence_parallel: bool | None = None,
-    recompute: str | None = None,
-    optimizer: str | None = None,
-    headroom: float | None = None,
-    cluster: ClusterLike | None = None,
-    framework: str | None = None,
-    eager: bool = False,
-    kernels: str | None = None,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
-) -> Question:
-    """Read a model and a device and settle the question, recording each assumption.
+def ask(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> Question:
+    """Read a model and a device and complete the question, with the origin of every value.
 
     ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100
-    SXM if neither it nor ``cluster`` is given); ``kernels`` is the framework whose attention and expert kernels
-    run (vllm, sglang, trtllm, torch); ``set`` changes fields of the shape; ``routing_skew`` is the largest expert's
-    tokens over the mean; ``sequence_parallel`` None is wherever the sequence divides; ``headroom`` the share of
-    memory that stays free (0.05 in training on GPUs, else 0); ``calibration`` is a file of ``sartor calibrate``.
-    Sizes are in sequences and tokens. Training is one device's share of a plan: of ``num_devices`` with
-    ``global_batch_size``, or of a typical run (``sartor.api.held``) if they are not given. Raises ``InputError``.
+    SXM if neither it nor ``cluster`` is given). ``options`` are the fields of `sartor.run.fields`, sizes in sequences
+    and tokens; what is left out is completed: in training the plan is the fastest that fits, on the fewest nodes on
+    which one does; in inference the model takes the fewest tensor-parallel devices that hold it. Raises
+    ``InputError``.
     """
-    reading = read(model, set)
-    where, device = cluster_and_device(cluster, gpu)
+    return completed_question(read(model, options.get("set")), gpu, options)
+
+
+def completed_question(
+    reading: ModelReading, gpu: GpuLike | None, options: Mapping[str, Any], *, splits: bool = False
+) -> Question:
+    """The question about a model already read; ``splits``: degrees that do not divide the model are completed at the
+    nearest smaller ones that do, and the question keeps them (for rules that report them)."""
+    check_names(options)
+    words = {name: value for name, value in options.items() if name != "set" and value is not None}
+    where, device = cluster_and_device(words.pop("cluster", None), gpu)
     _train_in_16_bits(device)
-    asked = _Pass(
-        reading=reading,
-        gpu=device,
-        phase=word_of(Phase, "phase", phase),
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=context_len,
-        dtype=dtype,
-        attention=attention,
-        routing_skew=routing_skew,
-    ).traced()
-    spread = Spread(
-        tp=size_of("tp", tp, 1),
-        pp=size_of("pp", pp, 1),
-        ep=size_of("ep", ep, 1),
-        cp=size_of("cp", cp, 1),
-        num_devices=num_devices,
-        global_batch_size=global_batch_size,
-        microbatch_size=asked.microbatch_size,
-        zero_stage=zero_stage,
-        virtual_stages=virtual_stages,
-        sequence_parallel=sequence_parallel,
-        recompute=recompute,
-        headroom=None if headroom is None else checked_headroom(headroom),
-    )
-    if spread.ep > 1 and reading.shape.moe_ffn is None:
-        raise InputError("ep", spread.ep, "the model has no experts", "1")
-    if eager and reading.shape.traced is not None:
+    phase = word_of(Phase, "phase", words.pop("phase", "train"))
+    said = Origin.STATED if options.get("phase") else Origin.USUAL
+    run = Run(facts={}).with_(said, "option" if options.get("phase") else "", phase=phase.value, gpu=device.name)
+    run = run.with_(Origin.STATED, "option", cluster=where and where.name, **_checked(words))
+    run = _traced(run, reading)
+    if run.get("eager") and reading.shape.traced is not None:
         must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
         raise InputError("eager", True, must)
-    asked = replace(asked, optimizer=optimizer)
-    own = own_calibration(calibration, device)
-    if asked.phase is Phase.TRAIN:
-        if kernels is not None:
-            must = "names the serving framework, so it applies to inference; this is phase=train"
-            raise InputError("kernels", kernels, must, "framework, for the trainer")
-        on = where or usual_cluster(device)
-        return _training(asked, spread, on, framework, own, eager, guessed=where is None)
-    _refuse_plan(asked.phase, spread, cluster, framework, optimizer)
-    return _inference(asked, spread, with_kernels_of(kernels, device, own), eager)
+    if run.get("ep", 1) > 1 and reading.shape.moe_ffn is None:
+        raise InputError("ep", run.get("ep"), "the model has no experts", "1")
+    if not splits:
+        check(reading.shape, ParallelDims(ep=run.get("ep", 1)))
+    own = own_calibration(words.get("calibration"), device)
+    if phase is Phase.TRAIN:
+        return _training(run, reading, device, where, own, splits=splits)
+    _refuse_plan(phase, run)
+    return _inference(run, reading, device, with_kernels_of(run.get("kernels"), device, own))
 
 
-def _refuse_plan(
-    phase: Phase, spread: Spread, cluster: ClusterLike | None, framework: str | None, optimizer: str | None
-) -> None:
-    """Reject a plan's arguments for inference, which is priced on one tensor-parallel group."""
-    said: dict[str, object | None] = {
-        "num_devices": spread.num_devices,
-        "global_batch_size": spread.global_batch_size,
-        "cp": spread.cp if spread.cp > 1 else None,
-        "zero_stage": spread.zero_stage,
-        "virtual_stages": spread.virtual_stages,
-        "sequence_parallel": spread.sequence_parallel,
-        "recompute": spread.recompute,
-        "cluster": cluster,
-        "framework": framework,
-        "optimizer": optimizer,
-    }
-    for name, value in said.items():
-        if value is not None:
-            shown = value.name if isinstance(value, Cluster) else value
-            raise InputError(name, shown, f"applies only to training; this is phase={phase.value}", "phase=train")
+def _checked(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Stated sizes within their bounds, the rest as it is; False and 1.0 of a switch are its defaults."""
+    for name, value in words.items():
+        row = FIELDS[name]
+        if row.kind is int:
+            size_of(name, value, 1, least=int(row.least or 0))
+            if row.most is not None and value > row.most:
+                raise InputError(name, value, f"must be from {row.least:g} to {row.most:g}", f"{row.most:g}")
+    if "headroom" in words:
+        checked_headroom(words["headroom"])
+    return {name: value for name, value in words.items() if not (name == "eager" and value is False)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
-    """One pass of a model on a device, as given by the user."""
+def _traced(run: Run, reading: ModelReading) -> Run:
+    """For a traced model, with what was not stated filled in from the trace."""
+    traced = reading.shape.traced
+    if traced is None:
+        return run
+    sizes = {"dtype": traced.dtype.value, "seq_len": traced.seq_len, "microbatch_size": traced.microbatch_size}
+    sizes |= {"tp": 1, "cp": 1} if run.get("phase") == Phase.TRAIN.value else {}
+    return run.with_(Origin.IMPLIED, "the trace", **{n: v for n, v in sizes.items() if n not in run})
 
-    reading: ModelReading
-    gpu: Gpu
-    phase: Phase
-    seq_len: int | None
-    microbatch_size: int | None
-    context_len: int | None
-    dtype: str | None
-    attention: str
-    routing_skew: float
-    optimizer: str | None = None
 
-    def traced(self) -> _Pass:
-        """For a traced model, with what was not given filled in from the trace."""
-        traced = self.reading.shape.traced
-        if traced is None:
-            return self
-        return replace(
-            self,
-            dtype=self.dtype or traced.dtype.value,
-            seq_len=self.seq_len or traced.seq_len,
-            microbatch_size=self.microbatch_size or traced.microbatch_size,
-        )
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence."""
-        return size_of("seq_len", self.seq_len, usual_seq_len(self.reading.shape))
+def _refuse_plan(phase: Phase, run: Run) -> None:
+    """Reject what applies to training alone."""
+    for name, value in run.of_origin(Origin.STATED).items():
+        if not FIELDS[name].inference:
+            raise InputError(name, value, f"applies only to training; this is phase={phase.value}", "phase=train")
 
 
 def _training(
-    asked: _Pass,
-    spread: Spread,
-    cluster: Cluster,
-    framework: str | None,
-    own: Calibration | None,
-    eager: bool,
-    *,
-    guessed: bool,
+    run: Run, reading: ModelReading, gpu: Gpu, where: Cluster | None, own: Calibration | None, *, splits: bool
 ) -> Question:
-    """One device's share of a training step; ``guessed``: on the device's usual cluster."""
-    if size_of("context_len", asked.context_len, 0, least=0):
+    """One device's share of a training step; without a cluster, on the device's usual one."""
+    if run.get("context_len"):
         must = "counts tokens in the KV cache, so it applies to prefill and decode; this is phase=train"
-        raise InputError("context_len", asked.context_len, must, "0, or seq_len for longer sequences")
-    devices, batch, microbatch = devices_and_batch(spread, asked.length)
-    device_counts(devices, cluster)
-    trainer = trainer_named(framework or default_trainer(cluster.gpus), asked.gpu)
-    if spread.assumed:  # the question is about the shape as written: padded only as far as tp must divide it
-        trainer = replace(trainer, vocab_multiple=min(trainer.vocab_multiple, 1))
-    if eager:
-        trainer = replace(trainer, fused_kernels=False)
-    job, notes = training_job(
-        asked.reading.shape,
-        cluster.gpus,
-        global_batch_size=batch,
-        seq_len=asked.seq_len,
-        dtype=asked.dtype,
-        framework=trainer,
-        attention=asked.attention,
-        routing_skew=asked.routing_skew,
-        optimizer=asked.optimizer or "adam",
+        raise InputError("context_len", run.get("context_len"), must, "0, or seq_len for longer sequences")
+    if (kernels := run.get("kernels")) is not None:
+        must = "names the serving framework, so it applies to inference; this is phase=train"
+        raise InputError("kernels", kernels, must, "framework, for the trainer")
+    cluster = where or usual_cluster(gpu)
+    if run.states("num_devices"):
+        device_counts(run.get("num_devices"), cluster)
+    stated = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
+    split = largest_split(reading.shape, stated) if splits else stated
+    smaller = {name: int(getattr(split, name)) for name in ("tp", "ep") if getattr(split, name) < getattr(stated, name)}
+    found = complete(run.with_(Origin.STATED, "option", **smaller), reading, cluster, own)
+    held = found.held
+    job, axes = held.job, held.axes
+    dims = ParallelDims(
+        **{name: axes[name] for name in ("tp", "pp", "dp", "cp", "ep")},
+        sequence_parallel=bool(axes["sequence_parallel"]),
     )
-    held = held_plan(spread, job, cluster, devices, microbatch)
-    axes = held.axes
-    reading = asked.reading
     return Question(
-        reading=asked.reading,
-        workload=replace(workload_of(job, microbatch_size=microbatch), shape=asked.reading.shape),
-        dims=ParallelDims(
-            **{name: axes[name] for name in ("tp", "pp", "dp", "cp", "ep")},
-            sequence_parallel=bool(axes["sequence_parallel"]),
-        ),
-        gpu=asked.gpu,
+        reading=reading,
+        run=found.run,
+        workload=replace(workload_of(job, microbatch_size=axes["microbatch_size"]), shape=reading.shape),
+        dims=replace(dims, **{name: getattr(stated, name) for name in smaller}),
+        gpu=gpu,
         calibration=own,
         held=held,
-        eager=eager,
+        eager=bool(run.get("eager")),
         assumptions=(
             *reading.assumptions,
             *reading.notes,
-            *notes,
-            *notes_of(spread, held),
-            *(_own_links(cluster) if guessed and not spread.assumed else ()),
-            *(_no_link(cluster.gpu) if guessed else ()),
-            *((EAGER,) if eager else ()),
+            *found.notes,
+            *(_own_links(cluster) if where is None else ()),
+            *(_no_link(cluster.gpu) if where is None else ()),
+            *((EAGER,) if run.get("eager") else ()),
         ),
     )
 
@@ -295,48 +191,72 @@ def _train_in_16_bits(gpu: Gpu) -> None:
         raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm prices single GEMMs")
 
 
-def _inference(asked: _Pass, spread: Spread, own: Calibration | None, eager: bool) -> Question:
-    """One pass on a tensor-parallel group of devices."""
-    decodes, shape = asked.phase is Phase.DECODE, asked.reading.shape
+def _inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None) -> Question:
+    """One pass on a tensor-parallel group of devices: the fewest that hold it, where their number is not stated."""
+    phase, shape = Phase(run.get("phase")), reading.shape
+    decodes = phase is Phase.DECODE
     if decodes and shape.encoder_only:
         raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
-    dtype, dtype_notes = precision_of(asked.dtype, asked.gpu)
-    context = size_of("context_len", asked.context_len, asked.length if decodes else 0, least=0)
-    batch = size_of("microbatch_size", asked.microbatch_size, DEFAULT_MICROBATCH[asked.phase])
+    dtype, dtype_notes = precision_of(run.get("dtype"), gpu)
+    length = size_of("seq_len", run.get("seq_len"), usual_seq_len(shape))
+    settled = {
+        "seq_len": length,
+        "context_len": length if decodes else 0,
+        "microbatch_size": DEFAULT_MICROBATCH[phase],
+        "dtype": dtype.value,
+        "attention": AttentionKernel.FLASH.value,
+        "headroom": 0.0,
+    }
+    run = run.with_(Origin.USUAL, "inference", **{name: value for name, value in settled.items() if name not in run})
     workload = Workload(
         shape=shape,
-        phase=asked.phase,
-        microbatch_size=batch,
-        seq_len=asked.length,
-        context_len=context,
+        phase=phase,
+        microbatch_size=run.get("microbatch_size"),
+        seq_len=length,
+        context_len=run.get("context_len"),
         dtype=dtype,
-        attention_kernel=word_of(AttentionKernel, "attention", asked.attention),
-        routing_skew=checked_skew(asked.routing_skew, shape),
+        attention_kernel=word_of(AttentionKernel, "attention", run.get("attention")),
+        routing_skew=checked_skew(run.get("routing_skew", 1.0), shape),
     )
-    dims = ParallelDims(tp=spread.tp, pp=spread.pp, ep=spread.ep)
-    sizes = (
-        ("microbatch_size", asked.microbatch_size, batch),
-        *((("context_len", asked.context_len, context),) * decodes),
-    )
-    lengths = () if decodes else settled_seq_len(asked.seq_len, shape)[1]
+    run, wide = _held_by(run, workload, gpu)
+    dims = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
+    shown = ("microbatch_size", *(("context_len",) * decodes))
+    lengths = () if decodes else settled_seq_len(length if run.states("seq_len") else None, shape)[1]
     return Question(
-        reading=asked.reading,
+        reading=reading,
+        run=run,
         workload=workload,
         dims=dims,
-        gpu=asked.gpu,
+        gpu=gpu,
         calibration=own,
-        eager=eager,
-        headroom=spread.headroom or 0.0,
+        eager=bool(run.get("eager")),
+        headroom=run.get("headroom"),
         assumptions=(
-            *asked.reading.assumptions,
-            *asked.reading.notes,
+            *reading.assumptions,
+            *reading.notes,
             *dtype_notes,
-            *(f"{name}={taken} (default)" for name, given, taken in sizes if given is None),
+            *(f"{name}={run.get(name)} (default)" for name in shown if not run.states(name)),
             *lengths,
+            *wide,
             *((WIDE_CACHE,) if decodes and dtype.bytes < 2 else ()),
-            *((EAGER,) if eager else ()),
+            *((EAGER,) if run.get("eager") else ()),
         ),
     )
+
+
+def _held_by(run: Run, workload: Workload, gpu: Gpu) -> tuple[Run, tuple[str, ...]]:
+    """The run on the fewest tensor-parallel devices (or groups of experts) that hold it, unless stated or none do."""
+    if {"tp", "ep", "pp"} & run.facts.keys() or workload.shape.traced is not None:
+        return run, ()
+    alone, free = ParallelDims(), run.get("headroom")
+    if inference_memory(workload, alone, gpu, headroom=free).fits:
+        return run.with_(Origin.SEARCHED, "the fewest devices that hold it", tp=1), ()
+    wider = next((change for change in would_fit(workload, alone, gpu, free) if "microbatch_size" not in change), None)
+    if wider is None:
+        return run, ()
+    words = ", ".join(f"{name}={value}" for name, value in wider.items())
+    run = run.with_(Origin.SEARCHED, "the fewest devices that hold it", **wider)
+    return run, (f"{words}: the fewest devices that hold it (set --tp)",)
 
 
 WIDE_CACHE = "keys and values in 16 bits; sartor serving takes a framework's own, in 8 bits on many GPUs"

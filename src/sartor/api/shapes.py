@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model, read
-from sartor.api.questions import DEFAULT_MICROBATCH, ask, takes
+from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question
 from sartor.api.words import (
     GpuLike,
     device_of,
@@ -31,17 +31,16 @@ from sartor.cost.gpu.eager import holds_newer
 from sartor.cost.gpu.gemm import weight_bytes, weights_stay
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.errors import InputError
-from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.split import check
-from sartor.model.parallel import ParallelDims
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part, Role
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import largest_split
+from sartor.run.fields import RunOptions
 from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
@@ -52,26 +51,21 @@ if TYPE_CHECKING:
     from sartor.shapes.codesign import CoDesign
 
 
-@takes(ask)
-def estimate(asked: Question) -> ModelEstimate:
+def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> ModelEstimate:
     """Where does the time go: every operator of one device's share with its predicted time and interval and, in
     training, the step of the whole plan.
 
-    Takes the arguments of ``ask``. The plan is that of ``num_devices`` with ``global_batch_size`` (tp, pp, cp, ep,
-    zero_stage, virtual_stages, sequence_parallel, recompute, optimizer, on ``cluster``), and the answer equals
-    `sartor.plan`'s with this plan fixed.
-    Without them a typical run is assumed and reported. ``eager``: as in uncompiled PyTorch, where every elementwise
-    step is a kernel of its own that the host launches. Raises ``InputError``.
+    Takes the fields of a run (``ask``). In training the answer equals `sartor.plan`'s with this plan fixed; what is not
+    stated of devices, batch and plan is completed (the fastest plan that fits) and reported. ``eager``: as in
+    uncompiled PyTorch, where every elementwise step is a kernel of its own that the host launches. Raises
+    ``InputError``.
     """
-    if asked.held is None or asked.held.assumed:
-        axes = {"pp": int(asked.dims.pp)} if asked.held is None else asked.held.axes
-        for name in ("pp", "cp", "virtual_stages"):
-            if (value := axes.get(name, 1)) != 1:
-                raise InputError(name, value, "needs num_devices and global_batch_size, which say what is spread", "1")
-    check(asked.workload.shape, ParallelDims(ep=asked.dims.ep))
-    if asked.eager:
-        refuse_on_a_chip(asked.gpu, "eager", True, "a GPU's host launches kernel by kernel")
-    return answer_question(asked)
+    question = ask(model, gpu, **options)
+    if question.held is None and int(question.dims.pp) != 1:
+        raise InputError("pp", question.dims.pp, "a pass is priced on one stage; phase=train has stages", "1")
+    if question.eager:
+        refuse_on_a_chip(question.gpu, "eager", True, "a GPU's host launches kernel by kernel")
+    return answer_question(question)
 
 
 def answer_question(question: Question) -> ModelEstimate:
@@ -226,33 +220,14 @@ def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) 
     return tuple(said)
 
 
-def lint(
-    model: Model,
-    gpu: GpuLike | None = None,
-    *,
-    allow: Sequence[str] = (),
-    phase: str = "train",
-    seq_len: int | None = None,
-    microbatch_size: int | None = None,
-    context_len: int | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    ep: int = 1,
-    dtype: str | None = None,
-    attention: str = "flash",
-    routing_skew: float = 1.0,
-    headroom: float | None = None,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
-) -> Lint:
+def lint(model: Model, gpu: GpuLike | None = None, *, allow: Sequence[str] = (), **options: Unpack[RunOptions]) -> Lint:
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first.
 
     ``allow`` names rules to leave out. The cost of a finding is a share of the training step that ``estimate`` returns,
-    or of one inference pass. Other arguments as in ``ask``. Raises ``InputError``.
+    or of one inference pass. ``options`` are the fields of a run, as in ``ask``. Raises ``InputError``.
     """
-    words = dict(locals())  # those of `ask`, but for these
-    del words["model"], words["allow"], words["set"]
-    return lint_question(ask(read(model, set, changed_by="lint"), **words), allow)
+    reading = read(model, options.get("set"), changed_by="lint")
+    return lint_question(completed_question(reading, gpu, options, splits=True), allow)
 
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
@@ -274,14 +249,11 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
 
 def _base(asked: Question) -> ModelEstimate:
     """The estimate of a question; if it cannot run as requested, that of the largest smaller split at which it can."""
-    held, split = asked.held, largest_split(asked.workload.shape, asked.dims)
-    if held is None:
+    split = largest_split(asked.workload.shape, asked.dims)
+    if asked.held is None:
         return answer_question(replace(asked, dims=split))
-    try:
-        return answer_question(replace(asked, dims=split, held=held.split(tp=int(split.tp), ep=int(split.ep))))
-    except InputError:  # for example more stages than layers, which the rules report
-        flat = held.split(tp=int(split.tp), ep=int(split.ep), pp=1)
-        return answer_question(replace(asked, dims=replace(split, pp=1), held=flat))
+    axes = asked.held.axes  # completed at that split
+    return answer_question(replace(asked, dims=replace(asked.dims, tp=axes["tp"], ep=axes["ep"])))
 
 
 def advise(
@@ -295,17 +267,7 @@ def advise(
     free: Sequence[str] = (),
     top: int = 10,
     evidence: float = 1.0,
-    seq_len: int | None = None,
-    microbatch_size: int | None = None,
-    context_len: int | None = None,
-    tp: int = 1,
-    ep: int = 1,
-    dtype: str | None = None,
-    attention: str = "flash",
-    routing_skew: float = 1.0,
-    headroom: float | None = None,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
+    **options: Unpack[RunOptions],
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
@@ -325,25 +287,16 @@ def advise(
     weights = phase_weights(objective) if ":" in objective else {}
     objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
     rule, guard = word_of(Regret, "regret", regret), QualityGuard(width=evidence)
-    first, *others = ["h100_sxm"] if gpu is None else [gpu] if isinstance(gpu, (str, Path, Gpu)) else gpu
-    asked = ask(
-        read(model, set, changed_by="advise"),
-        first,
-        phase=objective,
-        seq_len=seq_len,
-        microbatch_size=microbatch_size,
-        context_len=None if Phase.DECODE in weights and objective == Phase.TRAIN.value else context_len,
-        tp=tp,
-        ep=ep,
-        dtype=dtype,
-        attention=attention,
-        routing_skew=routing_skew,
-        headroom=headroom,
-        calibration=calibration,
-    )
-    checked = lint_question(asked)
-    asked, checked = _that_splits(asked, checked)
-    gpus = (asked.gpu, *(device_of(name) for name in others))
+    first, *others = [gpu] if gpu is None or isinstance(gpu, (str, Path, Gpu)) else gpu
+    context_len = options.get("context_len")
+    if Phase.DECODE in weights and objective == Phase.TRAIN.value:  # of the decoding alone
+        options = {**options, "context_len": None}
+    reading = read(model, options.get("set"), changed_by="advise")
+    words = {**options, "phase": options.get("phase") or objective}
+    asked = completed_question(reading, first, words, splits=True)
+    asked, checked = _that_splits(asked, lint_question(asked))
+    gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
+    runs = _runs(checked.base, gpus[1:], words)
     found = search_shapes(
         asked.workload,
         gpus,
@@ -356,12 +309,14 @@ def advise(
         guard=guard,
         calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,
         sigma_factor=asked.reading.interval_factor,
-        runs=_runs(checked.base, gpus[1:]),
+        runs=runs,
     )
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
     after = None if best is None else answer_question(asked.with_shape(best.shape))
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
-    common = _common(asked, checked.base, gpus, weights, context_len, microbatch_size, space) if weights else None
+    common = (
+        _common(asked, runs, gpus, weights, context_len, options.get("microbatch_size"), space) if weights else None
+    )
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
 
 
@@ -385,7 +340,7 @@ def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
 
 def _common(
     asked: Question,
-    base: ModelEstimate,
+    runs: Mapping[str, InRun],
     gpus: Sequence[Gpu],
     weights: Mapping[Phase, float],
     context_len: int | None,
@@ -406,20 +361,20 @@ def _common(
             there = replace(there, context_len=context_len)
         workloads[phase] = there
     known = {asked.gpu.name: asked.calibration} if asked.calibration else {}
-    evaluator = Evaluator(dims=asked.dims, calibrations=known, runs=_runs(base, gpus[1:]))
+    evaluator = Evaluator(dims=asked.dims, calibrations=known, runs=runs)
     return codesign(workloads, weights, tuple({gpu.name: gpu for gpu in gpus}.values()), asked.dims, evaluator, **space)
 
 
-def _runs(base: ModelEstimate, others: Sequence[Gpu]) -> dict[str, InRun]:
-    """The training run on the question's device, and on each other device that supports its recipe."""
-    held, run = base.question.held, base.run
-    if held is None or run is None:
+def _runs(base: ModelEstimate, others: Sequence[Gpu], words: JsonMap) -> dict[str, InRun]:
+    """The training run on the question's device, and the same completed on each other device that can run it."""
+    if base.run is None:
         return {}
-    found = {base.question.gpu.name: run}
+    runs = {base.question.gpu.name: base.run}
     for gpu in others:
-        there = replace(held, cluster=usual_cluster(gpu))
         try:
-            found[gpu.name] = there.in_run(there.price(), gpu)
+            there = completed_question(base.question.reading, gpu, {**words, "cluster": None, "calibration": None})
         except InputError:
             continue
-    return found
+        if (run := answer_question(there).run) is not None:
+            runs[gpu.name] = run
+    return runs

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 
+@takes_run(without=("phase",))
 def advise(
     model: o.Model,
     gpu: o.Gpus = ["h100"],  # noqa: B006 - typer copies it
@@ -34,30 +36,30 @@ def advise(
     ] = "",
     top: o.Top = 10,
     evidence: o.Evidence = 1.0,
-    seq_len: o.SeqLen = None,
-    microbatch_size: o.MicrobatchSize = None,
-    context_len: o.ContextLen = None,
-    tp: o.Tp = 1,
-    ep: o.Ep = 1,
-    dtype: o.DType = None,
-    attention: o.Attention = "flash",
-    routing_skew: o.RoutingSkew = 1.0,
-    headroom: o.Headroom = None,
-    set_: o.SetField = None,
-    calibration: o.Calibration = None,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
+    **options: Any,
 ) -> None:
     """Show where a model's time goes, what its shape wastes, and faster shapes of the same size.
 
     Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
     """
-    asked = c.asked(locals(), "html", "png")
     from sartor import api
 
-    found = api.advise(**asked | {"freeze": c.words_of(freeze), "free": c.words_of(free)})
+    found = api.advise(
+        model,
+        gpu,
+        objective=objective,
+        regret=regret,
+        params_tolerance=params_tolerance,
+        freeze=c.words_of(freeze),
+        free=c.words_of(free),
+        top=top,
+        evidence=evidence,
+        **options,
+    )
     if html is not None:
         from sartor.report.page import advice_page
 
@@ -73,6 +75,7 @@ def advise(
         c.show(advice_view(found))
 
 
+@takes_run()
 def lint(
     models: Annotated[
         list[str],
@@ -86,21 +89,9 @@ def lint(
     fail_on: o.FailOn = "error",
     format: Annotated[str, typer.Option(metavar="text|json|sarif|github", help="Output format.")] = "text",
     allow: o.Allow = None,
-    phase: o.Phase = "train",
-    seq_len: o.SeqLen = None,
-    microbatch_size: o.MicrobatchSize = None,
-    context_len: o.ContextLen = None,
-    tp: o.Tp = 1,
-    pp: o.Pp = 1,
-    ep: o.Ep = 1,
-    dtype: o.DType = None,
-    attention: o.Attention = "flash",
-    routing_skew: o.RoutingSkew = 1.0,
-    headroom: o.Headroom = None,
-    set_: o.SetField = None,
-    calibration: o.Calibration = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
+    **options: Any,
 ) -> None:
     """List what is wasteful in a shape on a device, and the time each finding costs.
 
@@ -108,7 +99,7 @@ def lint(
 
     Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
     """
-    question = c.asked(locals(), "models", "gpu", "fail_on", "format") | {"allow": tuple(allow or ())}
+    question = options | {"allow": tuple(allow or ())}
     if format not in ("text", "json", "sarif", "github"):
         raise InputError("--format", format, "must be one of text, json, sarif, github")
     format = "json" if json else format

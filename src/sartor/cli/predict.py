@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.cli.run_options import takes_run
 
 
+@takes_run()
 def estimate(
-    model: o.Model,
-    gpu: o.GpuOfCluster = None,
-    phase: o.Phase = "train",
-    seq_len: o.SeqLen = None,
-    microbatch_size: o.MicrobatchSize = None,
-    context_len: o.ContextLen = None,
-    num_devices: o.NumDevices = None,
-    global_batch_size: o.GlobalBatch = None,
-    tp: o.Tp = 1,
-    pp: o.Pp = 1,
-    cp: o.Cp = 1,
-    ep: o.Ep = 1,
-    zero_stage: o.ZeroStage = None,
-    virtual_stages: o.VirtualStages = None,
-    sequence_parallel: o.SequenceParallel = None,
-    recompute: o.Recompute = None,
-    optimizer: o.OptimizerOfPlan = None,
-    cluster: o.ClusterOfPlan = None,
-    framework: o.Framework = None,
-    dtype: o.DType = None,
-    attention: o.Attention = "flash",
-    routing_skew: o.RoutingSkew = 1.0,
-    headroom: o.Headroom = None,
-    set_: o.SetField = None,
-    eager: o.Eager = False,
-    kernels: o.Kernels = None,
-    calibration: o.Calibration = None,
-    json: o.AsJson = False,
-    out: o.OutFile = None,
+    model: o.Model, gpu: o.GpuOfCluster = None, json: o.AsJson = False, out: o.OutFile = None, **options: Any
 ) -> None:
     """Show where the time goes: every operator of one device's share, with its interval, and in training the step,
-    throughput and memory of the whole plan, as `sartor plan --fix` answers them.
+    throughput and memory of the whole plan, as `sartor plan` answers them.
+
+    What is left out of devices, batch and plan is completed: the fastest plan that fits, on the fewest nodes.
 
     Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
 
     Example: `sartor estimate llama-3-8b --num-devices 64 --global-batch-size 512 --tp 2 --pp 4 --virtual-stages 2`
     """
-    asked = c.asked(locals())
     from sartor import api
 
-    found = api.estimate(**asked)
-    c.answer("estimate", found.to_dict(), as_json=json, out=out)
+    answer = api.estimate(model, gpu, **options)
+    c.answer("estimate", answer.to_dict(), as_json=json, out=out)
     if not json:
         from sartor.report.table_estimate import estimate_view
 
-        c.show(estimate_view(found))
+        c.show(estimate_view(answer))
 
 
 def gemm(

@@ -45,7 +45,7 @@ def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> s
     """For an impossible plan, the one or two nearest values that make it possible (with dp adjusted): ``pp=1 or
     zero_stage=1``; empty if no single change helps."""
     found = []
-    for name in (each for each in AXES if each != "dp"):
+    for name in (axis for axis in AXES if axis in axes and axis != "dp"):
         held = {other: value for other, value in axes.items() if other not in (name, "dp")}
         space = plan_space(job, num_devices, held)
         for value in np.unique(with_switches(job, space, structures(job, space).rows, {})[name]).tolist():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -141,6 +141,37 @@ def fastest_plan(
     return best[0] if best else None
 
 
+def leanest_plan(
+    job: TrainingJob,
+    cluster: Cluster,
+    num_devices: int,
+    fixed: Mapping[str, int | str] | Mapping[str, int] | None = None,
+    *,
+    calibration: Calibration | None = None,
+    headroom: float | None = None,
+) -> PricedPlan:
+    """The plan with the fewest bytes on its fullest device, whether it fits or not.
+
+    Raises ``InputError`` where the fixed values have no plan together, with the condition that they violate.
+    """
+    pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
+    axes = check_fixed(job, num_devices, fixed or {})
+    kept, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
+    if not kept.evaluated:
+        raise _impossible(job, num_devices, axes, rejected)
+    return priced(pricer, kept.leanest.rows)[0]
+
+
+def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rejected: Mapping[str, int]) -> InputError:
+    """The error for values that no plan has: the one at fault alone, or what they violate together."""
+    words = {name: word_of(name, value) for name, value in axes.items() if value != (name in STRUCTURE)}
+    plan = ",".join(f"{name}={word}" for name, word in words.items())
+    alone = impossible_axis(job, num_devices, axes)
+    why = max(rejected, key=rejected.__getitem__)
+    near = one_change(job, num_devices, axes)
+    return alone or InputError("plan", plan or "one device", why, near)
+
+
 def fewest_devices(job: TrainingJob, cluster: Cluster, headroom: float | None = None) -> int:
     """A lower bound on the devices that any plan without optimizer offload needs: their memory holds at least one copy
     of weights, gradients and optimizer states."""
@@ -174,6 +205,8 @@ class HeldPlan:
     """The number of devices is a default, not given by the user."""
     kept_free: float | None = None
     """Share of memory to leave free; None: the default of a search."""
+    searched: PricedPlan | None = field(default=None, compare=False, repr=False)
+    """The plan as the search that chose it priced it with the package's calibration, to price it once."""
 
     @property
     def headroom(self) -> float:
@@ -185,16 +218,14 @@ class HeldPlan:
 
         Raises ``InputError`` for an impossible plan, with the condition it violates.
         """
+        if self.searched is not None and calibration is None:
+            return self.searched
         split = ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"])
         check(as_trained(self.job, split), split)
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
         if not kept.evaluated:
-            told = {name: word_of(name, value) for name, value in self.axes.items() if value != (name in STRUCTURE)}
-            said = ",".join(f"{name}={word}" for name, word in told.items())
-            alone = impossible_axis(self.job, self.num_devices, self.axes)
-            why, near = max(rejected, key=rejected.__getitem__), one_change(self.job, self.num_devices, self.axes)
-            raise alone or InputError("plan", said or "one device", why, near)
+            raise _impossible(self.job, self.num_devices, self.axes, rejected)
         _, best = _best(pricer, kept, 1)
         return best[0] if best else priced(pricer, kept.leanest.rows)[0]
 
@@ -208,11 +239,11 @@ class HeldPlan:
         axes = {**self.axes, **degrees}
         axes["sequence_parallel"] = min(axes["sequence_parallel"], int(axes["tp"] > 1))
         devices = math.prod(axes[name] for name in DIMS)
-        return replace(self, axes=axes, num_devices=devices, cluster=self.cluster.reached(devices))
+        return replace(self, axes=axes, num_devices=devices, cluster=self.cluster.reached(devices), searched=None)
 
     def with_shape(self, shape: TransformerShape) -> HeldPlan:
         """The same training of another model, with the vocabulary padded by the trainer."""
-        return replace(self, job=replace(self.job, shape=padded_shape(shape, self.job.trainer)))
+        return replace(self, job=replace(self.job, shape=padded_shape(shape, self.job.trainer)), searched=None)
 
     def in_run(self, priced: PricedPlan, gpu: Gpu, calibration: Calibration | None = None) -> InRun:
         """A device of the priced plan as `InRun`; ``calibration`` replaces the packaged one."""

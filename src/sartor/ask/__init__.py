@@ -1,0 +1,1 @@
+"""From a question to an answer: what is not stated is completed, once for every door."""

@@ -1,0 +1,257 @@
+"""Completing a question: an unfinished run becomes a finished one, by rules, usual values and the search.
+
+Completing a plan is the search of `sartor plan` with less shown: what is stated is held, the rest is the fastest that
+fits. Devices that are not stated are the fewest usual number on which the run fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.model.reading import ModelReading
+from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob
+from sartor.plans.fixed import named_values
+from sartor.plans.result import PricedPlan
+from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
+from sartor.run.fields import AXES, check_batch
+from sartor.run.run import Origin, Run
+from sartor.step.question import training_job
+from sartor.step.trainers import default_trainer, trainer_named
+
+TOKENS_PER_STEP = 4 * 2**20
+"""Usual tokens of a training step: those of Llama 2 (arXiv 2307.09288, table 1) and of Llama 3's start (arXiv
+2407.21783, sec. 3.4.1); GPT-3's grow from 0.5M to 3.2M with its size (arXiv 2005.14165, table 2.1)."""
+
+TOKENS_PER_DEVICE = 2**10
+"""Tokens of a step per device from which a larger job takes a larger batch: 16M on 16,384 GPUs (arXiv 2407.21783,
+table 4)."""
+
+MOST_DEVICES = 2**17
+"""Where doubling the devices ends: the largest clusters in use (2026) have about as many."""
+
+OTHER_TRAINERS = ("megatron", "torchtitan")
+"""Trainers that an unstated one could be: the usual one, and the usual one that pads and fuses nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A finished training run."""
+
+    run: Run
+    held: HeldPlan
+    """Job and plan on their cluster."""
+    notes: tuple[str, ...]
+    """What was assumed, in sentences."""
+
+
+def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Calibration | None) -> Completed:
+    """Finish a training run on a cluster; a plan that does not fit is kept if every axis was stated or nothing fits.
+
+    Raises ``InputError`` for values that no plan can have.
+    """
+    job, run, notes = _job(run, reading, cluster)
+    try:
+        held = _placed(run, job, cluster, named_values(_stated_axes(run)), calibration)
+    except InputError as error:
+        if error.field.startswith("fix "):  # the search's word for a held axis
+            raise InputError(error.field.removeprefix("fix "), error.value, error.must, error.nearest) from None
+        raise
+    run = _finished(run, held, fixed_size=bool(cluster.total_devices))
+    return Completed(run=run, held=held, notes=(*notes, *_words(run, held)))
+
+
+def _stated_axes(run: Run) -> dict[str, int | str]:
+    values = run.of_origin(Origin.STATED)
+    words = {name: values[name] for name in AXES if name in values}
+    return {name: str(word).lower() if isinstance(word, bool) else word for name, word in words.items()}
+
+
+# -- the job -------------------------------------------------------------------------------------------------------
+
+
+def _job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[TrainingJob, Run, tuple[str, ...]]:
+    """The job of the run, its batch that of a node where it is not stated."""
+    trainer, run = _trainer(run, cluster)
+    job, notes = training_job(
+        reading.shape,
+        cluster.gpus,
+        global_batch_size=run.get("global_batch_size", 1),
+        seq_len=run.get("seq_len"),
+        dtype=run.get("dtype"),
+        framework=trainer,
+        optimizer=run.get("optimizer", "adam"),
+        attention=run.get("attention", "flash"),
+        context_parallel=run.get("context_parallel"),
+        routing_skew=run.get("routing_skew", 1.0),
+    )
+    if run.states("global_batch_size"):
+        check_batch(job.global_batch_size, job.seq_len)
+    settled = {
+        "seq_len": job.seq_len,
+        "dtype": job.recipe.value,
+        "optimizer": job.optimizer.value,
+        "attention": job.attention_kernel.value,
+        "context_parallel": job.context_parallel.value,
+    }
+    usual = {name: value for name, value in settled.items() if not run.states(name)}
+    return job, run.with_(Origin.USUAL, job.trainer.name, **usual), notes
+
+
+def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:
+    name = run.get("framework") or default_trainer(cluster.gpus)
+    trainer = trainer_named(name, cluster.gpu)
+    if run.get("eager"):
+        trainer = replace(trainer, fused_kernels=False)
+    if not run.states("framework"):
+        others = [] if trainer.lockstep else [other for other in OTHER_TRAINERS if other != name]
+        run = run.with_(Origin.USUAL, "the usual trainer", framework=name).among("framework", *others)
+    return trainer, run
+
+
+def usual_batch(seq_len: int, num_devices: int) -> int:
+    """Sequences of a usual step: about `TOKENS_PER_STEP` tokens, a power of two."""
+    tokens = max(TOKENS_PER_STEP, num_devices * TOKENS_PER_DEVICE)
+    return int(2 ** max(round(math.log2(tokens / seq_len)), 0))
+
+
+# -- devices and plan ----------------------------------------------------------------------------------------------
+
+
+def _placed(
+    run: Run, job: TrainingJob, cluster: Cluster, fixed: dict[str, int], calibration: Calibration | None
+) -> HeldPlan:
+    """The fastest plan that fits, on the fewest devices where none are stated; else the leanest on the last tried."""
+    refused: InputError | None = None
+    possible: tuple[TrainingJob, int] | None = None
+    search = {"fixed": fixed, "headroom": run.get("headroom"), "calibration": calibration}
+    for num_devices in _device_counts(run, job, cluster, fixed):
+        sized = replace(job, global_batch_size=run.get("global_batch_size") or usual_batch(job.seq_len, num_devices))
+        try:
+            plan = fastest_plan(sized, cluster, num_devices, **search)
+        except InputError as error:
+            refused = refused or error
+            continue
+        if plan is not None:
+            return _held(run, sized, cluster, num_devices, plan)
+        possible = sized, num_devices
+    if possible is None:
+        raise refused or InputError("num_devices", run.get("num_devices"), "no plan is possible on so many")
+    sized, num_devices = possible
+    return _held(run, sized, cluster, num_devices, leanest_plan(sized, cluster, num_devices, **search))
+
+
+def _held(run: Run, job: TrainingJob, cluster: Cluster, num_devices: int, plan: PricedPlan) -> HeldPlan:
+    return HeldPlan(
+        job=job,
+        cluster=cluster.reached(num_devices),
+        num_devices=num_devices,
+        axes=axes_of(plan),
+        assumed=not run.states("num_devices"),
+        kept_free=run.get("headroom"),
+        searched=plan,
+    )
+
+
+def _device_counts(run: Run, job: TrainingJob, cluster: Cluster, fixed: dict[str, int]) -> Iterator[int]:
+    """Numbers of devices to try: the stated one, the cluster's own, or nodes, doubling, that could hold the states."""
+    stated = run.get("num_devices") or cluster.total_devices
+    if stated:
+        yield stated
+        return
+    degrees = math.prod(fixed.get(name, 1) for name in ("tp", "pp", "cp", "dp"))
+    if {"tp", "pp", "cp", "dp"} <= fixed.keys():
+        yield degrees
+        return
+    count = math.lcm(cluster.devices_per_node, degrees, fixed.get("ep", 1))
+    least = fewest_devices(job, cluster, run.get("headroom"))
+    while count < least and 2 * count <= MOST_DEVICES:
+        count *= 2
+    yield count
+    while 2 * count <= MOST_DEVICES:
+        count *= 2
+        yield count
+
+
+def axes_of(priced: PricedPlan) -> dict[str, int]:
+    """Every axis of a plan as the search holds it."""
+    plan = priced.plan
+    axes = {name: int(getattr(plan.dims, name)) for name in ("tp", "pp", "cp", "dp", "ep")}
+    axes |= {name: int(getattr(plan, name)) for name in ("virtual_stages", "microbatch_size", "zero_stage")}
+    axes |= {name: int(getattr(plan, name)) for name in ("shard_group", "schedule", "recompute")}
+    axes |= {"optimizer_offload": int(bool(plan.optimizer_offload))}
+    axes |= {"sequence_parallel": int(bool(plan.dims.sequence_parallel) and axes["tp"] > 1)}
+    layers = int(plan.recompute_layers)
+    return axes | ({"recompute_layers": layers} if layers >= 0 else {})
+
+
+# -- what was completed --------------------------------------------------------------------------------------------
+
+
+def _finished(run: Run, held: HeldPlan, *, fixed_size: bool) -> Run:
+    """The run with every open value filled in; ``fixed_size``: the cluster has a number of devices of its own."""
+    words = plan_words(held)
+    searched = {name: value for name, value in words.items() if not run.states(name)}
+    fits = "the fastest plan that fits" if _fits(held) else "the leanest plan: none fits"
+    run = run.with_(Origin.SEARCHED, fits, **searched)
+    if not run.states("num_devices"):
+        origin, words_of_size = Origin.SEARCHED, "the fewest nodes on which it fits"
+        if fixed_size:
+            origin, words_of_size = Origin.IMPLIED, "the cluster's"
+        run = run.with_(origin, words_of_size, num_devices=held.num_devices)
+    if not run.states("global_batch_size"):
+        run = run.with_(Origin.USUAL, "a usual step of 4M tokens", global_batch_size=held.job.global_batch_size)
+    if not run.states("cluster"):
+        run = run.with_(Origin.USUAL, "the device's usual cluster", cluster=held.cluster.name)
+    headroom = {} if run.states("headroom") else {"headroom": held.headroom}
+    return run.with_(Origin.USUAL, "the memory model's margin", **headroom)
+
+
+def _fits(held: HeldPlan) -> bool:
+    return held.searched is not None and float(held.searched.footprint.device_bytes) <= held.limit_bytes
+
+
+def plan_words(held: HeldPlan) -> dict[str, int | str | bool]:
+    """The axes of a plan with their words."""
+    words: dict[str, int | str | bool] = dict(held.axes)
+    words["schedule"] = PipelineSchedule(held.axes["schedule"]).word
+    words["recompute"] = Recompute(held.axes["recompute"]).word
+    words |= {name: bool(held.axes[name]) for name in ("sequence_parallel", "optimizer_offload")}
+    return words
+
+
+def plan_sentence(held: HeldPlan) -> str:
+    """``64 h100_sxm as tp 2, dp 32, ZeRO 1, microbatch 2``: degrees above one, and what is not usual."""
+    axes = held.axes
+    words = [f"{name} {axes[name]}" for name in ("tp", "pp", "cp", "dp", "ep") if axes[name] > 1]
+    words += [f"{axes['virtual_stages']} chunks per stage"] if axes["virtual_stages"] > 1 else []
+    words += [f"ZeRO {axes['zero_stage']}"] if axes["zero_stage"] else []
+    words += [f"microbatch {axes['microbatch_size']}"]
+    layers = axes.get("recompute_layers", -1)
+    recompute = Recompute(axes["recompute"])
+    if recompute is not Recompute.NONE:
+        words.append(f"{layers} recomputed layers a stage" if layers >= 0 else f"{recompute.word} recomputation")
+    return f"{held.num_devices} {held.cluster.gpu.name} as {', '.join(words)}"
+
+
+def _words(run: Run, held: HeldPlan) -> tuple[str, ...]:
+    """What was assumed about devices, batch and plan, in sentences."""
+    stated = {name for name in AXES if run.states(name)}
+    notes = []
+    if run.origin("num_devices") is Origin.SEARCHED:
+        notes.append(f"num_devices={held.num_devices}: the fewest nodes on which a plan fits (set --num-devices)")
+    if not run.states("global_batch_size"):
+        tokens = held.job.global_batch_size * held.job.seq_len
+        notes.append(
+            f"global_batch_size={held.job.global_batch_size}: {tokens / 1e6:.3g}M tokens per step "
+            "(usual; set --global-batch-size)"
+        )
+    if not stated >= {"tp", "pp", "cp", "ep", "microbatch_size", "zero_stage", "recompute"}:
+        held_words = f" with {', '.join(sorted(stated))} as stated" if stated else ""
+        best = "the fastest that fits" if _fits(held) else "the leanest, and it does not fit"
+        notes.append(f"plan: {plan_sentence(held)}: {best}{held_words}")
+    return tuple(notes)

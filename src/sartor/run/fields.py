@@ -1,0 +1,406 @@
+"""The table of a run's fields: every command, the Python interface, HTTP and the JSON schemas are made from it.
+
+`RunOptions` types the keywords (editors complete them); `FIELDS` has one row each, in the order of help pages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypedDict
+
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+
+
+class RunOptions(TypedDict, total=False):
+    """Keywords that state a run; `FIELDS` explains each."""
+
+    phase: str
+    cluster: str | Path | Cluster | None
+    num_devices: int | None
+    global_batch_size: int | None
+    seq_len: int | None
+    microbatch_size: int | None
+    context_len: int | None
+    dtype: str | None
+    framework: str | None
+    optimizer: str | None
+    attention: str | None
+    context_parallel: str | None
+    routing_skew: float
+    tp: int | None
+    pp: int | None
+    dp: int | None
+    cp: int | None
+    ep: int | None
+    virtual_stages: int | None
+    schedule: str | None
+    sequence_parallel: bool | None
+    zero_stage: int | None
+    shard_group: int | None
+    recompute: str | None
+    recompute_layers: int | None
+    optimizer_offload: bool | None
+    headroom: float | None
+    price: float | None
+    eager: bool
+    kernels: str | None
+    set: Mapping[str, int | str] | None
+    calibration: str | Path | None
+
+
+class Panel(Enum):
+    """Groups of options on a help page."""
+
+    QUESTION = "The run"
+    PLAN = "The plan (what is left out is searched for)"
+    ANSWER = "The answer"
+    RARE = "Rarely needed"
+
+
+class Unit(Enum):
+    """What a size counts; it tells what ``8k`` or ``4M`` can mean."""
+
+    NONE = ""
+    TOKENS = "tokens"
+    SEQUENCES = "sequences"
+    DEVICES = "devices"
+    SHARE = "share"
+    USD_PER_HOUR = "USD per device and hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunField:
+    """One field of a run."""
+
+    name: str
+    kind: type
+    words: str
+    """What it is, as a noun phrase."""
+    help: str
+    panel: Panel = Panel.QUESTION
+    unit: Unit = Unit.NONE
+    metavar: str = "N"
+    choices: tuple[str, ...] = ()
+    """Words it may take, in the order of help pages; empty: any."""
+    least: float | None = None
+    most: float | None = None
+    example: str = ""
+    axis: bool = False
+    """An axis of the plan: what is not stated is searched for."""
+    training: bool = True
+    """Applies to training."""
+    inference: bool = True
+    """Applies to prefill and decode."""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+def _axis(name: str, words: str, help: str, **more: Any) -> RunField:
+    return RunField(name=name, words=words, help=help, panel=Panel.PLAN, axis=True, **{"kind": int, "least": 1, **more})
+
+
+_ROWS = (
+    RunField(
+        name="gpu",
+        kind=str,
+        words="device",
+        help="A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]",
+        metavar="GPU",
+    ),
+    RunField(
+        name="phase",
+        kind=str,
+        words="phase",
+        help="What the model is doing.",
+        metavar="train|prefill|decode",
+        choices=("train", "prefill", "decode"),
+    ),
+    RunField(
+        name="cluster",
+        kind=str,
+        words="cluster",
+        help="A name from `sartor catalog clusters`, or a TOML file. [default: the GPU's usual one]",
+        metavar="CLUSTER",
+        inference=False,
+    ),
+    RunField(
+        name="num_devices",
+        kind=int,
+        words="devices",
+        unit=Unit.DEVICES,
+        help="Devices of the whole plan. [default: the fewest, from a node up, on which the run fits]",
+        least=1,
+        most=2**40,
+        example="64",
+        inference=False,
+    ),
+    RunField(
+        name="global_batch_size",
+        kind=int,
+        words="sequences per step",
+        unit=Unit.SEQUENCES,
+        help="Sequences per step over all devices. [default: 4M tokens]",
+        metavar="B",
+        least=1,
+        most=2**40,
+        example="512",
+        inference=False,
+    ),
+    RunField(
+        name="seq_len",
+        kind=int,
+        words="tokens per sequence",
+        unit=Unit.TOKENS,
+        help="Tokens per sequence. [default: 4096, or the model's maximum]",
+        least=1,
+        most=2**40,
+        example="4096",
+    ),
+    RunField(
+        name="microbatch_size",
+        kind=int,
+        words="sequences per microbatch",
+        unit=Unit.SEQUENCES,
+        help="Sequences per microbatch. [default: train searched, prefill 1, decode 8]",
+        least=1,
+        most=2**40,
+        example="4",
+        axis=True,
+    ),
+    RunField(
+        name="context_len",
+        kind=int,
+        words="tokens in the KV cache",
+        unit=Unit.TOKENS,
+        help="Tokens already in the KV cache. [default: decode --seq-len, else 0]",
+        least=0,
+        training=False,
+    ),
+    RunField(
+        name="dtype",
+        kind=str,
+        words="data type",
+        help="Data type of the matrix multiplications: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... "
+        "[default: bf16 if the device has it]",
+        metavar="TYPE",
+        example="fp8",
+    ),
+    RunField(
+        name="framework",
+        kind=str,
+        words="trainer",
+        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
+        "[default: megatron]",
+        metavar="NAME",
+        inference=False,
+    ),
+    RunField(
+        name="optimizer",
+        kind=str,
+        words="optimizer",
+        help="Optimizer of the run. [default: adam]",
+        metavar="adam|sgd|muon",
+        choices=("adam", "sgd", "muon"),
+        inference=False,
+    ),
+    RunField(
+        name="attention",
+        kind=str,
+        words="attention",
+        help="Attention as one fused kernel, or as three. [default: flash]",
+        metavar="flash|unfused",
+        choices=("flash", "unfused"),
+    ),
+    RunField(
+        name="context_parallel",
+        kind=str,
+        words="context parallelism",
+        help="How devices exchange a split sequence. [default: the trainer's]",
+        metavar="KIND",
+        choices=("ring", "all_to_all", "all_gather"),
+        panel=Panel.RARE,
+        inference=False,
+    ),
+    RunField(
+        name="routing_skew",
+        kind=float,
+        words="routing skew",
+        help="Tokens of the busiest expert relative to the mean. [default: 1]",
+        metavar="RATIO",
+        least=1,
+        panel=Panel.RARE,
+    ),
+    _axis("tp", "tensor parallel", "Tensor-parallel devices.", example="8"),
+    _axis("pp", "pipeline parallel", "Pipeline-parallel stages.", example="4"),
+    _axis("dp", "data parallel", "Data-parallel replicas.", inference=False),
+    _axis("cp", "context parallel", "Context-parallel devices.", inference=False),
+    _axis("ep", "expert parallel", "Expert-parallel groups; inference takes tp x ep devices.", example="8"),
+    _axis("virtual_stages", "chunks per stage", "Interleaved chunks per device.", inference=False),
+    _axis(
+        "schedule",
+        "pipeline schedule",
+        "Order of microbatches in a pipeline.",
+        kind=str,
+        metavar="NAME",
+        least=None,
+        inference=False,
+    ),
+    _axis(
+        "sequence_parallel",
+        "sequence parallel",
+        "Split the sequence over the tensor-parallel devices between their products.",
+        kind=bool,
+        least=None,
+        inference=False,
+    ),
+    _axis(
+        "zero_stage",
+        "ZeRO",
+        "What replicas share: 1 optimizer states, 2 gradients too, 3 weights too.",
+        metavar="0|1|2|3",
+        least=0,
+        most=3,
+        inference=False,
+    ),
+    _axis(
+        "shard_group",
+        "devices per set of shards",
+        "Devices per set of shards; 0: all replicas.",
+        least=0,
+        inference=False,
+    ),
+    _axis(
+        "recompute",
+        "recomputation",
+        "What backward computes again.",
+        kind=str,
+        metavar="none|selective|full",
+        choices=("none", "selective", "full"),
+        least=None,
+        inference=False,
+    ),
+    _axis(
+        "recompute_layers", "recomputed layers", "Layers of each stage that are recomputed in full.", inference=False
+    ),
+    _axis(
+        "optimizer_offload",
+        "optimizer offload",
+        "Keep optimizer states in host memory.",
+        kind=bool,
+        least=None,
+        inference=False,
+    ),
+    RunField(
+        name="headroom",
+        kind=float,
+        words="free memory",
+        unit=Unit.SHARE,
+        help="Share of memory that stays free. [default: 0.05 in training on GPUs, else 0]",
+        metavar="SHARE",
+        least=0,
+        most=1,
+        panel=Panel.RARE,
+    ),
+    RunField(
+        name="price",
+        kind=float,
+        words="price",
+        unit=Unit.USD_PER_HOUR,
+        help="Price of a device and hour in USD. [default: the cluster's]",
+        metavar="USD",
+        least=0,
+        panel=Panel.RARE,
+        inference=False,
+    ),
+    RunField(
+        name="eager",
+        kind=bool,
+        words="eager",
+        help="As eager PyTorch, without compiler or CUDA graph: the host launches every operation by itself.",
+        panel=Panel.RARE,
+    ),
+    RunField(
+        name="kernels",
+        kind=str,
+        words="kernels",
+        help="In inference: the framework whose kernels run (vllm, sglang, trtllm, torch); on AMD the library of "
+        "GEMMs. [default: unknown, and the interval covers all]",
+        metavar="FRAMEWORK",
+        panel=Panel.RARE,
+        training=False,
+    ),
+    RunField(
+        name="set",
+        kind=dict,
+        words="changed fields of the shape",
+        help="Change the shape: `--set num_heads=20`. May be repeated.",
+        metavar="FIELD=VALUE",
+    ),
+    RunField(
+        name="calibration",
+        kind=Path,
+        words="calibration",
+        help="Calibration file from `sartor calibrate` for this device.",
+        metavar="FILE",
+        panel=Panel.RARE,
+    ),
+)
+FIELDS: Mapping[str, RunField] = {row.name: row for row in _ROWS}
+AXES = tuple(row.name for row in _ROWS if row.axis)
+"""Axes of a plan."""
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` for a keyword that is no field, with the nearest that is."""
+    for name in options:
+        if name not in FIELDS:
+            nearest = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.4)
+            raise InputError(name, str(options[name]), "is not a field of a run", nearest[0] if nearest else "")
+
+
+_SIZE = re.compile(r"(?P<number>[0-9][0-9_,]*(?:\.[0-9]+)?)\s*(?P<suffix>[kKmMbBgGtT]?)(?P<unit>[a-z]*)")
+_BINARY = {"k": 2**10, "m": 2**20}
+"""Lengths and counts are powers of two: 8k tokens are 8,192."""
+
+
+def parse_size(field: str, text: str) -> int:
+    """A whole number of a field as people write it: ``4096``, ``4_096``, ``4,096``, ``8k`` tokens.
+
+    Raises ``InputError`` for what is no size, and for a number of tokens where sequences are counted.
+    """
+    row = FIELDS.get(field)
+    unit = row.unit if row else Unit.NONE
+    match = _SIZE.fullmatch(text.strip())
+    example = row.example if row and row.example else "8"
+    if not match:
+        raise InputError(field, text, "must be a whole number", example)
+    number, suffix = match["number"].replace(",", "").replace("_", ""), match["suffix"].lower()
+    if match["unit"] not in ("", unit.value, unit.value.rstrip("s"), "tok" * (unit is Unit.TOKENS)):
+        raise InputError(field, text, f"counts {unit.value or 'a plain number'}, not {match['unit']}", example)
+    if unit is Unit.SEQUENCES and suffix in ("m", "b", "g", "t"):
+        raise InputError(field, text, "counts sequences, not tokens: divide the tokens by seq_len", example)
+    if suffix not in ("", *_BINARY):
+        raise InputError(field, text, f"must be a whole number of {unit.value or 'units'}", example)
+    value = float(number) * _BINARY.get(suffix, 1)
+    if value != int(value):
+        raise InputError(field, text, "must be a whole number", str(max(round(value), 1)))
+    return int(value)
+
+
+MOST_TOKENS = 2**30
+"""Tokens per step beyond which a batch was meant in tokens: published runs end at 64M."""
+
+
+def check_batch(batch: int, seq_len: int) -> None:
+    """Raise ``InputError`` for a number of tokens given as ``global_batch_size``."""
+    if batch * seq_len > MOST_TOKENS and batch >= seq_len:
+        must = f"counts sequences: with seq_len={seq_len} these are {batch * seq_len:.3g} tokens per step"
+        raise InputError("global_batch_size", batch, must, f"{max(round(batch / seq_len), 1)}, if tokens were meant")
