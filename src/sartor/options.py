@@ -1,7 +1,7 @@
-"""Options of a journey, each declared once: a ``TypedDict`` whose values carry an `Option`.
+"""Options of a journey, each declared once: a ``TypedDict`` whose values carry a `Declared`.
 
     class SearchOptions(TypedDict, total=False):
-        time_limit: Annotated[float | None, Option(Kind.NUMBER, "Stop after this time.", metavar="SECONDS")]
+        time_limit: Annotated[float | None, Declared(Spelling.NUMBER, "Stop after this time.", metavar="SECONDS")]
 
     def search(model: str, **options: Unpack[SearchOptions]) -> Answer:
         settings = completed(SearchOptions, options)
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 Options = TypeVar("Options")
 
 
-class Kind(Enum):
+class Spelling(Enum):
     """How the command line spells a value."""
 
     TEXT = auto()
@@ -46,10 +46,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class Declared:
     """What an option is for, its default, and how the command line shows it."""
 
-    kind: Kind
+    kind: Spelling
     help: str
     metavar: str = ""
     default: Any = None
@@ -57,7 +57,7 @@ class Option:
     """Default of the command line, where that is another."""
 
 
-def declared(options: type) -> dict[str, Option]:
+def declared(options: type) -> dict[str, Declared]:
     """The rows of a ``TypedDict`` of options by name, those of its bases first."""
     return {name: hint.__metadata__[0] for name, hint in options.__annotations__.items()}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from design_samples import small_shape
 from sartor.designs.bounds import plan_rates, splits, work_rates
-from sartor.designs.parts import Split, design_job, parts_of
+from sartor.designs.parts import CopySplit, design_job, parts_of
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
@@ -41,7 +41,7 @@ MODELS = {
 }
 
 
-def every_plan(question: DesignQuestion, split: Split, recompute: Recompute, layers: int) -> Iterator[TrainingPlan]:
+def every_plan(question: DesignQuestion, split: CopySplit, recompute: Recompute, layers: int) -> Iterator[TrainingPlan]:
     """Every pipeline of the question in every number of copies."""
     batches = question.global_batch_size // split.microbatch_size
     for pp in range(1, layers + 3):
@@ -106,7 +106,7 @@ def test_no_plan_that_fits_takes_less_than_the_one_found(
         context_widths=(1, 2),
         virtual_stages=virtual,
     )
-    split: Split = data.draw(st.sampled_from(list(splits(question, model))))
+    split: CopySplit = data.draw(st.sampled_from(list(splits(question, model))))
     job = design_job(model, batch, optimizer=optimizer)
     cluster = own_links(datasheet_of(CHIP))
     whole = footprint(job, TrainingPlan(), cluster).device_bytes

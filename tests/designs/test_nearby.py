@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from design_samples import question, small_space
-from sartor.designs.baselines import alone, point_on
+from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
+from sartor.designs.candidates import alone
 from sartor.designs.point import evaluate_point
 from sartor.designs.question import Budgets, Objective
 from sartor.designs.result import JointResult

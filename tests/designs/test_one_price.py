@@ -16,7 +16,7 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.price import operator_costs
 from sartor.designs.bounds import splits
 from sartor.designs.detail import model_detail, plan_fields, training_step
-from sartor.designs.parts import Split, design_job
+from sartor.designs.parts import CopySplit, design_job
 from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
@@ -90,7 +90,7 @@ def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
         context_widths=data.draw(st.sampled_from([(1,), (1, 2), (2, 4)])),
         virtual_stages=data.draw(st.sampled_from([(1,), (1, 2), (1, 2, 4)])),
     )
-    split: Split = data.draw(st.sampled_from(list(splits(question, model))))
+    split: CopySplit = data.draw(st.sampled_from(list(splits(question, model))))
     recompute = data.draw(st.sampled_from([Recompute.NONE, Recompute.FULL]))
     point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())
     outcome, _ = evaluate_option(question, point, Option(model=0, split=split, recompute=recompute), ScheduleStore())
@@ -127,7 +127,7 @@ def test_a_single_stage_recomputes_nothing_and_says_so() -> None:
     model = small("gpt2", 4)
     question = DesignQuestion(models=(model,), num_devices=1, global_batch_size=8)
     point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())
-    option = Option(model=0, split=Split(1, 1), recompute=Recompute.FULL)
+    option = Option(model=0, split=CopySplit(1, 1), recompute=Recompute.FULL)
     outcome, _ = evaluate_option(question, point, option, ScheduleStore())
     assert outcome is not None
     assert outcome.plan.num_stages == 1

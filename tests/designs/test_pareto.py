@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from design_samples import QUESTIONS, SPACES, every_option, question, small_space
-from sartor.designs.baselines import alone
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import alone, candidates_of
 from sartor.designs.pareto import METRICS, pareto_front, value_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets

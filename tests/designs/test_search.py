@@ -17,7 +17,7 @@ from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, 
 from sartor.cost.chip.buildable import too_hot
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
 from sartor.designs.energy import evaluated_joules
-from sartor.designs.parts import Split
+from sartor.designs.parts import CopySplit
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Progress
@@ -255,7 +255,7 @@ def test_no_point_of_the_published_space_reaches_more_than_its_bounds(
     index: int, hbm: float, sized: tuple[int, int], contexts: int, plans: dict[str, Any]
 ) -> None:
     asked, group = question(context_widths=(contexts,), **plans), published_space().groups[0]
-    split, accelerator = Split(*sized, context_parallel=contexts), taken(group, np.array([index]))
+    split, accelerator = CopySplit(*sized, context_parallel=contexts), taken(group, np.array([index]))
     parts = lower_models(asked)[0].parts[split]
     loose = min(work_rates(asked, parts, accelerator)[0], work_rates(asked, parts, accelerator, hbm)[0])
     tight = plan_rates(asked, parts, accelerator, np.full((1, 1), hbm))[:, 0, 0]

@@ -18,8 +18,7 @@ import pytest
 
 from design_samples import TWO, every_option, question, small_space
 from effort import LONG, times
-from sartor.designs.baselines import alone
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import alone, candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Ranked

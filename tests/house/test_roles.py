@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sartor import api
-from sartor.designs.parts import Split, model_parts
+from sartor.designs.parts import CopySplit, model_parts
 from sartor.designs.question import DesignModel
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower import feasible, graph, layer_graph, lower
@@ -123,7 +123,7 @@ def sealed(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
 
 def ends_of_a_design() -> list[float]:
     model = DesignModel(name="deepseek-v3", shape=load_model("deepseek-v3"), seq_len=4096)
-    found = model_parts(model, Split(1, 2), 64)
+    found = model_parts(model, CopySplit(1, 2), 64)
     assert found is not None
     return [float(part.param_bytes + part.activation_bytes + part.backward.flops) for part in found.parts]
 

@@ -160,16 +160,16 @@ def test_a_plan_of_a_graph_keeps_tensor_and_context_parallelism_at_one() -> None
 
 def test_a_design_takes_its_layers_from_the_graph_and_leaves_them_whole() -> None:
     from sartor.designs.ask import design_models
-    from sartor.designs.parts import Split, model_parts
+    from sartor.designs.parts import CopySplit, model_parts
 
     (model,), notes = design_models([traced_shape(read_graph(GRAPH))], 4)
     assert notes == ("tiny_llama: seq_len=128 (default)",)
-    parts = model_parts(model, Split(microbatch_size=1, width=1), 16)
+    parts = model_parts(model, CopySplit(microbatch_size=1, width=1), 16)
     assert parts is not None
     names = [op.name for op in parts.parts[1].forward.operators]
     assert {"self_attn.q_proj", "self_attn.attention", "mlp.down_proj"} <= set(names)
     assert len(parts.order) == 3
-    assert model_parts(model, Split(microbatch_size=1, width=2), 16) is None
+    assert model_parts(model, CopySplit(microbatch_size=1, width=2), 16) is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from sartor.model.zoo import load_model
 from sartor.shapes.choose import NOISE
 from sartor.shapes.quality import QualityGuard, allowed
 from sartor.shapes.search import SMALLEST_EDIT_SHARE, Candidate, ShapeSearch, search_shapes
-from sartor.shapes.space import Axis, Space, is_coupled
+from sartor.shapes.space import ShapeAxis, Space, is_coupled
 from strategies import shapes
 
 A100 = load_gpu("a100")
@@ -74,12 +74,12 @@ def tiny() -> Space:
     return Space(
         shape=load_model("gpt3-2.7b"),
         axes=(
-            Axis(values={"num_layers": np.asarray([28, 32])}),
-            Axis(values={"hidden_size": np.asarray([2560])}),
-            Axis(values={"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": heads[2]}),
-            Axis(values={"vocab_size": np.asarray([50257, 50304])}),
-            Axis(values={}),
-            Axis(values={"ffn_hidden_size": np.asarray([10112, 10176, 10240, 12224, 12288, 12352])}),
+            ShapeAxis(values={"num_layers": np.asarray([28, 32])}),
+            ShapeAxis(values={"hidden_size": np.asarray([2560])}),
+            ShapeAxis(values={"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": heads[2]}),
+            ShapeAxis(values={"vocab_size": np.asarray([50257, 50304])}),
+            ShapeAxis(values={}),
+            ShapeAxis(values={"ffn_hidden_size": np.asarray([10112, 10176, 10240, 12224, 12288, 12352])}),
         ),
     )
 

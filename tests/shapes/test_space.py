@@ -18,7 +18,7 @@ from sartor.model.workload import AttentionKernel, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.near import FLASH_HEAD_DIMS, build_space, grain_of
 from sartor.shapes.quality import QualityGuard, allowed
-from sartor.shapes.space import Axis, Space, is_coupled, same_size
+from sartor.shapes.space import ShapeAxis, Space, is_coupled, same_size
 
 
 def workload(name: str = "gpt3-2.7b", **fields: object) -> Workload:
@@ -36,12 +36,14 @@ def tiny_space(name: str = "gpt3-2.7b") -> Space:
     return Space(
         shape=load_model(name),
         axes=(
-            Axis(values={"num_layers": np.asarray([28, 32])}),
-            Axis(values={"hidden_size": np.asarray([2496, 2560, 2688])}),
-            Axis(values={"num_heads": columns[0], "num_kv_heads": columns[1], "head_dim": columns[2]}),
-            Axis(values={"vocab_size": np.asarray([50257, 50304])}),
-            Axis(values={}),
-            Axis(values={"ffn_hidden_size": np.asarray([9088, 9472, 10112, 10176, 10240, 10304, 10368, 11776, 12288])}),
+            ShapeAxis(values={"num_layers": np.asarray([28, 32])}),
+            ShapeAxis(values={"hidden_size": np.asarray([2496, 2560, 2688])}),
+            ShapeAxis(values={"num_heads": columns[0], "num_kv_heads": columns[1], "head_dim": columns[2]}),
+            ShapeAxis(values={"vocab_size": np.asarray([50257, 50304])}),
+            ShapeAxis(values={}),
+            ShapeAxis(
+                values={"ffn_hidden_size": np.asarray([9088, 9472, 10112, 10176, 10240, 10304, 10368, 11776, 12288])}
+            ),
         ),
     )
 

@@ -12,20 +12,20 @@ import typer
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.errors import InputError
-from sartor.options import Kind, Option, declared
+from sartor.options import Declared, Spelling, declared
 
 F = TypeVar("F", bound=Callable[..., None])
 
-SPELT: Mapping[Kind, Any] = {
-    Kind.TEXT: str,
-    Kind.NUMBER: float,
-    Kind.WHOLE: int,
-    Kind.NUMBERS: str,
-    Kind.WHOLES: str,
-    Kind.WORDS: str,
-    Kind.REPEATED: list[str],
-    Kind.SWITCH: bool,
-    Kind.FILE: Path,
+SPELT: Mapping[Spelling, Any] = {
+    Spelling.TEXT: str,
+    Spelling.NUMBER: float,
+    Spelling.WHOLE: int,
+    Spelling.NUMBERS: str,
+    Spelling.WHOLES: str,
+    Spelling.WORDS: str,
+    Spelling.REPEATED: list[str],
+    Spelling.SWITCH: bool,
+    Spelling.FILE: Path,
 }
 """The type of a flag's value before it is read."""
 
@@ -69,14 +69,14 @@ def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
     return values
 
 
-def _parameter(name: str, row: Option) -> inspect.Parameter:
+def _parameter(name: str, row: Declared) -> inspect.Parameter:
     flag = _flag_of(name)
-    if row.kind is Kind.SWITCH and row.default:
+    if row.kind is Spelling.SWITCH and row.default:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     extras: dict[str, Any] = {"metavar": row.metavar or None}
-    if row.kind is Kind.WHOLE:
+    if row.kind is Spelling.WHOLE:
         extras["parser"] = o.whole_number
-    if row.kind is Kind.FILE:
+    if row.kind is Spelling.FILE:
         extras["callback"] = o.writable
     default = row.default if row.terminal_default is ... else row.terminal_default
     if isinstance(default, tuple):
@@ -86,17 +86,17 @@ def _parameter(name: str, row: Option) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(name: str, row: Option, value: Any) -> Any:
+def _value(name: str, row: Declared, value: Any) -> Any:
     match row.kind:
-        case Kind.WHOLES | Kind.NUMBERS:
+        case Spelling.WHOLES | Spelling.NUMBERS:
             return (
                 row.default
                 if value is None
-                else numbers(_flag_of(name), value, int if row.kind is Kind.WHOLES else float)
+                else numbers(_flag_of(name), value, int if row.kind is Spelling.WHOLES else float)
             )
-        case Kind.WORDS:
+        case Spelling.WORDS:
             return c.words_of(value)
-        case Kind.REPEATED:
+        case Spelling.REPEATED:
             return value or None
         case _:
             return value

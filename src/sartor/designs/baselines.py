@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.chip.energy import power
-from sartor.cost.chip.ownership import die_cost
 from sartor.designs.bounds import LoweredModel, lower_models, part_seconds, placed_rates
-from sartor.designs.candidates import area_of, divisor_of, memory_usd, ownership_usd
+from sartor.designs.candidates import alone
 from sartor.designs.experts import expert_options, fixed_outcome
 from sartor.designs.point import Evaluation, ModelOutcome, Option, Point, ScheduleStore, evaluate_point, layer_times
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
@@ -137,26 +135,6 @@ def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accele
     as_array = replace(a, num_tensor_cores=np.array([a.num_tensor_cores]))
     (options,) = options_of(question, models, as_array, np.array([hbm_bytes]))
     return Point(index=-1, accelerator=a, hbm_bytes=hbm_bytes, options=options)
-
-
-def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
-    """An evaluation of an accelerator that belongs to no space, with its price and objective."""
-    a = evaluation.point.accelerator
-    area, watts = float(area_of(question, a)), float(power(a).tdp_w)
-    die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
-    usd = die_usd + float(memory_usd(question, evaluation.point.hbm_bytes))
-    owned = float(ownership_usd(question, area, watts, usd, a.num_stacks))
-    divisor = float(divisor_of(question, area, watts, usd, owned))
-    return Ranked(
-        evaluation=evaluation,
-        objective=float(question.together(np.array(evaluation.rates))) / divisor,
-        bound=float(question.together(np.array(evaluation.bounds))) / divisor,
-        area_mm2=area,
-        power_w=watts,
-        die_usd=die_usd,
-        usd=usd,
-        ownership_usd=owned,
-    )
 
 
 def expert_point(

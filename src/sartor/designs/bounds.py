@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.cost.chip.operator_latency import operator_floor
 from sartor.designs.equal_chunks import equal_times, stages_that_fit
-from sartor.designs.parts import ModelPart, ModelParts, Split, model_parts
+from sartor.designs.parts import CopySplit, ModelPart, ModelParts, model_parts
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
@@ -37,7 +37,7 @@ class LoweredModel:
     """A model lowered at every split it may use."""
 
     model: DesignModel
-    parts: Mapping[Split, ModelParts]
+    parts: Mapping[CopySplit, ModelParts]
 
 
 def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
@@ -51,7 +51,7 @@ def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
     return tuple(out)
 
 
-def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
+def splits(question: DesignQuestion, model: DesignModel) -> Iterator[CopySplit]:
     """Splits of a model that the devices and the batch allow. Experts are shared among copies with at least one
     microbatch each; a served copy has a full batch."""
     num_devices, batch = most_devices(question), question.global_batch_size
@@ -61,7 +61,7 @@ def splits(question: DesignQuestion, model: DesignModel) -> Iterator[Split]:
                 room = num_devices // (width * contexts)
                 copies = room if model.served else min(room, batch // size)
                 if copies_together(experts, contexts) <= copies:
-                    yield from (Split(size, width, experts, dtype, contexts) for dtype in question.dtypes)
+                    yield from (CopySplit(size, width, experts, dtype, contexts) for dtype in question.dtypes)
 
 
 def most_devices(question: DesignQuestion) -> int:
@@ -123,12 +123,12 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
     return [(share, again) for share, again in shares if np.isfinite(share)]
 
 
-def _busy_rate(question: DesignQuestion, seconds: Array, split: Split) -> Array:
+def _busy_rate(question: DesignQuestion, seconds: Array, split: CopySplit) -> Array:
     """Sequences per second if devices do nothing but microbatches of ``seconds`` each."""
     return np.asarray(split.microbatch_size * most_devices(question) / (seconds * split.devices * _quickest(question)))
 
 
-def served_copies(question: DesignQuestion, split: Split) -> int:
+def served_copies(question: DesignQuestion, split: CopySplit) -> int:
     """Number of copies of a served model that the devices hold, in whole groups that share experts."""
     return question.num_devices // split.width // split.expert_parallel * split.expert_parallel
 

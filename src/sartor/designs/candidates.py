@@ -40,10 +40,6 @@ class Candidates:
         """[candidates]"""
         return np.asarray(self.divisor.min(axis=0))
 
-    def usd(self, question: DesignQuestion, index: int, hbm_bytes: float) -> float:
-        """Price of die and memory."""
-        return float(self.die_usd[index]) + float(memory_usd(question, hbm_bytes))
-
     def __len__(self) -> int:
         return len(self.group)
 
@@ -105,8 +101,8 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
     keep = np.logical_and.reduce([mask for _, mask in masks])
     hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
     usd = all_["usd"] + memory_usd(question, all_["hbm"])
-    owned = ownership_usd(question, all_["area"], all_["power"], usd, all_["stacks"])
-    divisor = divisor_of(question, all_["area"], all_["power"], usd, owned)
+    owned = _ownership_usd(question, all_["area"], all_["power"], usd, all_["stacks"])
+    divisor = _divisor_of(question, all_["area"], all_["power"], usd, owned)
     divisor = np.broadcast_to(divisor, all_["hbm"].shape)
     candidates = Candidates(
         groups=space.groups,
@@ -122,24 +118,38 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
 
 
 def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
-    """An evaluation with its objective and its price."""
-    i, memory = evaluation.point.index, evaluation.point.hbm_bytes
-    area, watts, usd = float(candidates.area_mm2[i]), float(candidates.power_w[i]), candidates.usd(question, i, memory)
-    owned = float(ownership_usd(question, area, watts, usd, evaluation.point.accelerator.num_stacks))
-    divisor = float(divisor_of(question, area, watts, usd, owned))
+    """An evaluation of a candidate with its objective and its price."""
+    i = evaluation.point.index
+    area, watts, die_usd = (float(x[i]) for x in (candidates.area_mm2, candidates.power_w, candidates.die_usd))
+    return _ranked(question, evaluation, area, watts, die_usd)
+
+
+def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
+    """The same for an accelerator that belongs to no space."""
+    a = evaluation.point.accelerator
+    area = float(area_of(question, a))
+    die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
+    return _ranked(question, evaluation, area, float(power(a).tdp_w), die_usd)
+
+
+def _ranked(question: DesignQuestion, evaluation: Evaluation, area: float, watts: float, die_usd: float) -> Ranked:
+    point = evaluation.point
+    usd = die_usd + float(memory_usd(question, point.hbm_bytes))
+    owned = float(_ownership_usd(question, area, watts, usd, point.accelerator.num_stacks))
+    divisor = float(_divisor_of(question, area, watts, usd, owned))
     return Ranked(
         evaluation=evaluation,
         objective=float(question.together(np.array(evaluation.rates))) / divisor,
         bound=float(question.together(np.array(evaluation.bounds))) / divisor,
         area_mm2=area,
         power_w=watts,
-        die_usd=float(candidates.die_usd[i]),
+        die_usd=die_usd,
         usd=usd,
         ownership_usd=owned,
     )
 
 
-def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, owned_usd: Any) -> Any:
+def _divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, owned_usd: Any) -> Any:
     """The divisor of the objective: of all devices, from the area, power or price of one."""
     per = {
         Objective.PER_MM2: area_mm2,
@@ -150,7 +160,9 @@ def divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, 
     return per[question.objective] * question.num_devices if question.objective in per else 1.0
 
 
-def ownership_usd(question: DesignQuestion, area_mm2: Floats, power_w: Floats, usd: Floats, num_stacks: Ints) -> Floats:
+def _ownership_usd(
+    question: DesignQuestion, area_mm2: Floats, power_w: Floats, usd: Floats, num_stacks: Ints
+) -> Floats:
     """Price of die and memory ``usd`` with the package, and the electricity of the years of use."""
     costs = question.costs
     return usd + package_usd(area_mm2, num_stacks) + electricity_usd(power_w, costs.years, costs.usd_per_kwh)

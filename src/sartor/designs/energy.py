@@ -11,7 +11,7 @@ import numpy as np
 
 from sartor.cost.chip.energy import operator_energy, static_power_w
 from sartor.designs.bounds import most_devices, served_copies
-from sartor.designs.parts import ModelParts, Split, parts_of
+from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.hardware.accelerator import FIELD_NAMES, Accelerator
 from sartor.model.training import Recompute
@@ -28,7 +28,7 @@ Joules = Callable[[Operator, Accelerator], Floats]
 def joules_per_token(question: DesignQuestion, a: Accelerator, option: Option, step_s: float) -> float:
     """Energy of a batch per token [J]: data movement and computation of the operators, and static power of all devices,
     busy or not. So among placements of one option the fastest takes the least energy."""
-    forward, backward = _cached_pass_j(question, option.model, option.split, _Chip(a))
+    forward, backward = _cached_pass_j(question, option.model, option.split, _EnergyChip(a))
     dynamic = forward * (2.0 if option.recompute is Recompute.FULL else 1.0) + backward
     parts = parts_of(question, option.model, option.split)
     assert parts is not None
@@ -94,7 +94,7 @@ def _graph_j(graph: OperatorGraph, a: Accelerator, joules: Joules) -> Floats:
     return sum(float(op.count) * joules(op, a) for op in graph.operators)
 
 
-class _Chip:
+class _EnergyChip:
     """An accelerator, equal to another whose operators take the same energy."""
 
     __slots__ = ("accelerator", "key")
@@ -107,14 +107,14 @@ class _Chip:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Chip) and self.key == other.key
+        return isinstance(other, _EnergyChip) and self.key == other.key
 
 
 _WORDS = ("name", "title", "note", "confidence", "sources")
 
 
 @lru_cache(maxsize=1024)
-def _cached_pass_j(question: DesignQuestion, m: int, split: Split, chip: _Chip) -> tuple[float, float]:
+def _cached_pass_j(question: DesignQuestion, m: int, split: CopySplit, chip: _EnergyChip) -> tuple[float, float]:
     """`_pass_j` of one chip, worked out once in a process."""
     parts = parts_of(question, m, split)
     assert parts is not None

@@ -148,7 +148,7 @@ class Ways:
     ranks: Array
     """Replicas of the dense parameters; ``expert_ranks``: of the experts."""
     expert_ranks: Array
-    chunks: Chunks
+    chunks: EqualChunks
     dense_bytes: float
     """Parameters of the first device."""
     expert_bytes: float
@@ -212,7 +212,7 @@ def _ways_of(cuts: Iterable[Cut], parts: ModelParts, problem: PlacementProblem) 
             yield ways
 
 
-class Chunks(NamedTuple):
+class EqualChunks(NamedTuple):
     """What equal chunks of layers hold: the number of each part [chunks, parts], of all and of the distinct ones."""
 
     contents: Array
@@ -226,7 +226,7 @@ class Chunks(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> Chunks:
+def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> EqualChunks:
     chunks = virtual * devices
     of_layers, numbers = np.eye(parts)[list(order)], np.arange(chunks)
     contents = np.stack([group.sum(axis=0) for group in np.array_split(of_layers, chunks)])
@@ -236,10 +236,10 @@ def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> C
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     first, last = (distinct[:, i] > 0 for i in (-2, -1))
     numbered = tuple(np.unique(group) for group in which.reshape(virtual, devices))
-    return Chunks(contents, distinct[:, :-2], first, last, which.reshape(-1), numbered)
+    return EqualChunks(contents, distinct[:, :-2], first, last, which.reshape(-1), numbered)
 
 
-class Sizes(NamedTuple):
+class PartSizes(NamedTuple):
     """What memory depends on: the order of layers, bytes of every part on one device, and devices: of a stage, those
     of them that hold the same parameters, and copies that share experts."""
 
@@ -253,7 +253,7 @@ class Sizes(NamedTuple):
     expert_parallel: int
     tied_bytes: float
 
-    def chunks(self, cut: Cut) -> Chunks:
+    def chunks(self, cut: Cut) -> EqualChunks:
         return _chunks(self.order, len(self.dense_bytes), cut.virtual_stages, cut.num_stages)
 
     def device_bytes(self, cut: Cut) -> tuple[Array, Array]:
@@ -263,9 +263,9 @@ class Sizes(NamedTuple):
         return np.asarray(on_device @ self.dense_bytes) - tied, np.asarray(on_device @ self.expert_bytes)
 
 
-def sizes_of(parts: ModelParts) -> Sizes:
+def sizes_of(parts: ModelParts) -> PartSizes:
     kinds, split = parts.parts, parts.split
-    return Sizes(
+    return PartSizes(
         order=parts.order,
         dense_bytes=tuple(part.param_bytes - part.expert_param_bytes for part in kinds),
         expert_bytes=tuple(part.expert_param_bytes for part in kinds),
@@ -280,7 +280,7 @@ def sizes_of(parts: ModelParts) -> Sizes:
 
 @lru_cache(maxsize=8192)
 def _ways(
-    sizes: Sizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
+    sizes: PartSizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
 ) -> Ways | None:
     copies = _copies(sizes, cut, num_devices, batches)
     peak = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
@@ -302,7 +302,7 @@ def _ways(
     )
 
 
-def _copies(sizes: Sizes, cut: Cut, num_devices: int, batches: int) -> Array:
+def _copies(sizes: PartSizes, cut: Cut, num_devices: int, batches: int) -> Array:
     """Numbers of copies that the devices hold, with microbatches in whole rounds of the pipeline."""
     together = copies_together(sizes.expert_parallel, sizes.context_parallel)
     most_copies = min(num_devices // (sizes.devices * cut.num_stages), batches)
@@ -310,7 +310,7 @@ def _copies(sizes: Sizes, cut: Cut, num_devices: int, batches: int) -> Array:
     return np.asarray(copies[batches % (copies * cut.num_stages) == 0])
 
 
-def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
+def peak_bytes(sizes: PartSizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
     """Bytes on every device [devices, copies], if ``batches`` microbatches are divided over the copies."""
     ranks = copies * sizes.context_parallel
     dense, experts = (column[:, None] for column in sizes.device_bytes(cut))
@@ -322,7 +322,7 @@ def peak_bytes(sizes: Sizes, cut: Cut, copies: Array, batches: int, states: floa
     return np.asarray(states * optimizer + gradients + weights + gathered + stash)
 
 
-def _kept_bytes(sizes: Sizes, cut: Cut, microbatches: Array, *, recompute: bool) -> Array:
+def _kept_bytes(sizes: PartSizes, cut: Cut, microbatches: Array, *, recompute: bool) -> Array:
     """Bytes that backward needs on every device [devices, copies]: all activations of one chunk's microbatch, and of
     the others in flight all or, with recomputation, the chunk's input."""
     v, devices = cut.virtual_stages, cut.num_stages

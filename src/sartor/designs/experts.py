@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from sartor.designs.bounds import bare_problem
 from sartor.designs.infeasible import bare_width
-from sartor.designs.parts import ModelParts, Split, parts_of
+from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.point import LayerTime, ModelOutcome, Option, Point, placement_problem
 from sartor.designs.question import DesignQuestion, ExpertPlan
 from sartor.model.training import Recompute
@@ -29,7 +29,7 @@ def expert_options(question: DesignQuestion, m: int, hbm_bytes: float) -> Iterat
         return
     for size in question.whole_microbatches:
         for recompute in question.recomputes:
-            yield Option(model=m, split=Split(size, expert.tp, expert.ep), recompute=Recompute(recompute)), expert
+            yield Option(model=m, split=CopySplit(size, expert.tp, expert.ep), recompute=Recompute(recompute)), expert
 
 
 @lru_cache(maxsize=256)
@@ -55,7 +55,7 @@ def _stages(question: DesignQuestion, m: int) -> list[int]:
 
 
 def _fits(question: DesignQuestion, m: int, plan: ExpertPlan, size: int, hbm_bytes: float) -> bool:
-    parts = parts_of(question, m, Split(size, plan.tp, plan.ep))
+    parts = parts_of(question, m, CopySplit(size, plan.tp, plan.ep))
     if parts is None:
         return False
     for recompute in question.recomputes:

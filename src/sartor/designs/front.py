@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.pareto import pareto_front
+from sartor.designs.pareto import pareto_front, value_of
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Keep, Ranked, afresh
 from sartor.designs.search import search_design
@@ -166,13 +166,9 @@ def not_dominated(ranked: Sequence[Ranked], axes: tuple[str, ...] = ("area_mm2",
     ranked = [point for point in ranked if point.objective]
     if not ranked:
         return ()
-    rows = np.array([(-point.objective, *(_on(point, axis) for axis in axes)) for point in ranked])
+    rows = np.array([(-point.objective, *(value_of(point, axis) for axis in axes)) for point in ranked])
     survivors = [
         (tuple(row), point) for row, point, keep in zip(rows.tolist(), ranked, is_pareto(rows), strict=True) if keep
     ]
     distinct = dict(reversed(survivors))
     return tuple(sorted(distinct.values(), key=lambda point: -point.objective))
-
-
-def _on(ranked: Ranked, axis: str) -> float:
-    return ranked.evaluation.point.hbm_bytes if axis == "hbm_bytes" else float(getattr(ranked, axis))

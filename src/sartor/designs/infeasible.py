@@ -14,7 +14,7 @@ from sartor.designs.bounds import LoweredModel, bare_problem, plan_rates, splits
 from sartor.designs.candidates import Candidates
 from sartor.designs.energy import dynamic_j, joules_per_token, least_joules
 from sartor.designs.equal_chunks import least_bytes
-from sartor.designs.parts import ModelParts, Split, design_job
+from sartor.designs.parts import CopySplit, ModelParts, design_job
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.designs.tasks import lowered
@@ -171,7 +171,7 @@ SHARPENED, SPLITS = 256, 4
 MOST_CHIPS = 8
 """Most chips that are tried, those with the least bounds first."""
 
-Bounds = tuple[Mapping[Split, Array], ...]
+Bounds = tuple[Mapping[CopySplit, Array], ...]
 """Of each model, joules per token [candidates] that no plan of a split falls below."""
 
 
@@ -218,10 +218,10 @@ def _sharpened(
     question: DesignQuestion,
     candidates: Candidates,
     m: int,
-    bounds: Mapping[Split, Array],
+    bounds: Mapping[CopySplit, Array],
     few: Array,
     check: Callable[[], None],
-) -> Mapping[Split, Array]:
+) -> Mapping[CopySplit, Array]:
     """The splits that take least on a ``few`` chips, with their bounds there raised by tiles, schedules and plans."""
     best = sorted(bounds, key=lambda split: float(bounds[split][few].min()))[:SPLITS]
     for split in best:
@@ -245,7 +245,7 @@ def _of_chip(
     question: DesignQuestion,
     a: Accelerator,
     memory: float,
-    bounds: tuple[Mapping[Split, float], ...],
+    bounds: tuple[Mapping[CopySplit, float], ...],
     check: Callable[[], None],
 ) -> float:
     """Joules per token on one chip of the model that takes most; inf if a model has no plan."""
@@ -259,7 +259,9 @@ def _of_chip(
     return max(joules)
 
 
-def _of_split(question: DesignQuestion, point: Point, m: int, split: Split, store: ScheduleStore) -> Iterator[float]:
+def _of_split(
+    question: DesignQuestion, point: Point, m: int, split: CopySplit, store: ScheduleStore
+) -> Iterator[float]:
     for recompute in question.recomputes:
         store.check()
         option = Option(model=m, split=split, recompute=Recompute(recompute))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from sartor.options import Kind, Option
+from sartor.options import Declared, Spelling
 
 if TYPE_CHECKING:
     from sartor.designs.space import AcceleratorSpace
@@ -19,30 +19,32 @@ class JobOptions(TypedDict, total=False):
 
     seq_len: Annotated[
         int | Sequence[int] | None,
-        Option(
-            Kind.WHOLES,
+        Declared(
+            Spelling.WHOLES,
             "Tokens per sequence, or one value per model. [default: 4096, or the model's maximum]",
             metavar="N[,N...]",
         ),
     ]
     context_len: Annotated[
         int | None,
-        Option(Kind.WHOLE, "Tokens already in the KV cache. [default: decode --seq-len, else 0]", metavar="N"),
+        Declared(Spelling.WHOLE, "Tokens already in the KV cache. [default: decode --seq-len, else 0]", metavar="N"),
     ]
-    ttft_ms: Annotated[Number, Option(Kind.NUMBER, "Most time to the first token (--objective prefill).", "MS")]
-    tpot_ms: Annotated[Number, Option(Kind.NUMBER, "Most time per output token (--objective decode).", "MS")]
+    ttft_ms: Annotated[Number, Declared(Spelling.NUMBER, "Most time to the first token (--objective prefill).", "MS")]
+    tpot_ms: Annotated[Number, Declared(Spelling.NUMBER, "Most time per output token (--objective decode).", "MS")]
     weights: Annotated[
         Sequence[float],
-        Option(Kind.NUMBERS, "Weights of the models in the mean. [default: equal]", metavar="W,W,...", default=()),
+        Declared(
+            Spelling.NUMBERS, "Weights of the models in the mean. [default: equal]", metavar="W,W,...", default=()
+        ),
     ]
     tp: Annotated[
         Sequence[int],
-        Option(Kind.WHOLES, "Tensor-parallel widths to choose from.", metavar="T,...", default=(1, 2, 4, 8)),
+        Declared(Spelling.WHOLES, "Tensor-parallel widths to choose from.", metavar="T,...", default=(1, 2, 4, 8)),
     ]
     objective: Annotated[
         str,
-        Option(
-            Kind.TEXT,
+        Declared(
+            Spelling.TEXT,
             "throughput, alone or -per-mm2, -per-watt, -per-dollar (die and memory) or -per-ownership-dollar (package "
             "and electricity too); in its place prefill, decode or shares: train:0.7,decode:0.3.",
             metavar="WORDS",
@@ -54,33 +56,39 @@ class JobOptions(TypedDict, total=False):
 class QuestionOptions(TypedDict, total=False):
     """Budgets of a device, the plans to try, and costs."""
 
-    global_batch_size: Annotated[int | None, Option(Kind.WHOLE, "Sequences per step over all devices.", metavar="B")]
-    mean: Annotated[
-        str, Option(Kind.TEXT, "Mean over several models.", metavar="geometric|arithmetic", default="geometric")
+    global_batch_size: Annotated[
+        int | None, Declared(Spelling.WHOLE, "Sequences per step over all devices.", metavar="B")
     ]
-    area_mm2: Annotated[Number, Option(Kind.NUMBER, "Largest die.", metavar="A")]
-    power_w: Annotated[Number, Option(Kind.NUMBER, "Most power of a device.", metavar="P")]
-    hbm_gib: Annotated[Number, Option(Kind.NUMBER, "Most memory of a device.", metavar="M")]
-    energy_j_per_token: Annotated[Number, Option(Kind.NUMBER, "Most energy per token, all devices.", metavar="J")]
+    mean: Annotated[
+        str, Declared(Spelling.TEXT, "Mean over several models.", metavar="geometric|arithmetic", default="geometric")
+    ]
+    area_mm2: Annotated[Number, Declared(Spelling.NUMBER, "Largest die.", metavar="A")]
+    power_w: Annotated[Number, Declared(Spelling.NUMBER, "Most power of a device.", metavar="P")]
+    hbm_gib: Annotated[Number, Declared(Spelling.NUMBER, "Most memory of a device.", metavar="M")]
+    energy_j_per_token: Annotated[Number, Declared(Spelling.NUMBER, "Most energy per token, all devices.", metavar="J")]
     plausibility: Annotated[
         bool,
-        Option(
-            Kind.SWITCH, "Leave out chips that cannot be built (published area: only mark them), or not.", default=True
+        Declared(
+            Spelling.SWITCH,
+            "Leave out chips that cannot be built (published area: only mark them), or not.",
+            default=True,
         ),
     ]
     microbatch_size: Annotated[
         Sequence[int],
-        Option(Kind.WHOLES, "Microbatch sizes to choose from.", metavar="N,...", default=(1, 2, 4, 8)),
+        Declared(Spelling.WHOLES, "Microbatch sizes to choose from.", metavar="N,...", default=(1, 2, 4, 8)),
     ]
     recompute: Annotated[
         Sequence[str],
-        Option(Kind.WORDS, "Recomputation settings to choose from.", metavar="none,full", default=("none", "full")),
+        Declared(
+            Spelling.WORDS, "Recomputation settings to choose from.", metavar="none,full", default=("none", "full")
+        ),
     ]
-    optimizer: Annotated[str, Option(Kind.TEXT, "Optimizer of training.", metavar="adam|sgd", default="adam")]
+    optimizer: Annotated[str, Declared(Spelling.TEXT, "Optimizer of training.", metavar="adam|sgd", default="adam")]
     zero_stage: Annotated[
         Sequence[int],
-        Option(
-            Kind.WHOLES,
+        Declared(
+            Spelling.WHOLES,
             "ZeRO stages to try in addition to 0: 1 shards optimizer states; 2 (also gradients) and 3 (also weights) "
             "only without a pipeline.",
             metavar="0,1,2,3",
@@ -89,26 +97,32 @@ class QuestionOptions(TypedDict, total=False):
     ]
     cp: Annotated[
         Sequence[int],
-        Option(
-            Kind.WHOLES, "Numbers of devices that may share a sequence in training.", metavar="N,...", default=(1, 2)
+        Declared(
+            Spelling.WHOLES,
+            "Numbers of devices that may share a sequence in training.",
+            metavar="N,...",
+            default=(1, 2),
         ),
     ]
     virtual_stages: Annotated[
         Sequence[int],
-        Option(
-            Kind.WHOLES, "Interleaved chunks per device to try in addition to 1.", metavar="N,...", default=(1, 2, 4)
+        Declared(
+            Spelling.WHOLES,
+            "Interleaved chunks per device to try in addition to 1.",
+            metavar="N,...",
+            default=(1, 2, 4),
         ),
     ]
     area_model: Annotated[
         str | None,
-        Option(Kind.TEXT, "Area of cores and buffers only, or of the whole die.", metavar="published|die"),
+        Declared(Spelling.TEXT, "Area of cores and buffers only, or of the whole die.", metavar="published|die"),
     ]
-    wafer_usd: Annotated[Number, Option(Kind.NUMBER, "Price of a wafer. [default: by node]", metavar="USD")]
-    hbm_usd_per_gb: Annotated[Number, Option(Kind.NUMBER, "Price of memory per GB. [default: 10]", metavar="USD")]
+    wafer_usd: Annotated[Number, Declared(Spelling.NUMBER, "Price of a wafer. [default: by node]", metavar="USD")]
+    hbm_usd_per_gb: Annotated[Number, Declared(Spelling.NUMBER, "Price of memory per GB. [default: 10]", metavar="USD")]
     years: Annotated[
-        Number, Option(Kind.NUMBER, "How long a chip is in use, for its electricity. [default: 4]", metavar="Y")
+        Number, Declared(Spelling.NUMBER, "How long a chip is in use, for its electricity. [default: 4]", metavar="Y")
     ]
-    usd_per_kwh: Annotated[Number, Option(Kind.NUMBER, "Price of electricity. [default: 0.0806]", metavar="USD")]
+    usd_per_kwh: Annotated[Number, Declared(Spelling.NUMBER, "Price of electricity. [default: 0.0806]", metavar="USD")]
 
 
 class SpaceOptions(TypedDict, total=False):
@@ -116,14 +130,17 @@ class SpaceOptions(TypedDict, total=False):
 
     space: Annotated[
         "str | Path | AcceleratorSpace",
-        Option(
-            Kind.TEXT, "A name from `sartor catalog spaces`, or a TOML file.", metavar="NAME|FILE", default="published"
+        Declared(
+            Spelling.TEXT,
+            "A name from `sartor catalog spaces`, or a TOML file.",
+            metavar="NAME|FILE",
+            default="published",
         ),
     ]
     shapes: Annotated[
         int | str,
-        Option(
-            Kind.TEXT,
+        Declared(
+            Spelling.TEXT,
             "Also search N shapes of the same size, with proof; all: each model's shape is searched with the chip.",
             metavar="N|all",
             default=0,
@@ -131,12 +148,13 @@ class SpaceOptions(TypedDict, total=False):
         ),
     ]
     params_tolerance: Annotated[
-        float, Option(Kind.NUMBER, "Largest change of the parameter count, as a share.", metavar="SHARE", default=0.01)
+        float,
+        Declared(Spelling.NUMBER, "Largest change of the parameter count, as a share.", metavar="SHARE", default=0.01),
     ]
     evidence: Annotated[
         float,
-        Option(
-            Kind.NUMBER,
+        Declared(
+            Spelling.NUMBER,
             "Width of the quality guard: 1 is the range of published evidence, 0.5 half of it, ...",
             metavar="WIDTH",
             default=1.0,
@@ -144,11 +162,11 @@ class SpaceOptions(TypedDict, total=False):
     ]
     fleet: Annotated[
         Mapping[str, float] | None,
-        Option(Kind.TEXT, "Existing accelerators: find the best shape for them.", metavar="CHIP[=WEIGHT],..."),
+        Declared(Spelling.TEXT, "Existing accelerators: find the best shape for them.", metavar="CHIP[=WEIGHT],..."),
     ]
     set: Annotated[
         Mapping[str, int | str] | None,
-        Option(Kind.REPEATED, "Change the shape: `--set num_heads=20`. May be repeated.", metavar="FIELD=VALUE"),
+        Declared(Spelling.REPEATED, "Change the shape: `--set num_heads=20`. May be repeated.", metavar="FIELD=VALUE"),
     ]
 
 
@@ -156,29 +174,32 @@ class ProofOptions(TypedDict, total=False):
     """When the search ends, and what is priced beside the best point."""
 
     time_limit: Annotated[
-        Number, Option(Kind.NUMBER, "Stop after this time with the best result so far.", metavar="SECONDS")
+        Number, Declared(Spelling.NUMBER, "Stop after this time with the best result so far.", metavar="SECONDS")
     ]
     tolerance: Annotated[
         float,
-        Option(
-            Kind.NUMBER, "Stop when no point can be better by more than this: 0.01 is 1%.", metavar="SHARE", default=0.0
+        Declared(
+            Spelling.NUMBER,
+            "Stop when no point can be better by more than this: 0.01 is 1%.",
+            metavar="SHARE",
+            default=0.0,
         ),
     ]
     baselines: Annotated[
-        bool, Option(Kind.SWITCH, "Also price alternatives (known chips, other searches).", default=True)
+        bool, Declared(Spelling.SWITCH, "Also price alternatives (known chips, other searches).", default=True)
     ]
     against: Annotated[
         "Sequence[str | Path | Gpu] | None",
-        Option(
-            Kind.REPEATED,
+        Declared(
+            Spelling.REPEATED,
             "A catalogue GPU to price on the same jobs. May be repeated. [default: h100_sxm, tpu_v5p]",
             metavar="GPU",
         ),
     ]
     pareto: Annotated[
         Sequence[str],
-        Option(
-            Kind.WORDS,
+        Declared(
+            Spelling.WORDS,
             "Prove the Pareto front over area_mm2, power_w, hbm_bytes, usd.",
             metavar="AXIS,...",
             default=(),
@@ -186,7 +207,9 @@ class ProofOptions(TypedDict, total=False):
     ]
     sensitivity: Annotated[
         bool,
-        Option(Kind.SWITCH, "Also say what comes within 1% of the best, and what a 30% error changes.", default=False),
+        Declared(
+            Spelling.SWITCH, "Also say what comes within 1% of the best, and what a 30% error changes.", default=False
+        ),
     ]
 
 
@@ -194,19 +217,22 @@ class RunningOptions(TypedDict, total=False):
     """Where the search runs and what it stores."""
 
     study: Annotated[
-        str | Path | None, Option(Kind.FILE, "Store every result in this file, and continue from it.", metavar="FILE")
+        str | Path | None,
+        Declared(Spelling.FILE, "Store every result in this file, and continue from it.", metavar="FILE"),
     ]
     executor: Annotated[
         str,
-        Option(
-            Kind.TEXT,
+        Declared(
+            Spelling.TEXT,
             "Local processes if they help, or a Dask scheduler.",
             metavar="local|serial|tcp://...",
             default="serial",
             terminal_default="local",
         ),
     ]
-    workers: Annotated[int | None, Option(Kind.WHOLE, "Processes of `local`. [default: one per core]", metavar="N")]
+    workers: Annotated[
+        int | None, Declared(Spelling.WHOLE, "Processes of `local`. [default: one per core]", metavar="N")
+    ]
 
 
 class DesignOptions(JobOptions, QuestionOptions, SpaceOptions, ProofOptions, RunningOptions, total=False):

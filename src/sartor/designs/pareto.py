@@ -90,7 +90,7 @@ def pareto_front(
             seconds=0.0,
             why=why,
         )
-    search = _Search(question, candidates, names, tolerance, keep)
+    search = _FrontSearch(question, candidates, names, tolerance, keep)
     while search.heap and time.perf_counter() - start < time_limit_s:
         point = search.step()
         if point and on_point:
@@ -120,7 +120,7 @@ def checked(metrics: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-class _Search:
+class _FrontSearch:
     """Points wait by falling bound of the objective; those covered by evaluated points are dropped."""
 
     def __init__(

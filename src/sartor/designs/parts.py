@@ -29,7 +29,7 @@ from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.units import ceil_div
 
 
-class Split(NamedTuple):
+class CopySplit(NamedTuple):
     """How one copy of a model is split within its layers: sequences per microbatch, tensor-parallel ``width``, number
     of copies that share the experts (1: each copy has all), operand type of the linear layers, and devices that share
     a sequence."""
@@ -96,7 +96,7 @@ class Served:
 class ModelParts:
     """``parts`` are first, kinds of layers, last; ``order`` names the kind of every layer (an index into ``parts``)."""
 
-    split: Split
+    split: CopySplit
     parts: tuple[ModelPart, ...]
     order: tuple[int, ...]
     boundary_bytes: float
@@ -133,7 +133,7 @@ def design_job(
     )
 
 
-def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
+def model_parts(model: DesignModel, split: CopySplit, global_batch_size: int) -> ModelParts | None:
     """The parts of ``model`` on one device of a stage; None if it does not split like this.
 
     Raises ``InputError`` for models of several stacks, since their layers are not a chain.
@@ -176,16 +176,16 @@ def model_parts(model: DesignModel, split: Split, global_batch_size: int) -> Mod
 
 
 @lru_cache(maxsize=4096)
-def _parts(model: DesignModel, split: Split, global_batch_size: int) -> ModelParts | None:
+def _parts(model: DesignModel, split: CopySplit, global_batch_size: int) -> ModelParts | None:
     return model_parts(model, split, global_batch_size)
 
 
-def parts_of(question: DesignQuestion, m: int, split: Split) -> ModelParts | None:
+def parts_of(question: DesignQuestion, m: int, split: CopySplit) -> ModelParts | None:
     """The parts of a model, lowered once."""
     return _parts(question.models[m], split, question.global_batch_size)
 
 
-def _workload(model: DesignModel, job: TrainingJob, split: Split) -> Workload:
+def _workload(model: DesignModel, job: TrainingJob, split: CopySplit) -> Workload:
     """The workload of a device for one microbatch, or for one serving pass."""
     if not model.served:
         return workload_of(job, split.width, split.microbatch_size)

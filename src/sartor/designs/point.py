@@ -16,7 +16,7 @@ import numpy as np
 from sartor.designs.bounds import bare_problem, served_copies, served_rates, update_s_per_byte
 from sartor.designs.energy import joules_per_token
 from sartor.designs.equal_chunks import equal_plan
-from sartor.designs.parts import ModelParts, Split, parts_of
+from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
@@ -33,7 +33,7 @@ class Option:
     """How a model may run on a point; ``bound`` is an upper bound on its throughput [sequences/s]."""
 
     model: int
-    split: Split
+    split: CopySplit
     recompute: Recompute
     bound: float = float("inf")
 

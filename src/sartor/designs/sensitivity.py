@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from sartor.cost.chip.buildable import excess, faults, too_hot
-from sartor.designs.baselines import alone, point_on
+from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import Candidates, candidates_of
+from sartor.designs.candidates import Candidates, alone, candidates_of
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.result import JointResult, Ranked

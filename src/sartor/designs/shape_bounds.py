@@ -23,7 +23,7 @@ from sartor.designs.bounds import (
     seconds_of,
 )
 from sartor.designs.candidates import Candidates
-from sartor.designs.parts import ModelPart, ModelParts, Split
+from sartor.designs.parts import CopySplit, ModelPart, ModelParts
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import taken
 from sartor.hardware.accelerator import Accelerator
@@ -96,7 +96,7 @@ class ShapePairs:
             best[m] = tight
         return np.asarray(together(best))
 
-    def _first(self, shapes: Array, m: int) -> dict[Split, Array]:
+    def _first(self, shapes: Array, m: int) -> dict[CopySplit, Array]:
         """First bounds [shapes, chips] of a model by split; 0 for shapes that the split does not divide."""
         rates = {}
         for split in dict.fromkeys(split for s in shapes for split in self.models[s][m].parts):
@@ -107,7 +107,7 @@ class ShapePairs:
             point()
         return rates
 
-    def _of(self, shapes: Array, m: int, split: Split) -> tuple[list[DesignQuestion], list[ModelParts]]:
+    def _of(self, shapes: Array, m: int, split: CopySplit) -> tuple[list[DesignQuestion], list[ModelParts]]:
         return [self.questions[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
 
 
@@ -123,7 +123,7 @@ def lowered_shapes(
     return models
 
 
-def _best(rates: dict[Split, Array]) -> Array:
+def _best(rates: dict[CopySplit, Array]) -> Array:
     return np.asarray(np.max(list(rates.values()), axis=0))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sartor.designs.baselines import NamedChip, point_on
 from sartor.designs.bounds import lower_models
 from sartor.designs.front import NamedSearch, plain_search
-from sartor.designs.parts import Split
+from sartor.designs.parts import CopySplit
 from sartor.designs.point import ModelOutcome, Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Keep, afresh
@@ -49,7 +49,7 @@ class ShapeDesign:
     """The distinct best chips of the shapes, the best chip for all of them together, then the fleet."""
     fleet: tuple[float, ...]
     """Weight of each chip in the fleet; without a fleet all zero, and chips count equally."""
-    plans: tuple[tuple[Split, Recompute], ...]
+    plans: tuple[tuple[CopySplit, Recompute], ...]
     rates: Array
     reached: Array
     best_rate: Array
@@ -238,7 +238,9 @@ def _pairing_key(chip: NamedChip, *details: object) -> str:
     return f"on {chip.name} {hashlib.sha256(repr((chip, *details)).encode()).hexdigest()[:12]}"
 
 
-def _by_plan(question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[Split, Recompute]]) -> tuple[float, ...]:
+def _by_plan(
+    question: DesignQuestion, chip: NamedChip, plans: Sequence[tuple[CopySplit, Recompute]]
+) -> tuple[float, ...]:
     """Sequences per second of the model on the chip with each plan's split and recomputation and the best placement."""
     store, out = ScheduleStore(), []
     for split, recompute in plans:

@@ -20,7 +20,7 @@ from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, splits, work_rates
 from sartor.designs.candidates import Candidates
 from sartor.designs.energy import dynamic_j, within_energy
-from sartor.designs.parts import Split, parts_of
+from sartor.designs.parts import CopySplit, parts_of
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
 from sartor.designs.shape_bounds import first_rates, second_rates
@@ -53,7 +53,7 @@ class PlanTask:
     """The second bound of candidates ``index`` for one split of one model, with memories [memories, candidates]."""
 
     model: int
-    split: Split
+    split: CopySplit
     index: Array
     candidates: CandidateGroups
     hbm_bytes: Array
@@ -88,7 +88,7 @@ class EvaluatedPoints:
     schedules: tuple[tuple[str, Interval], ...] = ()
 
 
-Row = tuple[int, Split]
+Row = tuple[int, CopySplit]
 """A model's index and its split."""
 
 

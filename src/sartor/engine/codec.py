@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.designs.parts import Split
+from sartor.designs.parts import CopySplit
 from sartor.designs.point import Evaluation, LayerTime, ModelOutcome, Option, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Ranked
@@ -122,7 +122,7 @@ def architecture_dict(accelerator: Accelerator, hbm_bytes: float) -> JsonDict:
 
 RECORDS = (Accelerator, Baseline, Evaluation, LayerTime, ModelOutcome, Option, Plan, Point, Ranked, Stage)
 WORDS = (Dataflow, DType, Memory, Recompute)
-_BY_NAME: JsonMap = {kind.__name__: kind for kind in (*RECORDS, *WORDS, Split)}
+_BY_NAME: JsonMap = {kind.__name__: kind for kind in (*RECORDS, *WORDS)} | {"Split": CopySplit}
 
 
 def to_text(value: object) -> str:
@@ -140,7 +140,7 @@ def _encoded(value: object) -> Any:
         return {"is": type(value).__name__, "named": value.name}
     if is_dataclass(value) and not isinstance(value, type):
         return {"is": type(value).__name__} | {item.name: _encoded(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, Split):
+    if isinstance(value, CopySplit):
         return {"is": "Split"} | {name: _encoded(item) for name, item in value._asdict().items()}
     if isinstance(value, Mapping):
         return {"of": [[name, _encoded(item)] for name, item in value.items()]}

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sartor import interrupts
-from sartor.designs.baselines import alone
+from sartor.designs.candidates import alone
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Progress

@@ -195,7 +195,7 @@ def _useful_copies(num_microbatches: int, num_devices: int, groups_of: int = 1) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
+class _PipelineChoice:
     """The best pipeline of one width: ``counts`` of stages by kind, ``copies``, and the end of the first stage."""
 
     time_s: float
@@ -204,7 +204,7 @@ class _Choice:
     first_end: int
 
 
-Solved = tuple[_Choice, list[int]]
+Solved = tuple[_PipelineChoice, list[int]]
 """The best pipeline of a width, and its cuts."""
 
 
@@ -226,7 +226,7 @@ def _best_choice(
     bottlenecks: Bottlenecks,
     below_s: float,
     copies: Array | None = None,
-) -> _Choice | None:
+) -> _PipelineChoice | None:
     """The fastest (counts, copies, first stage) below ``below_s``, or None; ``copies`` are the numbers to choose from.
 
     All (counts, copies) are first bounded with the shortest first stage; only those with a bound below the best result
@@ -257,7 +257,7 @@ def _best_choice(
     copies_index, first_end = np.unravel_index(times.argmin(), times.shape)
     if not times[copies_index, first_end] < below_s:
         return None
-    return _Choice(
+    return _PipelineChoice(
         time_s=float(times[copies_index, first_end]),
         counts=keys[rows[copies_index]],
         copies=int(copies[columns[copies_index]]),

@@ -20,7 +20,7 @@ from sartor.model.workload import AttentionKernel, Workload
 from sartor.shapes.frozen import frozen_by_structure
 from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.quality import QualityGuard
-from sartor.shapes.space import Axis, Space, is_coupled
+from sartor.shapes.space import ShapeAxis, Space, is_coupled
 from sartor.units import IntArray, round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
@@ -251,11 +251,11 @@ def _distinct(rows: dict[str, IntArray]) -> dict[str, IntArray]:
     return dict(zip(rows, columns, strict=True))
 
 
-def _axis(**values: IntArray) -> Axis:
-    return Axis(values=values)
+def _axis(**values: IntArray) -> ShapeAxis:
+    return ShapeAxis(values=values)
 
 
-def _attention_axis(near: _Near, shape: TransformerShape, workload: Workload) -> Axis:
+def _attention_axis(near: _Near, shape: TransformerShape, workload: Workload) -> ShapeAxis:
     """Combinations of query heads, key/value heads and head dimension."""
     mixer = shape.attention
     if mixer is None:

@@ -97,7 +97,7 @@ def _of_steps(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class PricedPoints:
     """The points of one search; its methods describe one point by position."""
 
     points: Points

@@ -24,7 +24,7 @@ from sartor.shapes.choose import changes, shortlist, single_edits
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.mixes import Mix, priced_mixes
 from sartor.shapes.near import build_space, grain_of
-from sartor.shapes.pricing import Priced, fastest, price
+from sartor.shapes.pricing import PricedPoints, fastest, price
 from sartor.shapes.quality import QualityGuard, freed_guard
 from sartor.shapes.result import Candidate, FrontPoint, ShapeSearch, SingleEdit
 from sartor.shapes.space import Space, same_size
@@ -88,7 +88,7 @@ def search_shapes(
     points = same_size(space, dims, params_tolerance, guard)
     if points.size == 1:
         _refuse_too_narrow(space, dims, params_tolerance, guard)
-    priced = Priced(
+    priced = PricedPoints(
         points=points,
         prices=price(points, phases, objective, devices, evaluator),
         kinds=changes(points),
@@ -140,7 +140,7 @@ def _refuse_too_narrow(space: Space, dims: ParallelDims, tolerance: float, guard
 
 
 def _answer(
-    priced: Priced, mixes: tuple[Mix, ...], top: int, started: float, assumptions: tuple[str, ...]
+    priced: PricedPoints, mixes: tuple[Mix, ...], top: int, started: float, assumptions: tuple[str, ...]
 ) -> ShapeSearch:
     """The priced points to report."""
     prices, kinds = priced.prices, priced.kinds
@@ -186,7 +186,7 @@ def _answer(
     )
 
 
-def _front(priced: Priced) -> tuple[FrontPoint, ...]:
+def _front(priced: PricedPoints) -> tuple[FrontPoint, ...]:
     """Points that no other beats in training time, decode time, |parameter change| and changed fields, fastest
     first."""
     prices = priced.prices

@@ -29,7 +29,7 @@ CHUNK = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ShapeAxis:
     """One axis: ``values[field]`` are arrays of one length; entries at the same position belong together."""
 
     values: dict[str, IntArray]
@@ -44,7 +44,7 @@ class Space:
     """Axes around a baseline. Every combination is a candidate before size and quality are checked."""
 
     shape: TransformerShape
-    axes: tuple[Axis, ...]
+    axes: tuple[ShapeAxis, ...]
     mixes: Mapping[str, IntArray] = field(default_factory=dict)
     """Expert fields of the mixtures of the baseline's size (``experts.equal_mixes``), the baseline's first."""
     assumptions: tuple[str, ...] = ()
