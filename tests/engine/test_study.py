@@ -266,7 +266,7 @@ def test_any_flipped_bit_is_a_sentence_or_changes_nothing(
             try:
                 record = read_study(path)
                 assert record.question == sound.question
-                for name in ("points", "history", "sessions", "kept"):
+                for name in ("points", "history", "sessions", "stored"):
                     there, before = getattr(record, name), getattr(sound, name)
                     assert [each for each in before if each in there] == list(there), (bit, name)
                     assert len(there) == len(before) or "left out" in str(said[0].message)

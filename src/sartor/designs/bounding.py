@@ -14,9 +14,10 @@ from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import work_rates
 from sartor.designs.candidates import candidates_of
 from sartor.designs.energy import within_energy
+from sartor.designs.incumbent import Incumbent
 from sartor.designs.infeasible import memory_constraint
 from sartor.designs.point import Interval, Option
-from sartor.designs.question import EQUAL, DesignQuestion
+from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Progress, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
@@ -53,23 +54,16 @@ class Sharper(NamedTuple):
     task: PlanTask
 
 
-@dataclass
-class Bounding:
+@dataclass(kw_only=True)
+class Bounding(Incumbent):
     """State of the bounds: bounded candidates, waiting points, the incumbent. The bounds themselves come from tasks."""
 
     question: DesignQuestion
     space: AcceleratorSpace
-    tolerance: float
     on_progress: Callable[[Progress], None] | None
     start: float
     time_limit_s: float
-    floor: float = 0.0
-    """Objective reached elsewhere: only better points matter."""
-    best: Ranked | None = None
     ranked: dict[tuple[int, float], Ranked] = field(default_factory=dict)
-    heap: list[tuple[float, int, int]] = field(default_factory=list)
-    in_flight: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Bounds of points that are being evaluated."""
     limits: dict[tuple[int, int], float] = field(default_factory=dict)
     """Larger time limits for schedules of points that had too little time before."""
     again: set[tuple[int, int]] = field(default_factory=set)
@@ -81,10 +75,7 @@ class Bounding:
     schedules: dict[Any, dict[str, Interval]] = field(default_factory=dict)
     put_off: dict[tuple[int, int], float] = field(default_factory=dict)
     """Bounds of points with schedules that take long to prove; they are evaluated again when nothing else is open."""
-    dropped: float = 0.0
-    """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
     bounded: int = 0
-    rounds: int = 0
     trajectory: list[Progress] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
@@ -99,16 +90,6 @@ class Bounding:
             self.options = tuple(_options(self.question))
 
     # What is known
-
-    def value(self) -> float:
-        return self.best.objective if self.best else self.floor
-
-    def enough(self) -> float:
-        """Points with a bound up to this value need not be evaluated."""
-        return self.value() * (1 + max(self.tolerance, EQUAL))
-
-    def top(self) -> float:
-        return -self.heap[0][0] if self.heap else 0.0
 
     def waiting(self) -> bool:
         return self.top() > self.enough()
@@ -129,11 +110,6 @@ class Bounding:
             return False
         self.infeasible = memory_constraint(self.question, lowered(self.question), self.memory)
         return bool(self.infeasible)
-
-    def early(self) -> bool:
-        """Whether to evaluate the best waiting point before bounding the rest: a good incumbent saves more bounds than
-        the evaluation costs."""
-        return self.rounds == 1
 
     def pruned(self) -> int:
         """Number of points ruled out by bounds: not evaluated, not waiting, and not still to be bounded."""
@@ -183,7 +159,7 @@ class Bounding:
             size = CHUNK if start else FIRST_CHUNK
             index = self.order[start : start + size]
             start += size
-            self._drop(self.loose_joint[index])
+            self.drop(self.loose_joint[index])
             chunks.append(self._chunk(start, index[self.loose_joint[index] > self.enough()]))
         return chunks
 
@@ -216,7 +192,7 @@ class Bounding:
                 blunt[rows, columns] = False
             rates = np.where(hbm > 0, rates, 0.0)
             joint = self._joint(rates, index)
-            self._drop(joint)
+            self.drop(joint)
             for h, c in zip(*np.nonzero(joint > self.enough()), strict=True):
                 heapq.heappush(self.heap, (-float(joint[h, c]), int(index[c]), int(h)))
                 self.rates[int(index[c])], self.blunt[int(index[c])] = rates[:, :, c], blunt[:, c]
@@ -273,15 +249,9 @@ class Bounding:
         changed = {i for entry in sharper for i in entry.task.index.tolist()}
         joint = {i: self._joint(self.rates[i][:, :, None], np.array([i]))[:, 0] for i in changed}
         heap = [(max(b, -float(joint[i][h])) if i in changed else b, i, h) for b, i, h in self.heap]
-        self._drop(np.array([-b for b, _, _ in heap]))
-        self.heap = [entry for entry in heap if -entry[0] > self.enough()]
-        heapq.heapify(self.heap)
+        self.drop(np.array([-b for b, _, _ in heap]))
+        self.keep_waiting(heap)
         self.report("bounds")
-
-    def _drop(self, bounds: Array) -> None:
-        """Remember the largest of the bounds up to ``enough``: the proof is only as good as this value."""
-        low = bounds[bounds <= self.enough()]
-        self.dropped = max(self.dropped, float(low.max(initial=0.0)))
 
 
 def _options(question: DesignQuestion) -> Iterator[Option]:

@@ -56,7 +56,15 @@ def search_design(
     """
     deadline = time.perf_counter() + time_limit_s
     ask = partial(run or partial(run_here, deadline=deadline), question)
-    state = SearchState(question, space, tolerance, on_progress, time.perf_counter() - already_s, time_limit_s, floor)
+    state = SearchState(
+        question=question,
+        space=space,
+        tolerance=tolerance,
+        on_progress=on_progress,
+        start=time.perf_counter() - already_s,
+        time_limit_s=time_limit_s,
+        floor=floor,
+    )
     interrupted = False
     try:
         if not state.infeasible:

@@ -20,7 +20,7 @@ from sartor.designs.candidates import Candidates, alone, candidates_of
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.result import JointResult, Ranked
-from sartor.designs.space import AXES, AcceleratorSpace
+from sartor.designs.space import AXES, LANES, AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
 
@@ -69,7 +69,7 @@ def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
     for key, axis in AXES.items():
         values = np.unique(np.concatenate([np.ravel(getattr(group, axis.field)) for group in space.groups])) / axis.unit
         value, low, high = float(getattr(chip, axis.field)) / axis.unit, float(values[0]), float(values[-1])
-        if low == high or (key == "vector_lanes" and space.lanes_are_tied):
+        if low == high or (key == LANES and space.lanes_are_tied):
             continue
         if value == high or (value == low and low > 1):
             end = "largest" if value == high else "smallest"
@@ -191,7 +191,7 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
     index = best.evaluation.point.index
     mine = np.flatnonzero(candidates.group == candidates.group[index])
     group, place = candidates.groups[candidates.group[index]], candidates.place[mine]
-    axes = {key: axis for key, axis in AXES.items() if key != "vector_lanes" or not space.lanes_are_tied}
+    axes = {key: axis for key, axis in AXES.items() if key != LANES or not space.lanes_are_tied}
     columns = {
         key: np.broadcast_to(getattr(group, axis.field), group.shape).reshape(-1)[place] / axis.unit
         for key, axis in axes.items()

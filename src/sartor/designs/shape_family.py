@@ -21,6 +21,7 @@ from sartor.designs.baselines import point_on
 from sartor.designs.bounds import LoweredModel
 from sartor.designs.candidates import candidates_of, priced
 from sartor.designs.front import NamedSearch, plain_search
+from sartor.designs.incumbent import LATER_TIME, MORE_TIME
 from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import JointResult, Progress
@@ -29,7 +30,6 @@ from sartor.designs.shape_axes import ShapeAxes
 from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
 from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated, with_shape
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.state import LATER_TIME, MORE_TIME
 from sartor.interrupts import point
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array

@@ -12,24 +12,23 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sartor.designs.candidates import Candidates, priced
-from sartor.designs.point import Evaluation, Interval, Option, Point
-from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import Ranked
-from sartor.designs.state import (
+from sartor.designs.incumbent import (
     LATER_TIME,
     LEAST_POINTS,
     LONGEST_SCHEDULE_S,
     MORE_TIME,
     MOST_POINTS,
+    Incumbent,
+    Spot,
     next_limit_s,
 )
+from sartor.designs.point import Evaluation, Interval, Option, Point
+from sartor.designs.question import EQUAL, DesignQuestion
+from sartor.designs.result import Ranked
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array
-
-Spot = tuple[int, int]
-"""Indices of a pair and of its memory among the candidates' memories."""
 
 FIRST_ROUND, ROUND = 64, 512
 """Pairs that get their second bound at a time: a few first, to get an incumbent early."""
@@ -68,7 +67,7 @@ def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
 
 
 @dataclass(kw_only=True)
-class ShapeQueue:
+class ShapeQueue(Incumbent):
     """Waiting points, points in flight, and the best so far. ``names`` are the candidates' indices in the whole space;
     ``ranked`` may be shared by several queues over the same pairs."""
 
@@ -79,17 +78,12 @@ class ShapeQueue:
     names: Array
     pairs: Pairs
     ranked: dict[Spot, Ranked]
-    tolerance: float
-    best: Ranked | None
     best_spot: Spot | None = None
     """Pair and memory of ``best``; None: the unchanged model."""
     order: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     memories: dict[int, list[int]] = field(default_factory=dict)
     """Memories to evaluate, by chip."""
     position: int = 0
-    rounds: int = 0
-    heap: list[tuple[float, int, int]] = field(default_factory=list)
-    in_flight: dict[Spot, float] = field(default_factory=dict)
     again: dict[Spot, float] = field(default_factory=dict)
     """Larger time limits for schedules of points that had too little time before."""
     schedules: dict[int, dict[str, Interval]] = field(default_factory=dict)
@@ -101,8 +95,6 @@ class ShapeQueue:
     """Pairs for which every row that may beat the incumbent has its second bound."""
     put_off: dict[Spot, tuple[float, float]] = field(default_factory=dict)
     """Bound and last time limit of points with schedules that take long to prove."""
-    dropped: float = 0.0
-    """Largest bound within the tolerance of the incumbent, of points that were therefore not evaluated."""
     is_ordered: bool = False
 
     def all_memories(self, pairs: Array) -> None:
@@ -128,16 +120,6 @@ class ShapeQueue:
 
     # What is known
 
-    def value(self) -> float:
-        return self.best.objective if self.best else 0.0
-
-    def enough(self) -> float:
-        """Points with a bound up to this value need not be evaluated."""
-        return self.value() * (1 + max(self.tolerance, EQUAL))
-
-    def top(self) -> float:
-        return -self.heap[0][0] if self.heap else 0.0
-
     def next_first(self) -> float:
         return float(self.falling[self.position]) if self.position < len(self.order) else 0.0
 
@@ -147,10 +129,6 @@ class ShapeQueue:
             return float("inf")
         later = (bound for bound, _ in self.put_off.values())
         return max(self.top(), self.next_first(), self.dropped, *self.in_flight.values(), *later, self.value())
-
-    def early(self) -> bool:
-        """Whether to evaluate the best waiting pair before bounding the rest, as in `designs.bounding`."""
-        return self.rounds == 1
 
     def waiting(self) -> int:
         """Number of points that may beat the incumbent."""
@@ -191,11 +169,8 @@ class ShapeQueue:
     def _hopeful(self, pairs: Array) -> Array:
         """Mask of the pairs that may beat the incumbent; remembers the largest bound of the others."""
         bounds = self._joint(pairs)
-        self._drop(bounds)
+        self.drop(bounds)
         return bounds > self.enough()
-
-    def _drop(self, bounds: Array) -> None:
-        self.dropped = max(self.dropped, float(bounds[bounds <= self.enough()].max(initial=0.0)))
 
     def _tasks(self, *, every_row: bool) -> list[Task]:
         """Second-bound tasks for ``asked``, with pairs of one shape together."""
@@ -310,9 +285,8 @@ class ShapeQueue:
             self.ranked[pair, h] = ranked
         if ranked.objective > self.value():
             self.best, self.best_spot = ranked, (pair, h)
-            self._drop(np.array([-bound for bound, _, _ in self.heap]))
-            self.heap = [entry for entry in self.heap if -entry[0] > self.enough()]
-            heapq.heapify(self.heap)
+            self.drop(np.array([-bound for bound, _, _ in self.heap]))
+            self.keep_waiting(self.heap)
         if ranked.bound <= max(self.enough(), ranked.objective * (1 + EQUAL)):
             self.dropped = max(self.dropped, min(ranked.bound, self.enough()))
         elif limit * MORE_TIME > LONGEST_SCHEDULE_S:

@@ -126,7 +126,7 @@ AXES: Mapping[str, ChipAxis] = {
 }
 """Axes of a space by their key in a space file, in the order of the candidates. ``vector_lanes`` follow the columns of
 the arrays unless stated."""
-TIED_LANES = "array_cols"
+LANES, TIED_LANES = "vector_lanes", "array_cols"
 DTYPES = (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4)
 """Narrowest types that an array may pack; every array supports 16 bits, which attention always uses."""
 _CHOICES = (
@@ -142,6 +142,11 @@ _CHOICES = (
 )
 
 
+def required_axes() -> list[str]:
+    """Axes that a space must state."""
+    return [key for key, axis in AXES.items() if axis.default is None and key != LANES]
+
+
 def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     """The product of all axes. An axis is a number, a list, or ``{from, to, step}`` or ``{from, to, factor}``.
 
@@ -150,7 +155,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     what runs add, is one number each. Raises ``InputError`` for unknown keys and
     invalid values.
     """
-    required = [key for key, axis in AXES.items() if axis.default is None and key != "vector_lanes"]
+    required = required_axes()
     for key in table:
         if key not in AXES and key not in _CHOICES:
             near = difflib.get_close_matches(key, [*AXES, *_CHOICES], n=2, cutoff=0.4)
@@ -158,8 +163,8 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     for key in required:
         if key not in table:
             raise InputError(key, "missing", "the space must state it")
-    tied = table.get("vector_lanes", TIED_LANES) == TIED_LANES
-    stated = {key: table[key] for key in AXES if key in table and not (key == "vector_lanes" and tied)}
+    tied = table.get(LANES, TIED_LANES) == TIED_LANES
+    stated = {key: table[key] for key in AXES if key in table and not (key == LANES and tied)}
     defaults = {key: axis.default for key, axis in AXES.items() if axis.default is not None}
     axes = {key: _values(key, value) for key, value in {**defaults, **stated}.items()}
     count = int(np.prod([len(values) for values in axes.values()], dtype=object))

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from math import inf
 
 import numpy as np
 
 from sartor.designs.bounding import Bounding
 from sartor.designs.candidates import priced
+from sartor.designs.incumbent import LATER_TIME, LEAST_POINTS, LONGEST_SCHEDULE_S, MORE_TIME, MOST_POINTS, next_limit_s
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import EQUAL
 from sartor.designs.result import Progress
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields
 
-LEAST_POINTS, MOST_POINTS = 4, 32
-"""Accelerators in flight: few at first and more later, so that little work is wasted."""
-LONGEST_SCHEDULE_S = 4.0
-"""Longest time limit of a schedule as long as other points are open."""
-MORE_TIME = 64.0
-"""Factor on the time limit of schedules that were not proved at first; limits in between prove few more."""
-LATER_TIME = 8.0
-"""Factor on the time limit each time that nothing but schedules keeps the proof open."""
 
-
-def next_limit_s(limits: Collection[float], left_s: float) -> float | None:
-    """The least of the time limits that schedules had so far, if there is time for a larger one."""
-    least_limit = min(limits, default=inf)
-    return least_limit if least_limit * LATER_TIME <= left_s and limits else None
-
-
-@dataclass
+@dataclass(kw_only=True)
 class SearchState(Bounding):
     """The state of the search and its next tasks."""
 
@@ -101,9 +85,8 @@ class SearchState(Bounding):
         self.again.discard((point.index, h))
         if ranked.objective > self.value():
             self.best = ranked
-            self._drop(np.array([-bound for bound, _, _ in self.heap]))
-            self.heap = [entry for entry in self.heap if -entry[0] > self.enough()]
-            heapq.heapify(self.heap)
+            self.drop(np.array([-bound for bound, _, _ in self.heap]))
+            self.keep_waiting(self.heap)
         if ranked.bound > max(self.enough(), ranked.objective * (1 + EQUAL)):
             spot, limit = (point.index, h), point.schedule_limit_s * MORE_TIME
             if limit > LONGEST_SCHEDULE_S:

@@ -1,20 +1,19 @@
 """Spaces of accelerators as TOML files: axes in everyday units, validated by pydantic.
 
-A named space is a packaged file (``spaces/*.toml``) or the published grid; a path is the user's own. ``SpaceFile``
-lists the allowed fields; ``search.accelerator_space.space_from`` makes the candidates.
+A named space is a packaged file (``spaces/*.toml``) or the published grid; a path is the user's own. The
+axes are those of `designs.space.AXES`, and ``space_from`` makes the candidates.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from sartor.bounded import printable
-from sartor.designs.space import PUBLISHED, AcceleratorSpace, published_space, space_from
+from sartor.designs.space import AXES, LANES, PUBLISHED, AcceleratorSpace, published_space, required_axes, space_from
 from sartor.errors import InputError, quoted
 from sartor.hardware.door import is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
@@ -35,25 +34,13 @@ class Range(BaseModel):
 Axis = int | float | list[int | float] | Range
 
 
-class SpaceFile(BaseModel):
-    """A space as written: every axis is a number, a list or a range; the candidates are their product."""
+class _Choices(BaseModel):
+    """What a space states besides the axes of a chip."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     name: str = ""
     title: str = ""
     note: str = ""
-    num_tensor_cores: Axis
-    num_vector_cores: Axis
-    array_rows: Axis
-    array_cols: Axis
-    vector_lanes: Axis | Literal["array_cols"] | None = None
-    global_buffer_mib: Axis
-    clock_mhz: Axis | None = None
-    num_stacks: Axis | None = None
-    num_links: Axis | None = None
-    link_gb_per_s: Axis | None = None
-    scale_up_devices: Axis | None = None
-    scale_out_gb_per_s: Axis | None = None
     memory: str | list[str] | None = None
     node_nm: int | list[int] | None = None
     dataflow: str | list[str] | None = None
@@ -67,6 +54,15 @@ class SpaceFile(BaseModel):
     area_model: Literal["published", "die"] | None = None
 
 
+def space_model() -> type[_Choices]:
+    """A space as written: every axis (`designs.space.AXES`) is a number, a list or a range; the candidates are their
+    product."""
+    axes: dict[str, Any] = dict.fromkeys(AXES, (Axis | None, None))
+    axes |= dict.fromkeys(required_axes(), (Axis, ...))
+    axes[LANES] = (Axis | Literal["array_cols"] | None, None)
+    return create_model("SpaceFile", __base__=_Choices, **axes)
+
+
 def load_space(name_or_path: str | Path) -> AcceleratorSpace:
     """A space by name (``sartor catalog spaces``) or from a TOML file. Raises ``InputError``."""
     text = str(name_or_path)
@@ -75,7 +71,7 @@ def load_space(name_or_path: str | Path) -> AcceleratorSpace:
     path = _path_of(name_or_path)
     table = read_toml(path, "space", space_names())
     try:
-        checked = SpaceFile.model_validate(table)
+        checked = space_model().model_validate(table)
     except ValidationError as error:
         raise _sentence(error, table) from None
     said = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note"})
@@ -129,8 +125,8 @@ def _sentence(error: ValidationError, table: JsonDict) -> InputError:
     if first["type"] == "missing" and len(first["loc"]) == 1:
         return InputError(field, "missing", "the space must state it")
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-        near = difflib.get_close_matches(field, SpaceFile.model_fields, n=2, cutoff=0.4)
-        return InputError(printable(field), value, "is not an axis of a space", ", ".join(near or _first_axes()))
+        near = difflib.get_close_matches(field, space_model().model_fields, n=2, cutoff=0.4)
+        return InputError(printable(field), value, "is not an axis of a space", ", ".join(near or required_axes()))
     if field in ("memory", "dataflow", "name", "title", "note"):
         return InputError(field, value, "must be a text" + (" or a list of texts" if field in LISTED else ""))
     if field == "area_model":
@@ -142,7 +138,3 @@ def _sentence(error: ValidationError, table: JsonDict) -> InputError:
 
 
 LISTED = ("memory", "dataflow")
-
-
-def _first_axes() -> Iterator[str]:
-    return (name for name, field in SpaceFile.model_fields.items() if field.is_required())
