@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sartor.answers import Advice
+from sartor.report.advice_document import advice_page
 from sartor.report.figures import advice_points
-from sartor.report.page import advice_page
 
 FLAGS = [
     "--headless",

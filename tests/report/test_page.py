@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sartor.answers import Advice
+from sartor.report.advice_document import advice_page
 from sartor.report.html import element, json_block, markdown, text
-from sartor.report.page import advice_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\x1b[31m{{7*7}}${7}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -114,7 +114,7 @@ def test_the_same_answer_gives_the_same_bytes(advice: Advice, html: str) -> None
 @pytest.mark.slow
 def test_another_process_gives_the_same_bytes(html: str) -> None:
     code = (
-        "import hashlib, sartor.api as api; from sartor.report.page import advice_page; "
+        "import hashlib, sartor.api as api; from sartor.report.advice_document import advice_page; "
         "advice = api.advise('examples/gpt2/config.json', ['a100', 'h100']); "
         "print(hashlib.sha256(advice_page(advice, date='2026-11-21').encode()).hexdigest())"
     )

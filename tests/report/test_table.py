@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from sartor import api
 from sartor.answers import Advice, ModelEstimate
-from sartor.report import table_advice, table_estimate, table_operators
+from sartor.report import advice_document, table_estimate, table_operators
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict
 
@@ -44,7 +44,7 @@ def test_an_estimate_fits_100_columns_and_nothing_is_cut(model: str, phase: str)
 
 
 def test_advice_fits_100_columns_and_nothing_is_cut(advice: Advice) -> None:
-    assert_fits(table_advice.advice_view(advice))
+    assert_fits(advice_document.advice_view(advice))
 
 
 def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
@@ -97,7 +97,7 @@ def test_a_hostile_name_neither_colours_nor_moves_the_terminal(advice: Advice) -
 
 def test_a_very_long_name_is_folded_not_cut(advice: Advice) -> None:
     long = "x" * 300
-    view = table_advice.advice_view(replace(advice, base=renamed(advice.base, long)))
+    view = advice_document.advice_view(replace(advice, base=renamed(advice.base, long)))
     assert_fits(view)
     assert sum(line.count("x") for line in rendered(view)) >= 300
 

@@ -61,7 +61,7 @@ def advise(
         **options,
     )
     if html is not None:
-        from sartor.report.page import advice_page
+        from sartor.report.advice_document import advice_page
 
         c.write_page(html, advice_page(found))
     if png is not None:
@@ -70,7 +70,7 @@ def advise(
         c.write_figures(png, advice_points(found))
     c.answer("advise", found.to_dict(), as_json=json, out=out)
     if not json:
-        from sartor.report.table_advice import advice_view
+        from sartor.report.advice_document import advice_view
 
         c.show(advice_view(found))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from sartor.report.grid import Grid, grid_view
 from sartor.report.html import Markup, element, grid_table
-from sartor.report.words import printable
+from sartor.report.words import arrows, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,6 +46,10 @@ class Block:
     note: str = ""
     cards: Sequence[tuple[str, str, str]] = ()
     """Key figures: name, value, and a line below it."""
+    view: Callable[[], RenderableType] | None = None
+    """Makes what only the terminal shows."""
+    markup: Callable[[], Markup] | None = None
+    """Makes what only the page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class Document:
     """The figures' records by name."""
     reading: Sequence[tuple[str, str]] = ()
     """Terms of the page's glossary."""
+    after: Sequence[Block] = ()
+    """What the page has below the glossary."""
 
 
 def section(heading: str, anchor: str = "", link: str = "", place: Place = Place.BOTH) -> Block:
@@ -97,6 +103,7 @@ def document_text(blocks: Iterable[Block], heading: str = "") -> RenderableType:
         parts += [Text(printable(block.words), style=block.style)] if block.words else []
         parts += [grid_view(block.grid)] if block.grid else []
         parts += notes(block.title, block.lines)
+        parts += [block.view()] if block.view else []
     return Group(*parts)
 
 
@@ -109,6 +116,7 @@ def document_page(document: Document, date: str = "") -> str:
     shown = [block for block in document.blocks if block.place is not Place.TEXT]
     links = [(block.anchor, block.link) for block in shown if block.link]
     links += [("reading", "How to read this")] if document.reading else []
+    links += [(block.anchor, block.link) for block in document.after if block.link]
     header = element(
         "header",
         element("h1", document.title),
@@ -117,21 +125,23 @@ def document_page(document: Document, date: str = "") -> str:
           if links else []),
     )  # fmt: skip
     parts = [part for block in shown for part in _markup(block, document.records)]
-    main = element("main", *parts, *([how_to_read(document.reading)] if document.reading else []))
+    glossary = [how_to_read(document.reading)] if document.reading else []
+    after = [part for block in document.after for part in _markup(block, document.records)]
+    main = element("main", *parts, *glossary, *after)
     title = f"{document.title}: sartor {document.command}"
     return whole_page(title, (header, main, footer(date)), document.records)
 
 
 def _markup(block: Block, records: Mapping[str, Any]) -> list[Markup]:
-    from sartor.report.page import cards_list
-    from sartor.report.page_sections import bullets, figure
+    from sartor.report.page import bullets, cards_list, figure
 
     parts: list[Markup] = []
-    parts += [element("h2", block.heading, id=block.anchor or None)] if block.heading else []
-    words = element("p", block.words)
+    parts += [element("h2" if block.anchor else "h3", block.heading, id=block.anchor or None)] if block.heading else []
+    words = element("p", arrows(block.words))
     parts += [element("div", words, class_="verdict") if block.verdict else words] if block.words else []
     parts += [cards_list(list(block.cards))] if block.cards else []
     parts += [figure(records, block.figure, block.note)] if block.figure else []
     parts += [grid_table(block.grid)] if block.grid else []
     parts += [bullets(block.title, block.lines)] if block.lines else []
+    parts += [block.markup()] if block.markup else []
     return parts

@@ -17,6 +17,17 @@ BAR = 24
 """Characters in the longest bar."""
 
 
+class Cell(str):
+    """A cell with more to it on a page: ``markup`` is HTML, or other words."""
+
+    markup: str
+
+    def __new__(cls, words: str, markup: str) -> Cell:
+        cell = super().__new__(cls, words)
+        cell.markup = markup
+        return cell
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridColumn:
     """A column: its head, a tooltip, whether it holds numbers, whether only pages have room for it."""

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from sartor.report.grid import Grid, GridColumn
+from sartor.report.grid import Cell, Grid, GridColumn
 from sartor.report.words import printable
 
 
@@ -60,7 +60,9 @@ def grid_table(grid: Grid) -> Markup:
 
 
 def _cell(column: GridColumn, value: object, position: int) -> Markup:
-    kind = "number" if column.number else None
+    rich = isinstance(value, Cell)
+    kind = "number" if column.number and not rich else None
+    value = value.markup if isinstance(value, Cell) else value
     return element("th", value, scope="row") if position == 0 else element("td", value, class_=kind)
 
 

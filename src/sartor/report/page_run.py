@@ -13,9 +13,8 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.html import Markup, element, grid_table
 from sartor.report.log_view import log_answer
-from sartor.report.page import footer, whole_page
+from sartor.report.page import bullets, figure, footer, whole_page
 from sartor.report.page_notes import how_to_read
-from sartor.report.page_sections import bullets, figure
 from sartor.report.run_points import MOST_OPERATORS, fall_points, part_words, trace_points, worst_first
 from sartor.report.trace_view import trace_answer
 from sartor.report.words import printable

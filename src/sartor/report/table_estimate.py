@@ -19,7 +19,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.fit_words import fit_lines, narrowing_lines, serving_words
-from sartor.report.grid import share_bar
+from sartor.report.grid import Grid, GridColumn, grid_of, share_bar, words_column
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
@@ -275,3 +275,49 @@ def plain_table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def operators_grid(estimate: Estimate) -> Grid:
+    """All operators with their terms, longest first."""
+    columns = (
+        words_column("operator"),
+        words_column("kind"),
+        words_column("pass"),
+        GridColumn(head="count"),
+        GridColumn(head="size", explains="(batch x) m x n x k of C[m,n] = A[m,k] B[k,n]"),
+        GridColumn(head="time", explains="all executions of one step"),
+        GridColumn(head="80% low"),
+        GridColumn(head="80% high"),
+        GridColumn(head="share", explains="of the step"),
+        GridColumn(head="bound by", number=False, explains="the largest term"),
+        GridColumn(head="tile", number=False, explains="output tile / split of k"),
+        GridColumn(head="waves", explains="ceil(tiles / SMs, or / tensor cores of an accelerator)"),
+        GridColumn(head="efficiency", explains="tile efficiency x wave efficiency"),
+    )
+    pairs = sorted(
+        zip(estimate.graph.operators, estimate.costs, strict=True),
+        key=lambda pair: -float(pair[0].count) * float(pair[1].time_s),
+    )
+    rows = []
+    for op, cost in pairs:
+        count, useful = float(op.count), efficiency(op, cost)
+        waves = cost.details.get("waves")
+        rows.append(
+            (
+                short_name(op),
+                kind_name(op),
+                PASS_WORDS[op.pass_],
+                f"{count:.0f}",
+                size_text(op),
+                format_seconds(count * float(cost.time_s)),
+                format_seconds(count * float(cost.low_s)),
+                format_seconds(count * float(cost.high_s)),
+                format_share(count * float(cost.time_s) / float(estimate.time_s)),
+                cost.bound_by.value,
+                tile_text(cost),
+                "" if waves is None else f"{float(waves):.0f}",
+                "" if useful is None else format_share(useful),
+            )
+        )
+    step = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
+    return grid_of(f"One microbatch, or one pass of inference: {step}; {estimate.source.value}", columns, rows)

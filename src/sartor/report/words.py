@@ -127,6 +127,11 @@ def short_change(changed: Mapping[str, tuple[object, object]]) -> str:
     return change_text({_SHORT.get(name, name): pair for name, pair in rest.items()})
 
 
+def arrows(words: str) -> str:
+    """``32 -> 20`` with an arrow character, so that lines do not break at it."""
+    return words.replace(" -> ", " \u2192 ")
+
+
 def signed_share(share: float, digits: int = 1) -> str:
     """``+2.1%``; a change that rounds to zero is ``0.0%``."""
     text = f"{100 * share:+.{digits}f}%"

@@ -64,7 +64,7 @@ def advise(body: Body) -> Reply:
 
 
 def report(body: Body) -> Reply:
-    from sartor.report.page import advice_page
+    from sartor.report.advice_document import advice_page
 
     return Reply(body=advice_page(_advice(body)).encode(), media="text/html; charset=utf-8")
 

@@ -1,0 +1,316 @@
+"""``advise`` for people: verdict, where the time goes, findings, faster shapes, sensitivity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sartor.report.document import (
+    Block,
+    Document,
+    Place,
+    bullets_block,
+    document_page,
+    document_text,
+    figure_block,
+    grid_block,
+    section,
+)
+from sartor.report.figures import advice_points
+from sartor.report.findings import findings_markup, findings_view
+from sartor.report.grid import Cell, Grid, GridColumn, grid_of, page_column, words_column
+from sartor.report.html import Markup, element, join
+from sartor.report.page_notes import READING, sources_section
+from sartor.report.points import operator_times
+from sartor.report.table_estimate import heading, operators_grid, times_table, totals_line
+from sartor.report.verdict import verdict, verdict_parts, why_to_keep
+from sartor.report.words import (
+    EVIDENCE_WORDS,
+    arrows,
+    short_change,
+    signed_share,
+    speedup_text,
+    sure_text,
+    workload_text,
+)
+from sartor.units import format_count, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from sartor.answers import Advice
+    from sartor.model.reading import ModelReading
+    from sartor.shapes.codesign import CoDesign
+    from sartor.shapes.mixes import Mix
+    from sartor.shapes.quality import Quality, QualityCheck
+    from sartor.shapes.search import Candidate, ShapeSearch
+
+SHOWN_MIXES = 8
+MIXES = "Equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
+WORSE = "controlled studies found such a change worse"
+
+
+def advice_view(advice: Advice) -> RenderableType:
+    """The answer in the terminal."""
+    return document_text(_blocks(advice))
+
+
+def advice_page(advice: Advice, *, date: str = "") -> str:
+    """The offline page (UTF-8, under 1.5 MB). ``date`` is printed as given. Raises ``MissingExtraError`` without the
+    extra ``report``."""
+    question = advice.base.question
+    document = Document(
+        title=f"{question.reading.shape.name or 'model'} on {question.gpu.name}",
+        question=f"{workload_text(question.workload)}; {_params(question.reading)}",
+        command="advise",
+        blocks=_blocks(advice),
+        records=advice_points(advice),
+        reading=READING,
+        after=(Block(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
+    )
+    return document_page(document, date)
+
+
+def _params(reading: ModelReading) -> str:
+    total, active = float(reading.num_params), float(reading.num_active_params)
+    if active == total:
+        return f"{format_count(total)} parameters"
+    return f"{format_count(total)} parameters, {format_count(active)} active"
+
+
+def _blocks(advice: Advice) -> list[Block]:
+    base, search = advice.base, advice.search
+    question, unread = base.question, base.question.reading.unread
+    name = question.reading.shape.name or "model"
+    return [
+        Block(view=lambda: heading(name, question.gpu.name, question.workload)),
+        Block(words=verdict(advice), place=Place.TEXT),
+        Block(
+            markup=lambda: element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)),
+                                   class_="verdict")
+        ),
+        Block(cards=_cards(advice), place=Place.PAGE),
+        section("Where the time goes", "time", "Time"),
+        figure_block("time_by_operator", "Bars: all executions of an operator in one step. Lines: 80% interval."),
+        figure_block("roofline", "Discs: the current shape. Open diamonds: after the recommended change."),
+        Block(view=lambda: times_table(operator_times(base.estimate, small=0.02))),
+        Block(view=lambda: totals_line(base)),
+        section("Findings, and what each costs", "findings", "Findings"),
+        figure_block("findings"),
+        Block(view=lambda: findings_view(advice.findings, unread)),
+        Block(markup=lambda: findings_markup(advice.findings, unread)),
+        section("Shapes that gain at equal work", "shapes", "Shapes"),
+        *_shapes(advice),
+        section("Every operator", "operators", "Operators", Place.PAGE),
+        grid_block(operators_grid(base.estimate), Place.PAGE),
+        bullets_block("Assumed", [*question.assumptions, *search.assumptions]),
+    ]  # fmt: skip
+
+
+def _cards(advice: Advice) -> list[tuple[str, str, str]]:
+    """The four key figures."""
+    base, search = advice.base, advice.search
+    grades = [finding.grade.value for finding in advice.findings]
+    counted = ", ".join(f"{grades.count(g)} {g}" for g in ("error", "warn", "info") if g in grades) or "none"
+    step = f"80%: {format_seconds(float(base.low_s))} to {format_seconds(float(base.high_s))}"
+    rate = f"{format_count(float(base.tokens_per_s_per_device))} tokens/s per device"
+    shape = ("this one", f"no sure gain in {search.evaluated:,} compared")
+    if search.candidates:
+        best = search.candidates[0]
+        low, high = speedup_text(best.efficiency_low), speedup_text(best.efficiency_high)
+        shape = (speedup_text(best.efficiency_gain), f"at equal work; 80%: {low} to {high}")
+    return [
+        ("Step time", format_seconds(float(base.time_s)), step),
+        ("Share of dense peak (MFU)", format_share(float(base.mfu)), rate),
+        ("Findings", str(len(grades)), counted),
+        ("Best shape of this size", *shape),
+    ]
+
+
+def _shapes(advice: Advice) -> list[Block]:
+    """Candidates, mixtures, one field at a time, devices, one shape for all, other settings."""
+    search = advice.search
+    compared = f"Compared {search.evaluated:,} shapes of the same size out of a grid of {search.grid_size:,}."
+    blocks = [Block(words=compared, place=Place.PAGE)]
+    if search.candidates:
+        note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
+        blocks += [figure_block("candidates", note), grid_block(candidates_grid(search))]
+        blocks += [Block(words=_legend(search), style="dim", place=Place.TEXT)]
+    else:
+        blocks += [Block(words=why_to_keep(search))]
+    if search.mixes:
+        blocks += [section("Mixtures of experts of this size"), grid_block(mixes_grid(search.mixes))]
+        blocks += [Block(words=f"{MIXES}; worse = {WORSE}", style="dim", place=Place.TEXT)]
+    blocks += [
+        section("One field at a time", place=Place.PAGE),
+        figure_block("sawtooth", "Only this field changes, and the sizes derived from it."),
+        figure_block("sawtooth_width", "Steps come from tiles, waves and alignment."),
+    ]
+    if len(advice.gpus) > 1 and search.candidates:
+        blocks += [section("On each device"), grid_block(per_gpu_grid(advice))]
+    if advice.codesign is not None:
+        blocks += [section("One shape for all"), *_codesign(advice.codesign)]
+    return [*blocks, bullets_block("For other settings", [str(line) for line in search.stability])]
+
+
+def candidates_grid(search: ShapeSearch) -> Grid:
+    """Shapes of the same size, best first: gain at equal work with interval, confidence, change in parameters, and
+    total speedup (a smaller model adds to the gain)."""
+    columns = (
+        words_column("change"),
+        GridColumn(head="gain", explains="speedup at equal parameters and equal FLOPs"),
+        GridColumn(head="80% interval", explains="of the gain; errors that both shapes share cancel"),
+        GridColumn(head="sure", explains="probability of a gain"),
+        GridColumn(head="params", explains="change in parameters"),
+        page_column("FLOPs"),
+        GridColumn(head="speedup", explains="with what a smaller model adds: time of the baseline over time of this"),
+        page_column("time"),
+        GridColumn(head="quality", explains=f"published evidence on model quality for such a change: {EVIDENCE_WORDS}"),
+    )
+    shown = with_candidate(search.candidates, search.smallest_edit)
+    rows = [
+        (
+            _marked(candidate, search.smallest_edit, "smallest edit"),
+            speedup_text(candidate.efficiency_gain),
+            f"{float(candidate.efficiency_low):.2f}-{float(candidate.efficiency_high):.2f}",
+            sure_text(float(candidate.confidence)),
+            signed_share(float(candidate.params_change), 2),
+            signed_share(float(candidate.flops_change)),
+            speedup_text(candidate.speedup),
+            format_seconds(float(candidate.time_s)),
+            _quality(candidate.quality),
+        )
+        for candidate in shown
+    ]
+    caption = "Candidates, best first; the smallest edit is marked"
+    return grid_of(caption, columns, rows, marked=position(shown, search.smallest_edit))
+
+
+def mixes_grid(mixes: Sequence[Mix]) -> Grid:
+    """Other mixtures of experts: gain in training and in decoding, and evidence on quality."""
+    phases = list(mixes[0].gains)
+    columns = (
+        words_column("change"),
+        *(GridColumn(head=phase, explains="gain at equal work, and its 80% interval") for phase in phases),
+        page_column("parameters"),
+        GridColumn(head="active"),
+        GridColumn(head="quality", explains=f"worse = {WORSE}; {EVIDENCE_WORDS}"),
+    )
+    rows = [
+        (
+            _change(mix.changed),
+            *(gain_in(mix, phase) for phase in phases),
+            signed_share(mix.params_change, 2),
+            signed_share(mix.active_change, 2),
+            _quality(mix.quality),
+        )
+        for mix in shown_mixes(mixes)
+    ]
+    return grid_of(MIXES, columns, rows)
+
+
+def per_gpu_grid(advice: Advice) -> Grid:
+    """Speedup of each candidate on each device; the one with least regret is marked."""
+    search, names = advice.search, [gpu.name for gpu in advice.gpus]
+    shown = with_candidate(search.candidates, search.minimax)
+    rows = [
+        (
+            _marked(candidate, search.minimax, "least regret"),
+            *(speedup_text(candidate.per_gpu[name]) if name in candidate.per_gpu else "-" for name in names),
+        )
+        for candidate in shown
+    ]
+    loss = format_share(search.regret)
+    caption = f"Speedup on each device; the least-regret shape is at most {loss} slower than each device's best"
+    return grid_of(caption, ("change", *names), rows, marked=position(shown, search.minimax))
+
+
+def _codesign(design: CoDesign) -> list[Block]:
+    """The common shape, next to the best shape for each device and phase alone."""
+    shape = short_change(design.changed) if design.changed else "keep this shape"
+    words = f"{shape}: {design.rule.value} regret {format_share(design.regret)}"
+    if design.changed:
+        words += f", against {format_share(design.baseline_regret)} as it is"
+    heads = ("alone it would want", "device", "phase", "weight", "gain alone", "gain here", "regret")
+    rows = [
+        (
+            short_change(want.alone) if want.alone else "this shape",
+            want.gpu,
+            want.phase,
+            f"{want.weight:g}",
+            speedup_text(want.alone_gain),
+            speedup_text(want.common_gain),
+            format_share(want.regret),
+        )
+        for want in design.wants
+    ]
+    return [Block(words=words, style="bold"), grid_block(grid_of("What each device and phase would want", heads, rows))]
+
+
+def _legend(search: ShapeSearch) -> str:
+    """The meaning of the columns."""
+    worse = f", worse = {WORSE}" if any(candidate.quality.adverse for candidate in search.candidates) else ""
+    return (
+        "gain: speedup at equal parameters and FLOPs; sure: probability of a gain; speedup: with what a smaller model "
+        f"adds; quality: {EVIDENCE_WORDS}{worse}"
+    )
+
+
+def gain_in(mix: Mix, phase: str) -> str:
+    """``1.08x (0.98-1.19)``."""
+    gain = mix.gains[phase]
+    return f"{speedup_text(gain.speedup)} ({float(gain.low):.2f}-{float(gain.high):.2f})"
+
+
+def quality_word(quality: Quality) -> str:
+    """How much is known about a change's effect on quality."""
+    return "worse" if quality.adverse else quality.evidence.value
+
+
+def shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:
+    """The first few, which gain most in the objective's phase, and the best of every other phase."""
+    best = [max(mixes, key=lambda mix: mix.gains[phase].speedup) for phase in mixes[0].gains]
+    chosen = [*mixes[: SHOWN_MIXES - 1], *best]
+    return [mix for mix in mixes if any(mix is choice for choice in chosen)]
+
+
+def with_candidate(candidates: Sequence[Candidate], special: Candidate | None) -> list[Candidate]:
+    """The candidates, and the special one if it is not among them."""
+    return [*candidates] if special is None or position(candidates, special) >= 0 else [*candidates, special]
+
+
+def position(candidates: Sequence[Candidate], special: Candidate | None) -> int:
+    """Position of a candidate in the list, -1 if absent."""
+    return next((i for i, c in enumerate(candidates) if special is not None and c.changed == special.changed), -1)
+
+
+def _marked(candidate: Candidate, special: Candidate | None, words: str) -> Cell:
+    """A candidate's change, with a mark on the special one."""
+    change = short_change(candidate.changed)
+    if special is None or candidate.changed != special.changed:
+        return Cell(change, arrows(change))
+    return Cell(f"{change}  <- {words}", join([arrows(change), element("span", words, class_="tag")]))
+
+
+def _change(changed: Mapping[str, tuple[object, object]]) -> Cell:
+    change = short_change(changed)
+    return Cell(change, arrows(change))
+
+
+def _quality(quality: Quality) -> Cell:
+    """A word; on the page also every quantity with evidence on the loss, changed ones first: its values, studied range
+    and source."""
+    return Cell(quality_word(quality), _evidence(quality))
+
+
+def _evidence(quality: Quality) -> Markup:
+    order: Iterable[QualityCheck] = sorted(quality.checks, key=lambda check: not check.moved)
+    checks = [
+        f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order
+    ]
+    items = element("ul", *(element("li", line) for line in [*quality.notes, *checks]))
+    return element("details", element("summary", quality_word(quality)), element("div", items))
+
+
+def _moves(check: QualityCheck) -> str:
+    return f"{check.baseline:.4g} \u2192 {check.value:.4g}" if check.moved else f"stays {check.value:.4g}"
