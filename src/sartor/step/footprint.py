@@ -14,7 +14,8 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.invariants import check_sum
-from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
+from sartor.step.kept_bytes import KeptBytes, Ranks, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
+from sartor.step.kept_bytes import side_by_side as ranks_side_by_side
 from sartor.step.results import Footprint
 from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes, usable_of
 from sartor.step.stages import is_v_shaped
@@ -110,6 +111,16 @@ def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
     d = flat.dims
     is_v = is_v_shaped(flat.schedule, d.pp, flat.virtual_stages)
     ways, pipeline = distinct_rows([d.pp, flat.virtual_stages, is_v.astype(np.int64)])
+    pipelines = [
+        devices_of(job, pp, virtual, flat.stage_layers, every=False, v_shaped=bool(v_shaped))
+        for pp, virtual, v_shaped in zip(*(way.tolist() for way in ways), strict=True)
+    ]
+    alone = job.trainer.lockstep
+    groups = range(len(pipelines)) if alone else [len(device) for _, device in pipelines]  # by number of ranks
+    by_group = np.argsort(groups, kind="stable")
+    ways, pipelines = [way[by_group] for way in ways], [pipelines[i] for i in by_group.tolist()]
+    pipeline = np.argsort(by_group)[pipeline]
+    ends = np.flatnonzero(np.append(np.diff(np.asarray(groups)[by_group]) > 0, True)) + 1
     whole = [pipeline, d.tp, d.cp, d.ep]
     size, count = flat.microbatch_size, flat.num_microbatches
     kinds = [flat.schedule, flat.recompute, flat.recompute_layers]
@@ -117,22 +128,28 @@ def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
     held_rows, held_at = distinct_rows([*whole, d.dp, flat.zero_stage, flat.shard_group, flat.optimizer_offload])
     kept_plan, held_plan = _kept_plan(kept_rows, ways), _held_plan(held_rows, ways)
     microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
-    kept, held, devices = list[KeptBytes](), list[HeldBytes](), list[IntArray]()
+    kept, held = list[KeptBytes](), list[HeldBytes]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
-    for i, (pp, virtual, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
-        of_kept, of_held = (slice(at[i], at[i + 1]) for at in starts)
-        counts, device = devices_of(job, pp, virtual, flat.stage_layers, every=False, v_shaped=bool(v_shaped))
-        batch = microbatches.at(of_kept)
-        kept.append(kept_bytes(job, _take(kept_plan, of_kept), cluster.gpu, batch, counts, device))
-        own = params_at(params, of_held)
-        held.append(held_bytes(job, _take(held_plan, of_held), cluster.gpu, own, counts.sum(axis=1)))
-        devices.append(device[:, None])
+    for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        of_kept, of_held = (slice(at[first], at[end]) for at in starts)
+        plans, batch = _take(kept_plan, of_kept), microbatches.at(of_kept)
+        if alone:
+            kept.append(kept_in_lockstep(job, plans, batch, *pipelines[first]))
+        else:
+            ranks = list[Ranks]()
+            for i in range(first, end):
+                own = slice(starts[0][i], starts[0][i + 1])
+                ranks.append(ranks_of(int(ways[0][i]), kept_rows[7][own], kept_rows[6][own], *pipelines[i]))
+            kept.append(kept_bytes(job, plans, cluster.gpu, batch, ranks_side_by_side(ranks)))
+        counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
+        blocks_held = counts[:, held_rows[0][of_held] - first]
+        held.append(held_bytes(job, _take(held_plan, of_held), cluster.gpu, params_at(params, of_held), blocks_held))
     return _Tables(
         job=job,
         cluster=cluster,
         kept=_beside(kept),
         held=_beside(held),
-        device=side_by_side(devices),
+        device=side_by_side([device[:, None] for _, device in pipelines]),
         real=side_by_side([np.ones(each.layers_kept.shape) for each in kept]) > 0,
         pipeline=pipeline,
         kept_at=kept_at,

@@ -15,7 +15,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.blocks import BlockParams, block_params
 from sartor.step.distinct import distinct_rows
 from sartor.step.states import dense_states, expert_states, weight_bytes
-from sartor.units import FloatArray, Floats, IntArray
+from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 CONTEXT_BYTES: Mapping[str, float] = {
     "volta": 0.6e9,
@@ -64,7 +64,7 @@ Params = list[tuple[Block, BlockParams]]
 
 
 def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> HeldBytes:
-    """Bytes of pipeline ranks that hold ``held`` [devices, blocks]; ``plan`` has flat arrays with a single pp."""
+    """Bytes of pipeline ranks that hold ``held`` [devices, plans, blocks]; ``plan`` has flat arrays."""
     shape = (len(held), len(plan.zero_stage))  # type: ignore[arg-type]
     habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
     return HeldBytes(
@@ -94,7 +94,7 @@ OF_FROZEN_TOO = ("weights", "narrow_weights")
 
 
 def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, FloatArray]:
-    several = int(plan.dims.pp[0]) > 1  # type: ignore[index]
+    several = np.greater(plan.dims.pp, 1)
     states = (
         dense_states(job, plan, gpu),
         dense_states(job, plan, gpu, in_layer=False),
@@ -115,20 +115,22 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held
         )
         for name, field in names.items()
     }
-    buffers = sum(held[:, i, None] * _share(block) * own.buffer_bytes for i, (block, own) in enumerate(params))
+    buffers = sum(held[..., i] * _share(block) * own.buffer_bytes for i, (block, own) in enumerate(params))
     return {**found, "weights": found["weights"] + buffers}
 
 
-def _counted(params: Params, held: IntArray, copies_table: bool, *, trained: bool) -> tuple[Floats, Floats, Floats]:
+def _counted(
+    params: Params, held: IntArray, copies_table: BoolArray, *, trained: bool
+) -> tuple[Floats, Floats, Floats]:
     """Parameters of devices [devices, plans], or those that are ``trained``: in layers, outside of them, in experts.
     ``copies_table``: the head has its own copy of a tied embedding table."""
     layers: Floats = 0.0
     outer: Floats = 0.0
     experts: Floats = 0.0
     for i, (block, own) in enumerate(params):
-        n = held[:, i, None] * (own.trained if trained else 1.0)
+        n = held[..., i] * (own.trained if trained else 1.0)
         if block.layer is None:
-            outer = outer + n * (own.dense + (own.tied if copies_table else 0))
+            outer = outer + n * (own.dense + copies_table * own.tied)
             continue
         share = _share(block)
         layers = layers + n * share * own.dense
@@ -154,7 +156,7 @@ def _largest(
             number = max((int(getattr(part, "num_experts", 1)) for part in block.layer.all_ffns), default=1)
             experts = experts / np.maximum(number // np.asarray(plan.dims.ep), 1)
         each = (own.dense + experts) * (own.trained if trained else 1.0)
-        best = np.maximum(best, np.where(held[:, i, None] > 0, each, 0.0))
+        best = np.maximum(best, np.where(held[..., i] > 0, each, 0.0))
     return best
 
 
@@ -168,7 +170,7 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArr
     width, habits = weight_bytes(job), job.trainer.memory
     if job.trainer.lockstep:
         return np.where(is_3, _largest_block(params, plan, held) * (width + job.trainer.grad_dtype.bytes), 0.0)
-    outer = sum(held[:, i, None] * 1.0 * own.dense for i, (block, own) in enumerate(params) if block.layer is None)
+    outer = sum(held[..., i] * 1.0 * own.dense for i, (block, own) in enumerate(params) if block.layer is None)
     grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
     layer = _largest(params, plan, held, single_expert=False)
     most = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
@@ -182,7 +184,7 @@ def _largest_block(params: Params, plan: TrainingPlan, held: IntArray) -> FloatA
     """Parameters of the largest block on every device, tables included."""
     best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
     for i, (_, own) in enumerate(params):
-        best = np.maximum(best, np.where(held[:, i, None] > 0, own.dense + own.expert + own.tied, 0.0))
+        best = np.maximum(best, np.where(held[..., i] > 0, own.dense + own.expert + own.tied, 0.0))
     return best
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from sartor.step.distinct import distinct_rows
 from sartor.step.lockstep import block_stash, boundary_bytes
 from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
-from sartor.units import Array, FloatArray, Floats, IntArray, Ints, ceil_div
+from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
 """cuBLAS workspaces held in the allocator: 32 MiB each for PyTorch and Transformer Engine from Hopper on (recalled)."""
@@ -88,34 +89,65 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
     return found.at(back)
 
 
-def kept_bytes(
-    job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, counts: IntArray, device: IntArray
-) -> KeptBytes:
-    """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks]; ``plan`` has flat arrays
-    with a single pp and number of virtual stages."""
-    pp, held = int(plan.dims.pp[0]), counts.sum(axis=1)  # type: ignore[index]
-    if job.trainer.lockstep:
-        return _kept_in_lockstep(job, plan, of, pp, counts, device)
-    flying = in_flight(plan.schedule, device[:, None], pp, counts.shape[1], plan.num_microbatches)
-    flying = np.broadcast_to(flying, (len(device), len(plan.num_microbatches), counts.shape[1]))  # type: ignore[arg-type]
-    layers_kept, layer_peak = _layers(job, plan, of, counts, flying)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """R pipeline ranks of each of n plans: what they hold, and the microbatches in flight there at the peak."""
+
+    device: IntArray
+    """[R, n]: position in the pipeline."""
+    held: IntArray
+    """[R, n, K]: how many of each of `blocks`."""
+    flying: IntArray
+    """[R, n, K]: the same, each counted once for every microbatch in flight in its chunk."""
+    last: IntArray
+    """[R, n]: microbatches in flight in the rank's last chunk."""
+    sent: IntArray
+    """[R, n]: the sum over chunks of the microbatches in flight there."""
+
+
+def ranks_of(pp: int, schedule: IntArray, microbatches: IntArray, counts: IntArray, device: IntArray) -> Ranks:
+    """The ranks ``device`` of a pipeline, which hold ``counts`` [R, chunks, K], under n plans."""
+    few, back = distinct_rows([schedule, microbatches])
+    flying = in_flight(few[0], device[:, None], pp, counts.shape[1], few[1])
+    flying = np.broadcast_to(flying, (len(device), few[0].size, counts.shape[1]))
+    return Ranks(
+        device=np.broadcast_to(device[:, None], (len(device), back.size)),
+        held=np.broadcast_to(counts.sum(axis=1)[:, None], (len(device), back.size, counts.shape[2])),
+        flying=(flying @ counts).take(back, axis=1),
+        last=flying[..., -1].take(back, axis=1),
+        sent=flying.sum(axis=2).take(back, axis=1),
+    )
+
+
+def side_by_side(of_pipelines: Sequence[Ranks]) -> Ranks:
+    """Plans of several pipelines with equally many ranks."""
+    names = Ranks.__dataclass_fields__
+    return Ranks(**{name: np.concatenate([getattr(ranks, name) for ranks in of_pipelines], axis=1) for name in names})
+
+
+def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, ranks: Ranks) -> KeptBytes:
+    """Bytes of pipeline ranks; ``plan`` has flat arrays of equal length."""
+    layers_kept, layer_peak = _layers(job, plan, of, ranks)
     if job.trainer.memory.keeps_outputs:
-        layers_kept = layers_kept + _outputs(job, of, pp, device, flying)
-    head_kept, head_peak, head_freed = _head(job, plan, of, held, flying)
+        layers_kept = layers_kept + _outputs(job, plan, of, ranks)
+    head_kept, head_peak, head_freed = _head(job, plan, of, ranks)
     return KeptBytes(
         layers_kept=layers_kept,
         head_kept=head_kept,
         layer_peak=np.maximum(layer_peak - head_freed, 0.0),
         head_peak=head_peak,
-        moving=_moving(job, pp, gpu, of, held),
+        moving=_moving(job, plan, gpu, of, ranks.held),
     )
 
 
-def _kept_in_lockstep(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, pp: int, counts: IntArray, device: IntArray
+def kept_in_lockstep(
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, device: IntArray
 ) -> KeptBytes:
-    """A chunk keeps all activations of its current microbatch, and of every other one in flight all of them or, under
-    full recomputation, the chunk's input."""
+    """Bytes of the ranks ``device`` of one pipeline in lockstep, which hold ``counts`` [R, chunks, K].
+
+    A chunk keeps all activations of its current microbatch, and of every other one in flight all of them or, under full
+    recomputation, the chunk's input."""
+    pp = int(plan.dims.pp[0])  # type: ignore[index]
     each = np.stack([block_stash(job, of.rows, block, of.logits) + 0.0 * of.logits for block in of.blocks])
     chunks = np.arange(counts.shape[1])
     activations = np.stack([summed(counts[:, c], each) for c in chunks], axis=-1)
@@ -131,14 +163,14 @@ def _kept_in_lockstep(
     return KeptBytes(layers_kept=kept, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
 
 
-def _layers(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, flying: Floats
-) -> tuple[FloatArray, FloatArray]:
+def _layers(job: TrainingJob, plan: TrainingPlan, of: Microbatch, ranks: Ranks) -> tuple[FloatArray, FloatArray]:
     """Activations that layers keep, and the peak of one layer's backward with its recomputed activations."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
-    share = _recomputed_share(plan, of, counts)
+    layers = _layers_of(of, ranks.held)
+    share = _recomputed_share(plan, layers)
     by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.trainer.checkpoints_operators
-    kept = np.zeros((len(counts), len(full)))
+    whole_layers = full & np.less(share, 1) & ~by_operator
+    kept = np.zeros((len(ranks.held), full.size))
     peak = np.zeros_like(kept)
     for i, act in enumerate(of.activations):
         if act is None:
@@ -146,16 +178,15 @@ def _layers(
         each = np.where(again == Recompute.SELECTIVE, act.selective, act.whole)
         each = np.where(full, share * act.inputs + (1 - share) * act.whole, each)
         each = np.where(by_operator, act.operators, each)
-        kept = kept + each * (flying * counts[:, None, :, i]).sum(axis=2)
+        kept = kept + each * ranks.flying[..., i]
         if job.offload_modules:
             plain, selective, inputs = moved_bytes(job, act)
             moved = np.where(again == Recompute.SELECTIVE, selective, plain)
             moved = np.where(full, share * inputs + (1 - share) * plain, moved)
-            gone = share_moved(job, _layers_of(of, counts)) * (flying * counts[:, None, :, i]).sum(axis=2)
+            gone = share_moved(job, layers) * ranks.flying[..., i]
             kept = kept - np.maximum(gone - STAY, 0) * moved
-        extra = np.where(full & (share < 1) & ~by_operator, 0.0, act.whole - each)
-        here = counts[:, :, i].sum(axis=1)[:, None] > 0
-        peak = np.maximum(peak, np.where(here, act.backward + extra, 0.0))
+        extra = np.where(whole_layers, 0.0, act.whole - each)
+        peak = np.maximum(peak, np.where(ranks.held[..., i] > 0, act.backward + extra, 0.0))
     return kept, peak
 
 
@@ -176,34 +207,33 @@ def share_moved(job: TrainingJob, layers: Floats) -> Floats:
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
-def _outputs(job: TrainingJob, of: Microbatch, pp: int, device: IntArray, flying: Array) -> FloatArray:
+def _outputs(job: TrainingJob, plan: TrainingPlan, of: Microbatch, ranks: Ranks) -> FloatArray:
     """Chunk outputs held until their gradient comes back, for all chunks but the model's last."""
-    sent = flying.sum(axis=2) - np.where(device == pp - 1, 1, 0)[:, None] * flying[:, :, -1]
-    held: FloatArray = sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide)
-    return held
+    sent = ranks.sent - np.where(ranks.device == np.asarray(plan.dims.pp) - 1, ranks.last, 0)
+    return np.asarray(sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide), dtype=np.float64)
 
 
-def _recomputed_share(plan: TrainingPlan, of: Microbatch, counts: IntArray) -> Floats:
-    """Share of a device's layers that full recomputation recomputes [devices, plans]."""
+def _recomputed_share(plan: TrainingPlan, layers: IntArray) -> Floats:
+    """Share of a rank's ``layers`` [R, n] that full recomputation recomputes."""
     wanted = np.asarray(plan.recompute_layers)
-    return np.where(wanted < 0, 1.0, np.minimum(wanted / _layers_of(of, counts), 1.0))
+    return np.where(wanted < 0, 1.0, np.minimum(wanted / layers, 1.0))
 
 
-def _layers_of(of: Microbatch, counts: IntArray) -> IntArray:
-    """Number of layers on every device [devices, 1]."""
+def _layers_of(of: Microbatch, held: IntArray) -> IntArray:
+    """Number of layers on every rank [R, n]."""
     is_layer = np.array([act is not None for act in of.activations])
-    layers: IntArray = np.maximum(counts[:, :, is_layer].sum(axis=(1, 2)), 1)[:, None]
+    layers: IntArray = np.maximum(held[..., is_layer].sum(axis=2), 1)
     return layers
 
 
 def _head(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, held: IntArray, flying: Array
+    job: TrainingJob, plan: TrainingPlan, of: Microbatch, ranks: Ranks
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
     free when the last layer's backward begins: one microbatch's."""
-    losses = held[:, [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=1)[:, None]
+    losses = ranks.held[..., [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=2)
     rows, h, habits = of.rows, job.shape.hidden_size, job.trainer.habits
-    last = np.where(np.isin(plan.schedule, SPLIT), 1, flying[:, :, -1])
+    last = np.where(np.isin(plan.schedule, SPLIT), 1, ranks.last)
     kept = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * of.logits
     width = weight_bytes(job)
     split = habits.split_logit_bytes or habits.logit_bytes
@@ -215,11 +245,11 @@ def _head(
     return losses * kept * last, np.minimum(losses, 1) * peak, losses * kept * np.minimum(last, 1)
 
 
-def _moving(job: TrainingJob, pp: int, gpu: Gpu, of: Microbatch, held: IntArray) -> FloatArray:
+def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, held: IntArray) -> FloatArray:
     """Transfers between stages (activation, gradient); the head's input gathered over tensor ranks; workspaces."""
     rows, h = of.rows, job.shape.hidden_size
-    between = 2 * rows.outer * h * rows.wide if pp > 1 else 0.0
-    head = np.minimum(held[:, [b.kind is BlockKind.HEAD for b in of.blocks]].sum(axis=1), 1)[:, None]
+    between = np.where(np.greater(plan.dims.pp, 1), 2 * rows.outer * h * rows.wide, 0.0)
+    head = np.minimum(held[..., [b.kind is BlockKind.HEAD for b in of.blocks]].sum(axis=2), 1)
     gathered = head * rows.gathered * h * rows.wide
     own: FloatArray = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
     return own

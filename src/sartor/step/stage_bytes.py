@@ -10,7 +10,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_of
-from sartor.step.kept_bytes import KeptBytes, kept_bytes, microbatch_of
+from sartor.step.kept_bytes import KeptBytes, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
 from sartor.step.stages import stage_counts
 from sartor.units import BoolArray, FloatArray, IntArray
 
@@ -77,8 +77,14 @@ def stage_bytes(
 ) -> StageBytes:
     """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks] of `blocks`; the fields of
     ``plan`` are flat arrays of equal length with a single pp and number of virtual stages."""
-    held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1))
-    kept = kept_bytes(job, plan, cluster.gpu, microbatch_of(job, plan), counts, device)
+    held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1)[:, None])
+    microbatch = microbatch_of(job, plan)
+    if job.trainer.lockstep:
+        kept = kept_in_lockstep(job, plan, microbatch, counts, device)
+    else:
+        d, in_flight = plan.dims, (plan.schedule, plan.num_microbatches)
+        ranks = ranks_of(int(d.pp[0]), *in_flight, counts, device)  # type: ignore[index, arg-type]
+        kept = kept_bytes(job, plan, cluster.gpu, microbatch, ranks)
     passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
     passing = passing + held.gathered + held.placeholders
     base = held.states + held.buckets + kept.moving
