@@ -140,7 +140,7 @@ def plans(draw: st.DrawFn, kind: LaunchKind, version: str = "") -> tuple[Trainin
     virtual = pick("virtual") if pp > 1 else 1
     layers = int(shape.num_layers)
     assume(pp * virtual <= layers)
-    micro, count = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    micro, count = draw(st.integers(1, 4)), draw(st.integers(1, 6)) * (pp if virtual > 1 else 1)
     stages = even_stages(layers, pp * virtual)
     if pp > 1 and pick("uneven"):
         moved = draw(st.integers(0, len(stages) - 1))
@@ -152,7 +152,7 @@ def plans(draw: st.DrawFn, kind: LaunchKind, version: str = "") -> tuple[Trainin
         global_batch_size=dp * micro * count,
         recipe=pick("recipe"),
         optimizer=pick("optimizer"),
-        attention_kernel=draw(st.sampled_from(list(AttentionKernel))),
+        attention_kernel=draw(st.sampled_from(list(AttentionKernel)[: 1 if cp > 1 else 2])),
         context_parallel=pick("exchange"),
         trainer=Trainer(
             dp_overlap=draw(st.booleans()),

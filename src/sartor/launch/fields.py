@@ -6,6 +6,7 @@ or the launch is refused: a file that trains another model than the one priced w
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,8 +63,15 @@ class Row:
     bridge: str = ""
     nemo: str = ""
 
-    def applies(self, traits: set[str]) -> bool:
-        return set(self.when.split()) <= traits
+    def applies(self, traits: set[str], release: tuple[int, ...] = ()) -> bool:
+        """Whether a model or plan with these traits has it, in a release of the trainer (empty: any)."""
+        return set(self.when.split()) <= traits and (not release or self._first() <= release < self._end())
+
+    def _first(self) -> tuple[int, ...]:
+        return tuple(map(int, self.since.split("."))) if self.since else ()
+
+    def _end(self) -> tuple[float, ...]:
+        return tuple(map(int, self.until.split("."))) if self.until else (math.inf,)
 
     def spelled(self, value: Value | None) -> Value | None:
         """What a file says for a value; None if it says nothing, as where the value is the trainer's default."""
@@ -157,12 +165,14 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "seq_len": int(job.seq_len),
         "global_batch_size": int(job.global_batch_size),
         "microbatch_size": int(plan.microbatch_size),
+        "local_batch_size": int(plan.microbatch_size) * (int(plan.num_microbatches) if d.pp > 1 else 1),
         "num_microbatches": int(plan.num_microbatches),
         "num_devices": int(plan.num_devices),
         "schedule": PipelineSchedule(int(plan.schedule)).word,
         "zero_stage": int(plan.zero_stage),
         "sharded": bool(plan.zero_stage > 0),
         "fsdp": bool(plan.zero_stage > 1),
+        "reshards": bool(plan.zero_stage == 3),
         "instances": ranks // group,
         "replicas": int(d.dp) * int(d.cp) // group if plan.zero_stage else int(d.dp),
         "shards": group // int(d.cp) if plan.zero_stage else 1,
@@ -174,6 +184,7 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "bf16": job.recipe is Recipe.BF16,
         "fp16": job.recipe is Recipe.FP16,
         "optimizer": job.optimizer.value,
+        "param_dtype": "fp32" if job.recipe is Recipe.FP32 else "bf16",
         "moments_dtype": job.moments_dtype.value,
         "precision_aware": job.moments_dtype is not DType.FP32 or bool(plan.optimizer_offload),
         "attention_kernel": job.attention_kernel.value,
@@ -201,10 +212,12 @@ def traits_of(job: TrainingJob, plan: TrainingPlan) -> set[str]:
     return degrees | {name for name, holds in facts.items() if holds}
 
 
-def check_rows(kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str]) -> None:
+def check_rows(
+    kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str], release: tuple[int, ...] = ()
+) -> None:
     """Raise `InputError` for a value that the trainer does not have."""
     for row in rows(kind, part):
-        if row.applies(traits) and (why := row.refused(values.get(row.field))):
+        if row.applies(traits, release) and (why := row.refused(values.get(row.field))):
             raise refuser(kind)(row.field, values[row.field], why, ", ".join(map(_text, row.only)))
 
 
@@ -226,12 +239,17 @@ def written(
 
 
 def written_fields(
-    kind: LaunchKind, part: str, values: Mapping[str, Value], traits: set[str], code: Mapping[str, object]
+    kind: LaunchKind,
+    part: str,
+    values: Mapping[str, Value],
+    traits: set[str],
+    code: Mapping[str, object],
+    release: tuple[int, ...] = (),
 ) -> JsonDict:
     """A part of the table as a nested table of keys; ``code`` has the values of keys written by code."""
     out: JsonDict = {}
     for row in rows(kind, part):
-        if not row.argument or not row.applies(traits):
+        if not row.argument or not row.applies(traits, release):
             continue
         value = code.get(row.argument) if row.by_code else row.spelled(values.get(row.field))
         if value is not None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -309,15 +310,24 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     reasons = broken(job, plan)
     if not reasons:
         return
-    for name, values in SIMPLER.items():
-        of_dims = hasattr(plan.dims, name)
-        here = getattr(plan.dims if of_dims else plan, name)
-        for value in values:
-            dims = replace(plan.dims, **{name: value}) if of_dims else plan.dims
-            changed = replace(plan, dims=dims, **({} if of_dims else {name: value}))
-            if value != here and reasons[0] not in broken(job, changed):
-                raise InputError(name, axis_word(here), reasons[0], f"{name}={axis_word(value)}")
+    simpler = [(name, value) for name, values in SIMPLER.items() for value in values if value != _axis(plan, name)]
+    for changes in [*combinations(simpler, 1), *combinations(simpler, 2)]:
+        if reasons[0] not in broken(job, _changed(plan, dict(changes))):
+            name = changes[-1][0]
+            near = ",".join(f"{axis}={axis_word(value)}" for axis, value in changes)
+            raise InputError(name, axis_word(_axis(plan, name)), reasons[0], near)
     raise InputError("plan", "as given", reasons[0], f"a plan that sartor plan --write {kind.value} finds")
+
+
+def _axis(plan: TrainingPlan, name: str) -> object:
+    return getattr(plan.dims if hasattr(plan.dims, name) else plan, name)
+
+
+def _changed(plan: TrainingPlan, values: dict[str, Any]) -> TrainingPlan:
+    """The plan with fields of its own or of its dimensions changed."""
+    of_dims = {name: value for name, value in values.items() if hasattr(plan.dims, name)}
+    rest = {name: value for name, value in values.items() if name not in of_dims}
+    return replace(plan, dims=replace(plan.dims, **of_dims), **rest)
 
 
 SIMPLER: Mapping[str, tuple[Any, ...]] = {

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.fields import rows
+from sartor.launch.fields import Quantities, read_rows, rows
 from sartor.launch.plan import (
     JobParts,
     LaunchReading,
@@ -113,8 +113,9 @@ def _reading(
 ) -> LaunchReading:
     layers = None if shape is None else int(shape.num_layers)
     devices = num_devices or (command.num_devices if command else 0)
-    plan = _read_plan(config, devices, layers)
-    parts = _parts(config, plan.dims)
+    values = read_rows(KIND, config, "config")
+    plan = _read_plan(config, values, devices, layers)
+    parts = _parts(config, values, plan.dims)
     check_numbers(plan, splits_experts=parts.trainer.splits_experts)
     unknown = [name for name in config.left() if not no_bearing(name)]
     return LaunchReading(
@@ -130,38 +131,32 @@ def _reading(
     )
 
 
-def _read_plan(config: Document, devices: int, layers: int | None) -> TrainingPlan:
-    tp, pp, cp = (config.count(f"parallelism.{n}_parallel_degree", 1) for n in ("tensor", "pipeline", "context"))
-    ep = config.count("parallelism.expert_parallel_degree", 1)
-    replicas = config.count("parallelism.data_parallel_replicate_degree", 1)
-    shards = config.count("parallelism.data_parallel_shard_degree", -1)
-    if shards == -1:
+def _read_plan(config: Document, values: Quantities, devices: int, layers: int | None) -> TrainingPlan:
+    tp, pp, cp, ep, replicas, shards = (int(values[n] or 0) for n in ("tp", "pp", "cp", "ep", "replicas", "shards"))
+    if shards < 1:
         shards = _leftover(config, devices, replicas * tp * pp * cp, ep)
     dp = replicas * shards
     if devices and dp * tp * pp * cp != devices:
         must = f"must be the product of all degrees, {dp * tp * pp * cp}"
         raise InputError("num_devices", devices, must, str(dp * tp * pp * cp))
-    zero = _read_zero(config, shards * cp > 1, pp)
+    reshards = values["reshards"] if values["reshards"] != "default" else pp == 1
+    zero = 0 if shards * cp == 1 else 3 if reshards else 2  # FSDP gathers parameters again, or keeps them after forward
     virtual, schedule, stages = _read_pipeline(config, pp, layers)
-    if config.flag("training.enable_cpu_offload"):
+    if values["optimizer_offload"]:
         config.assumptions.append("enable_cpu_offload: only the offloading of optimizer states is priced")
-    microbatch, count = _read_batch(config, dp, pp)
+    microbatch, count = _read_batch(config, values, dp, pp)
     plan = TrainingPlan(
-        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=_splits_sequence(config)),
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, sequence_parallel=bool(values["sequence_parallel"])),
         microbatch_size=microbatch,
         num_microbatches=count,
         virtual_stages=virtual,
         schedule=schedule,
         zero_stage=zero,
         shard_group=shards * cp if zero and replicas > 1 else 0,
-        optimizer_offload=config.flag("training.enable_cpu_offload"),
+        optimizer_offload=bool(values["optimizer_offload"]),
         stage_layers=stages,
     )
     return _with_recompute(config, plan, layers)
-
-
-def _splits_sequence(config: Document) -> bool:
-    return config.flag("parallelism.enable_sequence_parallel", True)
 
 
 def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
@@ -172,16 +167,6 @@ def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
         near = f"{below} and {below + others}" if below else str(others)
         raise InputError("num_devices", devices, f"must be a multiple of the other degrees' product {others}", near)
     return devices // others
-
-
-def _read_zero(config: Document, sharded: bool, pp: int) -> int:
-    """ZeRO stage: FSDP keeps parameters gathered after forward (2) or gathers them again (3); "default" is the former
-    in a pipeline."""
-    words = ("default", "always", "never")
-    word = config.choice("parallelism.fsdp_reshard_after_forward", "default", words)
-    if not sharded:
-        return 0
-    return 2 if word == "never" or (word == "default" and pp > 1) else 3
 
 
 SCHEDULES = {
@@ -248,12 +233,11 @@ def _module_stages(modules: object) -> tuple[int, ...]:
     return tuple(sum(str(name).startswith("layers.") for name in part) for part in modules)
 
 
-def _read_batch(config: Document, dp: int, pp: int) -> tuple[int, int]:
+def _read_batch(config: Document, values: Quantities, dp: int, pp: int) -> tuple[int, int]:
     """Microbatch size, and number of microbatches of one pipeline per step."""
-    local = config.count("training.local_batch_size", 0, least=0) or config.count("training.batch_size", 8)
-    total = config.count("training.global_batch_size", -1)
+    local, total = int(values["local_batch_size"] or 8), int(values["global_batch_size"] or -1)
     total = local * dp if total == -1 else total
-    micro = config.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local
+    micro = int(values["microbatch_size"] or 1) if pp > 1 else local
     if total % (local * dp):
         below = total // (local * dp) * local * dp
         must = f"must be a multiple of local_batch_size x data-parallel degree = {local} x {dp}"
@@ -288,37 +272,34 @@ def _with_recompute(config: Document, plan: TrainingPlan, layers: int | None) ->
     return replace(plan, recompute=Recompute.FULL, recompute_layers=count)
 
 
-def _parts(config: Document, dims: ParallelDims) -> JobParts:
-    seq = config.count("training.seq_len", 2048)
-    total = config.count("training.global_batch_size", -1)
-    param = config.choice("training.mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
+def _parts(config: Document, values: Quantities, dims: ParallelDims) -> JobParts:
+    total = int(values["global_batch_size"] or -1)
     name = config.text("optimizer.name", "AdamW")
     if name not in ("Adam", "AdamW"):
         config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
-    rotate = config.choice("parallelism.context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
-    compiled = config.flag("compile.enable") or config.flag("training.compile")
+    compiled = bool(values["fused_kernels"])
     components = config.find("compile.components")
     config.assumptions.append("flash attention and no dropout (the model's code)")
-    etp = config.count("parallelism.expert_tensor_parallel_degree", 1)
+    expert_tp = int(values["expert_tp"] or 1)
     return JobParts(
-        seq_len=seq,
+        seq_len=int(values["seq_len"] or 2048),
         global_batch_size=None if total == -1 else total,
-        recipe=_read_recipe(config, param),
+        recipe=_read_recipe(config, Recipe(values["param_dtype"])),
         optimizer=Optimizer.ADAM,
         attention_kernel=AttentionKernel.FLASH,
-        context_parallel=ContextParallel.RING if rotate == "alltoall" else ContextParallel.ALL_GATHER,
+        context_parallel=ContextParallel(values["context_parallel"]),
         trainer=replace(
             TORCHTITAN,
-            tp_overlap=config.flag("parallelism.enable_async_tensor_parallel"),
+            tp_overlap=bool(values["tp_overlap"]),
             fused_kernels=compiled,
             fused_loss=compiled and isinstance(components, list) and "loss" in components,
             cuda_graphs=not config.flag("training.disable_cuda_graphs", True),
-            splits_experts=bool(dims.tp > 1) and (etp > 1 or bool(dims.ep == 1)),
+            splits_experts=bool(dims.tp > 1) and (expert_tp > 1 or bool(dims.ep == 1)),
         ),
     )
 
 
-def _read_recipe(config: Document, param: str) -> Recipe:
+def _read_recipe(config: Document, plain: Recipe) -> Recipe:
     """The precision set by converters of linear layers, under their newer and older section names."""
     converters = config.find("model.converters") or []
     words = converters if isinstance(converters, list) else str(converters).split(",")
@@ -336,4 +317,4 @@ def _read_recipe(config: Document, param: str) -> Recipe:
         return Recipe.FP8_ROWWISE if str(recipe).startswith("rowwise") else Recipe.FP8_CURRENT
     if config.flag("float8.enable_float8_linear"):  # in the first versions
         return Recipe.FP8_CURRENT
-    return Recipe.FP32 if param == "float32" else Recipe.BF16
+    return plain
