@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sartor.launch.fields import Row, row_of, rows, written_fields
-from sartor.launch.megatron_arguments import argument_names
+from sartor.launch.fields import Row, argument_names, row_of, rows, written_fields
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import Document, Flags, Stated, parse_flags
 
@@ -82,8 +81,8 @@ def test_older_names_of_a_row_are_read(table: LaunchKind | str, row: Row) -> Non
             assert row.read(launch) == value, table
 
 
-NOT_DATED = ("--cpu-offloading-num-layers",)
-"""An argument whose first release nobody looked up: it is written for every version."""
+NOT_DATED = ("--cpu-offloading-num-layers", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype")
+"""Arguments whose first release nobody looked up: they are taken for every version's."""
 
 
 def test_every_flag_of_megatron_is_its_own_and_has_its_release() -> None:

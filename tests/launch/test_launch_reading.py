@@ -16,7 +16,7 @@ from sartor.launch.megatron_stages import read_layout
 from sartor.launch.plan import LaunchKind
 from sartor.launch.shell import read_shell
 from sartor.launch.shell_words import HOLE
-from sartor.launch.yaml_text import read_yaml, write_yaml
+from sartor.launch.stated import read_yaml, write_yaml
 from sartor.model.training import ContextParallel, PipelineSchedule, Recipe, Recompute
 from sartor.operators import DType
 

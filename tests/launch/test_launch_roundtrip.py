@@ -19,8 +19,8 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import WRITTEN, LaunchFiles, LaunchKind, LaunchReading, canonical, even_stages
+from sartor.launch.stated import read_yaml
 from sartor.launch.torchtitan_source import read_source
-from sartor.launch.yaml_text import read_yaml
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sartor.launch.fields import rows
-from sartor.launch.megatron_arguments import argument_names, left_over, no_bearing
+from sartor.launch.fields import argument_names, left_over, no_bearing, rows
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import parse_flags
 

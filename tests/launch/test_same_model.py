@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sartor.errors import InputError
-from sartor.launch.fields import Row, row_of, rows
-from sartor.launch.megatron_arguments import argument_names
+from sartor.launch.fields import Row, argument_names, row_of, rows
 from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_model_read import read_model as read_megatron_model
 from sartor.launch.plan import LaunchKind

@@ -15,8 +15,7 @@ from launch.package_index import fetched
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
-from sartor.launch.torchtitan_flavors import flavor_of, flavors
-from sartor.launch.torchtitan_source import read_source
+from sartor.launch.torchtitan_source import flavor_of, flavors, read_source
 from sartor.model.editing import edit
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, Recompute, Trainer, TrainingJob, TrainingPlan

@@ -71,14 +71,14 @@ class AskedPlan:
 
     @property
     def has_launch(self) -> bool:
-        from sartor.launch.megatron_dump import whole_dump
+        from sartor.launch.megatron_dialects import whole_dump
 
         return self.launch is not None or whole_dump(self.run.arguments)
 
     def launched(self) -> LoggedPlan:
         """The plan of a launch file, or of the log's own dump of arguments."""
         from sartor.launch.files import read_launch
-        from sartor.launch.megatron_dump import read_dump
+        from sartor.launch.megatron_dialects import read_dump
 
         if self.fix:
             words = ",".join(f"{name}={value}" for name, value in self.fix.items())

@@ -143,7 +143,7 @@ def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tup
 def _held_against(
     found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None, *, best: bool
 ) -> LogDiagnosis:
-    from sartor.launch.megatron_dump import settled
+    from sartor.launch.megatron_dialects import settled
     from sartor.plans.explain import explanations
     from sartor.step.recipes import check_recipe
 

@@ -41,8 +41,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command, script_text
 from sartor.launch.shell import Beside, nothing_beside
-from sartor.launch.stated import Document, Flags, bearing, parse_flags
-from sartor.launch.yaml_text import write_yaml
+from sartor.launch.stated import Document, Flags, bearing, parse_flags, write_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,

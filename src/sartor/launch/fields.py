@@ -1,7 +1,6 @@
 """The launch-field table: which flag or key of a trainer sets which quantity (``fields.toml`` explains the columns).
 
-Writing and reading walk the same rows. Every numeric field of a model that differs from a plain decoder's is written,
-or the launch is refused: a file that trains another model than the one priced would be worse than none.
+Writing and reading walk the same rows.
 """
 
 from __future__ import annotations
@@ -11,29 +10,23 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import groupby
 
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.plan import LaunchKind, refuser
-from sartor.launch.stated import MAX_SIZE, Flags, Stated
-from sartor.model.layer import DenseFfn, LatentAttentionMixer
-from sartor.model.numerics import NEUTRAL, Numerics, Value
-from sartor.model.shape import TransformerShape
+from sartor.launch.stated import MAX_SIZE, Flags, Stated, shown_flag
+from sartor.model.numerics import Value
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import DType
 
 Argument = tuple[str, ...]
 Quantities = Mapping[str, Value | None]
 """Values by the table's names; None where a launch does not give one that has no default."""
-OWN_CONFIG = "a trainer that reads the model's own config (--write deepspeed or accelerate)"
-OF_SHAPE = {"activation", "norm_order"}
-"""Numeric fields written by the functions that write the shape."""
 NOT = "not "
 """Before a field of another file that is true where the flag is not given."""
-BALANCE = {"aux_loss", "aux_loss_per_sequence", "router_bias"}
-"""Fields that balance experts in training; none but the bias changes a trained model's forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +74,18 @@ class Row:
             return None
         if self.flag is not None:
             return True if value == self.flag else None
-        return value if self.words is None else self.words.get(_text(value))
+        return value if self.words is None else self.words.get(text_of(value))
 
     def arguments(self, value: Value | None) -> Iterator[Argument]:
         """The words of a command line for a value."""
         word = self.spelled(value)
         if word is not None:
-            yield (self.argument,) if self.flag is not None or word == "" else (self.argument, _text(word))
+            yield (self.argument,) if self.flag is not None or word == "" else (self.argument, text_of(word))
 
     def refused(self, value: Value | None) -> str:
         """Why a value cannot be expressed; empty if it can."""
         if self.only and value not in self.only:
-            return self.refuse or "has " + " or ".join(_text(v) or "none" for v in self.only) + " alone"
+            return self.refuse or "has " + " or ".join(text_of(v) or "none" for v in self.only) + " alone"
         if self.whole and isinstance(value, float) and not value.is_integer():
             return f"takes whole numbers by {self.argument}"
         return ""
@@ -121,7 +114,7 @@ class Row:
         """The value of a word."""
         meanings: dict[str, Value] = {}
         for text, spelled in (self.words or {}).items():
-            meanings.setdefault(_text(spelled), _value(text))  # the first of several values with one word is meant
+            meanings.setdefault(text_of(spelled), _value(text))  # the first of several values with one word is meant
         meanings |= self.also or {}
         word = flags.word(name, () if self.part == "numerics" else tuple(meanings))
         return self.default if word is None else meanings.get(word, word)
@@ -218,7 +211,7 @@ def check_rows(
     """Raise `InputError` for a value that the trainer does not have."""
     for row in rows(kind, part):
         if row.applies(traits, release) and (why := row.refused(values.get(row.field))):
-            raise refuser(kind)(row.field, values[row.field], why, ", ".join(map(_text, row.only)))
+            raise refuser(kind)(row.field, values[row.field], why, ", ".join(map(text_of, row.only)))
 
 
 def written(
@@ -300,109 +293,8 @@ def check_release(kind: LaunchKind, arguments: Iterable[Argument], version: str)
             raise InputError("trainer_version", version, must, f"{first} or newer")
 
 
-# -- numerics of a model ------------------------------------------------------------------------------------------
-
-
-def numeric_arguments(
-    kind: LaunchKind, shape: TransformerShape, fixed: Numerics | None = None
-) -> tuple[list[Argument], list[str]]:
-    """The arguments for what the model computes beyond its sizes, and notes. ``fixed`` is what the trainer's own model
-    of these sizes computes. Raises `InputError` for a field without an argument."""
-    if shape.numerics is None:
-        return [], ["norm epsilon, rotary base and scaling are not known of this model: the trainer's defaults stand"]
-    values, traits = _effective(shape, shape.numerics), _traits(shape, shape.numerics)
-    table = [row for row in rows(kind, "numerics") if row.applies(traits)]
-    out: list[Argument] = []
-    for row in table:
-        value = values.get(row.field, NEUTRAL.get(row.field, row.default))
-        if value is not None and (why := row.refused(value)):
-            raise _cannot(kind, shape, row.field, value, why)
-        out += row.arguments(value)
-    own = fixed or Numerics()
-    known = {row.field for row in table} | OF_SHAPE
-    balance: list[str] = []
-    for name in [each for each in dict.fromkeys([*values, *own.values]) if each not in known]:
-        there = own.get(name)
-        value = values.get(name, NEUTRAL.get(name, False))
-        if value == there or _without_effect(name, traits):
-            continue
-        if fixed is None or name not in BALANCE:
-            raise _cannot(kind, shape, name, value, "has no argument for it" if fixed is None else _other(there))
-        balance.append(f"{name}={_text(there or 0.0)}, not {_text(value)}")
-    notes = [] if shape.numerics.compared else [_unchecked(shape)]
-    notes += [f"{kind.title} balances experts in its own way: {'; '.join(balance)}"] if balance else []
-    return out, notes
-
-
-def _other(value: Value | None) -> str:
-    if value is None:
-        return "has no argument for it"
-    return f"has {_text(value) or 'that of a plain decoder'} in its own model of these sizes"
-
-
-def _cannot(kind: LaunchKind, shape: TransformerShape, name: str, value: Value, why: str) -> InputError:
-    field_, neutral = name.removeprefix("config."), NEUTRAL.get(name)
-    near = OWN_CONFIG if not neutral else f"{field_}={_text(neutral)}, or {OWN_CONFIG}"
-    return InputError(f"{shape.name or 'MODEL'}: {field_}", _text(value), f"{kind.title} {why}", near)
-
-
-def _unchecked(shape: TransformerShape) -> str:
-    return (
-        f"model_type={shape.model_type}: sizes and known fields are written, but what this family's own code computes "
-        "beside them was not compared with the trainer's model; check it before training"
-    )
-
-
-def read_numerics(kind: LaunchKind, flags: Flags, shape: TransformerShape) -> Numerics:
-    """What a launch sets besides sizes, where it differs from a plain decoder."""
-    found: dict[str, Value] = {}
-    kinds = {"llama3"} if flags.on("--use-rope-scaling") else set[str]()
-    if "yarn" in (flags.word("--position-embedding-type"), flags.word("--rope-type")):
-        kinds = {"yarn"}
-    elif "--rotary-seq-len-interpolation-factor" in flags.given:
-        kinds = {"linear"}
-    if scaling := kinds & {"yarn", "linear"}:
-        found["rope_type"] = scaling.pop()
-    traits = _traits(shape, Numerics()) | kinds
-    for row in rows(kind, "numerics"):
-        if row.applies(traits) and not row.by_code and (value := row.read(flags)) is not None:
-            found[row.field] = value
-
-    return Numerics(values={name: value for name, value in found.items() if value != NEUTRAL.get(name)})
-
-
-def _traits(shape: TransformerShape, numerics: Numerics) -> set[str]:
-    """Words used in the table's ``when`` that apply to a model."""
-    mixer = shape.attention
-    latent = isinstance(mixer, LatentAttentionMixer)
-    rotated = mixer is not None and (latent or bool(getattr(mixer, "rotary_dim", 0)))
-    ffn = shape.dense_ffn or (shape.moe_ffn.expert if shape.moe_ffn else None)
-    out = {"latent" if latent else "plain", str(numerics.get("router_score"))}
-    out |= {"moe"} if shape.moe_ffn is not None else set()
-    out |= {norm.kind.name.lower() for norm in shape.main.norms}
-    out |= {"gated"} if isinstance(ffn, DenseFfn) and ffn.gated else set()
-    return out | ({"rope", str(numerics.get("rope_type"))} if rotated else set())
-
-
-def _effective(shape: TransformerShape, numerics: Numerics) -> dict[str, Value]:
-    """The values, without scales that equal attention's usual one, 1 / sqrt(head_dim)."""
-    values, head_dim = dict(numerics.values), float(shape.head_dim)
-    if values.get("query_scale") == head_dim:
-        del values["query_scale"]
-    for name in ("attention_multiplier", "attention_scale"):
-        scale = values.get(name)
-        if isinstance(scale, float) and abs(scale - head_dim**-0.5) < 1e-9:
-            del values[name]
-    return values
-
-
-def _without_effect(name: str, traits: set[str]) -> bool:
-    """Whether a field concerns a part that the model does not have."""
-    of_experts = name.startswith(("router_", "aux_loss", "z_loss"))
-    return (of_experts and "moe" not in traits) or (name.startswith("rope_") and "rope" not in traits)
-
-
-def _text(value: Value) -> str:
+def text_of(value: Value) -> str:
+    """A value as a command line writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (str, int)) else f"{value:.10g}"
@@ -413,3 +305,53 @@ def _value(text: str) -> Value:
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.isdigit() else text
+
+
+# -- names of Megatron-LM -----------------------------------------------------------------------------------------
+
+
+@cache
+def argument_names() -> frozenset[str]:
+    """Every argument of Megatron-LM and Megatron-DeepSpeed; the file's head gives commits and dates."""
+    text = files("sartor.launch").joinpath("megatron_arguments.txt").read_text(encoding="utf-8")
+    return frozenset(line for line in text.splitlines() if line.startswith("--"))
+
+
+def left_over(flags: Flags) -> tuple[list[str], list[str], list[str]]:
+    """A command's unread flags for display: flags unknown to Megatron (each with a similar known one), its own flags
+    without a price, and names of its own flags without effect."""
+    names = argument_names()
+    unknown, unpriced, ignored = list[str](), list[str](), list[str]()
+    for name in flags.left():
+        if name not in names:
+            unknown.append(shown_flag(name, flags.given[name], names))
+        elif no_bearing(name):
+            ignored.append(name)
+        else:
+            unpriced.append(shown_flag(name, flags.given[name]))
+    return unknown, unpriced, ignored
+
+
+def no_bearing(name: str) -> bool:
+    """Whether a Megatron argument affects neither time nor memory. An unknown name may match too."""
+    return NO_BEARING.match(name.replace("_", "-")) is not None
+
+
+NO_BEARING = re.compile(
+    r"--(no-)?(lr|min-lr|warmup|weight-decay|start-weight-decay|end-weight-decay|adam-|sgd-momentum|muon-|clip-grad|"
+    r"init-method|embedding-init|seed|save|load(?!-teacher)|finetune|pretrained|ckpt|dist-ckpt|async-save|"
+    r"use-dist-ckpt|auto-detect-ckpt|no-save|no-load|exit-|log-(?!optimizer)|logging|tensorboard|wandb|timing-log|"
+    r"one-logger|app-tag|eval-|train-iters|train-samples|train-data|valid-data|test-data|data-(?!efficiency)|split$|"
+    r"per-split|mock-data|num-workers|dataloader|num-dataset|reset-|eod-|create-attention|vocab-file|merge-file|"
+    r"tokenizer|tiktoken|legacy-tokenizer|trust-remote|distributed-backend|distributed-timeout|rotary-(base|"
+    r"interleaved|seq-len|scaling)|use-rope-scaling|rope-scaling|rope-type|norm-epsilon|apply-layernorm|profile|"
+    r"use-pytorch-profiler|record-memory|memory-snapshot|loss-scale|initial-loss|min-loss|hysteresis|fp8-(margin|"
+    r"interval|amax)|moe-(aux|z)-loss|moe-router-(load|dtype|score|pre|num-groups|group-topk|topk-scaling|bias|force|"
+    r"fusion|padding)|moe-per-layer|mtp-loss|mscale|manual-gc|use-mcore-models|check-|calculate-per-token|rampup|"
+    r"override-opt|use-checkpoint|attention-softmax|apply-query-key|disable-gloo|enable-ft|calc-ft|ft-|local-rank|"
+    r"test-mode|skip-train|rerun|error-injection|non-persistent|replication|config-logger|"
+    r"moe-permute-fusion|moe-use-legacy|untie|no-masked|no-bias|no-rope-fusion|create-moe|disable-straggler|straggler|"
+    r"inprocess|full-validation|multiple-validation|empty-unused|disable-bf16|use-cpu-init|yaml-cfg|exit|"
+    r"object-storage|spec|sft|decoupled|no-one-logger|enable-one|accumulate|bert|mask-prob|short-seq|sample-rate)"
+)
+"""Megatron's own arguments without a modelled effect on step time or memory."""

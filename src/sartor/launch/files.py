@@ -21,11 +21,10 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.accelerate import ACCELERATE_KEYS, accelerate_files, launcher_config, read_accelerate
 from sartor.launch.bridge import MODULE, bridge_files, read_bridge
 from sartor.launch.deepspeed import DEEPSPEED_KEYS, deepspeed_files, read_deepspeed
+from sartor.launch.fields import argument_names
 from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
 from sartor.launch.megatron import megatron_files, read_megatron
-from sartor.launch.megatron_arguments import argument_names
-from sartor.launch.nemo_yaml import is_nemo, overrides, read_nemo
-from sartor.launch.other_runs import NEAREST, check_pretraining
+from sartor.launch.megatron_dialects import is_nemo, overrides, read_nemo
 from sartor.launch.plan import (
     JobParts,
     LaunchFile,
@@ -36,11 +35,11 @@ from sartor.launch.plan import (
     check_positions,
     launch_kind,
 )
-from sartor.launch.script import Command, find_command
+from sartor.launch.script import NEAREST, Command, check_pretraining, find_command
+from sartor.launch.stated import read_yaml
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
-from sartor.launch.yaml_text import read_yaml
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 

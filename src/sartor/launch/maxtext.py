@@ -27,8 +27,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import Document
-from sartor.launch.yaml_text import read_yaml
+from sartor.launch.stated import Document, read_yaml
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (

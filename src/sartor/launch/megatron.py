@@ -11,8 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sartor.errors import NOT_GIVEN, InputError
-from sartor.launch.fields import Argument, check_release, check_rows, quantities, read_rows, rows, traits_of, written
-from sartor.launch.megatron_arguments import argument_names, left_over
+from sartor.launch.fields import (
+    Argument,
+    argument_names,
+    check_release,
+    check_rows,
+    left_over,
+    quantities,
+    read_rows,
+    rows,
+    traits_of,
+    written,
+)
 from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages, stage_arguments

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.launch.fields import OWN_CONFIG, Argument, numeric_arguments
+from sartor.launch.fields import Argument
+from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
 from sartor.launch.plan import LaunchKind
 from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (

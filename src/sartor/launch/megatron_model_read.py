@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from sartor.errors import InputError
-from sartor.launch.fields import read_numerics
+from sartor.launch.numerics import read_numerics
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import Flags
 from sartor.model.defaults import VOCAB_MULTIPLE

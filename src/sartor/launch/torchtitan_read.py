@@ -20,11 +20,9 @@ from sartor.launch.plan import (
     no_devices,
 )
 from sartor.launch.script import Command
-from sartor.launch.stated import Document, bearing
+from sartor.launch.stated import Document, bearing, parse_flags
 from sartor.launch.torchtitan import KIND
-from sartor.launch.torchtitan_config import OLDER, no_bearing, override, shown
-from sartor.launch.torchtitan_flavors import Flavor, named_flavor
-from sartor.launch.torchtitan_source import RecipeSource
+from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.divisors import nearest_divisors
 from sartor.model.numerics import Numerics
 from sartor.model.parallel import ParallelDims
@@ -57,7 +55,7 @@ def read_torchtitan(
     model that the file names. Raises `InputError`."""
     tables = parse_toml(text, "--launch", name)
     config = Document(raw=tables, older=OLDER)
-    override(config, command)
+    _override(config, command)
     model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
     known = named_flavor(*model)
     if shape is None and known:
@@ -73,7 +71,7 @@ def read_torchtitan_python(
     for path, value in source.values.items():
         section, _, field = path.rpartition(".")
         _table(config.raw, section)[field] = value
-    override(config, command)
+    _override(config, command)
     compiled = config.find("compile.components")
     if isinstance(compiled, list) and "model" not in compiled:
         _table(config.raw, "compile")["enable"] = False
@@ -117,15 +115,15 @@ def _reading(
     plan = _read_plan(config, values, devices, layers)
     parts = _parts(config, values, plan.dims)
     check_numbers(plan, splits_experts=parts.trainer.splits_experts)
-    unknown = [name for name in config.left() if not no_bearing(name)]
+    unknown = [name for name in config.left() if not _no_bearing(name)]
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
         model=model,
-        unknown=tuple(shown(name) for name in unknown),
-        ignored=tuple(name for name in config.left() if no_bearing(name)),
+        unknown=tuple(_shown(name) for name in unknown),
+        ignored=tuple(name for name in config.left() if _no_bearing(name)),
         open_fields={**config.open, **bearing(unknown)},
         assumptions=(*config.assumptions, *(command.notes if command else ())),
     )
@@ -318,3 +316,53 @@ def _read_recipe(config: Document, plain: Recipe) -> Recipe:
     if config.flag("float8.enable_float8_linear"):  # in the first versions
         return Recipe.FP8_CURRENT
     return plain
+
+
+OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
+"""Sections that held a section's fields in earlier versions."""
+
+
+def _override(config: Document, command: Command | None) -> None:
+    """Apply overrides like ``--training.local_batch_size 4`` from the command line."""
+    for flag, values in parse_flags(command.arguments if command else ()).given.items():
+        path = flag[2:].replace("-", "_").split(".")
+        if len(path) < 2 or path == ["job", "config_file"]:
+            continue
+        table = config.raw
+        for part in path[:-1]:
+            inner = table.setdefault(part, {})
+            table = inner if isinstance(inner, dict) else {}
+        word = values[0] if values else "true"
+        words = {"true": True, "True": True, "false": False, "False": False}
+        table[path[-1]] = int(word) if word.lstrip("-").isdigit() and len(word) < 16 else words.get(word, word)
+
+
+_SILENT_SECTIONS = (
+    "job.", "profiling.", "metrics.", "lr_scheduler.", "checkpoint.", "comm.", "memory_estimation.", "validation.",
+    "debug.", "experimental.custom", "dataloader.", "validator.", "profiler.",
+    "training.dataset", "training.gc_", "training.dataloader",
+)  # fmt: skip
+_SILENT = frozenset((
+    "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "optimizer.lr", "optimizer.beta1",
+    "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay", "optimizer.implementation", "optimizer.fused",
+    "training.steps", "training.max_norm", "training.seed", "training.deterministic", "training.warmup_steps",
+    "training.mixed_precision_reduce", "activation_checkpoint.early_stop", "compile.components", "compile.backend",
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+    *(f"{section}.{name}" for section in ("float8", "quantize.linear.float8") for name in (
+        "filter_fqns", "emulate", "force_recompute_fp8_weight_in_bwd", "precompute_float8_dynamic_scale_for_fsdp",
+        "enable_fsdp_float8_all_gather", "moe_fqns_prototype",
+    )),
+    *(f"{section}.{name}" for section in ("mx", "quantize.linear.mx") for name in (
+        "filter_fqns", "mxfp8_dim1_cast_kernel_choice", "use_fp8_dim1_cast_triton_kernel", "moe_fqns_prototype",
+    )),
+))  # fmt: skip
+"""Fields without a modelled effect on step time or memory."""
+
+
+def _no_bearing(name: str) -> bool:
+    return name in _SILENT or name.startswith(_SILENT_SECTIONS)
+
+
+def _shown(name: str) -> str:
+    near = difflib.get_close_matches(name, [row.argument for row in rows(KIND, "config")], 1, 0.85)
+    return printable(name) + (f" (did you mean {near[0]}?)" if near else "")

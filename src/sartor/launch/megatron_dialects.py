@@ -1,0 +1,199 @@
+"""Other files that say Megatron-LM's arguments: NeMo's YAML of a GPT (``megatron_gpt_config.yaml`` and similar, with
+``trainer:`` and ``model:``; names recalled from NeMo 1.23 and its examples, 2026-11-23), and the dump of arguments that
+Megatron-LM prints at the head of a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from sartor.bounded import printable
+from sartor.errors import InputError
+from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.fields import NOT, argument_names, rows
+from sartor.launch.megatron import read_megatron
+from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
+from sartor.launch.script import Command
+from sartor.launch.stated import read_yaml
+from sartor.step.trainers.nemo import NEMO
+
+NORMS = {
+    "layernorm": ("--normalization", "LayerNorm"),
+    "low_precision_layernorm": ("--normalization", "LayerNorm"),
+    "layernorm1p": ("--normalization", "LayerNorm", "--apply-layernorm-1p"),
+    "rmsnorm": ("--normalization", "RMSNorm"),
+    "low_precision_rmsnorm": ("--normalization", "RMSNorm"),
+}
+ACTIVATIONS = {"gelu": (), "swiglu": ("--swiglu",), "fast-swiglu": ("--swiglu",), "squared-relu": ("--squared-relu",)}
+PRECISIONS = {"bf16": ("--bf16",), "bf16-mixed": ("--bf16",), "16": ("--fp16",), "16-mixed": ("--fp16",), "32": ()}
+
+
+def is_nemo(value: JsonMap) -> bool:
+    """Whether a YAML is NeMo's: a Lightning trainer and a model with layers."""
+    model = value.get("model")
+    return isinstance(value.get("trainer"), dict) and isinstance(model, dict) and "num_layers" in model
+
+
+def overrides(words: Iterable[str], config: JsonMap) -> JsonDict:
+    """A configuration with overrides from a command line (``trainer.devices=8 ++model.num_layers=32``)."""
+    out = {name: dict(value) if isinstance(value, dict) else value for name, value in config.items()}
+    for word in words:
+        name, sign, value = word.lstrip("+~").partition("=")
+        group, dot, field = name.partition(".")
+        if sign and dot and group in ("trainer", "model"):
+            parsed = read_yaml(f"value: {value}", name=name)["value"]
+            inner, last = out.setdefault(group, {}), field.split(".")
+            for part in last[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[last[-1]] = parsed
+    return out
+
+
+def read_nemo(value: JsonMap, num_devices: int = 0) -> LaunchReading:
+    """The model, job and plan of a configuration. Raises `InputError`."""
+    model, trainer = value["model"], value["trainer"]
+    devices = num_devices or _nemo_devices(trainer)
+    if not devices:
+        raise no_devices(1)
+    words = tuple(_nemo_words(_resolved(model), trainer))
+    reading = read_megatron(Command(launcher=(), program="", arguments=words, num_devices=devices), num_devices)
+    read = reading.parts.trainer
+    own = replace(NEMO, tp_overlap=read.tp_overlap, grad_fusion=read.grad_fusion, dispatch_once=False, ep_overlap=False)
+    return replace(reading, parts=replace(reading.parts, trainer=own))
+
+
+def _nemo_devices(trainer: JsonMap) -> int:
+    each, nodes = trainer.get("devices"), trainer.get("num_nodes", 1)
+    found = [n for n in (each, nodes) if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+    return found[0] * found[1] if len(found) == 2 else 0
+
+
+def _resolved(model: JsonMap) -> dict[str, object]:
+    """The fields with ``${.encoder_seq_length}`` and ``${model.encoder_seq_length}`` resolved and nulls left out."""
+    out: dict[str, object] = {}
+    for name, value in model.items():
+        other = re.fullmatch(r"\$\{(?:model)?\.(\w+)\}", value) if isinstance(value, str) else None
+        found = model.get(other[1]) if other else value
+        if found is not None:
+            out[name] = found
+    return out
+
+
+def _nemo_words(model: dict[str, object], trainer: JsonMap) -> Iterator[str]:
+    for row in rows(LaunchKind.MEGATRON):
+        name = row.nemo.removeprefix(NOT)
+        if not name or name not in model:
+            continue
+        if name != row.nemo or row.flag is not None:
+            yield from (row.argument,) if model[name] is (name == row.nemo) else ()
+        else:
+            yield from (row.argument, str(model[name]))
+    if "num_query_groups" in model:
+        yield "--group-query-attention"
+    yield from _chosen(NORMS, "normalization", model.get("normalization", "layernorm"))
+    yield from _chosen(ACTIVATIONS, "activation", model.get("activation", "gelu"))
+    yield from _chosen(PRECISIONS, "precision", trainer.get("precision", 32))
+    if model.get("fp8") is True:
+        yield from ("--fp8-format", "hybrid" if model.get("fp8_hybrid", True) else "e4m3")
+    optimizer = model.get("optim")
+    if isinstance(optimizer, dict) and str(optimizer.get("name", "")).startswith("distributed"):
+        yield from ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
+
+
+def _chosen(table: dict[str, tuple[str, ...]], field: str, value: object) -> tuple[str, ...]:
+    if str(value) not in table:
+        raise InputError(field, printable(str(value)), f"must be one of {', '.join(table)}", next(iter(table)))
+    return table[str(value)]
+
+
+NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "global_batch_size")
+"""If one of these is missing, the dump is incomplete and no launch can be read from it."""
+OTHER_FLAGS = {
+    "fp8": "--fp8-format",
+    "fp4": "--fp4-format",
+    "add_bias_linear": "--disable-bias-linear",
+    "add_position_embedding": "--no-position-embedding",
+}
+"""Arguments whose flag has a different name."""
+OLD_FLAGS = {
+    "checkpoint_activations": ("--recompute-granularity", "full", "--recompute-method", "uniform"),
+    "fp32_allreduce": ("--accumulate-allreduce-grads-in-fp32",),
+}
+"""Arguments from before 2022, under their current names."""
+
+
+def whole_dump(arguments: Mapping[str, str]) -> bool:
+    """Whether a dump has everything a launch needs."""
+    return all(name in arguments for name in NEEDED)
+
+
+def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReading:
+    """The launch that printed a dump of arguments. Raises `InputError` if the dump contradicts itself."""
+    said = num_devices or _dumped_devices(arguments)
+    words = [word for name, value in arguments.items() for word in _dumped_words(name, value)]
+    if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
+        words += ["--attention-backend", "unfused"]
+    try:
+        return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=said))
+    except InputError as error:
+        if not error.field.startswith("--"):
+            raise
+        name = next((name for name in arguments if _flag(name) == error.field), error.field)
+        raise InputError(name, error.value, f"in the log's dump of arguments, {error.must}", error.nearest) from None
+
+
+SETTLES = {
+    "attention": {
+        "attention_backend": ("flash", "fused", "unfused", "local"),
+        "use_flash_attn": ("True",),
+    },
+    "fused_kernels": {
+        "transformer_impl": ("local", "transformer_engine", "inference_optimized"),
+        "bias_swiglu_fusion": ("True",),
+        "bias_gelu_fusion": ("True",),
+    },
+}
+"""Facts of a plan, and the arguments that leave no doubt of them."""
+
+
+def settled(arguments: Mapping[str, str]) -> frozenset[str]:
+    """Facts, beyond those that every launch says, of which a dump leaves no doubt."""
+    found = {name: MEMBER.sub("", value) for name, value in arguments.items()}
+    return frozenset(
+        fact for fact, names in SETTLES.items() if any(found.get(name) in values for name, values in names.items())
+    )
+
+
+def _dumped_devices(arguments: Mapping[str, str]) -> int:
+    text = arguments.get("world_size", "")
+    if not re.fullmatch(r"\d{1,7}", text):
+        raise InputError(
+            "world_size", text or "not given", "must be in the log's dump of arguments", "--num-devices 64"
+        )
+    return int(text)
+
+
+def _flag(name: str) -> str:
+    return OTHER_FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+MEMBER = re.compile(r"^[A-Z][A-Za-z]{0,40}\.(?=\w{1,60}$)")
+"""The class of an enumeration before its member, as Python prints it: ``AttnBackend.auto``."""
+
+
+def _dumped_words(name: str, value: str) -> Iterator[str]:
+    """One line of the dump as command line words; nothing if it has its default."""
+    flag = _flag(name)
+    value = MEMBER.sub("", value)
+    switched_off = flag if name.startswith("add_") else f"--no-{name.replace('_', '-')}"
+    if name in OLD_FLAGS and value == "True":
+        yield from OLD_FLAGS[name]
+    elif value in ("None", ""):
+        return
+    elif value == "False":
+        yield from (switched_off,) if switched_off in argument_names() else ()
+    elif value == "True":
+        yield from (flag,) if flag in argument_names() and name not in OTHER_FLAGS else ()
+    elif flag in argument_names():
+        yield from (flag, *re.sub(r"[\[\]',]", " ", value).split())
