@@ -257,7 +257,7 @@ def _case(outcome: TrainingOutcome) -> JsonDict:
         "largest_parts": ", ".join(
             f"{name.removesuffix('_s')} {value / outcome.predicted_s:.0%}" for name, value in parts
         ),
-        "assumed": "; ".join(outcome.case.assumed),
+        "assumed": "; ".join((*outcome.case.assumed, *outcome.case.settled)),
     }
 
 

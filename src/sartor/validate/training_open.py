@@ -1,48 +1,103 @@
-"""Plans that a row's blank cells leave open, and the one a competent team would have run: the fastest that fits."""
+"""Runs that a row's blank cells leave open, and the one a competent team would have made: the fastest that fits.
+
+Open are the microbatch, interleaving, expert parallelism and recomputation of a row that does not state them, V-shaped
+schedules of a trainer that has some, and the kind of context parallelism where the trainer is not known. What a trainer
+usually does is not open, but for a ZeRO stage with which nothing fits; nor is a precision, since the narrowest would
+always be the fastest.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.hardware.gpu import Gpu
+from sartor.model.choices import ContextParallel, PipelineSchedule
 from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute, Trainer, TrainingPlan
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.records.rows import Unexpressed
 from sartor.step.results import Footprint, StepEstimate
-from sartor.units import Floats
+from sartor.step.trainers import trainer_in_table
+from sartor.units import Floats, ceil_div
 
 MOST_SEQUENCES = 64
 """Largest microbatch, in sequences, assumed for a blank cell."""
 MOST_CHUNKS = 16
 """Most chunks per pipeline stage assumed for a blank cell."""
+MEMORY_DOUBT = 1.1
+"""A run that was timed did fit: where none does, those that exceed the memory by less are taken to. The prediction's
+own error is 2 to 5% where published runs state all that memory depends on (docs/accuracy.md)."""
 
 
-def open_plans(
-    row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape, trainer: Trainer
-) -> TrainingPlan | None:
-    """All plans that the row's empty microbatch, interleaving and expert parallelism allow, as arrays; None if nothing
-    is open. Unknown recomputation is then open too, since what fits depends on it."""
-    sizes, chunks, experts = _microbatches(row, plan), _virtual(row, plan, shape, trainer), _experts(row, plan, shape)
-    if len(sizes) * len(chunks) * len(experts) == 1:
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A job, and the plans of one pipeline (its chunks, their layers) as arrays over everything else that is open."""
+
+    job: TrainingJob
+    plans: TrainingPlan
+
+
+def open_runs(row: Mapping[str, str], job: TrainingJob, plan: TrainingPlan) -> tuple[OpenRun, ...]:
+    """Every run that the row's blank cells allow; empty if nothing is open. Unknown recomputation counts as open only
+    beside something else, since what fits depends on it."""
+    sizes, experts = _microbatches(row, plan), _experts(row, plan, job.shape)
+    pipelines, kinds = list(_pipelines(row, job, plan)), _context_parallel(row, job, plan)
+    if len(sizes) * len(experts) * len(pipelines) * len(kinds) == 1:
+        return ()
     unknown = row.get("recompute", "").strip().lower() in ("", "unknown")
-    again = list(Recompute) if unknown else [plan.recompute]
-    grid = [point for point in itertools.product(sizes, chunks, experts, again) if _runs(plan, point[0], point[1])]
-    micro, virtual, ep, recompute = (np.array(column, dtype=np.int64) for column in zip(*grid, strict=True))
+    again = list(Recompute) if unknown else [Recompute(int(plan.recompute))]
+    return tuple(
+        OpenRun(job=replace(job, context_parallel=kind), plans=plans)
+        for schedule, chunks, layers in pipelines
+        for plans in _grid(plan, schedule, chunks, layers, itertools.product(sizes, experts, again))
+        for kind in kinds
+    )
+
+
+def resorts(row: Mapping[str, str], runs: Sequence[OpenRun]) -> Iterator[tuple[tuple[OpenRun, ...], float]]:
+    """Where to look next if no run fits, with the factor on the device's memory: ZeRO stages up to 2 that the row does
+    not rule out, then all of them within ``MEMORY_DOUBT``."""
+    usual = int(runs[0].plans.zero_stage)
+    stages = [usual, *(range(usual + 1, 3) if not row.get("zero_stage") else ())]
+    sharded = [tuple(replace(run, plans=replace(run.plans, zero_stage=stage)) for run in runs) for stage in stages]
+    yield from ((further, 1.0) for further in sharded[1:])
+    yield from ((further, MEMORY_DOUBT) for further in sharded)
+
+
+def _grid(
+    plan: TrainingPlan,
+    schedule: PipelineSchedule,
+    chunks: int,
+    layers: tuple[int, ...] | None,
+    points: Iterable[tuple[int, int, Recompute]],
+) -> Iterator[TrainingPlan]:
+    """The plans of one pipeline as arrays; none if its schedule can run no number of microbatches."""
     d, share = plan.dims, plan.microbatch_size * plan.num_microbatches
-    return replace(
+    runs = [point for point in points if _has_order(schedule, chunks, int(d.pp), int(share) // point[0])]
+    if not runs:
+        return
+    micro, ep, recompute = (np.array(column, dtype=np.int64) for column in zip(*runs, strict=True))
+    yield replace(
         plan,
         dims=ParallelDims(tp=d.tp, pp=d.pp, dp=d.dp, cp=d.cp, ep=ep, sequence_parallel=d.sequence_parallel),
         microbatch_size=micro,
         num_microbatches=share // micro,
-        virtual_stages=virtual,
+        virtual_stages=np.full_like(micro, chunks),
+        schedule=np.full_like(micro, int(schedule)),
         recompute=recompute,
+        stage_layers=layers,
     )
+
+
+def _has_order(schedule: PipelineSchedule, chunks: int, pp: int, microbatches: int) -> bool:
+    """Interleaved schedules need microbatches in multiples of pp, V-shaped ones two rounds of them."""
+    if schedule >= PipelineSchedule.ZERO_BUBBLE_V:
+        return microbatches >= 2 * pp
+    return chunks == 1 or microbatches % pp == 0
 
 
 def _microbatches(row: Mapping[str, str], plan: TrainingPlan) -> list[int]:
@@ -51,10 +106,45 @@ def _microbatches(row: Mapping[str, str], plan: TrainingPlan) -> list[int]:
     return [int(plan.microbatch_size)] if stated else list(_divisors(share, MOST_SEQUENCES))
 
 
-def _virtual(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape, trainer: Trainer) -> list[int]:
-    fixed = row.get("vp") or plan.stage_layers or int(plan.dims.pp) == 1 or not trainer.interleaves
-    stage_depth = int(shape.num_layers) // int(plan.dims.pp)
-    return [int(plan.virtual_stages)] if fixed else list(_divisors(stage_depth, MOST_CHUNKS))
+def _pipelines(
+    row: Mapping[str, str], job: TrainingJob, plan: TrainingPlan
+) -> Iterator[tuple[PipelineSchedule, int, tuple[int, ...] | None]]:
+    """Schedule, chunks per device and the layers of each chunk (None: equal), of every pipeline the row allows."""
+    pp, stated = int(plan.dims.pp), PipelineSchedule(int(plan.schedule))
+    if row.get("vp") or pp == 1 or not job.trainer.interleaves:
+        yield stated, int(plan.virtual_stages), plan.stage_layers
+        return
+    layers = int(job.shape.num_layers)
+    for chunks in _interleavings(layers, pp):
+        yield stated, chunks, layers_by_chunk(layers, pp * chunks)
+    for schedule in job.trainer.schedules:
+        if schedule >= PipelineSchedule.ZERO_BUBBLE_V and 2 * pp <= layers:
+            yield schedule, 2, layers_by_chunk(layers, 2 * pp)
+
+
+def _interleavings(layers: int, pp: int) -> list[int]:
+    """Chunks per device: those that divide the layers, or the layers with embedding and head; else powers of two."""
+    even = [n for n in range(1, MOST_CHUNKS + 1) if layers % (pp * n) == 0 or (layers + 2) % (pp * n) == 0]
+    if even and even[-1] > 1:
+        return sorted({1, *even})
+    return [n for n in (1, 2, 4, 8) if pp * n <= layers]
+
+
+def layers_by_chunk(layers: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of every pipeline chunk if they do not divide evenly, else None. Raises ``Unexpressed``.
+
+    Embedding and head count as one layer each if that divides (``account_for_embedding_in_pipeline_split``): 126 layers
+    in 64 chunks are 1, 62 x 2, 1. Otherwise all chunks but the last are filled; the last also holds the head.
+    """
+    if chunks == 1 or layers % chunks == 0:
+        return None
+    depth, left = divmod(layers + 2, chunks)
+    if left == 0:
+        return (depth - 1, *[depth] * (chunks - 2), depth - 1)
+    if chunks > layers:
+        raise Unexpressed(f"{chunks} chunks of the pipeline for {layers} layers")
+    depth = int(ceil_div(layers, chunks))
+    return tuple(max(min(depth, layers - depth * i), 0) for i in range(chunks))
 
 
 def _experts(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape) -> list[int]:
@@ -64,25 +154,40 @@ def _experts(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape
     return list(_divisors(math.gcd(int(np.max(moe.num_experts)), int(d.dp * d.cp)), int(d.dp * d.cp)))
 
 
+def _context_parallel(row: Mapping[str, str], job: TrainingJob, plan: TrainingPlan) -> list[ContextParallel]:
+    """The usual kind of a trainer that is known; of others every kind, but heads are exchanged only if they divide."""
+    if int(plan.dims.cp) == 1 or trainer_in_table(row.get("framework", "")):
+        return [job.context_parallel]
+    ways, heads = int(plan.dims.cp * plan.dims.tp), int(np.max(job.shape.num_kv_heads))
+    return [kind for kind in ContextParallel if kind is not ContextParallel.ALL_TO_ALL or heads % ways == 0]
+
+
 def _divisors(number: int, largest: int) -> Iterator[int]:
     return (size for size in range(1, min(number, largest) + 1) if number % size == 0)
 
 
-def _runs(plan: TrainingPlan, micro: int, virtual: int) -> bool:
-    """Interleaved schedules need microbatches in multiples of pp."""
-    steps = int(plan.microbatch_size * plan.num_microbatches) // micro
-    return virtual == 1 or steps % int(plan.dims.pp) == 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The run that is taken; ``spread``: how far the others that fit are from it, root mean square of ln(seconds)."""
+
+    job: TrainingJob
+    plan: TrainingPlan
+    fits: bool
+    spread: float
 
 
-def fastest(plans: TrainingPlan, estimate: StepEstimate, memory: Footprint, gpu: Gpu) -> tuple[TrainingPlan, float]:
-    """The fastest plan that fits (the smallest if none does), and how far the others that fit are from it: root mean
-    square of ln(seconds)."""
-    needed, seconds = np.ravel(needed_bytes(memory)), np.ravel(estimate.step_s)
-    fits = needed <= gpu.hbm_bytes
-    if not fits.any():
-        return _at(plans, int(needed.argmin())), 0.0
-    best = int(np.where(fits, seconds, np.inf).argmin())
-    return _at(plans, best), float(np.sqrt(np.mean(np.log(seconds[fits] / seconds[best]) ** 2)))
+def fastest(
+    runs: Sequence[OpenRun], estimates: Sequence[StepEstimate], memories: Sequence[Footprint], capacity_bytes: float
+) -> Settled:
+    """The fastest run that fits, the smallest if none does."""
+    needed = np.concatenate([np.ravel(needed_bytes(memory)) for memory in memories])
+    seconds = np.concatenate([np.ravel(estimate.step_s) for estimate in estimates])
+    places = [(run, i) for run in runs for i in range(np.size(run.plans.microbatch_size))]
+    fits = needed <= capacity_bytes
+    best = int(np.where(fits, seconds, np.inf).argmin() if fits.any() else needed.argmin())
+    spread = float(np.sqrt(np.mean(np.log(seconds[fits] / seconds[best]) ** 2))) if fits.any() else 0.0
+    run, index = places[best]
+    return Settled(job=run.job, plan=_at(run.plans, index), fits=bool(fits.any()), spread=spread)
 
 
 def needed_bytes(memory: Footprint) -> Floats:
@@ -90,15 +195,35 @@ def needed_bytes(memory: Footprint) -> Floats:
     return memory.device_bytes - memory.reserved_bytes + memory.allocated_bytes
 
 
-def _at(plans: TrainingPlan, i: int) -> TrainingPlan:
-    def one(values: Floats) -> int:
-        return int(np.ravel(values)[i])
+def _at(plans: TrainingPlan, index: int) -> TrainingPlan:
+    def value(values: Floats) -> int:
+        return int(np.ravel(values)[index])
 
     return replace(
         plans,
-        dims=replace(plans.dims, ep=one(plans.dims.ep)),
-        microbatch_size=one(plans.microbatch_size),
-        num_microbatches=one(plans.num_microbatches),
-        virtual_stages=one(plans.virtual_stages),
-        recompute=Recompute(one(plans.recompute)),
+        dims=replace(plans.dims, ep=value(plans.dims.ep)),
+        microbatch_size=value(plans.microbatch_size),
+        num_microbatches=value(plans.num_microbatches),
+        virtual_stages=value(plans.virtual_stages),
+        schedule=PipelineSchedule(value(plans.schedule)),
+        recompute=Recompute(value(plans.recompute)),
     )
+
+
+def settled_words(chosen: Settled, runs: Sequence[OpenRun]) -> tuple[str, ...]:
+    """What was chosen for each open fact, as phrases; ``runs`` are all that were open."""
+    job, plan = chosen.job, chosen.plan
+    plans = [run.plans for run in runs]
+    facts = (
+        (f"{plan.microbatch_size} sequence(s) per microbatch", [p.microbatch_size for p in plans]),
+        (f"{plan.virtual_stages} chunk(s) per pipeline stage", [p.virtual_stages for p in plans]),
+        (f"schedule {PipelineSchedule(int(plan.schedule)).name.lower()}", [p.schedule for p in plans]),
+        (f"ep {plan.dims.ep}", [p.dims.ep for p in plans]),
+        (f"recompute {Recompute(int(plan.recompute)).name.lower()}", [p.recompute for p in plans]),
+    )
+    words = [phrase for phrase, values in facts if np.unique(np.concatenate([np.ravel(v) for v in values])).size > 1]
+    if len({run.job.context_parallel for run in runs}) > 1:
+        words.append(f"context parallelism {job.context_parallel.value}")
+    if int(plan.zero_stage) != int(runs[0].plans.zero_stage):
+        words.append(f"ZeRO {int(plan.zero_stage)}")
+    return tuple(f"{word}: the fastest that fits" for word in words)

@@ -25,7 +25,7 @@ from sartor.step.footprint import every_stage, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import Floats
-from sartor.validate.training_open import fastest, needed_bytes
+from sartor.validate.training_open import OpenRun, Settled, fastest, needed_bytes, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
 
 IMPOSSIBLE = 2.0
@@ -112,15 +112,25 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
 
 
 def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
-    """The case with a single plan: the fastest that fits of those the row leaves open, and the root mean square of the
+    """The case with a single run: the fastest that fits of those the row leaves open, and the root mean square of the
     others' ln(seconds) relative to it."""
-    if case.open_plans is None or case.job is None or case.cluster is None:
+    if not case.open_runs or case.cluster is None:
         return case, 0.0
-    gpu = case.cluster.gpu
-    estimate = step(case.job, case.open_plans, case.cluster, None, coefficients_for(case.job, gpu, table))
-    memory = footprint(case.job, case.open_plans, case.cluster)
-    plan, spread = fastest(case.open_plans, estimate, memory, gpu)
-    return replace(case, plan=plan, open_plans=None), spread
+    chosen = _settle(case, case.open_runs, 1.0, table)
+    if not chosen.fits and not case.out_of_memory:
+        further = (_settle(case, runs, factor, table) for runs, factor in resorts(case.words, case.open_runs))
+        chosen = next((settled for settled in further if settled.fits), chosen)
+    words = settled_words(chosen, case.open_runs)
+    return replace(case, job=chosen.job, plan=chosen.plan, open_runs=(), settled=words), chosen.spread
+
+
+def _settle(case: TrainingCase, runs: Sequence[OpenRun], factor: float, table: JsonMap | None) -> Settled:
+    """The fastest of the runs that fit ``factor`` times the device's memory."""
+    assert case.cluster is not None
+    constants = coefficients_for(runs[0].job, case.cluster.gpu, table)
+    estimates = [step(run.job, run.plans, case.cluster, None, constants) for run in runs]
+    memories = [footprint(run.job, run.plans, case.cluster) for run in runs]
+    return fastest(runs, estimates, memories, factor * case.cluster.gpu.hbm_bytes)
 
 
 def _calibration(cluster: Cluster, by_gpu: dict[str, Calibration]) -> Calibration:

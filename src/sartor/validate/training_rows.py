@@ -23,7 +23,7 @@ from sartor.model.training import Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
-from sartor.validate.training_open import open_plans
+from sartor.validate.training_open import OpenRun, layers_by_chunk, open_runs
 from sartor.validate.training_setup import cluster_of, optimizer_of, recipe_of, recompute_of, trainer_of
 from sartor.validate.training_shapes import training_shape, whole
 
@@ -40,8 +40,8 @@ class TrainingCase:
     words: Mapping[str, str]
     job: TrainingJob | None = None
     plan: TrainingPlan | None = None
-    open_plans: TrainingPlan | None = None
-    """All plans that the row's blank cells allow, as arrays; None if nothing is open."""
+    open_runs: tuple[OpenRun, ...] = ()
+    """All runs that the row's blank cells allow; empty if nothing is open."""
     cluster: Cluster | None = None
     measured_s: float = math.nan
     """Seconds of one step on the devices of the plan."""
@@ -54,6 +54,8 @@ class TrainingCase:
     no_optimizer: bool = False
     """Only forward and backward were timed."""
     assumed: tuple[str, ...] = ()
+    settled: tuple[str, ...] = ()
+    """What was chosen for each open fact, once the run is settled."""
     reason: str = ""
 
     @property
@@ -140,7 +142,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         words=row,
         job=job,
         plan=plan,
-        open_plans=open_plans(row, plan, shape, trainer),
+        open_runs=open_runs(row, job, plan),
         cluster=cluster,
         measured_s=_number(row, "iter_time_s") * share,
         measured_bytes=_number(row, "peak_mem_gb") * 1e9,
@@ -221,7 +223,7 @@ def _plan(
     virtual = max(1, whole(row, "vp") or 1)
     if not row.get("vp") and dims.pp > 1 and trainer.interleaves:
         assumed.append("interleaving not stated: the fastest that fits")
-    stages = _layers_by_chunk(layers, int(dims.pp) * virtual)
+    stages = layers_by_chunk(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,
         microbatch_size=micro,
@@ -234,23 +236,6 @@ def _plan(
         optimizer_offload="offload" in optimizer and "no offload" not in optimizer,
         stage_layers=stages,
     )
-
-
-def _layers_by_chunk(layers: int, chunks: int) -> tuple[int, ...] | None:
-    """Layers of every pipeline chunk if they do not divide evenly, else None. Raises ``Unexpressed``.
-
-    Embedding and head count as one layer each if that divides (``account_for_embedding_in_pipeline_split``): 126 layers
-    in 64 chunks are 1, 62 x 2, 1. Otherwise all chunks but the last are filled; the last also holds the head.
-    """
-    if chunks == 1 or layers % chunks == 0:
-        return None
-    depth, left = divmod(layers + 2, chunks)
-    if left == 0:
-        return (depth - 1, *[depth] * (chunks - 2), depth - 1)
-    if chunks > layers:
-        raise Unexpressed(f"{chunks} chunks of the pipeline for {layers} layers")
-    depth = int(ceil_div(layers, chunks))
-    return tuple(max(min(depth, layers - depth * i), 0) for i in range(chunks))
 
 
 def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:
