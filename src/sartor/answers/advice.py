@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sartor.answers.answer import Answer
-from sartor.answers.estimate import FIT, INTERVAL, MODEL, TOTALS, WORKLOAD, ModelEstimate
+from sartor.answers.estimate import FIT, INTERVAL, MODEL, QUESTION, TOTALS, WORKLOAD, ModelEstimate
 from sartor.answers.field import (
     Fields,
     Level,
@@ -56,6 +56,7 @@ FINDING: Fields = (
 LINT: Fields = (
     field("model", MODEL, path="base.question"),
     field("workload", WORKLOAD, path="base"),
+    *through("base.question", QUESTION),
     *through("base", FIT),
     rows("findings", FINDING, "findings", form=lambda findings: str(len(findings)), level=Level.HEADLINE,
          help="most severe first"),

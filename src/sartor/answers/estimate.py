@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -38,7 +39,7 @@ from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
-from sartor.run.run import Run
+from sartor.run.run import Run, Turn
 from sartor.step.results import step_source
 from sartor.step.stage_bytes import usable_of
 from sartor.units import Floats
@@ -205,6 +206,8 @@ class Question:
     eager: bool = False
     headroom: float = 0.0
     """Inference only: the share of memory left free. A training plan has its own."""
+    depends_on: tuple[Turn, ...] = ()
+    """Other plausible values of what was not stated that would turn the verdict."""
 
     def with_shape(self, shape: TransformerShape) -> Question:
         """The same question about another shape."""
@@ -253,6 +256,26 @@ WORKLOAD: Fields = (
     text("kernels", path=_kernels, null=True, when=_infers),
     integer("num_devices", path=lambda answer: _num_devices(answer)),
     integer("global_batch_size", path="question.held.job.global_batch_size", when=_trains),
+)
+
+
+VALUE: Fields = (
+    field("value", Scalar.ANY, path=lambda value: str(value.value) if isinstance(value.value, Path) else value.value),
+    text("origin", help="stated, implied (by a rule), usual (of the trainer), searched, or open"),
+    text("from", path="source", when=lambda value: bool(value.source), help="the option, rule or record it comes from"),
+    rows("alternatives", Scalar.ANY, when=lambda value: bool(value.alternatives), help="other plausible values"),
+)
+"""One value of a run, with its origin."""
+TURN: Fields = (
+    text("field"),
+    field("value", Scalar.ANY),
+    text("verdict", help="what would be said with this value"),
+    mapping("", Scalar.NUMBER, path="figures"),
+)
+"""Another plausible value of something not stated, and the verdict it would turn."""
+QUESTION: Fields = (
+    mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
+    rows("depends_on", TURN, help="what was not stated and would turn the verdict"),
 )
 
 
@@ -333,6 +356,7 @@ INTERVAL_PART: Fields = (
 ESTIMATE: Fields = (
     field("model", MODEL, path="question"),
     field("workload", WORKLOAD, path=lambda answer: answer),
+    *through("question", QUESTION),
     rows("operators", OPERATOR, path=lambda answer: answer.pairs),
     field("totals", TOTALS, path=lambda answer: answer),
     rows("interval_parts", INTERVAL_PART, help="contributions to the operators' interval"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -41,6 +42,7 @@ from sartor.operators import Gemm, Layout, Part, Role
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import largest_split
 from sartor.run.fields import RunOptions
+from sartor.run.run import Origin, Turn
 from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
@@ -244,7 +246,32 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
         run=base.run,
         sigma_factor=asked.reading.interval_factor,
     )
-    return Lint(base=replace(base, question=asked), findings=added_up(run_rules(context, allow=tuple(allow))))
+    findings = added_up(run_rules(context, allow=tuple(allow)))
+    asked = replace(asked, depends_on=(*asked.depends_on, *_on_other_trainers(asked, allow)))
+    return Lint(base=replace(base, question=asked), findings=findings)
+
+
+def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Turn]:
+    """What the rules would find in the vocabulary as it is written, on a trainer that was not excluded and that does
+    not pad it."""
+    held, run = question.held, question.run
+    if held is None or held.job.shape.vocab_size == question.workload.shape.vocab_size:
+        return
+    stated = {name: value for name, value in run.of_origin(Origin.STATED).items() if name != "gpu"}
+    stated |= {"cluster": held.cluster} if run.states("cluster") else {}
+    for trainer in run.facts["framework"].alternatives:
+        with suppress(InputError):
+            words = {**stated, "framework": trainer}
+            lint = lint_question(completed_question(question.reading, question.gpu, words, splits=True), allow)
+            yield from (
+                Turn(field="framework", value=trainer, verdict=finding.message, figures={"gain_fraction": gain})
+                for finding in lint.findings
+                if finding.field == "vocab_size" and (gain := finding.gain_fraction or 0.0) >= WORTH_A_LINE
+            )
+
+
+WORTH_A_LINE = 0.01
+"""Least share of the step for which another trainer is named."""
 
 
 def _base(asked: Question) -> ModelEstimate:

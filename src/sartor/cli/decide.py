@@ -118,7 +118,7 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     """Print one model's findings; its worst grade."""
     from sartor import api
     from sartor.report import lint_formats
-    from sartor.report.fit_words import fit_lines
+    from sartor.report.headline import headline_lines
     from sartor.report.words import printable
 
     found = api.lint(model, gpu, **question)
@@ -130,7 +130,7 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     elif format == "text":
         if named:
             print(printable(model))
-        for line in fit_lines(found.base):
+        for line in headline_lines(found.base):
             c.show(line)
         reading = found.base.question.reading
         c.show(lint_formats.text(found.findings, c.console().width - 2, reading.unread))

@@ -18,8 +18,9 @@ from sartor.cost.price import Estimate
 from sartor.model.parallel import ParallelDims
 from sartor.model.workload import Workload
 from sartor.operators import Gemm, Operator, Pass, kind_name
-from sartor.report.fit_words import fit_lines, narrowing_lines, serving_words
+from sartor.report.fit_words import narrowing_lines, serving_words
 from sartor.report.grid import Grid, GridColumn, grid_of, share_bar, words_column
+from sartor.report.headline import headline_lines
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
@@ -54,7 +55,7 @@ def estimate_view(answer: ModelEstimate) -> RenderableType:
     question = answer.question
     return Group(
         heading(question.reading.shape.name or "model", question.gpu.name, question.workload),
-        *fit_lines(answer),
+        *headline_lines(answer),
         *_what_is_listed(answer),
         operators_table(answer.estimate),
         totals_line(answer),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sartor.report.fit_words import does_not_fit
+from sartor.report.headline import headline
 from sartor.report.points import OperatorTimes, operator_times
-from sartor.report.words import change_text, interval_text, printable, signed_share, speedup_text, sure_text
+from sartor.report.words import change_text, printable, signed_share, speedup_text, sure_text
 from sartor.shapes.choose import NOISE
 from sartor.units import format_count, format_share
 
@@ -34,12 +34,8 @@ def verdict_parts(advice: Advice) -> tuple[str, str, str]:
 
 
 def where_time_goes(advice: Advice) -> str:
-    """The step time and the operators that take it."""
-    base = advice.base
-    times = operator_times(base.estimate)
-    step = interval_text(float(base.time_s), float(base.low_s), float(base.high_s))
-    first = "" if base.fits else f"{does_not_fit(base)} "
-    return f"{first}{takes(base)} {step}{_reaches(base)}. {_shares(times)}"
+    """Whether it fits, the step time, and the operators that take it."""
+    return f"{' '.join(headline(advice.base))} {_shares(operator_times(advice.base.estimate))}"
 
 
 def takes(base: ModelEstimate) -> str:

@@ -40,12 +40,6 @@ class Value(Generic[T]):
     alternatives: tuple[T, ...] = ()
     """Of a value that was not stated: other plausible ones."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """``{value, origin, from, alternatives}``."""
-        found: dict[str, Any] = {"value": self.value, "origin": self.origin.value}
-        found |= {"from": self.source} if self.source else {}
-        return found | ({"alternatives": list(self.alternatives)} if self.alternatives else {})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -98,13 +92,6 @@ class Run:
         """The values of these origins by field."""
         return {name: fact.value for name, fact in self.facts.items() if fact.origin in origins}
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Each field as ``{value, origin, from, alternatives}``, in the order of the table of fields."""
-        from sartor.run.fields import FIELDS
-
-        names = [name for name in FIELDS if name in self.facts]
-        return {name: self.facts[name].to_dict() for name in [*names, *(self.facts.keys() - set(names))]}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -116,6 +103,3 @@ class Turn:
     """What would be said with this value, in words."""
     figures: Mapping[str, float]
     """Key figures with this value."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"field": self.field, "value": self.value, "verdict": self.verdict, **self.figures}
