@@ -22,8 +22,8 @@ import numpy as np
 
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.space import chunks, plan_space, to_plan

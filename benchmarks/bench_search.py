@@ -16,8 +16,7 @@ import numpy as np
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.near import build_space

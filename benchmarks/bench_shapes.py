@@ -18,10 +18,9 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
 from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
-from sartor.model.edit import edit
+from sartor.model.editing import edit
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Gemm
 

@@ -22,9 +22,8 @@ from sartor.cost.chip.systolic import Product, product_time_s
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.lower import lower
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.lower.graph import lower_layer
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import OperatorGraph
 from sartor.schedules.makespan import schedule_problems

@@ -20,9 +20,8 @@ from sartor.cost.chip.area import published_grid
 from sartor.designs.space import taken
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.lower.graph import lower_layer
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import OperatorGraph
 from sartor.schedules.makespan import UNIT_S, schedule_problems

@@ -14,8 +14,7 @@ from typing import Any
 from sartor.answers.advice import FINDING
 from sartor.answers.field import to_json
 from sartor.hardware.catalog import load_gpu
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.rules.lint import run_rules
 from sartor.rules.rule import Context

@@ -14,7 +14,7 @@ from sartor.designs.point import Option, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.search import candidates_of
 from sartor.designs.space import AcceleratorSpace, space_from
-from sartor.model.edit import edit_fields
+from sartor.model.editing import edit_fields
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute
 from sartor.model.zoo import load_model

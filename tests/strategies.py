@@ -11,9 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, MoeFfn, Norm
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Run, Stack, TransformerShape
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 
 TP_DEGREES = (1, 2, 4)
 

@@ -1,11 +1,11 @@
-"""SI constants, integer division, parsing and formatting: the only place where units are converted.
+"""SI constants, integers that divide, parsing and formatting: the only place where units are converted.
 
 Everything inside sartor is SI (seconds, bytes, FLOP, hertz, watt). ``Ints`` and ``Floats`` mark fields that hold one
-number or an array of them; each formula is written once and works for both.
-"""
+number or an array of them; each formula is written once and works for both."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -135,3 +135,16 @@ def format_rate(bytes_per_s: float) -> str:
 def format_share(share: float) -> str:
     """``0.1234`` -> ``'12.3%'``."""
     return f"{100 * share:.1f}%"
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a number above 0, smallest first."""
+    tried = np.arange(1, math.isqrt(number) + 1)
+    low: list[int] = tried[number % tried == 0].tolist()
+    return low + [number // d for d in reversed(low) if d * d != number]
+
+
+def nearest_divisors(total: Ints, wanted: Ints) -> str:
+    """The two divisors of ``total`` nearest to ``wanted``, for the end of an error message."""
+    near = sorted(divisors(int(total)), key=lambda d: abs(d - int(wanted)))[:2]
+    return " and ".join(map(str, sorted(near)))

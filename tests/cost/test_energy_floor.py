@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from accelerators import TPU, accelerators
 from sartor.cost.chip.energy import energy_floor_j, operator_energy
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import Gemm, Operator
 from strategies import shapes
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from accelerators import accelerators
 from sartor.cost.chip.operator_latency import operator_floor, operator_latencies
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.schedules.makespan import fuse_graph
 from strategies import shapes
 

@@ -25,8 +25,7 @@ from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.cluster import own_links
 from sartor.hardware.device import datasheet_of
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, CollectiveKind, DType, Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
 

@@ -16,9 +16,8 @@ from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.collective.links import link_time_s
 from sartor.hardware.accelerator import PUBLISHED_CLOCK_HZ
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, CollectiveKind, Gemm, MemoryBound, MemoryBoundKind, Operator, Part, Pass
 

@@ -13,8 +13,7 @@ from sartor.cost.together import price_all
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import OperatorGraph
 

@@ -19,7 +19,7 @@ from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import own_links
 from sartor.hardware.device import datasheet_of
-from sartor.model.edit import edit_fields
+from sartor.model.editing import edit_fields
 from sartor.model.training import Optimizer, Recompute, TrainingPlan
 from sartor.model.zoo import load_model
 from sartor.step.footprint import footprint

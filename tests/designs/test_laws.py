@@ -17,7 +17,7 @@ from sartor.designs.question import Budgets, DesignCosts, DesignModel, DesignQue
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
-from sartor.model.edit import edit_fields
+from sartor.model.editing import edit_fields
 from sartor.model.zoo import load_model
 
 

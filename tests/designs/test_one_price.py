@@ -25,9 +25,9 @@ from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.device import datasheet_of
 from sartor.model.counts import count_params
-from sartor.model.edit import edit_fields
-from sartor.model.parallel import ParallelDims
+from sartor.model.editing import edit_fields
 from sartor.model.training import Optimizer, Recompute, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, CollectiveKind
 from sartor.plans.search import search_plans

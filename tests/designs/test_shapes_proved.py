@@ -24,7 +24,7 @@ from sartor.designs.shape_family import search_with_family
 from sartor.designs.shapes_proved import JointShapes, search_with_shapes, undominated, with_shape
 from sartor.designs.space import AcceleratorSpace, published_space, taken
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.edit import edit_fields
+from sartor.model.editing import edit_fields
 from sartor.model.training import Recompute
 from sartor.model.workload import Phase
 from sartor.model.zoo import load_model

@@ -14,8 +14,8 @@ from launch.test_own_loaders import judged
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recipe, Recompute, RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.question import training_job

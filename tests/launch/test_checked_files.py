@@ -16,8 +16,8 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.check import checked
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import WRITTEN, LaunchFiles, LaunchKind
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.switches import SWITCHED, job_choices
 from sartor.step.footprint import footprint

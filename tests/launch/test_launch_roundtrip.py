@@ -23,7 +23,6 @@ from sartor.launch.stated import read_yaml
 from sartor.launch.torchtitan_source import read_source
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
     Optimizer,
@@ -34,7 +33,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.units import round_up
 

@@ -13,8 +13,8 @@ import pytest
 from launch.package_index import fetched
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, save_files
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 
 CLUSTER = load_cluster("dgx-h100")

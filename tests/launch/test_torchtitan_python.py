@@ -17,8 +17,8 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.torchtitan_source import flavor_of, flavors, read_source
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import ContextParallel, Recompute, Trainer, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 
 CLUSTER = load_cluster("dgx-h100")

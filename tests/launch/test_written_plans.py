@@ -15,10 +15,9 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import WRITTEN, LaunchKind
 from sartor.model.numerics import Numerics, family_numerics
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import broken, structures, with_switches
 from sartor.plans.space import plan_at, plan_space, size_of, take

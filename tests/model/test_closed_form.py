@@ -20,9 +20,8 @@ from sartor.model.layer import (
     NormKind,
 )
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import Run, Stack, TransformerShape
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, OperatorGraph, Pass
 from strategies import dense_shapes, multiples
 

@@ -15,11 +15,10 @@ from sartor.model.counts import AttentionSquare, count_params, forward_matmul_fl
 from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer, mamba2_mixer
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.kernels import NARROWING, Kernels
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import NARROWING, Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.training import ContextParallel, Recipe
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import (
     Attention,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.blocks import blocks
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.evaluate import Pricer
 from sartor.plans.search import make_pricer, search_plans

@@ -15,10 +15,9 @@ import sartor
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
-from sartor.model.divisors import divisors
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures
 from sartor.plans.result import PlanSearch, PlanStatus
@@ -28,6 +27,7 @@ from sartor.step.footprint import usable_bytes
 from sartor.step.mechanisms import parts
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.trainers import TRAINERS, as_launched
+from sartor.units import divisors
 
 GIB = 2**30
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.search import search_plans
 from sartor.step.changes import what_to_change

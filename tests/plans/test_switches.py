@@ -11,8 +11,8 @@ import sartor
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.plans.switches import SWITCHED, job_choices, module_sets, settings

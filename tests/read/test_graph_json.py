@@ -17,7 +17,7 @@ from sartor import api
 from sartor.errors import InputError
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
-from sartor.model.lower.layer_graph import lower_layer
+from sartor.model.lower.graph import lower_layer
 from sartor.model.traced_shape import traced_shape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Part, Pass

@@ -12,8 +12,8 @@ import pytest
 from read.published_counts import conformance_rows
 from sartor.errors import InputError
 from sartor.model.counts import count_params, format_layer_runs
-from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.layer import AttentionMixer
+from sartor.model.workload import settled_seq_len, usual_seq_len
 from sartor.read.config_text import packaged_json
 from sartor.read.families import model_types
 from sartor.read.huggingface import read_model

@@ -13,8 +13,8 @@ import pytest
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective
 from sartor.report.chakra import COLLECTIVE, COMP, RECV, SEND, chakra_files

@@ -14,8 +14,7 @@ from rich.console import Console
 from sartor.answers.advice import FINDING, worst_grade_of
 from sartor.answers.field import to_json
 from sartor.hardware.catalog import load_gpu
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.report import lint_formats
 from sartor.rules.lint import run_rules

@@ -13,8 +13,8 @@ import pytest
 
 from sartor import api
 from sartor.answers import PlanAnswer
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.report.figures import export_pngs
 from sartor.report.plan_document import plan_page
 from sartor.report.plan_points import MemoryFall, PipelineBars, StepBars, drawable, plan_points

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sartor.hardware.catalog import load_gpu
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.rules.catalog import RULES
 from sartor.rules.rule import Context, Grade, Suspicion
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.rules.rule import Context

@@ -10,8 +10,8 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import broken
 from sartor.rules.plan.lint import PLAN_RULES, lint_plan

@@ -10,8 +10,7 @@ import pytest
 from rules.reference_codes import template
 from rules.rule_samples import DECODE, UNFUSED
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.rules.catalog import find_rule
 from sartor.rules.rule import Context, Grade, Suspicion

@@ -16,11 +16,9 @@ from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
-from sartor.model.edit import edit_fields
-from sartor.model.editing import EDITABLE
+from sartor.model.editing import EDITABLE, edit_fields
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Role
 from sartor.read.huggingface import read_model

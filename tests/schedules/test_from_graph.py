@@ -10,10 +10,9 @@ import pytest
 from accelerators import TPU
 from sartor.cost.chip.operator_latency import Fused, _one_core, _operator_time_s
 from sartor.errors import InputError
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Gemm, MemoryBound, MemoryBoundKind, OperatorGraph
 from sartor.schedules import CoreType, ScheduleProblem, solve

@@ -15,11 +15,10 @@ from sartor.cost.chip.operator_latency import Fused
 from sartor.cost.collective.links import link_time_s
 from sartor.designs.space import taken
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.edit import edit_fields
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
+from sartor.model.editing import edit_fields
+from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
 from sartor.schedules.check import violations

@@ -11,8 +11,7 @@ import pytest
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.evaluate import Evaluator, look_up
 from sartor.shapes.near import build_space

@@ -17,9 +17,8 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.choose import NOISE
 from sartor.shapes.quality import QualityGuard, allowed

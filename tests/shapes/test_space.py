@@ -13,8 +13,7 @@ from sartor.hardware.device import load_device
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.near import FLASH_HEAD_DIMS, build_space, grain_of
 from sartor.shapes.quality import QualityGuard, allowed

@@ -8,8 +8,7 @@ import pytest
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.stability import StabilityRange, stability

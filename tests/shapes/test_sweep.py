@@ -11,8 +11,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.sweep import sweep

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.activations import Activations, layer_activations, rows_of
 from sartor.step.trainers import TRAINERS, as_launched

@@ -21,11 +21,10 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import lower
-from sartor.model.lower.kernels import NARROWING
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import NARROWING
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.training import ContextParallel, Recipe, Trainer, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm
 from sartor.step.block_times import row_times

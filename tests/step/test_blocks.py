@@ -10,10 +10,9 @@ from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import Part
 from sartor.step.blocks import block_params

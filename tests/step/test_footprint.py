@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     Optimizer,
     PipelineSchedule,
@@ -23,6 +22,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.footprint import every_stage, fits, footprint

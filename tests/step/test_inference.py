@@ -10,8 +10,7 @@ from sartor import api
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.report.fit_words import does_not_fit

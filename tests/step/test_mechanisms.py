@@ -18,9 +18,9 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.device import datasheet_of
 from sartor.model.choices import OffloadModule
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.trainer import Trainer
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.report.plan_trace import timeline_trace
 from sartor.step import mechanisms

@@ -12,8 +12,8 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import OffloadModule, Recompute, RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.next import next_steps
 from sartor.plans.result import PricedPlan

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.interleaved import longest_paths
 from sartor.step.simulation import PipelineTimes, simulate

@@ -12,8 +12,8 @@ import pytest
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.footprint import every_stage
 from sartor.step.step import step

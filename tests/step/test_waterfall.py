@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.changes import what_to_change
 from sartor.step.footprint import fits, footprint

@@ -35,9 +35,8 @@ from sartor.cost.gpu.gemm import GemmAlternative
 from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import IntervalPart, interval_parts
 from sartor.hardware.gpu import Gpu
-from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.run import Run, Turn
 from sartor.step.results import step_source

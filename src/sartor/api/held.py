@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from sartor.api.words import size_of
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
+from sartor.model.workload import ParallelDims
 from sartor.plans.search import HeldPlan
 from sartor.step.recipes import as_trained
 

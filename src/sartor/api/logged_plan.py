@@ -13,9 +13,9 @@ import numpy as np
 from sartor.api.held import Spread, devices_and_batch, held_plan, notes_of
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
-from sartor.model.defaults import usual_seq_len
 from sartor.model.flop_conventions import LENGTHS, SAME, counted
 from sartor.model.training import Recompute
+from sartor.model.workload import usual_seq_len
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration

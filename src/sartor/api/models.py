@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.model.edit import edit_fields
+from sartor.model.editing import edit_fields
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import model_entry
 from sartor.model.zoo.build import build_shape

@@ -24,11 +24,9 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.lower.split import check
-from sartor.model.parallel import ParallelDims
 from sartor.model.reading import ModelReading
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload, settled_seq_len, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import largest_split

@@ -23,8 +23,8 @@ from sartor.api.words import (
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.defaults import too_long
 from sartor.model.reading import ModelReading
+from sartor.model.workload import too_long
 from sartor.operators import DType
 from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
 from sartor.step.load import Load

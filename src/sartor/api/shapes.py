@@ -35,7 +35,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.kernels import Kernels
+from sartor.model.lower.setting import Kernels
 from sartor.model.lower.split import check
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part, Role

@@ -18,8 +18,8 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
-from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
+from sartor.model.lower.setting import Kernels
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import (

@@ -24,8 +24,7 @@ from sartor.hardware.cluster_catalog import cluster_from, cluster_names, load_cl
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.split import feasible
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import search_plans
 from sartor.step.inference import inference_memory

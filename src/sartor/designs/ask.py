@@ -26,10 +26,9 @@ from sartor.designs.question import (
 )
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
-from sartor.model.defaults import settled_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute
-from sartor.model.workload import Phase, phase_weights
+from sartor.model.workload import Phase, phase_weights, settled_seq_len
 from sartor.options import completed, declared
 from sartor.units import GIB
 

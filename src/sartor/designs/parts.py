@@ -13,9 +13,8 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.blocks import BlockKind, layer_order
 from sartor.model.lower.split import contexts_divide, sequence_divides
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import DType, OperatorGraph
 from sartor.step.activations import rows_of
 from sartor.step.block_seconds import has_gaps

@@ -13,9 +13,8 @@ from math import lcm
 import numpy as np
 
 from sartor.model.editing import edit
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.shapes.frozen import mixed
 from sartor.shapes.near import build_space
 from sartor.shapes.quality import QualityGuard, freed_guard

@@ -42,7 +42,6 @@ from sartor.launch.plan import (
 from sartor.launch.script import Command, script_text
 from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.stated import Document, Flags, bearing, parse_flags, write_yaml
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
     Optimizer,
@@ -51,6 +50,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
+from sartor.model.workload import ParallelDims
 from sartor.step.trainers import FSDP
 
 KIND = LaunchKind.ACCELERATE

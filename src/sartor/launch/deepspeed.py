@@ -39,7 +39,6 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command, beside_script, script_text
 from sartor.launch.stated import Document, Flags, bearing, parse_flags
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     Optimizer,
     Recipe,
@@ -47,7 +46,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers import DEEPSPEED
 

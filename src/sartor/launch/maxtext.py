@@ -28,7 +28,6 @@ from sartor.launch.plan import (
 from sartor.launch.script import Command
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import Document, read_yaml
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -40,7 +39,7 @@ from sartor.model.training import (
     RecomputeModule,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers import MAXTEXT
 

@@ -44,7 +44,6 @@ from sartor.launch.script import Command, script_text
 from sartor.launch.stated import Flags, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer
 from sartor.model.numerics import Value
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -56,7 +55,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers import MEGATRON, MEGATRON_DEEPSPEED
 from sartor.units import ceil_div

@@ -13,7 +13,6 @@ from sartor.errors import InputError
 from sartor.launch.fields import Argument
 from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
 from sartor.launch.plan import LaunchKind
-from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,
@@ -24,6 +23,7 @@ from sartor.model.layer import (
 )
 from sartor.model.numerics import SAME
 from sartor.model.shape import TransformerShape
+from sartor.model.workload import VOCAB_MULTIPLE
 from sartor.units import round_up
 
 

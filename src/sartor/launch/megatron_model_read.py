@@ -9,7 +9,6 @@ from sartor.errors import InputError
 from sartor.launch.numerics import read_numerics
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import Flags
-from sartor.model.defaults import VOCAB_MULTIPLE
 from sartor.model.layer import (
     MOST_ROUTING_GROUPS,
     AttentionMixer,
@@ -26,6 +25,7 @@ from sartor.model.layer import (
 )
 from sartor.model.numerics import Numerics, Value
 from sartor.model.shape import MAX_LAYERS, Stack, TransformerShape
+from sartor.model.workload import VOCAB_MULTIPLE
 from sartor.read.families.parts import group_layers
 from sartor.units import round_up
 

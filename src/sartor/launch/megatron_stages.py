@@ -9,8 +9,8 @@ from sartor.errors import InputError
 from sartor.launch.fields import Argument
 from sartor.launch.plan import stages_of
 from sartor.launch.stated import Flags
-from sartor.model.divisors import nearest_divisors
 from sartor.model.training import TrainingPlan
+from sartor.units import nearest_divisors
 
 
 def stage_arguments(plan: TrainingPlan, layers: int, mtp: int) -> Iterator[Argument]:

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import NOT_GIVEN, InputError
-from sartor.model.defaults import usual_seq_len
-from sartor.model.divisors import nearest_divisors
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -31,11 +29,11 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.conditions import broken
 from sartor.step.trainers import trainer_of_files
-from sartor.units import Ints, ceil_div
+from sartor.units import Ints, ceil_div, nearest_divisors
 
 
 class LaunchKind(Enum):

@@ -23,9 +23,7 @@ from sartor.launch.script import Command
 from sartor.launch.stated import Document, bearing, parse_flags
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
-from sartor.model.divisors import nearest_divisors
 from sartor.model.numerics import Numerics
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -35,9 +33,9 @@ from sartor.model.training import (
     Recompute,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.step.trainers import TORCHTITAN
-from sartor.units import ceil_div
+from sartor.units import ceil_div, nearest_divisors
 
 TORCHTITAN_TABLES = re.compile(r"job|model|training|parallelism|activation_checkpoint|compile|optimizer|experimental")
 """Tables by which a TOML is torchtitan's."""

@@ -8,7 +8,7 @@ from enum import Enum
 
 from sartor.json_types import JsonMap
 from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
-from sartor.model.defaults import VOCAB_MULTIPLE
+from sartor.model.workload import VOCAB_MULTIPLE
 from sartor.operators import DType
 
 

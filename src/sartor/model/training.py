@@ -18,10 +18,9 @@ from sartor.model.choices import (
     RecomputeModule,
 )
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Trainer
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.units import Bools, Ints
 

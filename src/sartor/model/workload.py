@@ -1,4 +1,4 @@
-"""A workload: train, prefill or decode a number of tokens in a given precision."""
+"""What is run on a model: phase, lengths and batch, their usual values, and degrees of parallelism."""
 
 from __future__ import annotations
 
@@ -6,11 +6,68 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
 
+import numpy as np
+
 from sartor.errors import InputError
-from sartor.model.defaults import SEQ_LEN
 from sartor.model.shape import TransformerShape
 from sartor.operators import DType
 from sartor.units import Ints
+
+SEQ_LEN = 4096
+"""Tokens per sequence, or the model's maximum if shorter: Llama 2, DeepSeek-V3 and OLMo 2 were trained with it
+(recalled)."""
+
+VOCAB_MULTIPLE = 128
+"""Megatron-LM pads the vocabulary to a multiple of this times tp (``--make-vocab-size-divisible-by``)."""
+
+TRAIN_BYTES_PER_PARAM = 16
+"""16-bit weight and gradient, fp32 main weight and Adam's two moments (ZeRO, Rajbhandari et al. 2020, sec. 3.1)."""
+
+
+def usual_seq_len(shape: TransformerShape) -> int:
+    """Default tokens per sequence: as traced, else ``SEQ_LEN`` or the model's maximum."""
+    if shape.traced is not None:
+        return int(shape.traced.seq_len)
+    return min(SEQ_LEN, int(shape.max_positions or SEQ_LEN))
+
+
+def settled_seq_len(given: int | None, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
+    """Tokens per sequence, and the note on a length that was assumed or exceeds the model's maximum. Raises
+    ``InputError`` for another length than that of an image."""
+    if given is None:
+        usual = usual_seq_len(shape)
+        return usual, (f"seq_len={usual} (default)",)
+    fixed = shape.main.tokens
+    if fixed and given != fixed:
+        raise InputError(
+            "seq_len", given, f"each input of this model is {fixed} tokens, which its config sets", str(fixed)
+        )
+    return given, too_long("seq_len", given, shape)
+
+
+def too_long(name: str, tokens: int, shape: TransformerShape) -> tuple[str, ...]:
+    """The note on a length that exceeds the model's maximum."""
+    beyond = shape.max_positions and tokens > shape.max_positions
+    return (f"{name}={tokens} is beyond the model's {shape.max_positions}",) if beyond else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelDims:
+    """Degrees of parallelism, in devices. ``tp`` * ``pp`` * ``dp`` * ``cp`` devices in all; ``ep`` is within dp."""
+
+    tp: Ints = 1
+    pp: Ints = 1
+    dp: Ints = 1
+    cp: Ints = 1
+    ep: Ints = 1
+    sequence_parallel: bool = True
+    """Norms, residuals and activations outside the tensor-parallel region are split over ``tp`` as well
+    (Korthikanti et al. 2022): all-reduces become reduce-scatter plus all-gather."""
+
+    @property
+    def num_devices(self) -> Ints:
+        """Devices in all. In inference ``dp`` is 1, and ``ep`` groups of ``tp`` devices share the experts."""
+        return self.tp * self.pp * self.cp * np.maximum(self.dp, self.ep)
 
 
 class Phase(Enum):

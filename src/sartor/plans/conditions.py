@@ -15,7 +15,6 @@ import numpy as np
 
 from sartor.model.blocks import layer_order
 from sartor.model.lower.split import contexts_divide, divisions, sequence_divides
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -24,7 +23,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.plans.space import (
     AXES,
     DIMS,

@@ -20,9 +20,9 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import blocks
 from sartor.model.lower.split import check
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import (
     Footprints,

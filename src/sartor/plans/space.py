@@ -15,10 +15,9 @@ import numpy as np
 
 from sartor.model.blocks import layer_order
 from sartor.model.choices import COMMON_SCHEDULES
-from sartor.model.divisors import divisors
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.units import Array, ceil_div
+from sartor.model.workload import ParallelDims
+from sartor.units import Array, ceil_div, divisors
 
 Rows = dict[str, Array]
 """Columns of equal length by axis name; one entry per candidate."""

@@ -12,11 +12,11 @@ from itertools import chain, combinations, product
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.divisors import nearest_divisors
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, RecomputeModule, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, supports
+from sartor.units import nearest_divisors
 
 ANY = "any"
 MOST_CHOICES = 32

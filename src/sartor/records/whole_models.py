@@ -8,10 +8,9 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.editing import edit
 from sartor.model.lower import lower
-from sartor.model.lower.kernels import Kernels
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import Kernels
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.records.rows import RowWork, Unexpressed, dtype_of
 from sartor.units import Ints

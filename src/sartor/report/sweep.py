@@ -11,9 +11,8 @@ import numpy.typing as npt
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.report.points import Sawtooth
 from sartor.shapes.sweep import sweep
 from sartor.step.running import InRun

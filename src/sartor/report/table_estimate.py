@@ -15,8 +15,7 @@ from rich.text import Text
 
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.fit_words import narrowing_lines, serving_words
 from sartor.report.grid import Grid, GridColumn, grid_of, share_bar, words_column

@@ -21,9 +21,8 @@ from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import OperatorGraph
 from sartor.rules.catalog import RULES, UNKNOWN
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion, without

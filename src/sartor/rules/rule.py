@@ -20,10 +20,9 @@ from sartor.errors import InputError
 from sartor.hardware.alignment import Alignment, alignment_of
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.kernels import Kernels
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import Kernels
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import DType, Role
 from sartor.step.running import InRun
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from sartor.cost.uncertainty import compare
 from sartor.hardware.gpu import Gpu
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.shapes.choose import NOISE, best_of_each, changes
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.near import build_space, grain_of

@@ -19,8 +19,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Operator, OperatorGraph
 from sartor.shapes.space import Points
 from sartor.step.running import InRun

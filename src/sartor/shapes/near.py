@@ -11,17 +11,15 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.divisors import divisors
 from sartor.model.editing import EDITABLE
 from sartor.model.layer import AttentionMixer
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.shapes.frozen import frozen_by_structure
 from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.space import ShapeAxis, Space, is_coupled
-from sartor.units import IntArray, round_up
+from sartor.units import IntArray, divisors, round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """Head dimensions that FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);

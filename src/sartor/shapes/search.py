@@ -17,8 +17,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.pareto import is_pareto
 from sartor.shapes.choose import changes, shortlist, single_edits
 from sartor.shapes.evaluate import Evaluator

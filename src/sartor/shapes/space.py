@@ -18,8 +18,8 @@ from sartor.errors import InputError
 from sartor.model.counts import ParamCounts, count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
+from sartor.model.workload import ParallelDims
 from sartor.shapes.frozen import mixed
 from sartor.shapes.quality import QualityGuard, allowed
 from sartor.units import IntArray

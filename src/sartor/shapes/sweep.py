@@ -17,9 +17,8 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.model.counts import count_params
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.kernels import Kernels
-from sartor.model.parallel import ParallelDims
-from sartor.model.workload import Workload
+from sartor.model.lower.setting import Kernels
+from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import OperatorGraph
 from sartor.shapes.space import is_coupled
 

@@ -20,8 +20,8 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
 from sartor.model.lower.split import check
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.operators import (
     PLACE,
     Attention,

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
-from sartor.model.lower.kernels import Kernels
 from sartor.model.lower.optimizer import (
     expert_params,
     layer_params,
     outer_params,
     stack_params,
 )
-from sartor.model.lower.setting import Setting
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import Kernels, Setting
 from sartor.model.shape import Stack, TransformerShape
 from sartor.model.traced import traced_parts
 from sartor.model.training import TrainingJob
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.units import Ints
 
 

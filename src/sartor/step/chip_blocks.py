@@ -16,11 +16,10 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import Attention, OperatorGraph, Pass
 from sartor.step.distinct import BlockRows
 from sartor.step.recipes import workload_of

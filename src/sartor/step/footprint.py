@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.invariants import check_sum

@@ -10,8 +10,8 @@ import numpy as np
 
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import Block, BlockKind, blocks
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.step.blocks import BlockParams, block_params
 from sartor.step.distinct import distinct_rows
 from sartor.step.states import dense_states, expert_states, weight_bytes

@@ -14,10 +14,9 @@ from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, StateSpaceMixer
 from sartor.model.lower import lower
 from sartor.model.lower.split import feasible
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingPlan
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.held_bytes import context_bytes
 from sartor.step.stage_bytes import usable_of

@@ -10,8 +10,8 @@ import numpy as np
 
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import Block, BlockKind, blocks
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.blocks import block_params
 from sartor.step.distinct import distinct_rows

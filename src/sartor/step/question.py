@@ -13,10 +13,9 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.defaults import settled_seq_len, usual_seq_len
 from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, Recipe, RecomputeModule, Trainer, TrainingJob
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, settled_seq_len, usual_seq_len
 from sartor.operators import DType
 from sartor.step.recipes import check_recipe, padded_vocab, supports
 from sartor.step.trainers import as_written, default_trainer, trainer_named

@@ -12,12 +12,11 @@ from dataclasses import replace
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.lower.kernels import NARROWING, Kernels, Narrowing
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import NARROWING, Kernels, Narrowing
 from sartor.model.shape import TransformerShape
 from sartor.model.trainer import Accumulation, Trainer
 from sartor.model.training import Recipe, TrainingJob
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import DType
 from sartor.step.states import FOUR_BIT_BYTES, frozen_in_4_bits, weight_bytes
 from sartor.units import Ints, round_up

@@ -9,7 +9,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.correction.coefficients import PowerCoefficients
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate, total_s
-from sartor.model.lower.kernels import Kernels
+from sartor.model.lower.setting import Kernels
 from sartor.model.shape import TransformerShape
 from sartor.operators import Collective, Operator
 from sartor.step.coefficients import TrainingCoefficients

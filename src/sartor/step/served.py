@@ -12,9 +12,8 @@ import numpy as np
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.split import feasible
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import (
     Attention,
     Collective,

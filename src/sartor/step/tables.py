@@ -12,8 +12,8 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.choices import PipelineSchedule
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.operators import CollectiveKind
 from sartor.step.block_seconds import BlockSeconds, block_seconds
 from sartor.step.block_times import row_times

@@ -20,10 +20,9 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
-from sartor.model.lower.kernels import Kernels
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.setting import Kernels
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import (
     Attention,
     Axis,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sartor.model.choices import ContextParallel, PipelineSchedule
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.records.rows import Unexpressed
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.trainers import trainer_in_table

@@ -17,10 +17,9 @@ import numpy as np
 from sartor.bounded import read_csv
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recipe, Trainer, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
 from sartor.validate.training_open import OpenRun, layers_by_chunk, open_runs

@@ -7,7 +7,7 @@ import json
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.model.edit import edit_fields
+from sartor.model.editing import edit_fields
 from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model

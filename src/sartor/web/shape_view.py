@@ -19,7 +19,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain, record
-from sartor.model.edit import LARGEST
+from sartor.model.editing import LARGEST
 from sartor.model.reading import ModelReading
 from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points

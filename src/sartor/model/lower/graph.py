@@ -1,4 +1,4 @@
-"""The operator graph of a workload on one device."""
+"""From a model to a graph of operators: the whole model, or one layer of it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
 from sartor.model.layer import Layer
 from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
-from sartor.model.lower.kernels import Kernels, usual_narrowing
-from sartor.model.lower.layer import layer
+from sartor.model.lower.layer import layer, whole_layer
 from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
-from sartor.model.lower.piece import Piece, chain, laid_out, repeat
+from sartor.model.lower.piece import Flow, Piece, chain, laid_out, repeat, wired
 from sartor.model.lower.pointwise import norm
-from sartor.model.lower.setting import Setting
+from sartor.model.lower.setting import Kernels, Setting, usual_narrowing
 from sartor.model.lower.split import check, check_sizes
-from sartor.model.lower.traced import lower_traced
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.traced import lower_traced, lower_traced_layer
 from sartor.model.shape import Stack, TransformerShape
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Operator, OperatorGraph, Part, Role
 from sartor.units import Ints
 
@@ -186,3 +184,40 @@ def unique(operators: Iterable[Operator]) -> tuple[Operator, ...]:
         seen[op.name] = seen.get(op.name, 0) + 1
         out.append(op if seen[op.name] == 1 else replace(op, name=f"{op.name}#{seen[op.name]}"))
     return tuple(out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGraph:
+    """Operators of one layer with the edges between them; ``backward`` is empty unless training."""
+
+    forward: OperatorGraph
+    backward: OperatorGraph
+
+
+def lower_layer(
+    workload: Workload, dims: ParallelDims | None = None, run: int = 0, kernels: Kernels | None = None
+) -> LayerGraph:
+    """The graph of one layer of the main stack's ``run``-th kind on one device of a tensor-parallel group.
+
+    The operators add up to what ``lower`` counts for that layer. Latent attention and state-space parts are chains in
+    execution order: valid, but a schedule could overlap more of them.
+
+    >>> from sartor.model.zoo import load_model
+    >>> graph = lower_layer(Workload(shape=load_model("gpt3-175b"), seq_len=2048)).forward
+    >>> [(graph.operators[a].name, graph.operators[b].name) for a, b in graph.edges][:2]
+    [('norm', 'qkv'), ('qkv', 'attention')]
+    """
+    dims = ParallelDims() if dims is None else dims
+    check_sizes(workload, dims)
+    if workload.shape.traced is not None:
+        forward, backward = lower_traced_layer(workload.shape.traced, workload, dims, run)
+        return LayerGraph(forward=forward, backward=backward)
+    check(workload.shape, dims)
+    stack = workload.shape.main
+    setting = setting_of(workload, dims, stack, kernels or Kernels())
+    piece = whole_layer(setting, stack.runs[run].layer)
+    return LayerGraph(forward=_graph(piece.forward, workload.tokens), backward=_graph(piece.backward, workload.tokens))
+
+
+def _graph(flow: Flow, tokens: Ints) -> OperatorGraph:
+    return OperatorGraph(operators=unique(tuple(laid_out(flow))), edges=tuple(wired(flow)), tokens=tokens)

@@ -19,9 +19,8 @@ from dataclasses import replace
 from functools import partial
 
 from sartor.model.layer import Linear, Split
-from sartor.model.lower.kernels import Narrowing
 from sartor.model.lower.piece import Flow, Fork, Gathered, Piece, repeat
-from sartor.model.lower.setting import Setting
+from sartor.model.lower.setting import Narrowing, Setting
 from sartor.operators import (
     Collective,
     CollectiveKind,

@@ -10,9 +10,8 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer
-from sartor.model.parallel import ParallelDims
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import Workload
+from sartor.model.workload import ParallelDims, Workload
 from sartor.units import Array, Bools, Ints
 
 MOST_DEGREES = 4096

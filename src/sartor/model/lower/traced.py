@@ -15,9 +15,8 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
-from sartor.model.parallel import ParallelDims
 from sartor.model.traced import Grows, TracedCall, TracedModel, traced_parts
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import (
     Attention,
     DType,

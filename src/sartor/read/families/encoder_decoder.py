@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Norm, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.decoder import Choice, choose
 from sartor.read.families.parts import check_experts, group_layers, layer_norm, num_labels, plain
 from sartor.read.fields import Fields
+from sartor.units import nearest_divisors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

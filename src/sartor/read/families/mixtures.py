@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from sartor.errors import Stated
-from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
@@ -38,6 +37,7 @@ from sartor.read.families.patterns import (
     window_where_used,
 )
 from sartor.read.fields import Fields
+from sartor.units import nearest_divisors
 
 ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
 MOE_WIDTH = Experts(sparse=all_sparse)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import Layer, Linear, Norm, NormKind, Split
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.operators import Role
 from sartor.read.fields import Fields
+from sartor.units import nearest_divisors
 
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import DenseFfn, Layer, Linear, Mixer, MoeFfn, Split, StateSpaceMixer, Vectors, mamba2_mixer
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
@@ -26,7 +25,7 @@ from sartor.read.families.decoder import (
 from sartor.read.families.parts import check_experts, layer_norm, plain, rms
 from sartor.read.families.patterns import Reach
 from sartor.read.fields import Fields
-from sartor.units import ceil_div
+from sartor.units import ceil_div, nearest_divisors
 
 INNER = ("mamba_expand", "expand")
 STATE = ("state_size", "mamba_d_state", "ssm_state_size")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sartor.model.divisors import nearest_divisors
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
 from sartor.model.shape import Run, Stack
 from sartor.read.families import made
@@ -13,6 +12,7 @@ from sartor.read.families.decoder import Choice, choose
 from sartor.read.families.parts import layer_norm, plain
 from sartor.read.family_table import tower_rows
 from sartor.read.fields import Fields
+from sartor.units import nearest_divisors
 
 HIDDEN = ("hidden_size", "d_model", "embed_dim", "width")
 LAYERS = ("num_hidden_layers", "depth", "encoder_layers", "layers", "num_layers")

@@ -14,8 +14,8 @@ from transformers.models.auto import modeling_auto
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.model.defaults import SEQ_LEN
 from sartor.model.traced import TracedModel
+from sartor.model.workload import SEQ_LEN
 from sartor.read.torch_trace.own_module import said
 from sartor.read.torch_trace.recorder import Recorder
 from sartor.read.torch_trace.stand_ins import hugging_face_attention

@@ -30,8 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.counts import count_params
-from sartor.model.defaults import TRAIN_BYTES_PER_PARAM
-from sartor.model.workload import Phase
+from sartor.model.workload import TRAIN_BYTES_PER_PARAM, Phase
 from sartor.rules.rule import MOST_TP, Context, Grade, Rule, Suspicion
 
 SHARE_OF_MEMORY = 0.8

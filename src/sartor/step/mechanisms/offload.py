@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
-from sartor.model.parallel import ParallelDims
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations
 from sartor.step.distinct import BlockRows
 from sartor.step.kept_bytes import microbatch_of, moved_bytes, share_moved

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.layer_graph import lower_layer
-from sartor.model.parallel import ParallelDims
+from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import DType, Operator, OperatorGraph, Part
 
