@@ -13,10 +13,9 @@ from collections.abc import Mapping
 
 from sartor.errors import InputError
 from sartor.web.guard import App, Receive, Scope, Send, respond
-from sartor.web.lanes import Lane, LaneLimits, start
+from sartor.web.lanes import QUICK, SLOW, Lane, LaneLimits, start
 from sartor.web.pages import Page, pages
 from sartor.web.reply import Reply, refused
-from sartor.web.routes import QUICK, SLOW
 from sartor.web.settings import Settings
 from sartor.web.studies import Studies
 from sartor.web.work import WorkerLimits

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+QUICK, SLOW = "quick", "slow"
+"""Worker lanes: quick answers take milliseconds and must not wait behind searches."""
+STUDIES = "studies"
+"""Design searches, each in its own process; the request does not wait for its end (``web.studies``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLimits:

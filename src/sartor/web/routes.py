@@ -11,12 +11,9 @@ from typing import Any
 
 from sartor.bounded import packaged_toml
 from sartor.json_types import JsonDict
+from sartor.run.fields import FIELDS
 from sartor.web.fields import Field
-
-QUICK, SLOW = "quick", "slow"
-"""Worker lanes: quick answers take milliseconds and must not wait behind searches."""
-STUDIES = "studies"
-"""Design searches, each in its own process; the request does not wait for its end (``web.studies``)."""
+from sartor.web.lanes import QUICK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +48,21 @@ def fields_of(*names: str) -> Iterator[Field]:
         if name in _TABLE["groups"]:
             yield from fields_of(*_TABLE["groups"][name])
         else:
-            yield Field.of(name.rpartition(".")[2], _TABLE["fields"][name])
+            short = name.rpartition(".")[2]
+            yield Field.of(short, {**_declared(short), **_TABLE["fields"][name]})
+
+
+_KINDS = {int: "integer", float: "number", str: "string", bool: "boolean"}
+
+
+def _declared(name: str) -> JsonDict:
+    """Type, bounds and words of a field of a run, from the table of its fields; empty for other fields."""
+    row = FIELDS.get(name)
+    if row is None or row.kind not in _KINDS:
+        return {}
+    about: JsonDict = {"type": _KINDS[row.kind]}
+    about |= {} if row.least is None else {"minimum": int(row.least)}
+    return about | ({"enum": list(row.choices)} if row.choices else {})
 
 
 def _route(table: dict[str, Any]) -> Route:
