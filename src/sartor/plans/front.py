@@ -93,11 +93,6 @@ class Kept:
         """Step time of the last of the ``top`` best sets of dims so far; infinite while there are fewer."""
         return float(self.best.step_s[self.top - 1]) if len(self.best.step_s) >= self.top else np.inf
 
-    @property
-    def best_s(self) -> float:
-        """The shortest step so far; infinite if there is none."""
-        return float(self.best.step_s[0]) if len(self.best.step_s) else np.inf
-
 
 def _why_not(found: Evaluated, over: Array) -> dict[str, int]:
     """Number of plans that do not fit (``over``), by which stage is fullest."""
@@ -158,6 +153,11 @@ def _codes(rows: Rows) -> Array:
         values, inverse = np.unique(rows[name], return_inverse=True)
         code = code * len(values) + inverse
     return code
+
+
+def keys_of(rows: Rows) -> list[tuple[int, ...]]:
+    """The (tp, pp, cp, dp, ep) of every row."""
+    return list(zip(*(rows[name].tolist() for name in KEYS), strict=True))
 
 
 def front_of(found: Evaluated) -> Evaluated:

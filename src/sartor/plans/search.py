@@ -38,7 +38,7 @@ from sartor.plans.evaluate import (
     weighed,
 )
 from sartor.plans.fixed import check_fixed, impossible_axis
-from sartor.plans.front import KEYS, Kept, chosen, empty, first_of, joined
+from sartor.plans.front import KEYS, Kept, chosen, empty, first_of, joined, keys_of
 from sartor.plans.relax import one_change, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
@@ -185,11 +185,8 @@ def fewest_devices(job: TrainingJob, cluster: Cluster, headroom: float | None = 
 
 def _best(pricer: Pricer, kept: Kept, top: int, uneven: bool = True) -> tuple[Placed, tuple[PricedPlan, ...]]:
     """The fastest plans that were kept, with layers unevenly placed on stages if that pays off."""
-    placed = place_layers(pricer, kept.open, kept.best_s, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
-    best = kept.best
-    even_s = dict(
-        zip(zip(*(best.rows[name].tolist() for name in KEYS), strict=True), best.step_s.tolist(), strict=True)
-    )
+    placed = place_layers(pricer, kept.open, kept.best, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
+    even_s = dict(zip(keys_of(kept.best.rows), kept.best.step_s.tolist(), strict=True))
     return placed, _merged(_top(pricer, kept, top), placed.plans, even_s, top)
 
 

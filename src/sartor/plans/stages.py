@@ -16,7 +16,7 @@ import numpy as np
 from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.evaluate import Evaluated, Pricer
-from sartor.plans.front import KEYS, chosen, order
+from sartor.plans.front import KEYS, chosen, keys_of, order
 from sartor.plans.result import PricedPlan
 from sartor.plans.space import plan_at, size_of, to_plan
 from sartor.step.distinct import distinct_rows
@@ -44,58 +44,64 @@ class Placed:
     left: int
 
 
-def place_layers(pricer: Pricer, open_: Evaluated, best_s: float, worst_s: float = 0.0) -> Placed:
+def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: float = 0.0) -> Placed:
     """Place the layers of the ``open_`` plans with ``bound_s`` below the best known step, lowest bound first, until no
     bound is below the best found; then of the most promising plan of every other set of dims that could be below
-    ``worst_s``, so that the runners-up are also shown at their best."""
+    ``worst_s``, so that the runners-up are also shown at their best. ``even`` has the fastest plan of every set of dims
+    with even stages, fastest first: a placed plan that is not `WORTH` faster than that of its dims is left out."""
     if not size_of(open_.rows):
         return Placed(plans=(), tried=0, left=0)
     ranked = chosen(open_, order(open_, ("bound_s",)))
-    bounds = ranked.bound_s
-    found: list[PricedPlan] = []
+    bounds, dims = ranked.bound_s, keys_of(ranked.rows)
+    best_s = float(even.step_s[0]) if len(even.step_s) else np.inf
+    below_s = dict(zip(keys_of(even.rows), (even.step_s * (1 - WORTH)).tolist(), strict=True))
+    plans: list[PricedPlan] = []
     tried: list[int] = []
+
+    def faster(index: int, candidates: Candidates) -> None:
+        """Add a row's candidates that fit and are faster than all plans of its dims so far."""
+        for plan, step in candidates:
+            if step.step_s < min(max(best_s, worst_s), below_s.get(dims[index], np.inf)):
+                footprint = pricer.footprint(plan)
+                if float(footprint.device_bytes) <= pricer.limit_bytes:
+                    plans.append(PricedPlan(plan=plan, step=step, footprint=footprint))
+                    below_s[dims[index]] = float(step.step_s)
+
     for start in range(0, min(TRIED, len(bounds)), BATCH):
         if bounds[start] >= best_s * (1 - WORTH):
             break
         batch = np.arange(start, min(start + BATCH, TRIED, len(bounds)))
-        for index, plans in _place(pricer, ranked, batch, max(best_s, worst_s)):
+        for index, candidates in _place(pricer, ranked, batch):
             if bounds[index] >= best_s * (1 - WORTH):
                 break
             tried.append(index)
-            found += plans
+            faster(index, candidates)
             best_s = min([best_s, *(plan.step_s for plan in plans)])
     left = int((np.delete(bounds, tried) < best_s * (1 - WORTH)).sum())
-    others = _first_of_dims(ranked, np.setdiff1d(np.flatnonzero(bounds < worst_s), tried))
-    for _, plans in _place(pricer, ranked, others, worst_s):
-        found += plans
-    return Placed(plans=tuple(sorted(found, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)
+    limits = np.array([min(worst_s, below_s.get(key, np.inf)) for key in dims])
+    others = _first_of_dims(ranked, np.setdiff1d(np.flatnonzero(bounds < limits), tried))
+    for index, candidates in _place(pricer, ranked, others):
+        faster(index, candidates)
+    return Placed(plans=tuple(sorted(plans, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)
 
 
-def _place(pricer: Pricer, ranked: Evaluated, index: Array, below_s: float) -> Iterator[tuple[int, list[PricedPlan]]]:
-    """Row indices with their placed plans that are faster than ``below_s`` and fit; blocks of all rows are priced
-    together."""
+Candidates = list[tuple[TrainingPlan, StepEstimate]]
+
+
+def _place(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, Candidates]]:
+    """Row indices with the row's plan under each split worth pricing, and the step; what rows share is priced once."""
     if not len(index):
         return
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
     loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
     of_row = [
-        [replace(plan, stage_layers=each) for each in splits(pricer, plan, weights)]
+        [replace(plan, stage_layers=split) for split in splits(pricer, plan, weights)]
         for plan, weights in zip((plan_at(pricer.job, ranked.rows, i) for i in index.tolist()), loads, strict=True)
     ]
     every_plan = [plan for placed in of_row for plan in placed]
     steps = iter(step_each(pricer.job, every_plan, pricer.cluster, pricer.calibration, pricer.blocks_known))
     for i, placed in zip(index.tolist(), of_row, strict=True):
-        every = [_fitting(pricer, plan, next(steps), below_s) for plan in placed]
-        yield i, [priced for priced in every if priced is not None]
-
-
-def _fitting(pricer: Pricer, plan: TrainingPlan, step: StepEstimate, below_s: float) -> PricedPlan | None:
-    if step.step_s >= below_s:
-        return None
-    footprint = pricer.footprint(plan)
-    if float(footprint.device_bytes) > pricer.limit_bytes:
-        return None
-    return PricedPlan(plan=plan, step=step, footprint=footprint)
+        yield i, [(plan, next(steps)) for plan in placed]
 
 
 def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
