@@ -34,6 +34,9 @@ LEAST_GAIN = 0.01
 NEARLY_AS_GOOD = 0.8
 """A nearer value is preferred if it keeps this share of the best gain: the smaller edit."""
 
+ROUNDING = 1e-9
+"""Share of a time below which a difference is rounding, which another machine's BLAS rounds otherwise: no gain."""
+
 Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
@@ -230,10 +233,11 @@ def _choose(
     reference = paced.relative if paced else 1.0
     runnable = [fix for fix in suspicion.fixes if key_of(fix) in offers]
     saved = {key_of(fix): reference - offers[key_of(fix)].relative for fix in runnable}
-    gaining = [fix for fix in runnable if saved[key_of(fix)] > 0]
+    gaining = [fix for fix in runnable if saved[key_of(fix)] > ROUNDING]
     enough = NEARLY_AS_GOOD * max(saved.values(), default=0.0)
     # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by gain.
-    for fix in [] if suspicion.required else sorted(gaining, key=lambda fix: -min(saved[key_of(fix)], enough)):
+    ranked = sorted(gaining, key=lambda fix: -round(min(saved[key_of(fix)], enough) / ROUNDING))
+    for fix in [] if suspicion.required else ranked:
         if not _breaks(context, fix, suspicion, heard):
             return _Choice(fix=fix, offer=offers[key_of(fix)], reference=reference)
     if suspicion.required and runnable:
@@ -283,7 +287,8 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     # Fewer devices for a pass of inference leave others free, but its time is no shorter.
     of_devices = bool(choice.fix.keys() & set(DIMS_FIELDS)) and context.workload.phase is not Phase.TRAIN
     spared = max(0.0, 1.0 - choice.offer.relative / choice.reference) if of_devices else 0.0
-    gain_s = max(0.0, gained_s(choice.offer.relative))
+    gain_s = gained_s(choice.offer.relative)
+    gain_s = gain_s if gain_s > ROUNDING * whole_s else 0.0
     fraction = gain_s / whole_s
     if suspicion.advisory and max(fraction, spared) < LEAST_GAIN:
         return None

@@ -240,7 +240,7 @@ def _inner_kind(row: Mapping[str, str], gpu: Gpu) -> str:
     if "ici" in word or "torus" in word or gpu.vendor.lower() == "google":
         return "ici"
     if "nvlink" in word or "nvswitch" in word:
-        return "nvlink" if "v100" in gpu.name else "nvswitch"
+        return "nvlink" if gpu.generation in ("pascal", "volta") else "nvswitch"
     if "fabric" in word or "xgmi" in word:
         return "xgmi"
     if "pcie" in word or not gpu.link_bytes_per_s:
