@@ -115,8 +115,8 @@ def read_accelerate(
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
         must = "must be FSDP, DEEPSPEED, MULTI_GPU or NO"
         raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
-    said = fields.size("num_processes")
-    devices = num_devices or said or (command.num_devices if command else 0)
+    processes = fields.size("num_processes")
+    devices = num_devices or processes or (command.num_devices if command else 0)
     if not devices:
         raise no_devices(1)
     dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")
@@ -206,8 +206,8 @@ def _read_deepspeed(fields: Document, command: Command | None, num_devices: int,
 
 def _steps(fields: Document) -> int:
     """Accumulation steps; 0 if the program sets them (``auto``)."""
-    said = fields.find("deepspeed_config.gradient_accumulation_steps")
-    return said if isinstance(said, int) else 0
+    count = fields.find("deepspeed_config.gradient_accumulation_steps")
+    return count if isinstance(count, int) else 0
 
 
 def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:

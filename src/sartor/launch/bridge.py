@@ -58,7 +58,7 @@ LAYERS_OFF = "model.cpu_offloading_num_layers"
 MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
 
 
-class Code(str):
+class _Code(str):
     """A value that is a Python expression."""
 
     __slots__ = ()
@@ -79,10 +79,10 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
         why = f"learns as many positions as a sequence has tokens; the model has {int(job.shape.learned_positions)}"
         raise _refuse("seq_len", job.seq_len, why, str(int(job.shape.learned_positions)))
     plan, groups, notes = megatron_groups(job, plan)
-    found = _fields([words for group in groups.values() for words in group])
+    entries = _fields([words for group in groups.values() for words in group])
     reduced = any(words[0] == "--grad-reduce-in-bf16" for group in groups.values() for words in group)
     about = f"Megatron Bridge: {job.shape.name or 'a model'} on {plan.num_devices} devices"
-    text = _recipe_text(about, found, MIXED[job.recipe], reduced)
+    text = _recipe_text(about, entries, MIXED[job.recipe], reduced)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     script = script_text(
         about=about,
@@ -123,24 +123,24 @@ def _fields(arguments: list[Argument]) -> Fields:
 def _said(flag: str, values: list[str]) -> Iterator[tuple[str, object]]:
     if flag in ACTIVATIONS:
         function, gated = ACTIVATIONS[flag]
-        yield "model.activation_func", Code(function)
+        yield "model.activation_func", _Code(function)
         if gated:
             yield "model.gated_linear_unit", True
     elif path_of(flag).startswith(NOT):
         yield path_of(flag).removeprefix(NOT), False
     elif flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
-        yield path_of(flag), Code(MOMENTS[values[0]])
+        yield path_of(flag), _Code(MOMENTS[values[0]])
     elif flag == "--tp-comm-overlap":
-        yield "comm_overlap", Code("CommOverlapConfig(tp_comm_overlap=True)")
+        yield "comm_overlap", _Code("CommOverlapConfig(tp_comm_overlap=True)")
     elif flag == "--attention-backend":
-        yield path_of(flag), Code(f"AttnBackend.{values[0]}")
+        yield path_of(flag), _Code(f"AttnBackend.{values[0]}")
     elif flag == "--cpu-offloading-num-layers":
         yield "model.cpu_offloading", True
         yield path_of(flag), int(values[0])
     elif flag in ("--recompute-modules", "--offload-modules"):
         yield path_of(flag), values
     elif flag == "--window-size":
-        yield path_of(flag), tuple(int(each) for each in values[0].split(","))
+        yield path_of(flag), tuple(int(side) for side in values[0].split(","))
     elif flag == "--seq-length":
         yield "model.seq_length", int(values[0])
         yield "dataset.seq_length", int(values[0])
@@ -173,7 +173,7 @@ def _value(values: list[str]) -> object:
         return True
     text = values[0]
     if text.startswith("(["):
-        return Code(text)
+        return _Code(text)
     for kind in (int, float):
         try:
             return kind(text)
@@ -182,17 +182,17 @@ def _value(values: list[str]) -> object:
     return text
 
 
-def _recipe_text(about: str, found: Fields, mixed: str, reduced: bool) -> str:
-    latent = "model.multi_latent_attention" in found
+def _recipe_text(about: str, entries: Fields, mixed: str, reduced: bool) -> str:
+    latent = "model.multi_latent_attention" in entries
     provider, module = ("MLAModelProvider", "mla_provider") if latent else ("GPTModelProvider", "gpt_provider")
-    passed = {path for path in found if path.startswith("model.") and not path.startswith("model.yarn_")}
-    model = {path.partition(".")[2]: value for path, value in found.items() if path in passed}
-    rest = {path: value for path, value in found.items() if path not in passed}
+    passed = {path for path in entries if path.startswith("model.") and not path.startswith("model.yarn_")}
+    model = {path.partition(".")[2]: value for path, value in entries.items() if path in passed}
+    rest = {path: value for path, value in entries.items() if path not in passed}
     activation = str(model.get("activation_func", ""))
     lines = [
         f'"""{about}. Written by sartor plan --write."""',
         "",
-        *(["import torch"] if any(isinstance(v, Code) and "torch." in v for v in rest.values()) else []),
+        *(["import torch"] if any(isinstance(v, _Code) and "torch." in v for v in rest.values()) else []),
         *(["import torch.nn.functional as F"] if activation.startswith("F.") else []),
         "from megatron.core.transformer.enums import AttnBackend",
         *([f"from megatron.core.activations import {activation}"] if activation and "." not in activation else []),
@@ -230,20 +230,22 @@ def _recipe_text(about: str, found: Fields, mixed: str, reduced: bool) -> str:
 def read_bridge(text: str, name: str, command: Command | None, num_devices: int = 0) -> LaunchReading:
     """The model, job and plan of a recipe, from assignments to ``config`` (or ``cfg``) and the arguments of its model
     provider. Raises `InputError`."""
-    found, notes = _read_fields(text, name)
-    if "model.num_layers" not in found:
+    entries, notes = _read_fields(text, name)
+    if "model.num_layers" not in entries:
         must = "must give the model by a provider with its sizes (GPTModelProvider(num_layers=...))"
         raise InputError("launch", printable(name), must)
-    arguments, unknown = _arguments(found)
+    arguments, unknown = _arguments(entries)
     devices = command.num_devices if command else 0
     reading = read_megatron(Command(launcher=(), program="", arguments=arguments, num_devices=devices), num_devices)
-    given = reading.parts.trainer
+    trainer = reading.parts.trainer
     switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "grad_dtype", "grad_fusion", "fused_loss")
-    kept = {field: getattr(given, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")}
+    switches_read = {
+        field: getattr(trainer, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")
+    }
     return replace(
         reading,
         kind=KIND,
-        parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, **kept)),
+        parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, **switches_read)),
         unknown=(*unknown, *reading.unknown),
         assumptions=(*notes, *reading.assumptions),
     )
@@ -254,33 +256,33 @@ def _read_fields(text: str, name: str) -> tuple[Fields, list[str]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
-    found: Fields = {}
+    entries: Fields = {}
     notes: list[str] = []
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
             continue
         path = ast.unparse(node.targets[0]).partition(".")[2]
         if path == "model" and isinstance(node.value, ast.Call):
-            found |= {f"model.{k.arg}": _read(k.value) for k in node.value.keywords if k.arg}
+            entries |= {f"model.{k.arg}": _read(k.value) for k in node.value.keywords if k.arg}
         elif path and isinstance(node.targets[0], ast.Attribute):
-            found[path] = _read(node.value)
-    return found, notes
+            entries[path] = _read(node.value)
+    return entries, notes
 
 
 def _read(node: ast.expr) -> object:
     try:
         return ast.literal_eval(node)
     except ValueError:
-        return Code(ast.unparse(node).replace(" ", ""))
+        return _Code(ast.unparse(node).replace(" ", ""))
 
 
-def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
+def _arguments(entries: Fields) -> tuple[tuple[str, ...], list[str]]:
     """A recipe as Megatron-LM arguments, and the fields without one."""
-    words: list[str] = ["--max-position-embeddings", str(found.get("model.seq_length", 4096))]
-    words += _precision(found)
-    if found.get("model.num_query_groups"):
+    words: list[str] = ["--max-position-embeddings", str(entries.get("model.seq_length", 4096))]
+    words += _precision(entries)
+    if entries.get("model.num_query_groups"):
         words.append("--group-query-attention")
-    gated, function = bool(found.get("model.gated_linear_unit")), str(found.get("model.activation_func", "F.gelu"))
+    gated, function = bool(entries.get("model.gated_linear_unit")), str(entries.get("model.activation_func", "F.gelu"))
     shorter = {name.rpartition(".")[2]: flag for flag, (name, is_gated) in ACTIVATIONS.items() if is_gated == gated}
     if flag := shorter.get(function.rpartition(".")[2]):
         words.append(flag)
@@ -289,9 +291,9 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
     flags |= {yarn_path(flag): flag for flag in paths if yarn_path(flag)}
     off = {path.removeprefix(NOT): flag for flag, path in paths.items() if path.startswith(NOT)}
     done = {"model.gated_linear_unit", "model.activation_func", "model.should_pad_vocab", "dataset.seq_length"}
-    done |= {"model.cpu_offloading"} | (set() if found.get("model.cpu_offloading") else {LAYERS_OFF})
+    done |= {"model.cpu_offloading"} | (set() if entries.get("model.cpu_offloading") else {LAYERS_OFF})
     unknown = []
-    for path, value in {**dict.fromkeys(ON_WITHOUT, True), **found}.items():
+    for path, value in {**dict.fromkeys(ON_WITHOUT, True), **entries}.items():
         if path in done or path.startswith(("mixed_precision", "dist.", "optimizer.use_dist", "ddp.grad_reduce")):
             continue
         if path in off:
@@ -307,12 +309,12 @@ def _arguments(found: Fields) -> tuple[tuple[str, ...], list[str]]:
     return tuple(words), unknown
 
 
-def _precision(found: Fields) -> list[str]:
-    said = str(found.get("mixed_precision", "bf16_mixed")).replace("-", "_")
-    recipe = next((recipe for recipe, name in reversed(MIXED.items()) if name in said), Recipe.BF16)
+def _precision(entries: Fields) -> list[str]:
+    name_of_mixed = str(entries.get("mixed_precision", "bf16_mixed")).replace("-", "_")
+    recipe = next((recipe for recipe, name in reversed(MIXED.items()) if name in name_of_mixed), Recipe.BF16)
     said_by = [row for row in rows(LaunchKind.MEGATRON, "training") if row.field == "recipe"]
     words = [word for row in said_by for argument in row.arguments(recipe.value) for word in argument]
-    wide = found.get("mixed_precision.grad_reduce_in_fp32", found.get("ddp.grad_reduce_in_fp32", True))
+    wide = entries.get("mixed_precision.grad_reduce_in_fp32", entries.get("ddp.grad_reduce_in_fp32", True))
     return [*words, *([] if wide else ["--grad-reduce-in-bf16"])]
 
 
@@ -321,9 +323,9 @@ def _words(flag: str, value: object) -> list[str]:
         return []
     if value is True:
         return [flag]
-    if isinstance(value, Code) and value.startswith("torch."):
+    if isinstance(value, _Code) and value.startswith("torch."):
         return [flag, next((word for word, name in MOMENTS.items() if name == value), "fp32")]
-    if isinstance(value, Code) and value.startswith("AttnBackend."):
+    if isinstance(value, _Code) and value.startswith("AttnBackend."):
         return [flag, value.partition(".")[2]]
     if isinstance(value, tuple):
         return [flag, ",".join(map(str, value))]

@@ -36,7 +36,7 @@ WORDS = {"attention_kernel": "attention", "dispatch_once": "deepep", "splits_exp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class _Lost:
     """A field that the files have at another value."""
 
     field: str
@@ -60,53 +60,53 @@ class Lost:
 
 
 def checked(
-    made: LaunchFiles, job: TrainingJob, plan: TrainingPlan, price: Price, limit_bytes: float = math.inf
+    written: LaunchFiles, job: TrainingJob, plan: TrainingPlan, price: Price, limit_bytes: float = math.inf
 ) -> LaunchFiles:
     """The files, with notes on every difference between what they say and the job and plan that were asked for. Raises
     `InputError` for a switch that was asked for, changes the price, and is not in them.
 
     ``limit_bytes`` is what a device may hold.
     """
-    again, found = read_back(made, job)
-    lost, asked = tuple(_lost(job, again)), price(job, plan)
-    same = canonical(plan, int(job.shape.num_layers)) == found
-    there = price(again, found)
+    again, plan_of_files = read_back(written, job)
+    lost, wanted_price = tuple(_lost(job, again)), price(job, plan)
+    same = canonical(plan, int(job.shape.num_layers)) == plan_of_files
+    price_of_files = price(again, plan_of_files)
     notes = list[str]()
-    for each in lost:
-        matters = _differ(price(each.put(job), plan), asked)
-        if matters and _was_asked(each, job):
-            raise _refusal(made.kind, each)
-        if matters or _was_asked(each, job):
+    for loss in lost:
+        matters = _differ(price(loss.put(job), plan), wanted_price)
+        if matters and _was_asked(loss, job):
+            raise _refusal(written.kind, loss)
+        if matters or _was_asked(loss, job):
             notes.append(
-                f"{each.word} in the files, not {_word(each.asked)}{'' if matters else ': no change in price'}"
+                f"{loss.word} in the files, not {_word(loss.asked)}{'' if matters else ': no change in price'}"
             )
-    if _differ(there, asked) or not same:
-        notes.append(_priced(made.kind, job, asked, there, limit_bytes))
+    if _differ(price_of_files, wanted_price) or not same:
+        notes.append(_priced(written.kind, job, wanted_price, price_of_files, limit_bytes))
     if job.routing_skew != 1:
         notes.append(f"routing_skew={job.routing_skew:g} is of the data: plan --launch prices even routing")
-    return replace(made, notes=(*notes, *made.notes))
+    return replace(written, notes=(*notes, *written.notes))
 
 
-def read_back(made: LaunchFiles, job: TrainingJob) -> tuple[TrainingJob, TrainingPlan]:
+def read_back(written: LaunchFiles, job: TrainingJob) -> tuple[TrainingJob, TrainingPlan]:
     """The job and plan in written files; data's own properties (routing) and sizes that no file has are the job's."""
     with tempfile.TemporaryDirectory() as folder:
-        save_files(made, folder)
+        save_files(written, folder)
         reading = read_launch(folder, shape=job.shape)
     again = reading.job(reading.shape or job.shape, reading.parts.seq_len or job.seq_len)
-    own = {name: getattr(job, name) for name in NOT_SAID[2:]}
-    return replace(again, **own), reading.plan
+    unsaid = {name: getattr(job, name) for name in NOT_SAID[2:]}
+    return replace(again, **unsaid), reading.plan
 
 
-def _lost(job: TrainingJob, again: TrainingJob) -> Iterator[Lost]:
+def _lost(job: TrainingJob, again: TrainingJob) -> Iterator[_Lost]:
     for name in (f.name for f in fields(job) if f.name not in NOT_SAID):
         if (asked := getattr(job, name)) != (found := getattr(again, name)):
-            yield Lost(field=name, asked=asked, found=found)
+            yield _Lost(field=name, asked=asked, found=found)
     for name in SWITCHES:
         if (asked := getattr(job.trainer, name)) != (found := getattr(again.trainer, name)):
-            yield Lost(field=name, asked=asked, found=found, of_trainer=True)
+            yield _Lost(field=name, asked=asked, found=found, of_trainer=True)
 
 
-def _was_asked(lost: Lost, job: TrainingJob) -> bool:
+def _was_asked(lost: _Lost, job: TrainingJob) -> bool:
     """Whether a switch differs from what the job's trainer does by itself."""
     if not lost.of_trainer:
         usual = {f.name: f.default for f in fields(TrainingJob)} | {
@@ -114,44 +114,48 @@ def _was_asked(lost: Lost, job: TrainingJob) -> bool:
             "recompute_modules": lost.asked,
         }
         return bool(lost.asked != usual[lost.field])
-    own = [each for each in TRAINERS.values() if each.name == job.trainer.name]
-    return all(_differs(lost, each) and _differs(lost, as_launched(each)) for each in own) and bool(own)
+    records = [record for record in TRAINERS.values() if record.name == job.trainer.name]
+    return all(_differs(lost, record) and _differs(lost, as_launched(record)) for record in records) and bool(records)
 
 
-def _differs(lost: Lost, trainer: Trainer) -> bool:
-    releases = [each.changes for each in trainer.releases]
-    known = [getattr(trainer, lost.field), *(c[lost.field] for c in releases if lost.field in c)]
-    return lost.asked not in known
+def _differs(lost: _Lost, trainer: Trainer) -> bool:
+    releases = [release.changes for release in trainer.releases]
+    usual = [getattr(trainer, lost.field), *(c[lost.field] for c in releases if lost.field in c)]
+    return lost.asked not in usual
 
 
-def _refusal(kind: LaunchKind, lost: Lost) -> InputError:
+def _refusal(kind: LaunchKind, lost: _Lost) -> InputError:
     must = f"{kind.title}'s files cannot say it: the run would have {lost.word}"
     others = "" if kind is LaunchKind.MEGATRON else ", or --write megatron"
     return InputError(lost.name, _word(lost.asked), must, f"{lost.word}{others}")
 
 
 def _priced(
-    kind: LaunchKind, job: TrainingJob, asked: tuple[float, float], there: tuple[float, float], limit_bytes: float
+    kind: LaunchKind,
+    job: TrainingJob,
+    price: tuple[float, float],
+    price_of_files: tuple[float, float],
+    limit_bytes: float,
 ) -> str:
-    change = f"{100 * (there[0] / asked[0] - 1):+.2g}%"
-    full = ", more than it may hold" if there[1] > limit_bytes else ""
-    times = f"{format_seconds(there[0])} ({change}) and {format_bytes(there[1])} per device{full}"
+    change = f"{100 * (price_of_files[0] / price[0] - 1):+.2g}%"
+    full = ", more than it may hold" if price_of_files[1] > limit_bytes else ""
+    times = f"{format_seconds(price_of_files[0])} ({change}) and {format_bytes(price_of_files[1])} per device{full}"
     whose = "the plan" if job.trainer.name == _own(kind) else f"the plan, priced for {job.trainer.name},"
-    return f"{kind.title}'s files take {times}; {whose} takes {format_seconds(asked[0])} and {format_bytes(asked[1])}"
+    return f"{kind.title}'s files take {times}; {whose} takes {format_seconds(price[0])} and {format_bytes(price[1])}"
 
 
 def _own(kind: LaunchKind) -> str:
     word = kind.value
-    return next(each.name for key, each in TRAINERS.items() if word in (key, *each.aliases))
+    return next(record.name for key, record in TRAINERS.items() if word in (key, *record.aliases))
 
 
-def _differ(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return any(abs(a - b) > SAME * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
+def _differ(price: tuple[float, float], changed: tuple[float, float]) -> bool:
+    return any(abs(a - b) > SAME * max(abs(a), abs(b)) for a, b in zip(price, changed, strict=True))
 
 
 def _word(value: object) -> str:
     if isinstance(value, frozenset):
-        return "+".join(sorted(str(each.value) for each in value)) or "none"
+        return "+".join(sorted(str(member.value) for member in value)) or "none"
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, bool):

@@ -170,15 +170,15 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
 
 
 def sorted_out(
-    fields: Document, silent: tuple[str, ...], known: tuple[str, ...] = ()
+    fields: Document, silent: tuple[str, ...], unpriced_prefixes: tuple[str, ...] = ()
 ) -> tuple[list[str], list[str], list[str]]:
     """Unread fields as (unknown, ``known`` without a price, without effect on time and memory)."""
     unknown, unpriced, ignored = list[str](), list[str](), list[str]()
     for path in fields.left():
-        if path.startswith(known) and (value := fields.find(path)) not in OFF:
+        if path.startswith(unpriced_prefixes) and (value := fields.find(path)) not in OFF:
             unpriced.append(printable(f"{path}={value}"))
         else:
-            (ignored if path.startswith((*silent, *known)) else unknown).append(printable(path))
+            (ignored if path.startswith((*silent, *unpriced_prefixes)) else unknown).append(printable(path))
     return unknown, unpriced, ignored
 
 
@@ -232,8 +232,8 @@ def _read_recipe(fields: Document, flags: Flags) -> Recipe:
     """The precision; ``"auto"``, or nothing, leaves it to the program's own flag, as in Hugging Face's Trainer."""
 
     def on(name: str) -> bool:
-        said = fields.find(f"{name}.enabled")
-        return bool(said) or (said is None and flags.flag(f"--{name}"))
+        enabled = fields.find(f"{name}.enabled")
+        return bool(enabled) or (enabled is None and flags.flag(f"--{name}"))
 
     return Recipe.BF16 if on("bf16") else Recipe.FP16 if on("fp16") else Recipe.FP32
 

@@ -104,8 +104,8 @@ class Row:
         if self.words is not None or isinstance(self.default, str):
             return self._meant(flags, name)
         if self.whole or isinstance(self.default, float):
-            found = flags.number(name, float(self.default or 0))
-            return int(found) if self.whole else found
+            number = flags.number(name, float(self.default or 0))
+            return int(number) if self.whole else number
         if isinstance(self.default, bool):
             return flags.flag(name, self.default)
         return flags.size(name, self.default, least=self.least, most=self.most)
@@ -256,12 +256,12 @@ def written_fields(
 
 def read_rows(kind: LaunchKind | str, flags: Stated, *parts: str) -> dict[str, Value | None]:
     """Every quantity that a command line gives, or its default; of rows with one quantity the first counts."""
-    found: dict[str, Value | None] = {}
+    values: dict[str, Value | None] = {}
     for row in rows(kind, *parts):
         if row.argument and row.field and not row.by_code:
             value = row.read(flags)
-            found.setdefault(row.field, value if not row.follows else row.default)
-    return found
+            values.setdefault(row.field, value if not row.follows else row.default)
+    return values
 
 
 # -- releases -----------------------------------------------------------------------------------------------------

@@ -75,10 +75,10 @@ def launch_files(
     return WRITERS[kind](job, plan, cluster.devices_per_node, version)
 
 
-def save_files(made: LaunchFiles, directory: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, ...]:
+def save_files(written: LaunchFiles, directory: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Path, ...]:
     """Save launch files in a folder: all are written to temporary files before the first is renamed."""
     folder = Path(directory)
-    targets = [(folder / file.name, file) for file in made.files]
+    targets = [(folder / file.name, file) for file in written.files]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, file in targets:
@@ -158,8 +158,8 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
         return read_torchtitan_python(source, command, num_devices, shape)
     if "--num-layers" in words:  # Megatron's own flags are the launch, even if DeepSpeed runs them.
         return read_megatron(command, num_devices)
-    if is_nemo(told := overrides(command.arguments, _config_named(path, words))):
-        return read_nemo(told, num_devices)
+    if is_nemo(settings := overrides(command.arguments, _config_named(path, words))):
+        return read_nemo(settings, num_devices)
     for option, reader in (
         ("--job.config_file", "torchtitan"),
         ("--deepspeed_config", "deepspeed"),
@@ -175,8 +175,8 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
             return read_torchtitan(text, command, num_devices, shape, name=inner.name)
         if reader == "deepspeed":
             return read_deepspeed(parse_json(text.encode(), name=inner.name), command, num_devices)
-        told = {**read_yaml(text, name=inner.name), **launcher_config(command.launcher)}
-        return read_accelerate(told, command, num_devices, partial(_beside, path))
+        settings = {**read_yaml(text, name=inner.name), **launcher_config(command.launcher)}
+        return read_accelerate(settings, command, num_devices, partial(_beside, path))
     if "--per_device_train_batch_size" in words or "accelerate" in [word.rpartition("/")[2] for word in words]:
         return read_accelerate(_told_alone(command), command, num_devices, partial(_beside, path))
     if not any(word.startswith("--") for word in command.arguments):
@@ -226,28 +226,28 @@ def _beside(script: Path, name: str) -> str | None:
 def _starter(config: Path) -> Path | None:
     """The script in a config file's folder that mentions it; None if there is none, or several."""
     beside = sorted(config.parent.glob("*.sh"))[:MOST_BESIDE]
-    found = [script for script in beside if config.name in (_beside(config, script.name) or "")]
-    return found[0] if len(found) == 1 else None
+    starters = [script for script in beside if config.name in (_beside(config, script.name) or "")]
+    return starters[0] if len(starters) == 1 else None
 
 
 def _after(words: Sequence[str], option: str) -> str:
     """The value of an option; empty if absent."""
-    for at, word in enumerate(words):
-        if word == option and at + 1 < len(words):
-            return words[at + 1]
+    for index, word in enumerate(words):
+        if word == option and index + 1 < len(words):
+            return words[index + 1]
         if word.startswith(option + "="):
             return word.partition("=")[2]
     return ""
 
 
 def _value_of(words: tuple[str, ...], option: str) -> str | None:
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if (
             word == option
-            and at + 1 < len(words)
-            and words[at + 1].lower().endswith((".toml", ".json", ".yaml", ".yml"))
+            and index + 1 < len(words)
+            and words[index + 1].lower().endswith((".toml", ".json", ".yaml", ".yml"))
         ):
-            return words[at + 1]
+            return words[index + 1]
         if word.startswith(option + "="):
             return word.partition("=")[2]
     return None
@@ -266,10 +266,10 @@ def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | Non
         _check_claimed(path.name, value, ACCELERATE_KEYS, "accelerate's (distributed_type, mixed_precision ...)")
         return read_accelerate(value, None, num_devices, partial(_beside, path))
     words: list[str] = []
-    for flag, given in arguments.items():
-        if given is False:
+    for flag, values in arguments.items():
+        if values is False:
             continue
-        items = given if isinstance(given, list) else [given]
+        items = values if isinstance(values, list) else [values]
         words += [flag, *(str(item) for item in items if item is not True and item is not None)]
     return read_megatron(Command(launcher=(), program="", arguments=tuple(words)), num_devices)
 

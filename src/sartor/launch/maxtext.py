@@ -97,12 +97,12 @@ def is_maxtext(value: JsonDict) -> bool:
 
 def keys_of(words: tuple[str, ...]) -> JsonDict:
     """``key=value`` words with values parsed as YAML; a value not known from the file alone stays a string."""
-    found: JsonDict = {}
+    keys: JsonDict = {}
     for word in words:
         name, sign, value = word.partition("=")
         if sign and value and re.fullmatch(r"\w+", name):
-            found |= {name: value} if HOLE in value else read_yaml(f"{name}: {value}", name=name)
-    return found
+            keys |= {name: value} if HOLE in value else read_yaml(f"{name}: {value}", name=name)
+    return keys
 
 
 def read_maxtext(
@@ -146,15 +146,15 @@ def read_maxtext(
     )
 
 
-def _shape(keys: Document, given: TransformerShape | None) -> TransformerShape | None:
+def _shape(keys: Document, shape: TransformerShape | None) -> TransformerShape | None:
     """The given model (the keys may then have any decoder block), else that of the keys."""
     try:
-        said = shape_of(keys)
+        shape_of_keys = shape_of(keys)
     except InputError:
-        if given is None:
+        if shape is None:
             raise
-        said = None
-    return given or said
+        shape_of_keys = None
+    return shape or shape_of_keys
 
 
 PRICED = re.compile(
@@ -176,14 +176,16 @@ def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
     }
     slices = _slices(keys, mesh, devices)
     for net, whole in (("dcn", slices), ("ici", devices // slices if devices else 0)):
-        said = math.prod(n for (at, _), n in mesh.items() if at == net and n > 0)
+        degree_product = math.prod(n for (kind_of_net, _), n in mesh.items() if kind_of_net == net and n > 0)
         open_ = [key for key, n in mesh.items() if key[0] == net and n < 1]
         if open_ and not whole:
-            raise no_devices(said * slices)
-        if whole and (len(open_) > 1 or whole % said or (not open_ and whole != said)):
-            must = f"must be the product of the {net}_*_parallelism degrees ({said}), -1 once taking the rest"
-            raise InputError("num_devices", devices or whole, must, str(said * (slices if net == "ici" else 1)))
-        mesh |= dict.fromkeys(open_, whole // said)
+            raise no_devices(degree_product * slices)
+        if whole and (len(open_) > 1 or whole % degree_product or (not open_ and whole != degree_product)):
+            must = f"must be the product of the {net}_*_parallelism degrees ({degree_product}), -1 once taking the rest"
+            raise InputError(
+                "num_devices", devices or whole, must, str(degree_product * (slices if net == "ici" else 1))
+            )
+        mesh |= dict.fromkeys(open_, whole // degree_product)
     size = {name: mesh["ici", name] * mesh["dcn", name] for name in MESH}
     cp = size["context"] * size["context_usp_ulysses"] * size["sequence"]
     fsdp, ep = size["fsdp"] * size["fsdp_transpose"], size["expert"]
@@ -198,15 +200,15 @@ def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
 
 def _slices(keys: Document, mesh: Mapping[tuple[str, str], int], devices: int) -> int:
     """Number of slices (or nodes) of the launch."""
-    said = math.prod(n for (net, _), n in mesh.items() if net == "dcn" and n > 0)
+    product = math.prod(n for (net, _), n in mesh.items() if net == "dcn" and n > 0)
     inside = [n for (net, _), n in mesh.items() if net == "ici"]
     gpus = keys.choice("hardware", "tpu", ("tpu", "gpu", "gpu_multiprocess", "cpu")).startswith("gpu")
     if all(n > 0 for (net, _), n in mesh.items() if net == "dcn"):
-        return said
+        return product
     if all(n > 0 for n in inside) and devices:
         return max(devices // math.prod(inside), 1)
     nodes = devices // GPUS if gpus and devices > GPUS and devices % GPUS == 0 else 1
-    slices = max(said, nodes)
+    slices = max(product, nodes)
     if devices:
         keys.assumptions.append(f"{slices} {'nodes' if gpus else 'slices'}: the launch does not say how many")
     return slices
@@ -221,28 +223,30 @@ GPUS = 8
 def _batch(keys: Document, dims: ParallelDims) -> tuple[int, int]:
     """Microbatch size of one pipeline, and number of microbatches: one pass is ``per_device_batch_size`` times devices,
     and a pipeline splits it into ``num_pipeline_microbatches``."""
-    each = keys.find("per_device_batch_size")
-    if each is None:
+    per_device = keys.find("per_device_batch_size")
+    if per_device is None:
         keys.assumptions.append("per_device_batch_size=12 (default)")
-    each = 12.0 if each is None else each
-    if isinstance(each, bool) or not isinstance(each, (int, float)) or not 0 < each < 2**30:
-        raise InputError("per_device_batch_size", each, "must be a positive number")
+    per_device = 12.0 if per_device is None else per_device
+    if isinstance(per_device, bool) or not isinstance(per_device, (int, float)) or not 0 < per_device < 2**30:
+        raise InputError("per_device_batch_size", per_device, "must be a positive number")
     pp, dp = int(dims.pp), int(dims.dp)
     devices = int(dims.tp) * int(dims.cp) * pp * dp
     rounds = max(keys.count("num_pipeline_microbatches", -1), 0) or pp
-    cut, whole = dp * (rounds if pp > 1 else 1), int(each * devices * (1 + 1e-9))
+    cut, whole = dp * (rounds if pp > 1 else 1), int(per_device * devices * (1 + 1e-9))
     if whole % cut or whole < cut:
         near = max(int(whole // cut), 1) * cut / devices
-        raise InputError("per_device_batch_size", each, f"must give each of {cut} parts a whole sequence", f"{near:g}")
+        raise InputError(
+            "per_device_batch_size", per_device, f"must give each of {cut} parts a whole sequence", f"{near:g}"
+        )
     steps = keys.count("gradient_accumulation_steps", 1)
     return int(whole // cut), steps * (rounds if pp > 1 else 1)
 
 
-def _repeats(keys: Document, dims: ParallelDims, shape: TransformerShape | None, said: int) -> int:
+def _repeats(keys: Document, dims: ParallelDims, shape: TransformerShape | None, repeats: int) -> int:
     """Chunks per device, if the launch gives layers per chunk, or neither."""
     per_stage = keys.count("num_layers_per_pipeline_stage", 1)
-    if int(dims.pp) == 1 or shape is None or said:
-        return said if int(dims.pp) > 1 and said else 1
+    if int(dims.pp) == 1 or shape is None or repeats:
+        return repeats if int(dims.pp) > 1 and repeats else 1
     chunks, rest = divmod(int(shape.num_layers), int(dims.pp) * per_stage)
     if rest or not chunks:
         must = f"times pp={dims.pp} must divide the model's {shape.num_layers} layers"
@@ -255,8 +259,8 @@ def _parts(keys: Document, batch: int) -> JobParts:
     word = keys.text("quantization", "")
     recipe = next((recipe for recipe, words in QUANTIZED.items() if word in words), None)
     if word and recipe is None:
-        known = ", ".join(name for words in QUANTIZED.values() for name in words)
-        raise InputError("quantization", printable(word), f"must be one that is priced: {known}", "fp8")
+        choices = ", ".join(name for words in QUANTIZED.values() for name in words)
+        raise InputError("quantization", printable(word), f"must be one that is priced: {choices}", "fp8")
     kind = keys.choice("context_parallel_strategy", "all_gather", (*EXCHANGES.values(), "usp"))
     optimizer = keys.choice("opt_type", "adamw", ("adamw", "adam_pax", "sgd", "muon"))
     if keys.choice("mu_dtype", "float32", ("float32", "bfloat16")) != "float32":
@@ -285,31 +289,33 @@ def _read_remat(
     policy = keys.choice("remat_policy", "full", (*POLICIES, "custom"))
     places = {name: keys.text(name, "remat") for name in (*QKV, *OUT, *CONTEXT, *MLP, *EXPERTS)}
     inputs = keys.choice("decoder_layer_input", "device", ("device", "offload")) == "offload" and policy == "custom"
-    kept, away = POLICIES.get(policy, ((), ()))
+    on_device, away = POLICIES.get(policy, ((), ()))
     if policy == "custom":
-        kept, away = (tuple(n for n, place in places.items() if place == at) for at in ("device", "offload"))
-    held = {*kept, *away}
-    if not held & set(QKV) or not held & set(OUT):
-        if held:
+        on_device, away = (
+            tuple(n for n, place in places.items() if place == location) for location in ("device", "offload")
+        )
+    stored = {*on_device, *away}
+    if not stored & set(QKV) or not stored & set(OUT):
+        if stored:
             keys.assumptions.append(f"remat_policy={policy} is priced as full: it keeps a part of attention alone")
         offload = frozenset({OffloadModule.LAYER_INPUT}) if inputs else frozenset[OffloadModule]()
         return Recompute.FULL, frozenset({RecomputeModule.CORE_ATTN}), offload
-    again = {*_always(shape), *_not_held(held, shape)}
-    return Recompute.SELECTIVE, frozenset(again), frozenset(_moved({*away}, held, inputs=inputs))
+    again = {*_always(shape), *_not_held(stored, shape)}
+    return Recompute.SELECTIVE, frozenset(again), frozenset(_moved({*away}, stored, inputs=inputs))
 
 
-def _not_held(held: set[str], shape: TransformerShape | None) -> Iterator[RecomputeModule]:
-    if not held & set(CONTEXT):
+def _not_held(stored: set[str], shape: TransformerShape | None) -> Iterator[RecomputeModule]:
+    if not stored & set(CONTEXT):
         yield RecomputeModule.CORE_ATTN
     experts = shape is not None and shape.moe_ffn is not None
-    if not held & {"mlpwi", "mlpwi_0"} and (shape is None or shape.dense_ffn is not None):
+    if not stored & {"mlpwi", "mlpwi_0"} and (shape is None or shape.dense_ffn is not None):
         yield RecomputeModule.MLP
-    if experts and not held & {"moe_mlpwi_0"}:
+    if experts and not stored & {"moe_mlpwi_0"}:
         yield RecomputeModule.MOE
 
 
-def _moved(away: set[str], held: set[str], *, inputs: bool) -> Iterator[OffloadModule]:
-    if away == held:
+def _moved(away: set[str], stored: set[str], *, inputs: bool) -> Iterator[OffloadModule]:
+    if away == stored:
         yield OffloadModule.LAYER
         return
     if inputs:

@@ -92,8 +92,8 @@ def _scales(keys: Document) -> tuple[int, int, int]:
     scale = keys.count("global_parameter_scale", 1)
     if scale & (scale - 1):
         raise InputError("global_parameter_scale", scale, "must be a power of two", str(1 << (scale.bit_length() - 1)))
-    each, rest = divmod(scale.bit_length() - 1, 3)
-    return 2 ** (each + (rest > 1)), 2 ** (each + (rest > 0)), 2**each
+    doublings, rest = divmod(scale.bit_length() - 1, 3)
+    return 2 ** (doublings + (rest > 1)), 2 ** (doublings + (rest > 0)), 2**doublings
 
 
 def _scaling(keys: Document) -> JsonDict:
@@ -147,8 +147,8 @@ def _config_of_experts(keys: Document, block: str) -> JsonDict:
 def _config_of_ranks(keys: Document) -> JsonDict:
     keys.choice("attention_type", "mla", ("mla",))
     ranks = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-    found: JsonDict = {name: keys.count(name, default) for name, default in ranks.items()}
-    return {**found, "q_lora_rank": keys.count("q_lora_rank", 0, least=0) or None}
+    config: JsonDict = {name: keys.count(name, default) for name, default in ranks.items()}
+    return {**config, "q_lora_rank": keys.count("q_lora_rank", 0, least=0) or None}
 
 
 def _number(keys: Document, name: str, default: float) -> float:

@@ -59,24 +59,26 @@ def read_nemo(value: JsonMap, num_devices: int = 0) -> LaunchReading:
     words = tuple(_nemo_words(_resolved(model), trainer))
     reading = read_megatron(Command(launcher=(), program="", arguments=words, num_devices=devices), num_devices)
     read = reading.parts.trainer
-    own = replace(NEMO, tp_overlap=read.tp_overlap, grad_fusion=read.grad_fusion, dispatch_once=False, ep_overlap=False)
-    return replace(reading, parts=replace(reading.parts, trainer=own))
+    trainer_of_nemo = replace(
+        NEMO, tp_overlap=read.tp_overlap, grad_fusion=read.grad_fusion, dispatch_once=False, ep_overlap=False
+    )
+    return replace(reading, parts=replace(reading.parts, trainer=trainer_of_nemo))
 
 
 def _nemo_devices(trainer: JsonMap) -> int:
-    each, nodes = trainer.get("devices"), trainer.get("num_nodes", 1)
-    found = [n for n in (each, nodes) if isinstance(n, int) and not isinstance(n, bool) and n > 0]
-    return found[0] * found[1] if len(found) == 2 else 0
+    devices, nodes = trainer.get("devices"), trainer.get("num_nodes", 1)
+    counts = [n for n in (devices, nodes) if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+    return counts[0] * counts[1] if len(counts) == 2 else 0
 
 
 def _resolved(model: JsonMap) -> dict[str, object]:
     """The fields with ``${.encoder_seq_length}`` and ``${model.encoder_seq_length}`` resolved and nulls left out."""
     out: dict[str, object] = {}
     for name, value in model.items():
-        other = re.fullmatch(r"\$\{(?:model)?\.(\w+)\}", value) if isinstance(value, str) else None
-        found = model.get(other[1]) if other else value
-        if found is not None:
-            out[name] = found
+        reference = re.fullmatch(r"\$\{(?:model)?\.(\w+)\}", value) if isinstance(value, str) else None
+        resolved_value = model.get(reference[1]) if reference else value
+        if resolved_value is not None:
+            out[name] = resolved_value
     return out
 
 
@@ -130,12 +132,12 @@ def whole_dump(arguments: Mapping[str, str]) -> bool:
 
 def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReading:
     """The launch that printed a dump of arguments. Raises `InputError` if the dump contradicts itself."""
-    said = num_devices or _dumped_devices(arguments)
+    devices = num_devices or _dumped_devices(arguments)
     words = [word for name, value in arguments.items() for word in _dumped_words(name, value)]
     if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
         words += ["--attention-backend", "unfused"]
     try:
-        return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=said))
+        return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=devices))
     except InputError as error:
         if not error.field.startswith("--"):
             raise
@@ -159,9 +161,11 @@ SETTLES = {
 
 def settled(arguments: Mapping[str, str]) -> frozenset[str]:
     """Facts, beyond those that every launch says, of which a dump leaves no doubt."""
-    found = {name: MEMBER.sub("", value) for name, value in arguments.items()}
+    values_by_name = {name: MEMBER.sub("", value) for name, value in arguments.items()}
     return frozenset(
-        fact for fact, names in SETTLES.items() if any(found.get(name) in values for name, values in names.items())
+        fact
+        for fact, names in SETTLES.items()
+        if any(values_by_name.get(name) in values for name, values in names.items())
     )
 
 

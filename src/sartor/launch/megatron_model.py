@@ -34,19 +34,19 @@ def model_arguments(shape: TransformerShape, tp: object, seq_len: int) -> tuple[
     mixer, notes = _mixer(shape, layers), list[str]()
     dense = next((x.ffn for x in layers if isinstance(x.ffn, DenseFfn)), None)
     moe = next((x.ffn for x in layers if isinstance(x.ffn, MoeFfn)), None)
-    some = dense or (moe.expert if moe else None)
-    if some is None:
+    sample_ffn = dense or (moe.expert if moe else None)
+    if sample_ffn is None:
         raise _no(shape, "layers without a feed-forward part")
-    beside, said = numeric_arguments(LaunchKind.MEGATRON, shape)
-    notes += said
+    beside, numeric_notes = numeric_arguments(LaunchKind.MEGATRON, shape)
+    notes += numeric_notes
     out: list[Argument] = [
         ("--num-layers", str(len(layers))),
         ("--hidden-size", str(shape.hidden_size)),
-        ("--ffn-hidden-size", str(some.ffn_hidden_size)),
+        ("--ffn-hidden-size", str(sample_ffn.ffn_hidden_size)),
     ]
     out += list(_attention_arguments(shape, layers, mixer))
-    biased = _is_biased(shape, mixer, some, moe)
-    out += list(_activation(shape, some, biased))
+    biased = _is_biased(shape, mixer, sample_ffn, moe)
+    out += list(_activation(shape, sample_ffn, biased))
     if not biased:
         out += [("--disable-bias-linear",)]
         out += [("--add-qkv-bias",)] if isinstance(mixer, AttentionMixer) and mixer.q_bias else []
@@ -97,7 +97,7 @@ def _layers(shape: TransformerShape) -> Iterator[Layer]:
 
 def _mixer(shape: TransformerShape, layers: list[Layer]) -> AttentionMixer | LatentAttentionMixer:
     """The attention that all layers share, apart from windows."""
-    found: dict[object, AttentionMixer | LatentAttentionMixer] = {}
+    mixers: dict[object, AttentionMixer | LatentAttentionMixer] = {}
     for layer in layers:
         if len(layer.mixers) != 1 or not isinstance(layer.mixers[0], (AttentionMixer, LatentAttentionMixer)):
             raise _no(shape, "layers that are not one attention each")
@@ -106,12 +106,12 @@ def _mixer(shape: TransformerShape, layers: list[Layer]) -> AttentionMixer | Lat
         if layer.linears or layer.vectors or any(run.weight_sets not in (None, run.count) for run in shape.main.runs):
             raise _no(shape, "layers with further weights, or that share them")
         mixer = layer.mixers[0]
-        found[(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.value_dim)] = mixer
+        mixers[(mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.value_dim)] = mixer
         if mixer.cross or mixer.shares_kv or mixer.projections or getattr(mixer, "gated", False):
             raise _no(shape, "attention with further projections")
-    if len(found) != 1:
+    if len(mixers) != 1:
         raise _no(shape, "attention of several sizes")
-    return next(iter(found.values()))
+    return next(iter(mixers.values()))
 
 
 def _no(shape: TransformerShape, what: str) -> InputError:

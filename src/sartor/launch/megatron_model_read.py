@@ -67,8 +67,8 @@ def _read_numerics(flags: Flags, shape: TransformerShape) -> Numerics:
     beside = dict(read_numerics(LaunchKind.MEGATRON, flags, shape).values)
     exact = flags.on("--no-bias-gelu-fusion") or flags.on("--disable-bias-linear")
     named = {"--quick-geglu": "quick_gelu", "--swiglu": "silu", "--squared-relu": "relu2", "--openai-gelu": "gelu_tanh"}
-    said = [activation for flag, activation in named.items() if flags.on(flag)]
-    beside["activation"] = said[0] if said else "gelu" if exact else "gelu_tanh"
+    activations = [activation for flag, activation in named.items() if flags.on(flag)]
+    beside["activation"] = activations[0] if activations else "gelu" if exact else "gelu_tanh"
     if flags.word("--position-embedding-type") == "alibi":  # Megatron-DeepSpeed's
         beside["position_bias"] = "alibi"
     skipped = _read_skipped(flags, int(shape.num_layers))
@@ -100,11 +100,11 @@ def _read_layers(flags: Flags, layers: int, hidden: int, heads: int, norm: Norm)
     windows = _read_windows(flags, layers)
     dense, moe = _read_ffns(flags, hidden)
     sparse = _read_pattern(flags, "--moe-layer-freq", layers) if moe else [0] * layers
-    made: dict[tuple[int, int], Layer] = {}
+    layer_by_kind: dict[tuple[int, int], Layer] = {}
     for key in set(zip(windows, sparse, strict=True)):
         ffn: Ffn = moe if key[1] and moe else dense
-        made[key] = Layer(mixers=(local if key[0] else wide,), ffn=ffn, norms=(norm, norm))
-    return [made[key] for key in zip(windows, sparse, strict=True)]
+        layer_by_kind[key] = Layer(mixers=(local if key[0] else wide,), ffn=ffn, norms=(norm, norm))
+    return [layer_by_kind[key] for key in zip(windows, sparse, strict=True)]
 
 
 def _read_mixers(flags: Flags, hidden: int, heads: int) -> tuple[Mixer, Mixer]:
@@ -125,9 +125,9 @@ def _read_mixers(flags: Flags, hidden: int, heads: int) -> tuple[Mixer, Mixer]:
     if heads % kv_heads:
         raise InputError("--num-query-groups", kv_heads, f"must divide --num-attention-heads {heads}")
     window = _window(flags)
-    made = []
+    mixers = []
     for span in (window, 0):
-        made.append(
+        mixers.append(
             AttentionMixer(
                 num_heads=heads,
                 num_kv_heads=kv_heads,
@@ -140,7 +140,7 @@ def _read_mixers(flags: Flags, hidden: int, heads: int) -> tuple[Mixer, Mixer]:
                 vectors=_attention_vectors(flags, heads, head_dim),
             )
         )
-    return made[0], made[1]
+    return mixers[0], mixers[1]
 
 
 def _read_latent(flags: Flags, heads: int) -> LatentAttentionMixer:
@@ -185,8 +185,8 @@ def _learned_positions(flags: Flags) -> int:
 
 def _window(flags: Flags) -> int:
     text = flags.word("--window-size")
-    found = re.fullmatch(r"\(?\s*(-?\d{1,9})\s*(?:,\s*-?\d{1,9}\s*)?\)?", text or "")
-    return max(int(found[1]) + 1, 0) if found else 0
+    match = re.fullmatch(r"\(?\s*(-?\d{1,9})\s*(?:,\s*-?\d{1,9}\s*)?\)?", text or "")
+    return max(int(match[1]) + 1, 0) if match else 0
 
 
 def _read_windows(flags: Flags, layers: int) -> list[int]:
@@ -252,8 +252,8 @@ def _read_pattern(flags: Flags, name: str, layers: int) -> list[int]:
     if text is None:
         return [1] * layers
     if text.isdigit():
-        every = max(int(text), 1)
-        return [int(k % every == 0) for k in range(layers)]
+        period = max(int(text), 1)
+        return [int(k % period == 0) for k in range(layers)]
     bits = expand_pattern(name, text)
     if len(bits) != layers:
         raise InputError(name, text, f"must have {layers} entries, one per layer; it has {len(bits)}")

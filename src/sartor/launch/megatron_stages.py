@@ -24,7 +24,7 @@ def stage_arguments(plan: TrainingPlan, layers: int, mtp: int) -> Iterator[Argum
         yield ("--decoder-first-pipeline-num-layers", str(stages[0]))
         yield ("--decoder-last-pipeline-num-layers", str(stages[-1]))
     elif pp > 1:
-        yield ("--pipeline-model-parallel-layout", layout_text(stages, mtp))
+        yield ("--pipeline-model-parallel-layout", _layout_text(stages, mtp))
 
 
 def _ends_say(stages: tuple[int, ...]) -> bool:
@@ -33,10 +33,10 @@ def _ends_say(stages: tuple[int, ...]) -> bool:
     return len(stages) > 2 and len(set(middle)) == 1 and all(stages)
 
 
-def layout_text(stages: tuple[int, ...], mtp: int = 0) -> str:
+def _layout_text(stages: tuple[int, ...], mtp: int = 0) -> str:
     """A pipeline layout: E embedding, t layer, m MTP module, L loss, stages separated by bars.
 
-    >>> layout_text((2, 3, 1))
+    >>> _layout_text((2, 3, 1))
     'Et*2|t*3|tL'
     """
     parts = ["" if n == 0 else "t" if n == 1 else f"t*{n}" for n in stages]
@@ -58,14 +58,14 @@ def read_stages(flags: Flags, pp: int, layers: int | None) -> tuple[tuple[int, .
             raise InputError("--pipeline-model-parallel-layout", layout, must)
         return stages, len(stages) // pp
     virtual = flags.size("--num-virtual-stages-per-pipeline-rank", 1) or 1
-    each = flags.size("--num-layers-per-virtual-pipeline-stage")
-    if each is not None and layers is not None and pp > 1:
+    chunk_layers = flags.size("--num-layers-per-virtual-pipeline-stage")
+    if chunk_layers is not None and layers is not None and pp > 1:
         counted = layers + sum(flags.on(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss"))
-        if counted % (pp * each):
-            near = nearest_divisors(counted // pp, each) if counted % pp == 0 else ""
+        if counted % (pp * chunk_layers):
+            near = nearest_divisors(counted // pp, chunk_layers) if counted % pp == 0 else ""
             must = f"must divide the {counted} layers over --pipeline-model-parallel-size {pp}"
-            raise InputError("--num-layers-per-virtual-pipeline-stage", each, must, near)
-        virtual = counted // (pp * each)
+            raise InputError("--num-layers-per-virtual-pipeline-stage", chunk_layers, must, near)
+        virtual = counted // (pp * chunk_layers)
     return _read_ends(flags, pp, layers, virtual), virtual
 
 
@@ -78,8 +78,8 @@ def _read_ends(flags: Flags, pp: int, layers: int | None, virtual: int) -> tuple
     if layers is None or pp == 1 or not (first or last or embedding or loss):
         return None
     if embedding or loss:
-        each = (layers + embedding + loss) // (pp * virtual)
-        stages = [each] * (pp * virtual)
+        chunk_layers = (layers + embedding + loss) // (pp * virtual)
+        stages = [chunk_layers] * (pp * virtual)
         stages[0] -= embedding
         stages[-1] -= loss
     else:
@@ -110,10 +110,10 @@ def read_layout(text: str) -> tuple[int, ...]:
     """
     bare = text.replace(",", "").replace(" ", "")
     for _ in range(64):
-        found = re.search(r"\(([^()]{0,2000})\)\*(\d{1,4})", bare) or re.search(r"([EtmL])\*(\d{1,4})", bare)
-        if not found or len(bare) > 100_000:
+        match = re.search(r"\(([^()]{0,2000})\)\*(\d{1,4})", bare) or re.search(r"([EtmL])\*(\d{1,4})", bare)
+        if not match or len(bare) > 100_000:
             break
-        bare = bare[: found.start()] + found[1] * int(found[2]) + bare[found.end() :]
+        bare = bare[: match.start()] + match[1] * int(match[2]) + bare[match.end() :]
         if "(" not in bare and "*" not in bare:
             break
     if not re.fullmatch(r"E?[tm|]*L?[m|]*", bare) or len(bare) > 100_000:

@@ -36,17 +36,19 @@ def numeric_arguments(
         if value is not None and (why := row.refused(value)):
             raise _cannot(kind, shape, row.field, value, why)
         out += row.arguments(value)
-    own = fixed or Numerics()
-    known = {row.field for row in table} | OF_SHAPE
+    fixed_values = fixed or Numerics()
+    written_fields = {row.field for row in table} | OF_SHAPE
     balance: list[str] = []
-    for name in [each for each in dict.fromkeys([*values, *own.values]) if each not in known]:
-        there = own.get(name)
+    for name in [
+        field_name for field_name in dict.fromkeys([*values, *fixed_values.values]) if field_name not in written_fields
+    ]:
+        fixed_value = fixed_values.get(name)
         value = values.get(name, NEUTRAL.get(name, False))
-        if value == there or _without_effect(name, traits):
+        if value == fixed_value or _without_effect(name, traits):
             continue
         if fixed is None or name not in BALANCE:
-            raise _cannot(kind, shape, name, value, "has no argument for it" if fixed is None else _other(there))
-        balance.append(f"{name}={text_of(there or 0.0)}, not {text_of(value)}")
+            raise _cannot(kind, shape, name, value, "has no argument for it" if fixed is None else _other(fixed_value))
+        balance.append(f"{name}={text_of(fixed_value or 0.0)}, not {text_of(value)}")
     notes = [] if shape.numerics.compared else [_unchecked(shape)]
     notes += [f"{kind.title} balances experts in its own way: {'; '.join(balance)}"] if balance else []
     return out, notes
@@ -73,20 +75,20 @@ def _unchecked(shape: TransformerShape) -> str:
 
 def read_numerics(kind: LaunchKind, flags: Flags, shape: TransformerShape) -> Numerics:
     """What a launch sets besides sizes, where it differs from a plain decoder."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     kinds = {"llama3"} if flags.on("--use-rope-scaling") else set[str]()
     if "yarn" in (flags.word("--position-embedding-type"), flags.word("--rope-type")):
         kinds = {"yarn"}
     elif "--rotary-seq-len-interpolation-factor" in flags.given:
         kinds = {"linear"}
     if scaling := kinds & {"yarn", "linear"}:
-        found["rope_type"] = scaling.pop()
+        values["rope_type"] = scaling.pop()
     traits = _traits(shape, Numerics()) | kinds
     for row in rows(kind, "numerics"):
         if row.applies(traits) and not row.by_code and (value := row.read(flags)) is not None:
-            found[row.field] = value
+            values[row.field] = value
 
-    return Numerics(values={name: value for name, value in found.items() if value != NEUTRAL.get(name)})
+    return Numerics(values={name: value for name, value in values.items() if value != NEUTRAL.get(name)})
 
 
 def _traits(shape: TransformerShape, numerics: Numerics) -> set[str]:

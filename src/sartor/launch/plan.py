@@ -312,8 +312,8 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     for changes in [*combinations(simpler, 1), *combinations(simpler, 2)]:
         if reasons[0] not in broken(job, _changed(plan, dict(changes))):
             name = changes[-1][0]
-            near = ",".join(f"{axis}={axis_word(value)}" for axis, value in changes)
-            raise InputError(name, axis_word(_axis(plan, name)), reasons[0], near)
+            near = ",".join(f"{axis}={_axis_word(value)}" for axis, value in changes)
+            raise InputError(name, _axis_word(_axis(plan, name)), reasons[0], near)
     raise InputError("plan", "as given", reasons[0], f"a plan that sartor plan --write {kind.value} finds")
 
 
@@ -345,7 +345,7 @@ SIMPLER: Mapping[str, tuple[Any, ...]] = {
 """Fields of a plan with values that more trainers have, the most particular fields first."""
 
 
-def axis_word(value: object) -> str:
+def _axis_word(value: object) -> str:
     """A value of a plan's field as options write it."""
     if isinstance(value, (PipelineSchedule, Recompute)):
         return value.word

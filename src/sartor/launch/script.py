@@ -48,10 +48,10 @@ def find_command(text: str, beside: Beside = nothing_beside) -> Command:
     if commands and all(command[0].startswith("--") for command in commands):
         commands = [[word for command in commands for word in command]]
     best = max(commands, key=_weight, default=[])
-    at = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
-    launcher = best[:at] if at is not None else []
-    program = best[at] if at is not None else ""
-    rest = best[at + 1 :] if at is not None else [w for i, w in enumerate(best) if i or w.startswith("--")]
+    index = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
+    launcher = best[:index] if index is not None else []
+    program = best[index] if index is not None else ""
+    rest = best[index + 1 :] if index is not None else [w for i, w in enumerate(best) if i or w.startswith("--")]
     notes = [note for note in dict.fromkeys(shell.notes) if not _RENDEZVOUS.match(note)]
     return Command(
         launcher=tuple(launcher),
@@ -74,9 +74,11 @@ def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
     out = [command]
     for word in command:
         if " " in word and ".py" in word and " --" in word and len(word) < 100_000:
-            known = {name: " ".join(value) for name, value in shell.variables.items() if HOLE not in " ".join(value)}
-            inner = read_shell(word.replace(HOLE, "$UNSET_"), known)
-            out += [command[: command.index(word)] + found for found in inner.commands]
+            variables = {
+                name: " ".join(value) for name, value in shell.variables.items() if HOLE not in " ".join(value)
+            }
+            inner = read_shell(word.replace(HOLE, "$UNSET_"), variables)
+            out += [command[: command.index(word)] + words for words in inner.commands]
     return out
 
 
@@ -110,8 +112,8 @@ def _devices(launcher: list[str], shell: Shell, text: str) -> int:
 
 def _single(launcher: list[str], *names: str) -> int:
     """The integer after a single-dash option."""
-    found = [after for name, after in pairwise(launcher) if name in names and after.isdigit() and len(after) < 10]
-    return int(found[0]) if found else 0
+    counts = [after for name, after in pairwise(launcher) if name in names and after.isdigit() and len(after) < 10]
+    return int(counts[0]) if counts else 0
 
 
 def _included(launcher: list[str]) -> int:
@@ -124,22 +126,22 @@ def _included(launcher: list[str]) -> int:
 def _of_slurm(header: Mapping[str, int]) -> dict[str, str]:
     """The variables that Slurm sets from a header."""
     nodes, local = header.get("nodes", 0), header.get("local", 0)
-    told = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes)
-    told |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"), local)
-    told |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), nodes * local)
-    return {name: str(count) for name, count in told.items() if count}
+    counts = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes)
+    counts |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"), local)
+    counts |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), nodes * local)
+    return {name: str(count) for name, count in counts.items() if count}
 
 
 def _header(text: str) -> dict[str, int]:
     """Nodes and devices per node from ``#SBATCH`` lines."""
     out: dict[str, int] = {}
     for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, flags=re.MULTILINE):
-        if found := re.search(r"(?:--nodes[= ]|-N\s*)(\d{1,6})\b", line):
-            out["nodes"] = int(found[1])
-        if found := re.search(
+        if match := re.search(r"(?:--nodes[= ]|-N\s*)(\d{1,6})\b", line):
+            out["nodes"] = int(match[1])
+        if match := re.search(
             r"(?:--gpus-per-node[= ]|--ntasks-per-node[= ]|--gres[= ]gpu:)(?:\w+:)?(\d{1,4})\b", line
         ):
-            out["local"] = max(int(found[1]), out.get("local", 0))
+            out["local"] = max(int(match[1]), out.get("local", 0))
     return out
 
 
@@ -181,12 +183,12 @@ def _set(name: str, value: str) -> str:
 
 def _rendezvous(launcher: str, nodes: int, local: int) -> list[tuple[str, ...]]:
     if launcher == "accelerate launch":
-        there = [
+        first_node = [
             ("--machine_rank", '"${NODE_RANK:?the number of this node}"'),
             ("--main_process_ip", '"${MASTER_ADDR:?address of the first node}"'),
             ("--main_process_port", '"${MASTER_PORT:-29500}"'),
         ]
-        return [("--config_file", beside_script("accelerate.yaml")), *(there if nodes > 1 else [])]
+        return [("--config_file", beside_script("accelerate.yaml")), *(first_node if nodes > 1 else [])]
     if launcher == "deepspeed":
         hosts = [("--hostfile", '"${HOSTFILE:?file that lists the nodes}"')] if nodes > 1 else []
         return [("--num_nodes", str(nodes)), ("--num_gpus", str(local)), *hosts]
@@ -255,8 +257,8 @@ def check_pretraining(command: Command, name: str) -> None:
     program = command.program.rsplit("/", 1)[-1].removesuffix(".py").lower()
     words = re.split(r"[_\-.]", program)
     reasons = [why for pattern, why in PROGRAMS for word in words if re.fullmatch(pattern, word)]
-    given = {word.partition("=")[0] for word in command.arguments}
-    reasons += [why for flag, why in ARGUMENTS.items() if flag in given]
+    flags = {word.partition("=")[0] for word in command.arguments}
+    reasons += [why for flag, why in ARGUMENTS.items() if flag in flags]
     if reasons:
         shown = printable(command.program or name)
         raise InputError("launch", shown, f"must pretrain a decoder; {reasons[0]}", NEAREST)

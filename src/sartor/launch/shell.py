@@ -75,33 +75,33 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
     """Follow statements in order, skipping loops and branches whose test is false."""
     live: list[bool] = []
     decided: list[bool] = []
-    at = 0
-    while at < len(statements):
-        statement, at = statements[at], at + 1
+    index = 0
+    while index < len(statements):
+        statement, index = statements[index], index + 1
         shell.followed += 1
         if shell.followed > MAX_STATEMENTS:
             raise InputError("launch script", "its functions", f"must not follow more than {MAX_STATEMENTS} statements")
         word = _plain(statement.words)
         if statement.function:
-            stop = _closing(statements, at)
+            stop = _closing(statements, index)
             if all(live):
-                shell.functions[statement.function] = statements[at:stop]
-            at = stop + 1
+                shell.functions[statement.function] = statements[index:stop]
+            index = stop + 1
         elif word in _LOOPS and not statement.array:
-            stop = _loop_end(statements, at, _LOOPS[word])
+            stop = _loop_end(statements, index, _LOOPS[word])
             if all(live) and word == "case":
-                _case(shell, statement, statements[at:stop])
+                _case(shell, statement, statements[index:stop])
             elif all(live) and not (
                 word == "for"
                 and (values := _loop_values(shell, statement))
-                and _first_round(shell, statement, values, statements[at:stop])
+                and _first_round(shell, statement, values, statements[index:stop])
             ):
                 shell.notes.append(f"line {statement.line}: `{word}` is skipped: loops are not evaluated")
-            at = stop + 1
+            index = stop + 1
         elif word == "if":
             held = all(live) and _test(shell, statement)
-            while statement.end in ("&&", "||") and at < len(statements) and _is_test(statements[at]):
-                both, statement, at = statement.end == "&&", statements[at], at + 1
+            while statement.end in ("&&", "||") and index < len(statements) and _is_test(statements[index]):
+                both, statement, index = statement.end == "&&", statements[index], index + 1
                 if all(live) and held is both:
                     held = _test(shell, statement, first=0)
             live.append(held)
@@ -117,7 +117,7 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
             decided.pop()
         elif all(live) and word in _TESTS and statement.end in ("&&", "||"):
             if _test(shell, statement, first=0) is not (statement.end == "&&"):
-                at = _past_chain(statements, at)
+                index = _past_chain(statements, index)
         elif all(live):
             _do(shell, statement, drop=int(word in ("then", "do", "{")))
 
@@ -126,31 +126,34 @@ def _is_test(statement: Statement) -> bool:
     return _plain(statement.words) in (*_TESTS, "!") or _plain(statement.words[-1:]) in ("]", "]]")
 
 
-def _closing(statements: list[Statement], at: int) -> int:
+def _closing(statements: list[Statement], index: int) -> int:
     """Position of the lone ``}`` that ends a function's body."""
     depth = 1
-    while at < len(statements):
-        word = _plain(statements[at].words)
-        depth += bool(statements[at].function) + (word == "{") - (word == "}")
+    while index < len(statements):
+        word = _plain(statements[index].words)
+        depth += bool(statements[index].function) + (word == "{") - (word == "}")
         if depth == 0:
-            return at
-        at += 1
-    return at
+            return index
+        index += 1
+    return index
 
 
-def _loop_end(statements: list[Statement], at: int, end: str) -> int:
+def _loop_end(statements: list[Statement], index: int, end: str) -> int:
     waiting = [end]
-    while at < len(statements):
-        words = {_plain(statements[at].words), _plain(statements[at].words[1:]) if _opens(statements[at]) else ""}
-        inner = next((word for word in words if word in _LOOPS and not statements[at].array), None)
+    while index < len(statements):
+        words = {
+            _plain(statements[index].words),
+            _plain(statements[index].words[1:]) if _opens(statements[index]) else "",
+        }
+        inner = next((word for word in words if word in _LOOPS and not statements[index].array), None)
         if inner:
             waiting.append(_LOOPS[inner])
         elif waiting[-1] in words:
             waiting.pop()
             if not waiting:
-                return at
-        at += 1
-    return at
+                return index
+        index += 1
+    return index
 
 
 def _opens(statement: Statement) -> bool:
@@ -158,11 +161,11 @@ def _opens(statement: Statement) -> bool:
     return _plain(statement.words) in ("do", "then", "else", "{")
 
 
-def _past_chain(statements: list[Statement], at: int) -> int:
+def _past_chain(statements: list[Statement], index: int) -> int:
     """Position after the command that a test guards, and those chained to it."""
-    while at < len(statements) and statements[at].end == "&&":
-        at += 1
-    return at + 1
+    while index < len(statements) and statements[index].end == "&&":
+        index += 1
+    return index + 1
 
 
 def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
@@ -171,22 +174,22 @@ def _case(shell: Shell, head: Statement, rest: list[Statement]) -> None:
     if HOLE in subject:
         shell.notes.append(f"line {head.line}: a case of a word that only the running shell knows is skipped")
         return
-    parts, at = [Statement(line=head.line, words=head.words[3:], end=head.end), *rest], 0
-    while at < len(parts):
+    parts, index = [Statement(line=head.line, words=head.words[3:], end=head.end), *rest], 0
+    while index < len(parts):
         fits = False
-        while at < len(parts):
-            each, at = parts[at], at + 1
+        while index < len(parts):
+            each, index = parts[index], index + 1
             patterns = [text for word in each.words for text in _expand(shell, word)]
             fits |= any(fnmatchcase(subject, pattern) for pattern in patterns)
             if each.end == ")":
                 break
-        stop = at
+        stop = index
         while stop < len(parts) and (parts[stop].words or parts[stop].end != ";;"):
             stop += 1
         if fits:
-            _run(shell, parts[at:stop])
+            _run(shell, parts[index:stop])
             return
-        at = stop + 1
+        index = stop + 1
 
 
 def _loop_values(shell: Shell, head: Statement) -> list[str]:
@@ -275,9 +278,9 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
     if script := _script_of(command):
         text = shell.files.get(_base_of(script)) or shell.beside(script)
         if text is not None and len(text) <= MAX_CHARS:
-            at = command.index(script)
-            shell.batch += command[1:at]
-            del command[1:at]
+            index = command.index(script)
+            shell.batch += command[1:index]
+            del command[1:index]
             return statements_of(text)
     usual = r"(activate|\.bashrc|\.profile|modules?|conda|setvars)"
     if len(command) > 1 and name in ("source", ".") and not re.search(usual, command[1]):

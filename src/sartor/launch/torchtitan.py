@@ -61,7 +61,7 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     _check(job, plan, by_python=by_python)
     check_runs(KIND, job, plan)
     about = f"torchtitan: {job.shape.name or 'a model'} on {plan.num_devices} devices"
-    made, arguments, notes = (_python if by_python else _toml_file)(about, job, plan)
+    config, arguments, notes = (_python if by_python else _toml_file)(about, job, plan)
     nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     script = script_text(
         about=about,
@@ -73,7 +73,7 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
         env={"PYTHONPATH": '"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd):${PYTHONPATH:-}"'} if by_python else None,
         notes=(*notes, "give data, tokenizer and learning rate behind this script's name"),
     )
-    files = (made, LaunchFile(name="launch.sh", text=script, executable=True))
+    files = (config, LaunchFile(name="launch.sh", text=script, executable=True))
     return LaunchFiles(kind=KIND, files=files, notes=tuple(notes))
 
 
@@ -92,7 +92,7 @@ def _python(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
     values["tp_overlap"] = job.trainer.tp_overlap and bool(plan.dims.tp > 1)
     code = {**_shared(job, plan, "lm_head"), "training.disable_cuda_graphs": not job.trainer.cuda_graphs}
     tables = written_fields(KIND, "config", values, traits, code, PYTHON_CONFIGS)
-    text = python_text(about, job, plan, name, beside, tables)
+    text = _python_text(about, job, plan, name, beside, tables)
     arguments: list[Argument] = [("--module", "sartor_config"), ("--config", "train")]
     return LaunchFile(name="sartor_config.py", text=text), arguments, notes
 
@@ -113,20 +113,24 @@ def _toml_file(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
         **_quantized(job),
     }
     tables = written_fields(KIND, "config", quantities(job, plan), traits_of(job, plan), code, BEFORE)
-    text = f"# {about}\n# Written by sartor plan --write.\n" + toml_text(tables)
+    text = f"# {about}\n# Written by sartor plan --write.\n" + _toml_text(tables)
     return LaunchFile(name="train.toml", text=text), [("--job.config_file", "train.toml")], notes
 
 
 def _same_as_flavor(shape: TransformerShape, flavor: Flavor, notes: list[str]) -> None:
     """Add a note (or raise, for RoPE) if a flavor computes something else than the model; a TOML cannot change it."""
-    asked, there = shape.numerics or Numerics(), flavor.computes
-    names = sorted({*asked.unusual, *there.unusual} - {"activation"})
-    other = [f"{name}={there.get(name)}, not {asked.get(name)}" for name in names if asked.get(name) != there.get(name)]
-    if any(name.startswith("rope_") for name in "".join(other).split()):
+    numerics, flavor_numerics = shape.numerics or Numerics(), flavor.computes
+    names = sorted({*numerics.unusual, *flavor_numerics.unusual} - {"activation"})
+    differences = [
+        f"{name}={flavor_numerics.get(name)}, not {numerics.get(name)}"
+        for name in names
+        if numerics.get(name) != flavor_numerics.get(name)
+    ]
+    if any(name.startswith("rope_") for name in "".join(differences).split()):
         raise _refuse(
-            "MODEL", shape.name, f"before 0.3 has a fixed model: {'; '.join(other)}", "--trainer-version 0.3.0"
+            "MODEL", shape.name, f"before 0.3 has a fixed model: {'; '.join(differences)}", "--trainer-version 0.3.0"
         )
-    notes += [f"torchtitan's {flavor.module} {flavor.flavor} has {'; '.join(other)}"] if other else []
+    notes += [f"torchtitan's {flavor.module} {flavor.flavor} has {'; '.join(differences)}"] if differences else []
 
 
 def _check(job: TrainingJob, plan: TrainingPlan, *, by_python: bool) -> None:
@@ -170,19 +174,19 @@ def _schedule(plan: TrainingPlan) -> str:
 def _stages(plan: TrainingPlan, layers: int, head: str) -> JsonDict:
     """Even stages by layers per stage, not counting embedding and head; others as lists of modules."""
     stages, chunks = stages_of(plan, layers), plan.dims.pp * plan.virtual_stages
-    each = ceil_div(layers, chunks)
-    if plan.stage_layers is None and ceil_div(layers, each) == chunks:
+    stage_size = ceil_div(layers, chunks)
+    if plan.stage_layers is None and ceil_div(layers, stage_size) == chunks:
         return {
-            "pipeline_parallel_layers_per_stage": each,
+            "pipeline_parallel_layers_per_stage": stage_size,
             "pipeline_parallel_first_stage_less_layers": 0,
             "pipeline_parallel_last_stage_less_layers": 0,
         }
-    parts, at = [], 0
+    parts, first_layer = [], 0
     for k, count in enumerate(stages):
-        names = [f"layers.{i}" for i in range(at, at + count)]
+        names = [f"layers.{i}" for i in range(first_layer, first_layer + count)]
         first, last = ["tok_embeddings"] * (k == 0), ["norm", head] * (k == len(stages) - 1)
         parts.append([*first, *names, *last])
-        at += count
+        first_layer += count
     return {"module_fqns_per_model_part": parts}
 
 
@@ -192,13 +196,15 @@ def _checkpointing(plan: TrainingPlan, layers: int) -> JsonDict:
         return {f"{AC}.mode": "none"}
     if plan.recompute_layers < 0:
         return {f"{AC}.mode": "full"}
-    held = max(device_layers(plan, layers))
-    every = next((n for n in range(1, held + 1) if held // n == plan.recompute_layers), None)
-    if every is None:
-        near = sorted({held // n for n in range(1, held + 1)}, key=lambda x: abs(x - int(plan.recompute_layers)))[:2]
+    stage_size = max(device_layers(plan, layers))
+    period = next((n for n in range(1, stage_size + 1) if stage_size // n == plan.recompute_layers), None)
+    if period is None:
+        near = sorted(
+            {stage_size // n for n in range(1, stage_size + 1)}, key=lambda x: abs(x - int(plan.recompute_layers))
+        )[:2]
         shown = " and ".join(str(n) for n in sorted(near))
-        raise _refuse("recompute_layers", plan.recompute_layers, f"recomputes every n-th of {held} layers", shown)
-    return {f"{AC}.mode": "selective", f"{AC}.selective_ac_option": str(every)}
+        raise _refuse("recompute_layers", plan.recompute_layers, f"recomputes every n-th of {stage_size} layers", shown)
+    return {f"{AC}.mode": "selective", f"{AC}.selective_ac_option": str(period)}
 
 
 AC = "activation_checkpoint"
@@ -213,7 +219,7 @@ def _quantized(job: TrainingJob) -> JsonDict:
     return {"model.converters": [section], f"{section}.recipe_name": recipe}
 
 
-def toml_text(tables: JsonMap) -> str:
+def _toml_text(tables: JsonMap) -> str:
     """Nested tables of scalars and lists as TOML."""
     blocks = []
     for name, table in _flat(tables):
@@ -256,7 +262,7 @@ CLASSES = {
 """Modules of the classes whose configurations are set in addition to a flavor."""
 
 
-def python_text(
+def _python_text(
     about: str,
     job: TrainingJob,
     plan: TrainingPlan,
@@ -317,14 +323,14 @@ def _value(text: str) -> object:
 
 
 def _registry(job: TrainingJob, flavor: str, converter: tuple[str, JsonDict] | None) -> str:
-    said = [repr(flavor)]
+    arguments = [repr(flavor)]
     if job.shape.mtp_layers:
-        said.append(f"num_mtp_layers={job.shape.mtp_layers}")
+        arguments.append(f"num_mtp_layers={job.shape.mtp_layers}")
     if converter:
         name, values = converter
         words = {**values, "model_compile_enabled": job.trainer.fused_kernels}
-        said.append(f"converters=[{name}.Config({_call(words)})]")
-    return ", ".join(said)
+        arguments.append(f"converters=[{name}.Config({_call(words)})]")
+    return ", ".join(arguments)
 
 
 def _trainer(tables: Mapping[str, JsonDict], policy: str, mtp: bool) -> Iterator[str]:

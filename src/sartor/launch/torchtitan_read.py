@@ -55,9 +55,9 @@ def read_torchtitan(
     config = Document(raw=tables, older=OLDER)
     _override(config, command)
     model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
-    known = named_flavor(*model)
-    if shape is None and known:
-        shape = replace(known.shape, numerics=known.computes)
+    flavor = named_flavor(*model)
+    if shape is None and flavor:
+        shape = replace(flavor.shape, numerics=flavor.computes)
     return _reading(config, command, num_devices, shape, " ".join(model))
 
 
@@ -77,9 +77,9 @@ def read_torchtitan_python(
         _table(config.raw, "parallelism")["enable_async_tensor_parallel"] = True
     if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it reuses the ranks of tp: experts stay whole
         _table(config.raw, "parallelism")["expert_tensor_parallel_degree"] = 1
-    known = named_flavor(source.module, source.flavor)
-    if shape is None and known:
-        shape = _with_settings(known, source)
+    flavor = named_flavor(source.module, source.flavor)
+    if shape is None and flavor:
+        shape = _with_settings(flavor, source)
     reading = _reading(config, command, num_devices, shape, f"{source.module} {source.flavor}".strip())
     return replace(reading, unknown=(*reading.unknown, *source.unknown))
 
@@ -95,10 +95,10 @@ def _with_settings(flavor: Flavor, source: RecipeSource) -> TransformerShape:
     values = dict(flavor.computes.values)
     for row in rows(KIND, "numerics"):
         name, _, field = row.argument.partition(".")
-        said = source.settings.get(name.upper(), {}).get(field)
-        if said is not None:
+        setting = source.settings.get(name.upper(), {}).get(field)
+        if setting is not None:
             words = {text: value for value, text in (row.words or {}).items()}
-            values[row.field] = words.get(said, said) if isinstance(said, str) else said
+            values[row.field] = words.get(setting, setting) if isinstance(setting, str) else setting
     if "rope_mscale_all_dim" in values:
         values["rope_mscale"] = values["rope_mscale_all_dim"]
     return replace(flavor.shape, numerics=Numerics(values=values), mtp_layers=source.mtp_layers)
@@ -189,7 +189,7 @@ def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, 
     modules = config.find("parallelism.module_fqns_per_model_part")
     less_first = config.count("parallelism.pipeline_parallel_first_stage_less_layers", 1, least=0)
     less_last = config.count("parallelism.pipeline_parallel_last_stage_less_layers", 1, least=0)
-    each = config.count("parallelism.pipeline_parallel_layers_per_stage", 0, least=0)
+    stage_size = config.count("parallelism.pipeline_parallel_layers_per_stage", 0, least=0)
     if pp == 1:
         return 1, PipelineSchedule.ONE_F_ONE_B, None
     if modules is not None:
@@ -199,15 +199,15 @@ def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, 
             raise InputError("parallelism.module_fqns_per_model_part", f"{len(stages)} parts", must)
         return len(stages) // pp, schedule, stages
     if layers is None:
-        if each:
+        if stage_size:
             config.assumptions.append(f"{virtual} chunks per device (pipeline_parallel_layers_per_stage needs MODEL)")
         return virtual, schedule, None
-    if each:
-        chunks = ceil_div(layers + less_first + less_last, each)
+    if stage_size:
+        chunks = ceil_div(layers + less_first + less_last, stage_size)
         if chunks % pp:
             must = f"gives {chunks} stages, which must be a multiple of pipeline_parallel_degree {pp}"
             fits = str(ceil_div(layers + less_first + less_last, pp))
-            raise InputError("parallelism.pipeline_parallel_layers_per_stage", each, must, fits)
+            raise InputError("parallelism.pipeline_parallel_layers_per_stage", stage_size, must, fits)
         virtual = chunks // pp
     return virtual, schedule, _weighted_stages(layers, pp * virtual, less_first, less_last)
 

@@ -50,22 +50,22 @@ def read_source(text: str, function: str, name: str) -> RecipeSource:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
-    found = RecipeSource()
+    source = RecipeSource()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if function not in functions:
         raise InputError("--config", printable(function), f"must be a function of {name}", ", ".join(functions))
-    _constants(tree, found)
-    _follow(functions[function], functions, found, _modules(tree), depth=0)
-    return found
+    _constants(tree, source)
+    _follow(functions[function], functions, source, _modules(tree), depth=0)
+    return source
 
 
 def read_named(module: str, config: str) -> RecipeSource:
     """One of torchtitan's named configurations. Raises `InputError` if its values are unknown."""
-    known = named_config(module.rpartition(".")[2], config)
-    if known is None:
+    config_values = _named_config(module.rpartition(".")[2], config)
+    if config_values is None:
         must = "must be a configuration of torchtitan 0.3.0 whose values are known, or a file beside the script"
-        raise InputError("--config", printable(config), must, ", ".join(config_names(module)))
-    return RecipeSource(values=dict(known[1]), module=module.rpartition(".")[2], flavor=known[0])
+        raise InputError("--config", printable(config), must, ", ".join(_config_names(module)))
+    return RecipeSource(values=dict(config_values[1]), module=module.rpartition(".")[2], flavor=config_values[0])
 
 
 def _modules(tree: ast.Module) -> dict[str, str]:
@@ -78,100 +78,100 @@ def _modules(tree: ast.Module) -> dict[str, str]:
     return out
 
 
-def _constants(tree: ast.Module, found: RecipeSource) -> None:
+def _constants(tree: ast.Module, source: RecipeSource) -> None:
     """Module-level dictionaries that set fields of classes: ``ROPE = {"theta": 500000}``."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
             value = _literal(node.value)
             if isinstance(value, dict):
-                found.settings[node.targets[0].id] = {str(k): v for k, v in value.items()}
+                source.settings[node.targets[0].id] = {str(k): v for k, v in value.items()}
 
 
 def _follow(
     node: ast.FunctionDef,
     functions: dict[str, ast.FunctionDef],
-    found: RecipeSource,
+    source: RecipeSource,
     modules: dict[str, str],
     depth: int,
 ) -> None:
     for statement in node.body:
         for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
-            _base(call, functions, found, modules, depth)
+            _base(call, functions, source, modules, depth)
         for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
-            _call(call, found, modules)
+            _call(call, source, modules)
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            _assign(statement.targets[0], statement.value, found)
+            _assign(statement.targets[0], statement.value, source)
 
 
 def _base(
-    call: ast.Call, functions: dict[str, ast.FunctionDef], found: RecipeSource, modules: dict[str, str], depth: int
+    call: ast.Call, functions: dict[str, ast.FunctionDef], source: RecipeSource, modules: dict[str, str], depth: int
 ) -> None:
     """Apply a base configuration made by another function, of this module or torchtitan's own."""
     name = _last(call.func)
     if name in functions and depth < 5:
-        _follow(functions[name], functions, found, modules, depth + 1)
-    elif modules.get(name, "") and (known := named_config(modules[name], name)):
-        found.module, found.flavor = modules[name], known[0]
-        found.values |= known[1]
+        _follow(functions[name], functions, source, modules, depth + 1)
+    elif modules.get(name, "") and (config_values := _named_config(modules[name], name)):
+        source.module, source.flavor = modules[name], config_values[0]
+        source.values |= config_values[1]
 
 
-def _call(call: ast.Call, found: RecipeSource, modules: dict[str, str]) -> None:
+def _call(call: ast.Call, source: RecipeSource, modules: dict[str, str]) -> None:
     name = _last(call.func)
     if name == "model_registry":
         flavor = _literal(call.args[0]) if call.args else None
         if isinstance(flavor, str):
-            found.flavor, found.module = flavor, modules.get("model_registry", found.module)
+            source.flavor, source.module = flavor, modules.get("model_registry", source.module)
     for keyword in call.keywords:
         if keyword.arg == "num_mtp_layers" and isinstance(layers := _literal(keyword.value), int):
-            found.mtp_layers = layers
+            source.mtp_layers = layers
         elif keyword.arg == "converters":
-            _convert(keyword.value, found)
+            _convert(keyword.value, source)
         elif keyword.arg in SECTIONS and name == "Config":
-            _section(keyword.arg, keyword.value, found)
+            _section(keyword.arg, keyword.value, source)
 
 
-def _assign(target: ast.expr, value: ast.expr, found: RecipeSource) -> None:
+def _assign(target: ast.expr, value: ast.expr, source: RecipeSource) -> None:
     """Handle ``config.training.seq_len = 8192`` and ``config.compile = CompileConfig(enable=True)``."""
     path = _path(target)[1:]
     if len(path) == 1 and path[0] in SECTIONS:
-        _section(path[0], value, found)
+        _section(path[0], value, source)
     elif len(path) == 2 and path[0] in SECTIONS:
-        _put(f"{path[0]}.{path[1]}", value, found)
+        _put(f"{path[0]}.{path[1]}", value, source)
 
 
-def _section(name: str, value: ast.expr, found: RecipeSource) -> None:
+def _section(name: str, value: ast.expr, source: RecipeSource) -> None:
     if name == "activation_checkpoint":
         policy = next((_path(x.func)[0] for x in ast.walk(value) if isinstance(x, ast.Call)), "")
-        said = {"mode": "none"} if _is_none(value) else POLICIES.get(policy)
-        if said is None:
-            found.unknown.append(f"activation_checkpoint={printable(ast.unparse(value)[:60])}")
+        policy_values = {"mode": "none"} if _is_none(value) else POLICIES.get(policy)
+        if policy_values is None:
+            source.unknown.append(f"activation_checkpoint={printable(ast.unparse(value)[:60])}")
             return
-        found.values = {k: v for k, v in found.values.items() if not k.startswith("activation_checkpoint.")}
-        found.values |= {f"activation_checkpoint.{k}": v for k, v in said.items()}
+        source.values = {k: v for k, v in source.values.items() if not k.startswith("activation_checkpoint.")}
+        source.values |= {f"activation_checkpoint.{k}": v for k, v in policy_values.items()}
         return
     if isinstance(value, ast.Call) and name != "optimizer":
         for keyword in value.keywords:
             if keyword.arg:
-                _put(f"{name}.{keyword.arg}", keyword.value, found)
+                _put(f"{name}.{keyword.arg}", keyword.value, source)
 
 
-def _put(path: str, node: ast.expr, found: RecipeSource) -> None:
+def _put(path: str, node: ast.expr, source: RecipeSource) -> None:
     value = _literal(node)
     if value is None and not _is_none(node):
-        found.unknown.append(f"{path}={printable(ast.unparse(node)[:60])}")
+        source.unknown.append(f"{path}={printable(ast.unparse(node)[:60])}")
     elif value is not None:
-        found.values[path] = value
+        source.values[path] = value
 
 
-def _convert(value: ast.expr, found: RecipeSource) -> None:
+def _convert(value: ast.expr, source: RecipeSource) -> None:
     """Record which converters replace linear layers, and their recipe."""
     for call in (x for x in ast.walk(value) if isinstance(x, ast.Call)):
         kind = next((word for start, word in CONVERTED.items() if _path(call.func)[0].startswith(start)), "")
         if kind:
-            found.values.setdefault("model.converters", []).append(kind)
+            source.values.setdefault("model.converters", []).append(kind)
             recipes = [_literal(k.value) for k in call.keywords if k.arg == "recipe_name"]
             if kind == "float8":
-                found.values["float8.recipe_name"] = recipes[0] if recipes else "rowwise"
+                source.values["float8.recipe_name"] = recipes[0] if recipes else "rowwise"
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -214,17 +214,17 @@ class Flavor:
     @property
     def computes(self) -> Numerics:
         """What the flavor computes beyond its sizes."""
-        known = self.shape.numerics
-        return Numerics(values={**(known.values if known else {}), **self.numerics})
+        numerics = self.shape.numerics
+        return Numerics(values={**(numerics.values if numerics else {}), **self.numerics})
 
 
 def flavor_of(shape: TransformerShape) -> Flavor | None:
     """The torchtitan model of the same sizes, or None."""
     sizes = shape.fields()
-    for each in flavors():
-        own = each.shape
-        if own.fields() == sizes and own.tied_embeddings is shape.tied_embeddings:
-            return each
+    for flavor in flavors():
+        flavor_shape = flavor.shape
+        if flavor_shape.fields() == sizes and flavor_shape.tied_embeddings is shape.tied_embeddings:
+            return flavor
     return None
 
 
@@ -234,15 +234,15 @@ def named_flavor(module: str, flavor: str) -> Flavor | None:
     return next((x for x in flavors() if (x.module, x.flavor.lower()) == (bare, flavor.lower())), None)
 
 
-def named_config(module: str, config: str) -> tuple[str, JsonDict] | None:
+def _named_config(module: str, config: str) -> tuple[str, JsonDict] | None:
     """(flavor, values) of a named configuration, ``--module llama3 --config llama3_8b``."""
-    found = _flavor_table()["config"].get(config)
-    if found is None or not config.startswith(module):
+    row = _flavor_table()["config"].get(config)
+    if row is None or not config.startswith(module):
         return None
-    return str(found["flavor"]), dict(found["values"])
+    return str(row["flavor"]), dict(row["values"])
 
 
-def config_names(module: str) -> list[str]:
+def _config_names(module: str) -> list[str]:
     """Configurations of a module whose values are known."""
     return [name for name in _flavor_table()["config"] if name.startswith(module)]
 
