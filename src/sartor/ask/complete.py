@@ -113,10 +113,10 @@ def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:
     return trainer, run
 
 
-def usual_batch(seq_len: int, num_devices: int) -> int:
-    """Sequences of a usual step: about `TOKENS_PER_STEP` tokens, a power of two."""
+def usual_batch(seq_len: int, num_devices: int, microbatch_size: int = 1) -> int:
+    """Sequences of a usual step: about `TOKENS_PER_STEP` tokens, a power of two of microbatches."""
     tokens = max(TOKENS_PER_STEP, num_devices * TOKENS_PER_DEVICE)
-    return int(2 ** max(round(math.log2(tokens / seq_len)), 0))
+    return int(microbatch_size * 2 ** max(round(math.log2(tokens / (seq_len * microbatch_size))), 0))
 
 
 # -- devices and plan ----------------------------------------------------------------------------------------------
@@ -130,7 +130,8 @@ def _placed(
     possible: tuple[TrainingJob, int] | None = None
     search = {"fixed": fixed, "headroom": run.get("headroom"), "calibration": calibration}
     for num_devices in _device_counts(run, job, cluster, fixed):
-        sized = replace(job, global_batch_size=run.get("global_batch_size") or usual_batch(job.seq_len, num_devices))
+        usual = usual_batch(job.seq_len, num_devices, fixed.get("microbatch_size", 1))
+        sized = replace(job, global_batch_size=run.get("global_batch_size") or usual)
         try:
             plan = fastest_plan(sized, cluster, num_devices, **search)
         except InputError as error:
