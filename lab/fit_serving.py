@@ -19,9 +19,9 @@ from scipy.optimize import least_squares
 
 from sartor.cost.cost import Z80
 from sartor.step import batching
-from sartor.step.batching import steady_state
-from sartor.step.load import Load
-from sartor.step.served import ENGINES
+from sartor.step.serving.batching import steady_state
+from sartor.step.serving.load import Load
+from sartor.step.serving.served import ENGINES
 from sartor.validate.inference import read_rows
 from sartor.validate.serving import REQUIRED, WAVES, received_every, server_of
 

@@ -21,8 +21,7 @@ from sartor.model.zoo import load_model
 from sartor.plans.evaluate import Pricer
 from sartor.plans.search import make_pricer, search_plans
 from sartor.plans.stages import Chain, least_bottleneck, splits
-from sartor.step.stage_loads import BlockLoads, StageLoads, block_loads, held_bytes
-from sartor.step.stage_table import stage_table
+from sartor.step.stage_table import BlockLoads, StageLoads, block_loads, held_bytes, stage_table
 from sartor.step.stages import stage_counts
 from sartor.step.step import step_each
 from sartor.step.trainers import TORCHTITAN

@@ -14,12 +14,12 @@ from sartor.model.counts import count_params
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
-from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, calibration_of, steady_state
-from sartor.step.decode_steps import decode_steps
-from sartor.step.load import Load
-from sartor.step.pools import disaggregated
-from sartor.step.prompt_passes import prefilling, prompt_passes
-from sartor.step.served import (
+from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, calibration_of, steady_state
+from sartor.step.serving.decode_steps import decode_steps
+from sartor.step.serving.load import Load
+from sartor.step.serving.pools import disaggregated
+from sartor.step.serving.prompts import prefilling, prompt_passes
+from sartor.step.serving.served import (
     ATTENTION,
     ENGINES,
     Server,

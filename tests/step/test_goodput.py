@@ -9,8 +9,7 @@ import pytest
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.training import TrainingJob
 from sartor.model.zoo import load_model
-from sartor.step.goodput import Goodput, goodput
-from sartor.step.run_cost import run_cost
+from sartor.step.run_cost import Goodput, goodput, run_cost
 
 
 def of(model: str, num_devices: int) -> Goodput:

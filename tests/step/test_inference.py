@@ -14,7 +14,7 @@ from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.report.fit_words import does_not_fit
-from sartor.step.inference import inference_memory, kv_cache_bytes, most_sequences, weight_bytes, would_fit
+from sartor.step.serving.inference import inference_memory, kv_cache_bytes, most_sequences, weight_bytes, would_fit
 
 H100 = load_gpu("h100_sxm")
 

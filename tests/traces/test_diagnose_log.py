@@ -20,7 +20,7 @@ from sartor.model.flop_conventions import counted, flop_conventions
 from sartor.model.training import Recompute
 from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
-from sartor.step.measured import MeasuredRun
+from sartor.step.measured_run import MeasuredRun
 from sartor.traces.read import is_trace
 from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
 

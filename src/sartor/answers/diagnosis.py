@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob
     from sartor.plans.explain import Explanation
     from sartor.plans.result import PricedPlan
-    from sartor.step.measured import MeasuredRun
+    from sartor.step.measured_run import MeasuredRun
     from sartor.step.parts import PricedKernels, Stretch, TracePart
     from sartor.step.run_change import RunChange
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from sartor.model.shape import TransformerShape
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import HeldPlan
-    from sartor.step.inference import Serving
     from sartor.step.running import InRun
+    from sartor.step.serving.inference import Serving
 
 
 # ------------------------------------------------------------------------------------------------ one operator

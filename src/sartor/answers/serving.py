@@ -30,9 +30,9 @@ from sartor.cost.cost import interval_80
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
     from sartor.model.reading import ModelReading
-    from sartor.step.batching import Steady
-    from sartor.step.load import Load
-    from sartor.step.served import Server, Shortage
+    from sartor.step.serving.batching import Steady
+    from sartor.step.serving.load import Load
+    from sartor.step.serving.served import Server, Shortage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ import numpy as np
 from sartor.answers import RunComparison
 from sartor.api.logs import chosen_run
 from sartor.errors import InputError
+from sartor.step.measured_run import step_series
 from sartor.step.run_change import LEAST_STEPS, RunChange, run_change, sum_of
-from sartor.step.step_series import step_series
 
 if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog

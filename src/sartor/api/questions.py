@@ -32,9 +32,9 @@ from sartor.plans.search import checked_headroom
 from sartor.rules.rule import largest_split
 from sartor.run.fields import FIELDS, RunOptions, check_names
 from sartor.run.run import Origin, Run
-from sartor.step.inference import inference_memory, would_fit
 from sartor.step.question import checked_skew
 from sartor.step.recipes import workload_of
+from sartor.step.serving.inference import inference_memory, would_fit
 from sartor.units import GIGA
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}

@@ -26,10 +26,10 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
 from sartor.model.workload import too_long
 from sartor.operators import DType
-from sartor.step.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
-from sartor.step.load import Load
-from sartor.step.pools import disaggregated
-from sartor.step.served import ENGINES, Engine, Server, holds
+from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
+from sartor.step.serving.load import Load
+from sartor.step.serving.pools import disaggregated
+from sartor.step.serving.served import ENGINES, Engine, Server, holds
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""

@@ -10,8 +10,8 @@ import numpy as np
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.operators import DType
-from sartor.step.load import Load
-from sartor.step.served import Server, Shortage, capacity, shortage, would_fit
+from sartor.step.serving.load import Load
+from sartor.step.serving.served import Server, Shortage, capacity, shortage, would_fit
 from sartor.units import round_up
 
 VOCABULARY_MULTIPLE = 64

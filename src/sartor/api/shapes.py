@@ -43,9 +43,9 @@ from sartor.plans.search import HeldPlan
 from sartor.rules.rule import largest_split
 from sartor.run.fields import RunOptions
 from sartor.run.run import Origin, Turn
-from sartor.step.inference import serving
 from sartor.step.recipes import workload_of
 from sartor.step.running import InRun
+from sartor.step.serving.inference import serving
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats, format_bytes, format_seconds
 

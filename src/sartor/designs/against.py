@@ -27,8 +27,8 @@ from sartor.model.lower.split import feasible
 from sartor.model.workload import ParallelDims, Workload
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import search_plans
-from sartor.step.inference import inference_memory
 from sartor.step.question import training_job
+from sartor.step.serving.inference import inference_memory
 from sartor.units import GIGA
 
 

@@ -20,10 +20,10 @@ from sartor.step.activations import rows_of
 from sartor.step.block_seconds import has_gaps
 from sartor.step.blocks import block_params
 from sartor.step.chip_blocks import BlockGraphs, check_one_stack, workload_graphs
-from sartor.step.inference import served_bytes
 from sartor.step.lockstep import WIDTH_BYTES, block_stash, boundary_bytes
 from sartor.step.question import padded_shape
 from sartor.step.recipes import workload_of
+from sartor.step.serving.inference import served_bytes
 from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.units import ceil_div
 

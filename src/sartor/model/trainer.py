@@ -164,7 +164,7 @@ class Trainer:
     memory: MemoryHabits = field(default_factory=MemoryHabits)
 
     lockstep: bool = False
-    """All stages of a pipeline advance together, at the pace of the slowest, and nothing overlaps (step.lockstep)."""
+    """All stages of a pipeline advance together, at the pace of the slowest, and nothing overlaps (step.pipelined)."""
 
     # limits: which plans it can run
     pipelines: bool = True

@@ -18,7 +18,7 @@ from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJ
 from sartor.model.workload import AttentionKernel
 from sartor.plans.result import PricedPlan
 from sartor.step.footprint import footprint
-from sartor.step.measured import MeasuredRun
+from sartor.step.measured_run import MeasuredRun
 from sartor.step.recipes import supports
 from sartor.step.step import step
 

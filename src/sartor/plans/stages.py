@@ -21,7 +21,7 @@ from sartor.plans.result import PricedPlan
 from sartor.plans.space import plan_at, size_of, to_plan
 from sartor.step.distinct import distinct_rows
 from sartor.step.results import StepEstimate
-from sartor.step.stage_loads import StageLoads, block_loads, held_bytes
+from sartor.step.stage_table import StageLoads, block_loads, held_bytes
 from sartor.step.stages import is_v_shaped
 from sartor.step.step import step_each
 from sartor.units import Array, IntArray, ceil_div

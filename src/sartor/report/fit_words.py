@@ -19,7 +19,7 @@ from sartor.units import format_bytes, format_count, format_seconds, format_shar
 if TYPE_CHECKING:
     from sartor.answers import ModelEstimate
     from sartor.plans.search import HeldPlan
-    from sartor.step.inference import Serving
+    from sartor.step.serving.inference import Serving
 
 NAMES = {
     "param_bytes": "weights",

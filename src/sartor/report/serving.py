@@ -13,13 +13,13 @@ from sartor.answers.field import columns_of
 from sartor.answers.serving import LOAD
 from sartor.report.table_estimate import notes, plain_table
 from sartor.report.words import count_text, printable
-from sartor.step.served import MEMORY_SHARE
+from sartor.step.serving.served import MEMORY_SHARE
 from sartor.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers.field import Field
     from sartor.answers.serving import ServedLoad, ServingAnswer
-    from sartor.step.served import Server, Shortage
+    from sartor.step.serving.served import Server, Shortage
 
 
 def serving_view(answer: ServingAnswer) -> RenderableType:

@@ -8,7 +8,10 @@ chunks with the same number: S slots on each, in turn. Nothing overlaps:
     pipeline = m * (sum over chunks of their slowest) + (S - 1) * slowest of all
 
 `sartor.placement` proves the best placement for this formula with v = 1. With full recomputation a stage keeps its
-input and runs its forward again while the gradient arrives; the last stage starts backward at once.
+input and runs its forward again while the gradient arrives; the last stage starts backward at once. Replicas exchange
+and update the first device's parameters, which are complete last (`stage_exchange`): ZeRO 1 reduce-scatters gradients
+and gathers weights, as many bytes as the all-reduce, and each replica updates its share. On a single stage, ZeRO 2
+reduce-scatters after every microbatch, and ZeRO 3 also gathers weights before every forward and backward.
 """
 
 from __future__ import annotations

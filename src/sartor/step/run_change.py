@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from sartor.step.step_series import StepSeries, step_series
+from sartor.step.measured_run import StepSeries, step_series
 from sartor.units import FloatArray
 
 LEVEL = 0.99

@@ -10,10 +10,14 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, total_s
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
-from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.step.footprint import every_stage, usable_bytes
-from sartor.step.stage_loads import block_loads
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.step.footprint import every_stage, flatten, usable_bytes
+from sartor.step.mixed import pools_of_stages
+from sartor.step.stage_bytes import stage_bytes
 from sartor.step.stages import plan_counts
+from sartor.step.step import tables_of
+from sartor.step.tables import KnownBlocks, PlanTables, plan_columns
+from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +92,83 @@ def stage_table(
         )
         for s in range(pp)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLoads:
+    """Seconds of one microbatch, forward and backward, through one block of each kind [K] under one plan, with exposed
+    communication and host time; ``again_s`` is what recomputing a layer adds."""
+
+    busy_s: FloatArray
+    again_s: FloatArray
+    is_layer: BoolArray
+    recompute_layers: int
+    """Layers of a stage that are recomputed; -1 for all."""
+
+    def of(self, counts: IntArray) -> FloatArray:
+        """Busy seconds of stages that hold ``counts`` [..., K] of `blocks`."""
+        layers = np.maximum((counts * self.is_layer).sum(axis=-1), 1)
+        share = 1.0 if self.recompute_layers < 0 else np.minimum(self.recompute_layers / layers, 1.0)
+        return np.asarray(counts @ self.busy_s + share * (counts @ self.again_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLoads:
+    """Loads of one plan's stages, each at the speed of its pool."""
+
+    pools: tuple[BlockLoads, ...]
+    pool_of: IntArray
+    """[pp]"""
+
+    def of(self, counts: IntArray, stage: int = 0) -> FloatArray:
+        """Busy seconds of pipeline rank ``stage`` if it held ``counts`` [..., K] of `blocks`."""
+        return self.pools[int(self.pool_of[stage])].of(counts)
+
+
+def block_loads(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    blocks_known: KnownBlocks | None = None,
+) -> tuple[StageLoads, ...]:
+    """Loads for a flat array of plans or a single plan; what plans share is priced once."""
+    columns, _ = plan_columns(plan)
+    tables = tables_of(job, columns, cluster, calibration, blocks_known=blocks_known)
+    pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]
+    sizes = columns["tp"] * columns["cp"] * columns["dp"]
+    return tuple(
+        StageLoads(pools=each, pool_of=pools_of_stages(pools, pp, size))
+        for pp, size, each in zip(columns["pp"].tolist(), sizes.tolist(), zip(*loads, strict=True), strict=True)
+    )
+
+
+def _pool_loads(table: PlanTables, columns: dict[str, IntArray]) -> tuple[BlockLoads, ...]:
+    seconds, is_layer = table.seconds, table.is_layer.astype(bool)
+    busy = seconds.forward_s + seconds.backward_s + seconds.wgrad_s
+    again = {
+        Recompute.NONE: np.zeros_like(busy),
+        Recompute.SELECTIVE: np.broadcast_to(seconds.selective_s, busy.shape),
+        Recompute.FULL: seconds.full_s * is_layer[:, None],
+    }
+    return tuple(
+        BlockLoads(
+            busy_s=busy[:, at],
+            again_s=again[Recompute(kind)][:, at],
+            is_layer=is_layer,
+            recompute_layers=layers if kind == Recompute.FULL else -1,
+        )
+        for at, kind, layers in zip(
+            table.seconds_index.ravel().tolist(),
+            columns["recompute"].tolist(),
+            columns["recompute_layers"].tolist(),
+            strict=True,
+        )
+    )
+
+
+def held_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Floats) -> FloatArray:
+    """Bytes [n] of pipeline ranks ``device`` of one plan if they held ``counts`` [n, K] of `blocks` in one chunk."""
+    flat, _ = flatten(plan)
+    ranks = np.broadcast_to(np.asarray(device, dtype=np.int64), (len(counts),))
+    return np.asarray(stage_bytes(job, flat, cluster, counts[:, None, :], ranks).device_bytes[:, 0])

@@ -18,10 +18,10 @@ from sartor.errors import InputError
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed
 from sartor.records.targets import known
-from sartor.step.batching import Steady, steady_state
-from sartor.step.load import Load
-from sartor.step.pools import disaggregated
-from sartor.step.served import ENGINES, Server
+from sartor.step.serving.batching import Steady, steady_state
+from sartor.step.serving.load import Load
+from sartor.step.serving.pools import disaggregated
+from sartor.step.serving.served import ENGINES, Server
 from sartor.units import Ints
 from sartor.validate.inference import Inference, read_rows
 from sartor.validate.inference_modes import (

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sartor.step.measured import MeasuredRun
-from sartor.step.step_series import step_series
+from sartor.step.measured_run import MeasuredRun, step_series
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
 
 SLOWER = 0.05

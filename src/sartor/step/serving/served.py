@@ -29,8 +29,8 @@ from sartor.operators import (
     Part,
     Role,
 )
-from sartor.step.inference import WIDTHS, kv_cache_bytes, weight_bytes
-from sartor.step.load import Load
+from sartor.step.serving.inference import WIDTHS, kv_cache_bytes, weight_bytes
+from sartor.step.serving.load import Load
 from sartor.units import IntArray, Ints, ceil_div
 
 MEMORY_SHARE = 0.9

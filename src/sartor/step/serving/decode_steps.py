@@ -11,8 +11,8 @@ from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Attention, GroupedGemm, MemoryBound
-from sartor.step.load import Load
-from sartor.step.served import Server, served_graph
+from sartor.step.serving.load import Load
+from sartor.step.serving.served import Server, served_graph
 from sartor.units import Floats, Ints
 
 Array = npt.NDArray[np.float64]

@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import Estimate
-from sartor.step.decode_steps import decode_steps, decoding
-from sartor.step.first_token import first_token_log_sigma, full_log_sigma
-from sartor.step.load import Load
-from sartor.step.prompt_passes import prompt_passes
-from sartor.step.served import Server, holds
+from sartor.step.serving.decode_steps import decode_steps, decoding
+from sartor.step.serving.load import Load
+from sartor.step.serving.prompts import first_token_log_sigma, full_log_sigma, prompt_passes
+from sartor.step.serving.served import Server, holds
 from sartor.units import Floats, Ints, plain
 
 FIRST_TOKEN_STEPS = 6.1

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import own_links
-from sartor.step.batching import (
+from sartor.step.serving.batching import (
     FIRST_TOKEN_S,
     FIRST_TOKEN_STEPS,
     Array,
@@ -18,11 +18,10 @@ from sartor.step.batching import (
     calibration_of,
     steady,
 )
-from sartor.step.decode_steps import DecodeSteps, decode_steps, decoding
-from sartor.step.first_token import amplified, first_token_log_sigma, full_log_sigma
-from sartor.step.load import Load
-from sartor.step.prompt_passes import prompt_passes
-from sartor.step.served import Server, cache_bytes, capacity, holds
+from sartor.step.serving.decode_steps import DecodeSteps, decode_steps, decoding
+from sartor.step.serving.load import Load
+from sartor.step.serving.prompts import amplified, first_token_log_sigma, full_log_sigma, prompt_passes
+from sartor.step.serving.served import Server, cache_bytes, capacity, holds
 from sartor.units import Floats, Ints
 
 HALVINGS = 40
