@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sartor.designs.bounds import splits
+from sartor.designs.candidates import candidates_of
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.search import candidates_of
 from sartor.designs.space import AcceleratorSpace, space_from
 from sartor.model.editing import edit_fields
 from sartor.model.shape import TransformerShape

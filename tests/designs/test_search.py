@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
 from sartor.cost.chip.buildable import too_hot
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
+from sartor.designs.candidates import candidates_of
 from sartor.designs.energy import evaluated_joules
 from sartor.designs.parts import CopySplit
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Progress
-from sartor.designs.search import candidates_of, search_design
+from sartor.designs.search import search_design
 from sartor.designs.sensitivity import cautions, left_out
 from sartor.designs.space import published_space, space_from, taken
 from sartor.designs.tasks import Result, Task, run_task

@@ -21,7 +21,7 @@ from sartor.designs.result import DesignStatus
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant, narrowest, shape_axes
 from sartor.designs.shape_bounds import first_rates, second_rates
 from sartor.designs.shape_family import search_with_family
-from sartor.designs.shapes_proved import JointShapes, search_with_shapes, undominated, with_shape
+from sartor.designs.shapes_proved import JointShapes, search_with_shapes, undominated
 from sartor.designs.space import AcceleratorSpace, published_space, taken
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.editing import edit_fields
@@ -66,7 +66,7 @@ def random_axes(draw: random.Random) -> ShapeAxes:
 def by_trying_all(asked: DesignQuestion, space: AcceleratorSpace, axes: ShapeAxes) -> float:
     """The most of every shape on every point with every option."""
     blocks = ScheduleCache()
-    return max(best_as_it_is(with_shape(asked, variant), space, blocks) for variant in axes.variants)
+    return max(best_as_it_is(asked.with_shape(variant.shape), space, blocks) for variant in axes.variants)
 
 
 def best_as_it_is(asked: DesignQuestion, space: AcceleratorSpace, blocks: ScheduleCache) -> float:
@@ -100,7 +100,7 @@ def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) ->
     assert found.result.status is DesignStatus.OPTIMAL
     assert found.result.best is not None
     assert found.result.best.objective == pytest.approx(most, rel=1e-9)
-    assert found.question == with_shape(asked, found.shapes[0].variant)
+    assert found.question == asked.with_shape(found.shapes[0].variant.shape)
     assert best_as_it_is(found.question, space, ScheduleCache()) == pytest.approx(most, rel=1e-9)
     assert found.in_turn is not None
     assert found.in_turn <= most * (1 + 1e-9)
@@ -155,7 +155,7 @@ def test_a_family_of_models_has_the_chip_and_shapes_that_trying_everything_has(s
 def test_pairs_have_the_bounds_that_each_shape_has_alone(seed: int) -> None:
     draw = random.Random(seed)
     space, axes = random_space(draw), random_axes(draw)
-    asked = [with_shape(question(), variant) for variant in axes.variants]
+    asked = [question().with_shape(variant.shape) for variant in axes.variants]
     candidates, _ = candidates_of(asked[0], space)
     models, memory = [lower_models(each)[0] for each in asked], float(candidates.hbm_bytes.max())
     chips = np.arange(len(candidates))

@@ -11,7 +11,7 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_parts
 from sartor.cost.chip.energy import power
-from sartor.cost.cost import Cost, Source, interval_80
+from sartor.cost.cost import Cost, interval_80
 from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of
 from sartor.designs.parts import ModelPart, ModelParts, design_job, parts_of
@@ -34,7 +34,6 @@ from sartor.units import FloatArray
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted) assumed for every time here: that of analytic predictions, because no
 accelerator of the template has been measured."""
-SOURCE = Source.ANALYTIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

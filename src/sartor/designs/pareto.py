@@ -76,7 +76,7 @@ def pareto_front(
 
     Raises ``InputError`` for an unknown metric.
     """
-    names = checked(metrics)
+    names = _checked(metrics)
     start = time.perf_counter()
     candidates, why = candidates_of(question, space)
     if why:
@@ -109,7 +109,7 @@ def pareto_front(
     )
 
 
-def checked(metrics: Sequence[str]) -> tuple[str, ...]:
+def _checked(metrics: Sequence[str]) -> tuple[str, ...]:
     """The metrics, each once."""
     names = tuple(dict.fromkeys(metrics))
     for name in names:

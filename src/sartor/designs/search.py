@@ -20,7 +20,7 @@ from math import inf
 
 import numpy as np
 
-from sartor.designs.candidates import Candidates, area_of, candidates_of, priced
+from sartor.designs.candidates import Candidates
 from sartor.designs.infeasible import LeastEnergy, least_energy, tightest_constraint
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import DesignStatus, JointResult, Progress
@@ -28,8 +28,6 @@ from sartor.designs.space import AcceleratorSpace
 from sartor.designs.state import SearchState
 from sartor.designs.tasks import Result, Task, lowered, run_task
 from sartor.interrupts import point
-
-__all__ = ["Candidates", "area_of", "candidates_of", "priced", "search_design"]
 
 RunTasks = Callable[[DesignQuestion, Sequence[Task]], Iterable[Result]]
 """Function that runs tasks and yields results in the order of the tasks. Tasks may be appended to the sequence after

@@ -28,7 +28,7 @@ from sartor.designs.result import JointResult, Progress
 from sartor.designs.search import RunTasks
 from sartor.designs.shape_axes import ShapeAxes
 from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
-from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated, with_shape
+from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated
 from sartor.designs.space import AcceleratorSpace
 from sartor.interrupts import point
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
@@ -215,7 +215,7 @@ class _Family:
         """One model's shapes on all chips; None if time ran out."""
         models = tuple(self.question.models[m] for m in numbers)
         throughput_question = replace(self.question, models=models, objective=Objective.THROUGHPUT)
-        questions = [with_shape(throughput_question, variant) for variant in axes.variants]
+        questions = [throughput_question.with_shape(variant.shape) for variant in axes.variants]
         lowered = lowered_shapes(questions, self._late)
         if lowered is None:
             return None

@@ -51,13 +51,8 @@ class Pairs:
     """Upper bound of the pairs that were left out."""
 
 
-def no_pairs(rows: int) -> Pairs:
-    """No pairs, with this number of rows."""
-    return pairs_of([], rows)
-
-
 def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
-    """Pairs from the results of first-bound tasks."""
+    """Pairs from the results of first-bound tasks; without results, none."""
     columns = np.concatenate([np.zeros((2 + rows, 0)), *(table[:, 1:] for table in first)], axis=1)
     shape, chip = columns[:2].astype(np.int64)
     others = max((float(table[0, 0]) for table in first), default=0.0)

@@ -23,7 +23,6 @@ from sartor.designs.point import ModelOutcome, Option, Point, ScheduleStore, eva
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Keep, afresh
 from sartor.designs.shape_axes import ShapeVariant
-from sartor.designs.shapes_proved import with_shape
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -151,7 +150,7 @@ def search_design_shapes(
     if len(question.models) != 1:
         raise InputError("shapes", f"{len(question.models)} models", "asks about one model", "one model")
     start = time.perf_counter()
-    questions = [with_shape(question, variant) for variant in variants]
+    questions = [question.with_shape(variant.shape) for variant in variants]
     names = [f"shape {i}: {variant.name}" for i, variant in enumerate(variants, 1)]
     results = [search(variant_question, space, name) for variant_question, name in zip(questions, names, strict=True)]
     fits = [i for i, result in enumerate(results) if result.best is not None]

@@ -22,7 +22,7 @@ from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked
 from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
-from sartor.designs.shape_queue import Pairs, ShapeQueue, no_pairs, pairs_of
+from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import FirstPairs, Result, Task, rows_of
 from sartor.hardware.accelerator import ARRAY_FIELDS
@@ -106,17 +106,12 @@ def search_with_shapes(
     state.search()
     return JointShapes(
         shapes=(BestShape(model=question.models[0].shape.name, axes=axes, variant=axes.variants[state.best_shape]),),
-        question=with_shape(question, axes.variants[state.best_shape]),
+        question=question.with_shape(axes.variants[state.best_shape].shape),
         result=state.result(),
         as_it_is=as_it_is,
         in_turn=state.in_turn,
         searched=1 + len({state.pairs.shape[pair] for pair, _ in state.ranked}),
     )
-
-
-def with_shape(question: DesignQuestion, variant: ShapeVariant) -> DesignQuestion:
-    """The question with another shape."""
-    return question.with_shape(variant.shape)
 
 
 @dataclass
@@ -146,7 +141,7 @@ class _Shapes:
         self.candidates = candidates.only(self.chips)
         self.shapes = tuple(variant.shape for variant in self.axes.variants)
         self.rows = rows_of(self.question, self.shapes)
-        self.pairs = no_pairs(len(self.rows))
+        self.pairs = pairs_of([], len(self.rows))
         self.queue = self._queue()
 
     def _queue(self) -> ShapeQueue:
