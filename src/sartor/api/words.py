@@ -224,7 +224,8 @@ def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
     if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # weight-only types run as 16-bit GEMMs
         known = ", ".join(dict.fromkeys(d.value for d in (*gpu.peak_flops_per_s, DType.INT8_WO, DType.INT4_WO)))
         must = f"{gpu.name} has no matrix rate for it; supported: {known}"
-        raise InputError("dtype", wanted.value, must, gpu.dtype_near(wanted).value)
+        weights = {DType.INT4: DType.INT4_WO, DType.INT8: DType.INT8_WO}  # what is meant where nothing multiplies them
+        raise InputError("dtype", wanted.value, must, weights.get(wanted, gpu.dtype_near(wanted)).value)
     return wanted, ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,30 @@ def declare(context: typer.Context, option: str, path: Path) -> None:
 
 
 class Command(TyperCommand):
-    """A command that checks its output files before it runs."""
+    """A command that takes each option once, unless it may be repeated, and checks its output files before it runs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        refuse_repeated(self.params, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         check_outputs(ctx)
         return super().invoke(ctx)
+
+
+def refuse_repeated(params: Sequence[Any], words: Sequence[str]) -> None:
+    """Raise ``InputError`` for an option that stands twice with different values but is taken once."""
+    for param in params:
+        if getattr(param, "is_flag", True) or getattr(param, "multiple", False) or param.nargs != 1:
+            continue
+        flags = [flag for flag in param.opts if flag.startswith("--")]
+        values = [
+            word.partition("=")[2] if "=" in word else next(iter(words[i + 1 : i + 2]), "")
+            for i, word in enumerate(words)
+            if any(word == flag or word.startswith(f"{flag}=") for flag in flags)
+        ]
+        if len(set(values)) > 1:
+            raise InputError(flags[0], " and ".join(values), "is taken once; leave one out", values[0])
 
 
 def check_outputs(context: Any) -> None:

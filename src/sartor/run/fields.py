@@ -366,7 +366,9 @@ def check_names(options: Mapping[str, Any]) -> None:
             raise InputError(name, str(options[name]), "is not a field of a run", nearest[0] if nearest else "")
 
 
-_SIZE = re.compile(r"(?P<number>[0-9][0-9_,]*(?:\.[0-9]+)?)\s*(?P<suffix>[kKmMbBgGtT]?)(?P<unit>[a-z]*)")
+_SIZE = re.compile(
+    r"(?P<number>[0-9][0-9_,]*(?:\.[0-9]+)?)\s*(?P<suffix>(?:[kmbg]|t(?!ok))?)\s*(?P<unit>[a-z]*)", re.IGNORECASE
+)
 _BINARY = {"k": 2**10, "m": 2**20}
 """Lengths and counts are powers of two: 8k tokens are 8,192."""
 
@@ -383,7 +385,7 @@ def parse_size(field: str, text: str) -> int:
     if not match:
         raise InputError(field, text, "must be a whole number", example)
     number, suffix = match["number"].replace(",", "").replace("_", ""), match["suffix"].lower()
-    if match["unit"] not in ("", unit.value, unit.value.rstrip("s"), "tok" * (unit is Unit.TOKENS)):
+    if match["unit"].lower() not in ("", unit.value, unit.value.rstrip("s"), "tok" * (unit is Unit.TOKENS)):
         raise InputError(field, text, f"counts {unit.value or 'a plain number'}, not {match['unit']}", example)
     if unit is Unit.SEQUENCES and suffix in ("m", "b", "g", "t"):
         raise InputError(field, text, "counts sequences, not tokens: divide the tokens by seq_len", example)
