@@ -2,9 +2,9 @@
 
     python benchmarks/bench_plan_search.py
 
-GPT-3 175B on 512 A100 and DeepSeek-V3 on 2,048 H100: points of the grid, plans priced, seconds, plans per CPU second;
-and the ratio to pricing plans one at a time by the same ``step`` and ``footprint``. Set OMP_NUM_THREADS=1
-to keep it to one core.
+The fastest plan alone of small jobs, in CPU seconds and as a ratio to one plan alone. Then GPT-3 175B on 512 A100 and
+DeepSeek-V3 on 2,048 H100: points of the grid, plans priced, seconds, plans per CPU second; and the ratio to pricing
+plans one at a time by the same ``step`` and ``footprint``. Set OMP_NUM_THREADS=1 to keep it to one core.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ import numpy as np
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures, with_switches
-from sartor.plans.search import make_pricer, search_plans
-from sartor.plans.space import chunks, plan_at, plan_space, size_of
+from sartor.plans.search import HeldPlan, fastest_plan, make_pricer, search_plans
+from sartor.plans.space import AXES, chunks, plan_at, plan_space, size_of
 from sartor.step.question import training_job
 
 QUESTIONS = (("gpt3-175b", "dgx-a100", 512, 1536, 2048), ("deepseek-v3", "dgx-h100", 2048, 15360, 4096))
+SMALL = (("llama-3-8b", "dgx-h100", 8, 512), ("llama-3-8b", "dgx-h100", 64, 512))
 SAMPLE = 40
 LEAST_RATIO = 100.0
 
 
 def main() -> int:
     """Print the figures; 1 if the search is less than LEAST_RATIO times as fast as one plan at a time."""
+    for question in SMALL:
+        small(*question)
     worst = np.inf
     for model, name, devices, batch, seq_len in QUESTIONS:
         cluster = load_cluster(name)
@@ -52,6 +55,23 @@ def main() -> int:
         print(f"  ratio {ratio:,.0f}x; layers placed for {found.placed} plans, {found.unplaced} left")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     return int(worst < LEAST_RATIO)
+
+
+def small(model: str, name: str, devices: int, batch: int) -> None:
+    """Print CPU seconds of finding the fastest plan, and how many times those of pricing it alone."""
+    cluster = load_cluster(name)
+    job, _ = training_job(load_model(model), cluster.gpu, global_batch_size=batch)
+    cpu = time.process_time()
+    fastest = fastest_plan(job, cluster, devices)
+    search_s, cpu = time.process_time() - cpu, time.process_time()
+    assert fastest is not None
+    plan, dims = fastest.plan, fastest.plan.dims
+    axes = {axis: int(getattr(dims if hasattr(dims, axis) else plan, axis)) for axis in AXES}
+    HeldPlan(job=job, cluster=cluster.reached(devices), num_devices=devices, axes=axes).price()
+    alone_s = time.process_time() - cpu
+    print(
+        f"{model} on {devices} {cluster.gpu.name}: fastest plan in {search_s:.2f} s, {search_s / alone_s:.1f} times one"
+    )
 
 
 if __name__ == "__main__":
