@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from sartor.json_types import JsonDict, plain
 from sartor.units import format_bytes, format_count, format_rate, format_seconds, format_share
@@ -56,6 +56,10 @@ class MapOf:
     """Whether its values may be null."""
 
 
+Reader: TypeAlias = Callable[[Any], Any]
+"""Takes a value out of a record."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """One value of a record: its key in JSON, and how people read it.
@@ -65,23 +69,23 @@ class Field:
 
     name: str
     kind: Kind
-    read: Callable[[Any], Any]
+    read: Reader
     words: str = ""
     """Its name in tables and sentences; empty: not shown."""
     unit: str = ""
-    form: Callable[[Any], str] = str
+    form: Reader = str
     """The value as text."""
     help: str = ""
     level: Level = Level.DATA
     null: bool = False
     """Whether it may be null."""
-    when: Callable[[Any], bool] | None = None
+    when: Reader | None = None
     """Records that have the field; None: all."""
 
-    def text(self, record: Any) -> str:
+    def text(self, record: object) -> str:
         """The value for people; empty if there is none."""
         value = self.read(record)
-        return "" if value is None else self.form(value)
+        return "" if value is None else str(self.form(value))
 
 
 Fields: TypeAlias = tuple[Field, ...]
@@ -106,7 +110,7 @@ UNITS = {
 }
 """Units by the end of a key (style: the unit is in the key); the longest end that fits counts."""
 
-FORMS: Mapping[str, Callable[[Any], str]] = {
+FORMS: Mapping[str, Reader] = {
     "s": lambda value: format_seconds(float(value)),
     "bytes": lambda value: format_bytes(float(value)),
     "bytes/s": lambda value: format_rate(float(value)),
@@ -115,72 +119,97 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def field(name: str, kind: Kind, words: str = "", *, path: Any = None, unit: str = "", **options: Any) -> Field:
+class FieldOptions(TypedDict, total=False):
+    """What a field can say besides its name, kind and words."""
+
+    path: Any
+    """Where in the record: a dotted path, or a function; usual: the name of the field."""
+    unit: str
+    form: Reader
+    help: str
+    level: Level
+    null: bool
+    when: Reader
+
+
+def field(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """A field that reads the attribute (or key) at ``path``, dotted, or by a function; usual: its own name."""
-    unit = unit or next((UNITS[end] for end in sorted(UNITS, key=len, reverse=True) if name.endswith(end)), "")
-    options.setdefault("form", FORMS.get(unit, str))
-    options.setdefault("level", Level.TABLE if words else Level.DATA)
-    return Field(name=name, kind=kind, words=words, unit=unit, read=_reader(name if path is None else path), **options)
+    end = next((end for end in sorted(UNITS, key=len, reverse=True) if name.endswith(end)), "")
+    unit = options.get("unit") or UNITS.get(end, "")
+    return Field(
+        name=name,
+        kind=kind,
+        read=_reader(options.get("path", name)),
+        words=words,
+        unit=unit,
+        form=options.get("form", FORMS.get(unit, str)),
+        help=options.get("help", ""),
+        level=options.get("level", Level.TABLE if words else Level.DATA),
+        null=options.get("null", False),
+        when=options.get("when"),
+    )
 
 
-def number(name: str, words: str = "", **options: Any) -> Field:
+def number(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """A number in SI units."""
     return field(name, Scalar.NUMBER, words, **options)
 
 
-def integer(name: str, words: str = "", **options: Any) -> Field:
+def integer(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """A whole number."""
     return field(name, Scalar.INTEGER, words, **options)
 
 
-def text(name: str, words: str = "", **options: Any) -> Field:
+def text(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """A word or sentence."""
     return field(name, Scalar.TEXT, words, **options)
 
 
-def flag(name: str, words: str = "", **options: Any) -> Field:
+def flag(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """True or false."""
     return field(name, Scalar.FLAG, words, **options)
 
 
-def numbers(names: str, **options: Any) -> Fields:
+def numbers(names: str, **options: Unpack[FieldOptions]) -> Fields:
     """Several numbers, their names divided by spaces."""
     return tuple(number(name, **options) for name in names.split())
 
 
-def integers(names: str, **options: Any) -> Fields:
+def integers(names: str, **options: Unpack[FieldOptions]) -> Fields:
     """Several whole numbers."""
     return tuple(integer(name, **options) for name in names.split())
 
 
-def texts(names: str, **options: Any) -> Fields:
+def texts(names: str, **options: Unpack[FieldOptions]) -> Fields:
     """Several words."""
     return tuple(text(name, **options) for name in names.split())
 
 
-def rows(name: str, kind: Kind, words: str = "", **options: Any) -> Field:
+def rows(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """A list of records, or of single values."""
     return field(name, ListOf(kind), words, **options)
 
 
-def mapping(name: str, kind: Kind, words: str = "", **options: Any) -> Field:
+def mapping(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
     """An object whose keys are data. Without a name its entries stand beside the record's own fields."""
     return field(name, MapOf(kind), words, **options)
 
 
-def through(path: Any, fields: Fields) -> Fields:
+def through(path: str | Reader, fields: Fields) -> Fields:
     """The fields of a record that is itself read at ``path``."""
     outer = _reader(path)
-    return tuple(replace(item, read=_after(outer, item.read), when=_after(outer, item.when)) for item in fields)
+    return tuple(
+        replace(item, read=_after(outer, item.read), when=item.when and _after(outer, item.when)) for item in fields
+    )
 
 
-def _after(outer: Callable[[Any], Any], inner: Callable[[Any], Any] | None) -> Any:
-    return None if inner is None else lambda record: inner(outer(record))
+def _after(outer: Reader, inner: Reader) -> Reader:
+    return lambda record: inner(outer(record))
 
 
-def _reader(path: Any) -> Callable[[Any], Any]:
-    if callable(path):
-        return path  # type: ignore[no-any-return]
+def _reader(path: str | Reader) -> Reader:
+    if not isinstance(path, str):
+        return path
     get = attrgetter(path)
     return lambda record: record[path] if isinstance(record, Mapping) else get(record)
 
@@ -198,7 +227,7 @@ def to_json(value: Any, kind: Kind) -> Any:
     return plain(value)
 
 
-def _entries(record: Any, fields: Fields) -> Iterator[tuple[str, Any]]:
+def _entries(record: object, fields: Fields) -> Iterator[tuple[str, Any]]:
     for column in fields:
         if column.when is not None and not column.when(record):
             continue
@@ -246,7 +275,7 @@ def columns_of(fields: Fields, level: Level = Level.TABLE) -> Fields:
     return tuple(column for column in fields if column.words and column.level <= level)
 
 
-def flat(fields: Fields, record: Any, prefix: str = "") -> JsonDict:
+def flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
     """A record as one row of a data frame: nested records by dotted keys, lists and mappings as they are."""
     row: JsonDict = {}
     for column in fields:
@@ -263,12 +292,16 @@ def flat(fields: Fields, record: Any, prefix: str = "") -> JsonDict:
 
 
 def main_rows(fields: Fields) -> Field | None:
-    """The list of records that is an answer's table: the first one of the fields."""
-    return next(
-        (column for column in fields if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple)), None
+    """The list of records that is an answer's table: the first one whose records people see, else the first one."""
+    tables = [column for column in fields if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple)]
+    shown = (
+        column
+        for column in tables
+        if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple) and columns_of(column.kind.item)
     )
+    return next(shown, next(iter(tables), None))
 
 
-def texts_of(fields: Sequence[Field], record: Any) -> list[str]:
+def texts_of(fields: Sequence[Field], record: object) -> list[str]:
     """The values of some fields as text."""
     return [column.text(record) for column in fields]
