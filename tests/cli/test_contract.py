@@ -82,7 +82,8 @@ def test_estimate_answers_for_every_example_in_every_phase(sartor, repo_dir: Pat
         assert key in body["model"]
     for operator in body["operators"]:
         assert set(OPERATOR_KEYS) <= set(operator)
-        assert 0 < operator["low_s"] <= operator["time_s"] <= operator["high_s"]
+        assert 0 <= operator["low_s"] <= operator["time_s"] <= operator["high_s"]
+        assert operator["low_s"] > 0 or operator["bytes_moved"] == 0  # one expert on a device needs no sorting
         assert operator["source"] in ("measured", "calibrated", "analytic", "assumed")
         assert operator["pass"] in ("forward", "dgrad", "wgrad", "backward")
     totals = body["totals"]
@@ -239,7 +240,7 @@ def test_asking_for_nothing_prints_the_help_and_no_complaint(sartor, words: tupl
 
 def test_lint_looks_at_several_models_as_a_pre_commit_hook_names_them(sartor, repo_dir: Path) -> None:
     configs = [repo_dir / "examples" / name / "config.json" for name in ("llama-3-8b", "gpt2")]
-    ran = sartor("lint", "--gpu", "a100", "--fail-on", "error", *configs)
+    ran = sartor("lint", "--gpu", "a100", "--framework", "torchtitan", "--fail-on", "error", *configs)
     assert ran.code == 1
     assert all(str(config) in ran.out for config in configs)
     assert sartor("lint", "--gpu", "a100", configs[0]).code == 0

@@ -21,7 +21,7 @@ from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_
 from sartor.run.fields import AXES, check_batch
 from sartor.run.run import Origin, Run
 from sartor.step.question import training_job
-from sartor.step.trainers import default_trainer, trainer_named
+from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
 
 TOKENS_PER_STEP = 4 * 2**20
 """Usual tokens of a training step: those of Llama 2 (arXiv 2307.09288, table 1) and of Llama 3's start (arXiv
@@ -33,9 +33,6 @@ table 4)."""
 
 MOST_DEVICES = 2**17
 """Where doubling the devices ends: the largest clusters in use (2026) have about as many."""
-
-OTHER_TRAINERS = ("megatron", "torchtitan")
-"""Trainers that an unstated one could be: the usual one, and the usual one that pads and fuses nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,7 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
 
 
 def _stated_axes(run: Run) -> dict[str, int | str]:
-    values = run.of_origin(Origin.STATED)
+    values = run.of_origin(Origin.STATED, Origin.IMPLIED)
     words = {name: values[name] for name in AXES if name in values}
     return {name: str(word).lower() if isinstance(word, bool) else word for name, word in words.items()}
 
@@ -108,7 +105,7 @@ def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:
     if run.get("eager"):
         trainer = replace(trainer, fused_kernels=False)
     if not run.states("framework"):
-        others = [] if trainer.lockstep else [other for other in OTHER_TRAINERS if other != name]
+        others = [] if trainer.lockstep else [other for other in PLAUSIBLE_TRAINERS if other != name]
         run = run.with_(Origin.USUAL, "the usual trainer", framework=name).among("framework", *others)
     return trainer, run
 

@@ -39,6 +39,7 @@ __all__ = [
     "MEGATRON",
     "MEGATRON_DEEPSPEED",
     "OTHER",
+    "PLAUSIBLE_TRAINERS",
     "TORCHTITAN",
     "TRAINERS",
     "as_launched",
@@ -72,6 +73,10 @@ OF_ONE_SOURCE = ("hai-llm", "internevo", "llama-3", "llm-foundry", "megascale")
 """Trainers known from one published source: rows of measurements name them, lists of choices leave them out."""
 
 DEFAULT = "megatron"
+
+
+PLAUSIBLE_TRAINERS = (DEFAULT, "torchtitan")
+"""Trainers that a run which names none could have: the usual one, and the usual one that does not pad a vocabulary."""
 
 
 def default_trainer(gpus: Sequence[Gpu]) -> str:
