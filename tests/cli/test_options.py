@@ -12,6 +12,9 @@ import pytest
 import typer
 
 from sartor.cli import GROUPS, app_with
+from sartor.designs.options import DesignOptions
+from sartor.options import declared as design_options
+from sartor.run.fields import FIELDS
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -39,7 +42,8 @@ def declared(source: Path) -> Iterator[str]:
         if isinstance(node, ast.Call) and any(ast.unparse(each) == "typer.Option" for each in (node.func, *node.args)):
             words = [each.value for each in node.args if isinstance(each, ast.Constant)]
             flags = [flag for word in words if isinstance(word, str) for flag in word.split("/") if flag[:2] == "--"]
-            yield from flags or [f"--{of_parameter[node].replace('_', '-')}"]
+            named = [of_parameter[node]] if node in of_parameter else []  # else a flag of the table of a run's fields
+            yield from flags or [f"--{name.replace('_', '-')}" for name in named]
 
 
 def test_no_option_is_declared_twice(repo_dir: Path) -> None:
@@ -50,7 +54,10 @@ def test_no_option_is_declared_twice(repo_dir: Path) -> None:
                 places[flag].append(source.name)
     assert {flag: files for flag, files in places.items() if len(files) > 1} == {}
     offered = {flag for command in COMMANDS.values() for each in command.params for flag in each.opts}
-    assert {flag for flag in offered if flag.startswith("--")} <= set(places)
+    of_tables = {row.flag for row in FIELDS.values()} | {
+        f"--{name.replace('_', '-')}" for name in design_options(DesignOptions)
+    }
+    assert {flag for flag in offered if flag.startswith("--")} <= set(places) | of_tables
 
 
 @pytest.mark.parametrize("name", COMMANDS)

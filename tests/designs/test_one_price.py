@@ -137,8 +137,9 @@ def test_a_single_stage_recomputes_nothing_and_says_so() -> None:
     found = search_plans(design_job(model, 32), own_links(datasheet_of(chip)), 8)
     recomputed = [p for p in found.front if p.plan.recompute == Recompute.FULL]
     assert all(int(p.plan.dims.pp) > 1 for p in recomputed)
+    axes = {"pp": 1, "virtual_stages": 1, "schedule": "1f1b", "zero_stage": 0, "recompute": "full"}
     with pytest.raises(InputError, match="recomputes nothing on the last stage"):
-        estimate("gpt2", gpu=datasheet_of(chip), num_devices=4, global_batch_size=8, recompute="full")
+        estimate("gpt2", gpu=datasheet_of(chip), num_devices=4, global_batch_size=8, **axes)
 
 
 def test_plan_on_a_pod_is_never_faster_than_the_design_that_proved_its_best() -> None:

@@ -1,4 +1,5 @@
-"""One answer of advise for all report tests: a GPT-2, whose vocabulary is odd, for two devices."""
+"""One answer of advise for all report tests: a GPT-2, whose vocabulary is odd, for two devices
+and a trainer that does not pad it."""
 
 from __future__ import annotations
 
@@ -10,4 +11,4 @@ from sartor.answers import Advice
 
 @pytest.fixture(scope="session")
 def advice() -> Advice:
-    return api.advise("examples/gpt2/config.json", ["a100", "h100"])
+    return api.advise("examples/gpt2/config.json", ["a100", "h100"], framework="torchtitan")

@@ -115,7 +115,7 @@ def test_the_same_answer_gives_the_same_bytes(advice: Advice, html: str) -> None
 def test_another_process_gives_the_same_bytes(html: str) -> None:
     code = (
         "import hashlib, sartor.api as api; from sartor.report.advice_document import advice_page; "
-        "advice = api.advise('examples/gpt2/config.json', ['a100', 'h100']); "
+        "advice = api.advise('examples/gpt2/config.json', ['a100', 'h100'], framework='torchtitan'); "
         "print(hashlib.sha256(advice_page(advice, date='2026-11-21').encode()).hexdigest())"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

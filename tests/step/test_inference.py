@@ -113,11 +113,12 @@ def test_two_devices_give_each_half_the_tokens() -> None:
 
 
 def test_training_that_does_not_fit_says_what_would() -> None:
-    asked = {"num_devices": 64, "global_batch_size": 256, "tp": 8}
+    asked = {"num_devices": 64, "global_batch_size": 256, "tp": 8, "pp": 1, "zero_stage": 1, "recompute": "none"}
+    asked |= {"microbatch_size": 8}
     found = api.estimate("llama3-70b", "h100", **asked)  # type: ignore[arg-type]
     assert not found.fits
     assert found.would_fit
-    then = api.estimate("llama3-70b", "h100", **asked, **found.would_fit[0])  # type: ignore[arg-type]
+    then = api.estimate("llama3-70b", "h100", **{**asked, **found.would_fit[0]})  # type: ignore[arg-type]
     assert then.fits
 
 
@@ -128,10 +129,11 @@ def test_a_product_larger_than_the_memory_is_said_not_to_fit() -> None:
 
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
 def test_headroom_means_the_same_wherever_it_is_asked(phase: str) -> None:
-    asked = {"phase": phase, "headroom": 0.4}
+    plan = {"num_devices": 64, "tp": 1, "pp": 1, "cp": 1, "microbatch_size": 1, "zero_stage": 1, "recompute": "none"}
+    asked = {"phase": phase, "headroom": 0.4} | (plan if phase == "train" else {})
     estimated = api.estimate("llama-3.1-8b", "h100_sxm", **asked)  # type: ignore[arg-type]
     linted = api.lint("llama-3.1-8b", "h100_sxm", **asked)  # type: ignore[arg-type]
-    full = api.estimate("llama-3.1-8b", "h100_sxm", phase=phase, headroom=0.0)
+    full = api.estimate("llama-3.1-8b", "h100_sxm", **{**asked, "headroom": 0.0})  # type: ignore[arg-type]
     assert estimated.usable_bytes == pytest.approx(0.6 * full.usable_bytes)
     assert linted.base.usable_bytes == estimated.usable_bytes
     assert estimated.time_s == full.time_s

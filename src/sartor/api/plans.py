@@ -39,9 +39,9 @@ def plan(
     dtype: str | None = None,
     framework: str | None = None,
     optimizer: str = "adam",
-    attention: str = "flash",
+    attention: str | None = None,
     context_parallel: str | None = None,
-    routing_skew: float = 1.0,
+    routing_skew: float | None = None,
     fix: Mapping[str, int | str] | None = None,
     headroom: float | None = None,
     top: int = 10,
@@ -86,9 +86,9 @@ def plan(
         dtype=dtype,
         framework=framework,
         optimizer=optimizer,
-        attention=attention,
+        attention=attention or "flash",
         context_parallel=context_parallel,
-        routing_skew=routing_skew,
+        routing_skew=1.0 if routing_skew is None else routing_skew,
     )
     job = within_files(job, launch_kind(write).value) if write else job
     choices, fix = job_choices(job, where.gpus, fix or {})

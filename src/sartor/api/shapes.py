@@ -276,11 +276,13 @@ WORTH_A_LINE = 0.01
 
 def _base(asked: Question) -> ModelEstimate:
     """The estimate of a question; if it cannot run as requested, that of the largest smaller split at which it can."""
-    split = largest_split(asked.workload.shape, asked.dims)
     if asked.held is None:
-        return answer_question(replace(asked, dims=split))
-    axes = asked.held.axes  # completed at that split
-    return answer_question(replace(asked, dims=replace(asked.dims, tp=axes["tp"], ep=axes["ep"])))
+        return answer_question(replace(asked, dims=largest_split(asked.workload.shape, asked.dims)))
+    held = asked.held  # completed at a split of the shape as it was asked for, not of one that was changed since
+    split = largest_split(asked.workload.shape, replace(asked.dims, tp=held.axes["tp"], ep=held.axes["ep"]))
+    if (int(split.tp), int(split.ep)) != (held.axes["tp"], held.axes["ep"]):
+        held = held.split(tp=int(split.tp), ep=int(split.ep))
+    return answer_question(replace(asked, dims=split, held=held))
 
 
 def advise(

@@ -113,7 +113,6 @@ CLUSTER = partial(typer.Option, "--cluster", metavar="CLUSTER")
 KNOWN_CLUSTER = "A name from `sartor catalog clusters`, or a TOML file."
 Cluster = Annotated[str, CLUSTER(help=KNOWN_CLUSTER)]
 ClusterOrGpu = Annotated[str | None, CLUSTER(help=KNOWN_CLUSTER)]
-ClusterOfPlan = Annotated[str | None, CLUSTER(help=f"In training: {KNOWN_CLUSTER} [default: the GPU's usual one]")]
 
 # The pass: phase and sizes.
 
@@ -216,14 +215,6 @@ StepConstants = Annotated[Path | None, CALIBRATION(help="File of step constants,
 # The plan: how training is spread.
 
 NUM_DEVICES = partial(typer.Option, "--num-devices")
-NumDevices = Annotated[
-    int | None,
-    NUM_DEVICES(
-        metavar="N",
-        parser=whole_number,
-        help="In training: devices of the whole plan, with --global-batch-size. [default: 64 replicas]",
-    ),
-]
 ALSO_DEVICES = partial(typer.Option, "--devices")
 DeviceCounts = Annotated[
     str | None,
@@ -241,54 +232,21 @@ GlobalBatch = Annotated[
 ]
 TP = partial(typer.Option, "--tp")
 Tp = Annotated[int, TP(metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
-Pp = Annotated[int, typer.Option("--pp", metavar="N", parser=whole_number, help="Pipeline-parallel stages.")]
 EP = partial(typer.Option, "--ep", metavar="N", parser=whole_number)
-Ep = Annotated[int, EP(help="Expert parallelism over groups of tp devices: inference takes tp x ep devices.")]
 ServingEp = Annotated[
     int, EP(help="Expert parallelism: the tp x copies devices form so many groups, each with its share of the experts.")
 ]
 CP = partial(typer.Option, "--cp")
-Cp = Annotated[int, CP(metavar="N", parser=whole_number, help="Context-parallel devices.")]
 
 ZERO_STAGE = partial(typer.Option, "--zero-stage")
-ZeroStage = Annotated[
-    int | None,
-    ZERO_STAGE(
-        metavar="0|1|2|3",
-        parser=whole_number,
-        help="What data-parallel replicas share: optimizer states, gradients, weights. [default: 1; 3 for a trainer "
-        "that shards fully, as torchtitan; 0 on a chip in lockstep]",
-    ),
-]
 
 VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
-VirtualStages = Annotated[
-    int | None, VIRTUAL_STAGES(metavar="N", parser=whole_number, help="Interleaved chunks per device. [default: 1]")
-]
 
-SequenceParallel = Annotated[
-    bool | None,
-    typer.Option(
-        "--sequence-parallel/--no-sequence-parallel",
-        help="Split the sequence over the tensor-parallel devices between their products. [default: where it divides]",
-    ),
-]
 
 OPTIMIZER = partial(typer.Option, "--optimizer")
 Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run.")]
-OptimizerOfPlan = Annotated[
-    str | None, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run. [default: adam]")
-]
 
 RECOMPUTE = partial(typer.Option, "--recompute")
-Recompute = Annotated[
-    str | None,
-    RECOMPUTE(
-        metavar="none|selective|full",
-        help="What backward computes again; full: every layer (plan --fix recompute_layers=N: N of each stage). "
-        "[default: none]",
-    ),
-]
 
 Framework = Annotated[
     str | None,

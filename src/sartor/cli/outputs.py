@@ -21,7 +21,7 @@ def declare(context: typer.Context, option: str, path: Path) -> None:
 
 
 class Command(TyperCommand):
-    """A command that takes each option once, unless it may be repeated, and checks its output files before it runs."""
+    """A command that takes each subject once, unless it may be repeated, and checks its output files before it runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         refuse_repeated(self.params, args)
@@ -32,12 +32,17 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
 
+SUBJECTS = ("--gpu", "--cluster", "--framework")
+"""Options that name what is priced; two of them are two questions."""
+
+
 def refuse_repeated(params: Sequence[Any], words: Sequence[str]) -> None:
-    """Raise ``InputError`` for an option that stands twice with different values but is taken once."""
+    """Raise ``InputError`` for a subject that stands twice, with different values, but is taken once; of other options
+    the last counts, so that a command can be extended."""
     for param in params:
-        if getattr(param, "is_flag", True) or getattr(param, "multiple", False) or param.nargs != 1:
+        if getattr(param, "multiple", False):
             continue
-        flags = [flag for flag in param.opts if flag.startswith("--")]
+        flags = [flag for flag in param.opts if flag in SUBJECTS]
         values = [
             word.partition("=")[2] if "=" in word else next(iter(words[i + 1 : i + 2]), "")
             for i, word in enumerate(words)

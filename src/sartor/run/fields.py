@@ -367,7 +367,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 _SIZE = re.compile(
-    r"(?P<number>[0-9][0-9_,]*(?:\.[0-9]+)?)\s*(?P<suffix>(?:[kmbg]|t(?!ok))?)\s*(?P<unit>[a-z]*)", re.IGNORECASE
+    r"(?P<number>-?[0-9][0-9_,]*(?:\.[0-9]+)?)\s*(?P<suffix>(?:[kmbg]|t(?!ok))?)\s*(?P<unit>[a-z]*)", re.IGNORECASE
 )
 _BINARY = {"k": 2**10, "m": 2**20}
 """Lengths and counts are powers of two: 8k tokens are 8,192."""

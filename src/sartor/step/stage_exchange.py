@@ -49,8 +49,9 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
     traffic, params = traffic_at(t.traffic, t.traffic_index[structure]), t.params_index[structure]
     counts, c = rows.counts.astype(np.float64), t.c
     updated, tied_params = (t.dense * t.trained, t.expert * t.trained), t.tied[params] * t.trained[-1]
-    dense, expert = (summed(counts, x)[:, params] for x in updated)
-    dense_bytes, expert_bytes = (summed(counts, t.gathered_bytes * x)[:, params] for x in updated)
+    # Weights that blocks share are counted at one and taken off another: a stage of such blocks alone has none.
+    dense, expert = (np.maximum(summed(counts, x)[:, params], 0.0) for x in updated)
+    dense_bytes, expert_bytes = (np.maximum(summed(counts, t.gathered_bytes * x)[:, params], 0.0) for x in updated)
     if rows.pp > 1:  # the head has its own copy of the embedding table
         dense[-1] += tied_params
         dense_bytes[-1] += tied_params * weight_bytes(t.job)

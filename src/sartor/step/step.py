@@ -264,7 +264,7 @@ class _Plans:
             x=self.exchange,
             at=at,
             optimizer_s=self.optimizer_s,
-            pipeline_s=rows[: len(parts)].sum(axis=0),
+            pipeline_s=sum(parts.values(), np.zeros(of.size)),  # row by row: the same for one plan and for many
         )
         return s, parts, rows[len(parts) :]
 
@@ -272,7 +272,7 @@ class _Plans:
         """Kernels, network and the parts with an uncertainty of their own are independent; all steps share
         ``step_sigma``."""
         t, every = self.tables[0], mechanisms.parts()
-        exchanged = np.sum([parts[part.key] for part in every if part.network], axis=0)
+        exchanged = sum((parts[part.key] for part in every if part.network), np.zeros_like(step_s))
         network = t.calibration.network.log_sigma * exchanged
         variance = deviation_s**2 + network**2
         for part in every:

@@ -15,12 +15,11 @@ from sartor import api
 from sartor.answers.advice import FINDING
 from sartor.answers.estimate import MODEL, OPERATOR, TOTALS, TOTALS_WITHOUT_REMEDIES, WORKLOAD, ModelEstimate, Question
 from sartor.answers.field import ListOf, to_json
+from sartor.api.questions import completed_question
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.model.editing import LARGEST
-from sartor.model.reading import ModelReading
 from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes
@@ -54,8 +53,7 @@ NEARLY = 0.8
 
 def shape_body(body: JsonMap) -> JsonDict:
     """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
-    reading, gpu, words = model_of(body), device_of(body), question_of(body)
-    asked = api.ask(reading, gpu, **words)
+    gpu, asked = device_of(body), _question(body)
     runs = largest_split(asked.workload.shape, asked.dims) == asked.dims
     checked = None if body["moving"] and runs else api.lint_question(asked)
     found = replace(api.answer_question(asked), question=asked) if checked is None else checked.base
@@ -64,7 +62,7 @@ def shape_body(body: JsonMap) -> JsonDict:
         "workload": to_json(found, WORKLOAD),
         "says": {"takes": takes(found), "memory": memory_words(found)},
         "totals": to_json(found, TOTALS_WITHOUT_REMEDIES if body["moving"] else TOTALS),
-        "baseline": _baseline(body, reading, gpu, words) if body["set"] else _unchanged(found) if runs else None,
+        "baseline": _baseline(body) if body["set"] else _unchanged(found) if runs else None,
         "runs": runs,
         "operators": to_json(found.pairs, ListOf(OPERATOR)),
         "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
@@ -74,21 +72,39 @@ def shape_body(body: JsonMap) -> JsonDict:
     }
 
 
-_BASELINES: OrderedDict[str, JsonDict] = OrderedDict()
-"""Cache of recent requests: a drag sends the same model many times."""
+_COMPLETED: OrderedDict[str, Question] = OrderedDict()
+"""Cache of recent questions about models as they are: a drag sends the same model many times."""
 
 
-def _baseline(body: JsonMap, reading: ModelReading, gpu: Gpu, words: JsonDict) -> JsonDict | None:
-    """The model before its sizes were changed; None if it does not split over the devices."""
+def _question(body: JsonMap) -> Question:
+    """The question about the model with its changed sizes, under the plan of the model as it is: a page that changes
+    sizes compares shapes, not plans."""
+    if not body["set"]:
+        return _as_it_is(body)
+    try:
+        question = _as_it_is(body)
+    except InputError:  # the model itself cannot run, the changed one may
+        return completed_question(model_of(body), device_of(body), question_of(body), splits=True)
+    reading = api.read(model_of(body), body["set"])
+    return replace(question.with_shape(reading.shape), reading=reading)
+
+
+def _as_it_is(body: JsonMap) -> Question:
     key = json.dumps({**question_key(body), "set": None, "around": None, "moving": None}, sort_keys=True)
-    if key not in _BASELINES:
-        try:
-            _BASELINES[key] = _unchanged(api.answer_question(api.ask(reading, gpu, **{**words, "set": None})))
-        except InputError:
-            return None
-        if len(_BASELINES) > REMEMBERED:
-            _BASELINES.popitem(last=False)
-    return _BASELINES[key]
+    if key not in _COMPLETED:
+        words = {**question_of(body), "set": None}
+        _COMPLETED[key] = completed_question(model_of(body), device_of(body), words, splits=True)
+        if len(_COMPLETED) > REMEMBERED:
+            _COMPLETED.popitem(last=False)
+    return _COMPLETED[key]
+
+
+def _baseline(body: JsonMap) -> JsonDict | None:
+    """The model before its sizes were changed; None if it does not split over the devices."""
+    try:
+        return _unchanged(api.answer_question(_as_it_is(body)))
+    except InputError:
+        return None
 
 
 def _unchanged(answer: ModelEstimate) -> JsonDict:
@@ -125,7 +141,7 @@ def _laid(asked: Question, field: str, around: object, run: InRun | None) -> Lai
 
 def sweep_answer(body: JsonMap) -> JsonDict:
     """The answer of POST /api/sweep. Raises ``InputError``."""
-    asked = api.ask(model_of(body), device_of(body), **question_of(body))
+    asked = _question(body)
     field, values = body["field"], body["values"]
     wanted = _values(asked, field, None) if values is None else _given(field, values)
     run = api.answer_question(asked).run

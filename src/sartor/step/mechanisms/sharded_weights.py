@@ -47,7 +47,8 @@ def _block_traffic(stage: StageSeconds, gathering: IntArray) -> LayerwiseGather:
     """Exposed traffic of every block [K] in the work rows ``gathering``."""
     t, c, trainer = stage.t, stage.t.c, stage.t.job.trainer
     at, structure = stage.at[gathering], stage.work["structure"][gathering]
-    dense, expert = (params[:, t.params_index[structure]] for params in (t.dense, t.expert))
+    # Weights that blocks share are counted at one and taken off another, which has nothing less than none to gather.
+    dense, expert = (np.maximum(params[:, t.params_index[structure]], 0.0) for params in (t.dense, t.expert))
     if trainer.lockstep and stage.rows.pp > 1:  # the head has its own copy of the embedding table
         dense[-1] += t.tied[t.params_index[structure]]
     traffic = traffic_at(t.traffic, t.traffic_index[structure])

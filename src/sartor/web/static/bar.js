@@ -22,7 +22,7 @@ export async function questionBar(element, { onConfig, onDevice }) {
     labelled("seq_len", "seq_len", number("seq_len", "own")),
     labelled("context_len", "context_len", number("context_len", "own")),
     labelled("microbatch_size", "microbatch_size", number("microbatch_size", "own")),
-    labelled("tp", "tp", number("tp", "1")),
+    labelled("tp", "tp", number("tp", "auto")),
     labelled("attention", "attention", select("attention", ["flash", "unfused"])));
 }
 
@@ -68,7 +68,7 @@ function text(field, props, change) {
 function number(field, placeholder) {
   return text(field, { inputmode: "numeric", placeholder, size: 6 }, (value) => {
     const digits = value.replaceAll(/[,_ ]/g, "");
-    set(field, digits === "" ? (field === "tp" ? 1 : null) : /^-?\d+$/.test(digits) ? Number(digits) : digits);
+    set(field, digits === "" ? null : /^-?\d+$/.test(digits) ? Number(digits) : digits);
   });
 }
 
