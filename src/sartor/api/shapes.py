@@ -332,7 +332,7 @@ def advise(
         asked.dims,
         objective=asked.workload.phase,
         params_tolerance=params_tolerance,
-        freeze=tuple(freeze),
+        freeze=(*freeze, *_padded(asked)),
         free=tuple(free),
         top=top,
         guard=guard,
@@ -347,6 +347,14 @@ def advise(
         _common(asked, runs, gpus, weights, context_len, options.get("microbatch_size"), space) if weights else None
     )
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
+
+
+def _padded(question: Question) -> tuple[str, ...]:
+    """The vocabulary, if the trainer pads it: another width then gains nothing."""
+    held = question.held
+    if held is None or held.job.shape.vocab_size == question.workload.shape.vocab_size:
+        return ()
+    return ("vocab_size",)
 
 
 def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
