@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from sartor.cost.cost import Z80
-from sartor.step import batching
+from sartor.step.serving import batching
 from sartor.step.serving.batching import steady_state
 from sartor.step.serving.load import Load
 from sartor.step.serving.served import ENGINES
