@@ -83,10 +83,13 @@ def _question(body: JsonMap) -> Question:
         return _as_it_is(body)
     try:
         question = _as_it_is(body)
-    except InputError:  # the model itself cannot run, the changed one may
+        reading = api.read(model_of(body), body["set"])
+        changed = replace(question.with_shape(reading.shape), reading=reading)
+        if changed.held is not None:
+            changed.held.price(changed.calibration)
+    except InputError:  # the model itself cannot run, or the changed one not under its plan
         return completed_question(model_of(body), device_of(body), question_of(body), splits=True)
-    reading = api.read(model_of(body), body["set"])
-    return replace(question.with_shape(reading.shape), reading=reading)
+    return changed
 
 
 def _as_it_is(body: JsonMap) -> Question:
