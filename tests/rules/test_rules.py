@@ -371,7 +371,7 @@ def test_a_matter_of_architecture_is_a_remark_and_no_fault() -> None:
 @pytest.mark.parametrize(("model", "gpu"), [("gpt3-2.7b", "a100_sxm"), ("gpt3-13b", "l40s")])
 def test_a_finding_gains_what_advise_says_of_the_same_change(model: str, gpu: str) -> None:
     """Gradient traffic bounds the step on L40S."""
-    advice = api.advise(model, gpu)
+    advice = api.advise(model, gpu, framework="torchtitan")
     single = {edit.field: edit for edit in advice.search.single_edits}
     vocab = next(finding for finding in advice.findings if finding.rule == "ragged_vocab")
     assert vocab.fix == {"vocab_size": single["vocab_size"].new}
