@@ -24,6 +24,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.model.counts import count_params
 from sartor.model.lower.split import check
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload, settled_seq_len, usual_seq_len
@@ -39,6 +40,10 @@ from sartor.units import GIGA
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Default sequences at once in inference."""
+
+
+MOST_PARAMS = 2**62
+"""A model beyond it is a slip of the pen, and arrays of its sizes overflow."""
 
 
 def ask(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> Question:
@@ -59,6 +64,9 @@ def completed_question(
     """The question about a model already read; ``splits``: degrees that do not divide the model are completed at the
     nearest smaller ones that do, and the question keeps them (for rules that report them)."""
     check_names(options)
+    if float(count_params(reading.shape).total) > MOST_PARAMS:
+        must = f"must have fewer than {MOST_PARAMS:.1e} parameters: sizes are counted in 64 bits"
+        raise InputError("model", reading.shape.name or "as given", must)
     words = {name: value for name, value in options.items() if name != "set" and value is not None}
     where, device = cluster_and_device(words.pop("cluster", None), gpu)
     _train_in_16_bits(device)

@@ -34,6 +34,9 @@ table 4)."""
 MOST_DEVICES = 2**17
 """Where doubling the devices ends: the largest clusters in use (2026) have about as many."""
 
+FLAT = {"pp": 1, "cp": 1, "ep": 1, "virtual_stages": 1, "schedule": 0, "microbatch_size": 1}
+"""The plan of a model whose states fit on no number of devices."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
@@ -125,6 +128,8 @@ def _placed(
     """The fastest plan that fits, on the fewest devices where none are stated; else the leanest on the last tried."""
     refused: InputError | None = None
     possible: tuple[TrainingJob, int] | None = None
+    if not run.get("num_devices") and fewest_devices(job, cluster, run.get("headroom")) > MOST_DEVICES:
+        fixed = FLAT | fixed  # nothing fits anywhere: a plan to price, not a search
     search = {"fixed": fixed, "headroom": run.get("headroom"), "calibration": calibration}
     for num_devices in _device_counts(run, job, cluster, fixed):
         usual = usual_batch(job.seq_len, num_devices, fixed.get("microbatch_size", 1))

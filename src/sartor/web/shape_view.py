@@ -81,14 +81,13 @@ def _question(body: JsonMap) -> Question:
     sizes compares shapes, not plans."""
     if not body["set"]:
         return _as_it_is(body)
+    reading = api.read(model_of(body), body["set"])
     try:
-        question = _as_it_is(body)
-        reading = api.read(model_of(body), body["set"])
-        changed = replace(question.with_shape(reading.shape), reading=reading)
+        changed = replace(_as_it_is(body).with_shape(reading.shape), reading=reading)
         if changed.held is not None:
             changed.held.price(changed.calibration)
     except InputError:  # the model itself cannot run, or the changed one not under its plan
-        return completed_question(model_of(body), device_of(body), question_of(body), splits=True)
+        return completed_question(reading, device_of(body), question_of(body), splits=True)
     return changed
 
 
