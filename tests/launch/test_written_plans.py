@@ -187,3 +187,34 @@ def test_layers_recomputed_of_every_chunk_are_searched_in_multiples_of_the_chunk
     assert best.plan.virtual_stages > 1
     assert best.plan.recompute_layers > 0
     assert best.plan.recompute_layers % best.plan.virtual_stages == 0
+
+
+@pytest.mark.parametrize(
+    ("trainer", "written"),
+    [
+        ("megatron", "--pipeline-model-parallel-layout 'E|t"),
+        ("megatron-bridge", "pipeline_model_parallel_layout='E|t"),
+        ("torchtitan", "module_fqns_per_model_part=[['tok_embeddings'], ['layers.0'"),
+    ],
+)
+def test_stages_of_the_embedding_or_the_head_alone_are_written_and_read_back(
+    trainer: str, written: str, tmp_path: Path
+) -> None:
+    """Megatron-LM's layout and torchtitan's lists of modules allow a first and last stage without a layer
+    (pipeline_parallel_layer_layout.py asks for E first, L last and every layer once); no other stage is empty."""
+    fix = {"pp": 15, "virtual_stages": 1}
+    answer = api.plan(
+        "llama-3-8b", "dgx-h100", num_devices=120, global_batch_size=512, framework=trainer, fix=fix, top=1
+    )
+    assert answer.best is not None
+    stages = answer.best.plan.stage_layers
+    assert stages is not None
+    assert len(stages) == 15
+    assert (stages[0], stages[-1]) == (0, 0)
+    assert all(stages[1:-1])
+    assert sum(stages) == 32
+    files, priced = api.launch(answer, trainer)
+    assert priced.plan == answer.best.plan
+    assert any(written in file.text for file in files.files)
+    save_files(files, tmp_path)
+    assert read_launch(tmp_path, num_devices=120).plan.stage_layers == stages

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.reading import ModelReading
     from sartor.model.training import TrainingJob
-    from sartor.plans.next import NextStep
+    from sartor.plans.next import DividedBatch, NextStep
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.simpler import Simpler
     from sartor.plans.why_not import WhyNot
@@ -242,6 +242,14 @@ TIGHTEST: Fields = (
     rows("relaxations", RELAXATION, help="changes after which some plan fits"),
 )
 NEXT_STEP: Fields = (text("change"), number("speedup"), number("step_s"))
+BATCH: Fields = (
+    integer("global_batch_size"),
+    number("step_s", path="priced.step_s"),
+    number("tokens_per_s_per_device", path="priced.step.tokens_per_s_per_device", unit="tokens/s"),
+    number("speedup", help="tokens per second over those of `best`"),
+    field("plan", DEGREES, path="priced.plan"),
+)
+"""A batch that the devices divide, with its fastest plan (`DividedBatch`)."""
 SIMPLER: Fields = (
     *through(lambda pair: Sourced(pair[0].priced, pair[1]), PRICED),
     number("slower", path=lambda pair: pair[0].slower),
@@ -309,6 +317,7 @@ PLAN: Fields = (
         ),
     ),
     rows("next_steps", NEXT_STEP),
+    rows("batches", BATCH, help="global batches next to the stated one, which the devices do not divide, if faster"),
     field("roomier", PRICED, path=lambda answer: answer.roomier and Sourced(answer.roomier, answer.source), null=True),
     field("simpler", SIMPLER, path=lambda answer: answer.simpler and (answer.simpler, answer.source), null=True),
     number("headroom", path="search.headroom"),
@@ -340,6 +349,8 @@ class PlanAnswer(Answer):
     """The plan given in ``why_not``, compared with the best."""
     next_steps: tuple[NextStep, ...] = ()
     """Changes of the job or trainer that would speed up the best plan."""
+    batches: tuple[DividedBatch, ...] = ()
+    """Global batches next to the stated one, which the devices do not divide, that train faster, best first."""
     roomier: PricedPlan | None = None
     """The fastest plan that leaves 10% of memory free, if the best does not."""
     simpler: Simpler | None = None

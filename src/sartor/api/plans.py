@@ -138,7 +138,7 @@ def _explained(
     answer: PlanAnswer, tokens: float, why_not: Mapping[str, int | str] | None, headroom: float | None
 ) -> PlanAnswer:
     """The answer with details of its best plan: stages, next steps, costs, and why not another plan."""
-    from sartor.plans.next import next_steps, roomier
+    from sartor.plans.next import divided_batches, next_steps, roomier
     from sartor.plans.search import make_pricer
     from sartor.plans.simpler import simpler
     from sartor.step.footprint import usable_bytes
@@ -156,6 +156,7 @@ def _explained(
         cluster=where,
         stages=stage_table(job, best.plan, where, own),
         next_steps=next_steps(pricer, best),
+        batches=divided_batches(answer.search, own),
         roomier=roomier(answer.search, usable_bytes(where)),
         simpler=simpler(answer.search, own),
         cost=_cost(job, where, answer.search, tokens),

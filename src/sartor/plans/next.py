@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from sartor.errors import InputError
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -17,10 +21,20 @@ from sartor.model.training import (
 from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PlanSearch, PricedPlan
+from sartor.plans.search import fastest_plan
 from sartor.plans.switches import module_sets, modules_named, offload_sets
+
+if TYPE_CHECKING:
+    from sartor.cost.correction.calibration import Calibration
 
 WORTH = 0.01
 """Smallest gain in tokens per second worth proposing."""
+WORTH_ANOTHER_BATCH = 0.03
+"""Smallest gain in tokens per second for which another global batch is named."""
+NEAR_BATCH = 0.25
+"""Largest relative change of the global batch: a larger one is another training."""
+FEW_LEFT = 8
+"""Devices over replicas, a power of two up to a node's: tensor or pipeline parallelism takes them without loss."""
 ROOMY = 0.9
 """A plan that uses less than this share of memory counts as roomy."""
 
@@ -114,6 +128,58 @@ def _batch(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Training
     doubled = replace(job, global_batch_size=2 * job.global_batch_size)
     words = f"a global batch of {doubled.global_batch_size} sequences, if convergence allows"
     yield words, doubled, replace(plan, num_microbatches=2 * int(plan.num_microbatches))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedBatch:
+    """A global batch that the devices divide: its fastest plan, and its tokens per second relative to now."""
+
+    global_batch_size: int
+    speedup: float
+    priced: PricedPlan
+
+
+def divided_batches(search: PlanSearch, calibration: Calibration | None = None) -> tuple[DividedBatch, ...]:
+    """The batches next to the job's that train more tokens per second, best first, if the devices do not divide it."""
+    job, best, faster = search.job, search.best, []
+    if best is None:
+        return ()
+    for batch in _near_batches(job.global_batch_size, search.num_devices):
+        other, plan = replace(job, global_batch_size=batch), None
+        with suppress(InputError):  # a stated axis that this batch does not allow
+            plan = fastest_plan(
+                other,
+                search.cluster,
+                search.num_devices,
+                search.fixed,
+                calibration=calibration,
+                headroom=search.headroom,
+            )
+        if plan is not None:
+            speedup = (other.tokens_per_step / plan.step_s) / (job.tokens_per_step / best.step_s)
+            faster.append(DividedBatch(global_batch_size=batch, speedup=speedup, priced=plan))
+    worth = [batch for batch in faster if batch.speedup >= 1 + WORTH_ANOTHER_BATCH]
+    return tuple(sorted(worth, key=lambda batch: (-round(batch.speedup, 2), batch.global_batch_size)))
+
+
+def _near_batches(batch: int, num_devices: int) -> tuple[int, ...]:
+    """The nearest multiples below and above a batch of the devices, or of half of them, a quarter ... if none is near;
+    none if these divide the batch.
+
+    >>> _near_batches(512, 60), _near_batches(512, 64)
+    ((480, 540), ())
+    """
+    left = num_devices // math.gcd(num_devices, batch)
+    if left <= FEW_LEFT and left & (left - 1) == 0:
+        return ()
+    unit = num_devices
+    while batch % unit:
+        below = batch // unit * unit
+        near = tuple(size for size in (below, below + unit) if abs(size / batch - 1) <= NEAR_BATCH)
+        if near or unit % 2:
+            return near
+        unit //= 2
+    return ()
 
 
 def roomier(search: PlanSearch, limit_bytes: float) -> PricedPlan | None:

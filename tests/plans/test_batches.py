@@ -1,0 +1,57 @@
+"""`plan` names the global batches next to the stated one that the devices divide, if they train faster."""
+
+from __future__ import annotations
+
+import pytest
+
+import sartor
+from sartor.report.plan_words import headline
+
+
+@pytest.fixture(scope="module")
+def sixty() -> sartor.PlanAnswer:
+    """512 sequences on 60 devices: 15 does not divide them, so that no plan has 60 replicas."""
+    return sartor.plan("llama-3-8b", "dgx-h100", num_devices=60, global_batch_size=512)
+
+
+def test_a_batch_that_the_devices_divide_is_named_with_its_gain(sixty: sartor.PlanAnswer) -> None:
+    below, above = sixty.batches
+    assert (below.global_batch_size, above.global_batch_size) == (480, 540)
+    assert sixty.best is not None
+    for batch in sixty.batches:
+        alone = sartor.plan("llama-3-8b", "dgx-h100", num_devices=60, global_batch_size=batch.global_batch_size)
+        assert alone.best == batch.priced  # what plan answers for that batch
+        assert alone.batches == ()
+        tokens = batch.global_batch_size / batch.priced.step_s
+        assert batch.speedup == pytest.approx(tokens / (512 / sixty.best.step_s))
+        assert batch.speedup > 1.3
+        assert int(batch.priced.plan.dims.dp) == 60
+    said = headline(sixty)
+    assert f"A batch of 480 would train {below.speedup:.2f}x as many tokens per second (dp 60, 8 microbatches" in said
+
+
+def test_the_json_has_the_batches_with_their_plans(sixty: sartor.PlanAnswer) -> None:
+    rows = sixty.to_dict()["batches"]
+    assert [row["global_batch_size"] for row in rows] == [480, 540]
+    assert [row["plan"]["dp"] for row in rows] == [60, 60]
+    for row in rows:
+        rate = row["global_batch_size"] * 4096 / row["step_s"] / 60
+        assert row["tokens_per_s_per_device"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("devices", "batch"), [(8, 32), (8, 12), (64, 72), (12, 1), (1, 3)])
+def test_no_batch_is_tried_where_the_devices_divide_it_or_none_is_near(devices: int, batch: int) -> None:
+    """Of 12 on 8 devices, four divide it, and the other two are tensor or pipeline parallel without a loss."""
+    answer = sartor.plan("gpt2-large", "dgx-h100", num_devices=devices, global_batch_size=batch)
+    assert answer.best is not None
+    assert answer.batches == ()
+    assert "would train" not in headline(answer)
+
+
+def test_a_batch_keeps_what_was_stated_of_the_plan() -> None:
+    """With four replicas stated, a batch of 60 or 72 on 12 devices still has four; a batch of 64 loses nothing."""
+    answer = sartor.plan("gpt2-large", "dgx-h100", num_devices=12, global_batch_size=64, fix={"dp": 4})
+    assert all(int(batch.priced.plan.dims.dp) == 4 for batch in answer.batches)
+    free = sartor.plan("gpt2-large", "dgx-h100", num_devices=12, global_batch_size=64)
+    assert {batch.global_batch_size for batch in free.batches} <= {60, 72}
+    assert any(int(batch.priced.plan.dims.dp) == 12 for batch in free.batches)
