@@ -22,7 +22,7 @@ from sartor.cost.price import operator_costs
 from sartor.errors import InputError
 from sartor.hardware.catalog import DATASHEETS
 from sartor.operators import Gemm, Role
-from sartor.run.fields import RunOptions
+from sartor.run.fields import TrainingOptions
 from sartor.run.run import Origin
 from sartor.units import format_seconds
 
@@ -189,7 +189,7 @@ def test_arguments_are_called_as_the_command_line_calls_them(name: str) -> None:
     named = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
     assert named - ONLY_IN_PYTHON <= words
     if len(named) < len(parameters):  # the fields of a run
-        assert RunOptions.__annotations__.keys() - {"phase"} <= words
+        assert TrainingOptions.__annotations__.keys() <= words
 
 
 @pytest.mark.parametrize("name", JOURNEYS)

@@ -161,13 +161,14 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
         (["--cluster", "dgx-h10"], "--cluster=dgx-h10: not in the catalogue"),
         (["--dtype", "fp7"], "--dtype=fp7: must be one of"),
         (["--framework", "megatrn"], "nearest: megatron"),
-        (["--global-batch-size", "1.5"], "'1.5' must be a whole number"),
+        (["--global-batch-size", "1.5"], "--global-batch-size=1.5: must be a whole number; nearest: 2"),
         (["--dtype", "fp8", "--cluster", "dgx-a100"], "a100_sxm has no matrix units for it; nearest: bf16"),
         (["--tokens", "many"], "--tokens=many: must be a number"),
         (["--routing-skew", "0.5"], "--routing-skew=0.5"),
-        (["--seq-len", "0"], "--seq-len=0: must be a whole number"),
+        (["--seq-len", "0"], "--seq-len=0: must be an integer from 1"),
         (["--top", "0"], "--top=0"),
-        (["--tp", "8"], "No such option: --tp; nearest: --fix tp=VALUE"),
+        (["--tp", "3"], "--tp=3: must divide --num-devices=16; nearest: 2 or 4"),
+        (["--tp", "2", "--fix", "tp=4"], "--tp=2: fix says tp=4: must be stated once; nearest: tp=4 or tp=2"),
         (["--gpu", "h100"], "No such option: --gpu; nearest: --cluster"),
     ],
 )
@@ -252,10 +253,15 @@ def test_a_launch_of_more_devices_than_a_cluster_has_is_refused(sartor: Call, tm
     assert (ran.code, ran.err.strip()) == (2, "sartor: num_devices=16: one has 8 devices; nearest: 8")
 
 
-def test_the_batch_must_be_given(sartor: Call, repo_dir: Path) -> None:
-    ran = sartor("plan", repo_dir / "examples" / "gpt2" / "config.json", "--num-devices", "8")
-    assert ran.code == 2
-    assert "--global-batch-size" in ran.err
+def test_devices_and_batch_that_are_not_given_are_completed_as_in_estimate(sartor: Call, repo_dir: Path) -> None:
+    words = (repo_dir / "examples" / "gpt2" / "config.json", "--cluster", "dgx-h100", "--tp", 1, "--json")
+    planned, estimated = (sartor(command, *words).body for command in ("plan", "estimate"))
+    assert planned["best"]["step_s"] == estimated["totals"]["step_s"]
+    assert planned["best"]["peak_bytes"] == estimated["totals"]["peak_bytes"]
+    for name in ("num_devices", "global_batch_size", "tp", "pp", "microbatch_size", "recompute"):
+        assert planned["run"][name] == estimated["run"][name], name
+    assert planned["run"]["tp"]["origin"] == "stated"
+    assert planned["run"]["num_devices"]["origin"] == "searched"
 
 
 def test_a_break_leaves_with_130(sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,7 +26,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import PRICED, Sourced
+from sartor.answers.plan import PRICED, TURN, VALUE, Sourced
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
@@ -258,20 +257,6 @@ WORKLOAD: Fields = (
 )
 
 
-VALUE: Fields = (
-    field("value", Scalar.ANY, path=lambda value: str(value.value) if isinstance(value.value, Path) else value.value),
-    text("origin", help="stated, implied (by a rule), usual (of the trainer), searched, or open"),
-    text("from", path="source", when=lambda value: bool(value.source), help="the option, rule or record it comes from"),
-    rows("alternatives", Scalar.ANY, when=lambda value: bool(value.alternatives), help="other plausible values"),
-)
-"""One value of a run, with its origin."""
-TURN: Fields = (
-    text("field"),
-    field("value", Scalar.ANY),
-    text("verdict", help="what would be said with this value"),
-    mapping("", Scalar.NUMBER, path="figures"),
-)
-"""Another plausible value of something not stated, and the verdict it would turn."""
 QUESTION: Fields = (
     mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
     rows("depends_on", TURN, help="what was not stated and would turn the verdict"),

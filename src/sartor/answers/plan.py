@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sartor.answers.answer import Answer
@@ -27,6 +28,7 @@ from sartor.answers.field import (
 from sartor.cost.cost import Source
 from sartor.model.training import PipelineSchedule, Recompute
 from sartor.plans.switches import settings
+from sartor.run.run import Run
 from sartor.step.mechanisms import parts
 from sartor.step.mixed import devices_of_pools
 
@@ -44,6 +46,20 @@ if TYPE_CHECKING:
     from sartor.step.stage_table import StageRow
     from sartor.step.waterfall import Waterfall
 
+VALUE: Fields = (
+    field("value", Scalar.ANY, path=lambda value: str(value.value) if isinstance(value.value, Path) else value.value),
+    text("origin", help="stated, implied (by a rule), usual (of the trainer), searched, or open"),
+    text("from", path="source", when=lambda value: bool(value.source), help="the option, rule or record it comes from"),
+    rows("alternatives", Scalar.ANY, when=lambda value: bool(value.alternatives), help="other plausible values"),
+)
+"""One value of a run, with its origin."""
+TURN: Fields = (
+    text("field"),
+    field("value", Scalar.ANY),
+    text("verdict", help="what would be said with this value"),
+    mapping("", Scalar.NUMBER, path="figures"),
+)
+"""Another plausible value of something not stated, and the verdict it would turn."""
 PARTS: Fields = through("parts", tuple(number(part.key, part.words) for part in parts()))
 """The parts of a training step; their seconds add up to it."""
 MEMORY: Fields = (
@@ -292,6 +308,7 @@ PLAN: Fields = (
         ),
         path="reading",
     ),
+    mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
     field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, answer.search.num_devices)),
     field("job", JOB),
     field(
@@ -334,6 +351,8 @@ class PlanAnswer(Answer):
 
     fields: ClassVar[Fields] = PLAN
     reading: ModelReading
+    run: Run
+    """What was stated and completed, with its origin."""
     job: TrainingJob
     cluster: Cluster
     searches: tuple[PlanSearch, ...]

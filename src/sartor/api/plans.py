@@ -7,19 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
+from sartor.api.questions import stated_run
 from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of
+from sartor.ask.complete import as_option, axes_of, complete, size_words, usual_batch, with_plan
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.workload import settled_seq_len
+from sartor.run.fields import AXES, TrainingOptions, check_names
+from sartor.run.run import Origin, Run
 from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.launch.plan import LaunchFiles, LaunchReading
+    from sartor.model.reading import ModelReading
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PlanSearch, PricedPlan
@@ -34,64 +40,54 @@ def plan(
     cluster: ClusterLike = "dgx-h100",
     *,
     num_devices: int | Sequence[int] | None = None,
-    global_batch_size: int,
-    seq_len: int | None = None,
-    dtype: str | None = None,
-    framework: str | None = None,
-    optimizer: str = "adam",
-    attention: str | None = None,
-    context_parallel: str | None = None,
-    routing_skew: float | None = None,
     fix: Mapping[str, int | str] | None = None,
-    headroom: float | None = None,
     top: int = 10,
     tokens: float = 1e12,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
     why_not: Mapping[str, int | str] | None = None,
     simple: bool = False,
     write: str | None = None,
+    price: float | None = None,
     progress: Progress | None = None,
+    **options: Unpack[TrainingOptions],
 ) -> PlanAnswer:
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
 
     ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
-    each); ``fix`` holds axes at one value (``{"tp": 8, "recompute": "none"}``) and sets switches of the trainer
-    (``{"tp_overlap": "on"}``; ``any`` takes the fastest); ``tokens`` is the budget whose cost is computed; ``dtype`` is
-    a recipe (bf16, fp8, mxfp8, ...), ``framework`` the trainer with its release after an @, ``context_parallel`` ring,
-    all_to_all or all_gather (None: the trainer's own), ``routing_skew`` the largest expert's tokens over the mean;
-    ``headroom`` the share of memory left free (default 0.05 on GPUs). ``why_not`` gives axes of a plan to compare with
-    the best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch
-    files of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
+    each; None: the fewest nodes on which a plan fits). ``options`` are the fields of a run (`sartor.run.fields`): an
+    axis of the plan holds it at one value, as ``fix`` does, which also sets switches of the trainer (``{"tp_overlap":
+    "on"}``; ``any`` takes the fastest). ``tokens`` is the budget whose cost is computed, at ``price`` USD per device
+    and hour; ``why_not`` gives axes of a plan to compare with the best one, ``simple`` searches only plans of data and
+    tensor parallelism, ``write`` only those that the launch files of a trainer can express. Raises ``InputError``; if
+    no plan fits, the answer says what would make one fit.
     """
     from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
     from sartor.plans.switches import job_choices
     from sartor.step.question import training_job, within_files
 
-    reading = read(model, set)
-    fix = _simple(fix) if simple else fix
-    whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    counts = device_counts(num_devices, whole)
-    where = whole.reached(max(counts))
-    own = own_calibration_of(calibration, where)
-    if (traced := reading.shape.traced) is not None:  # defaults are those of the trace
-        seq_len = seq_len or traced.seq_len
-        dtype = dtype or traced.dtype.value
+    check_names(options, TrainingOptions)
+    reading = read(model, options.get("set"))
+    fix = _held_axes(_simple(fix) if simple else fix or {}, options)
+    whole = _with_price(cluster if isinstance(cluster, Cluster) else load_cluster(cluster), price)
+    own = own_calibration_of(options.get("calibration"), whole)
+    run = Run(facts={}).with_(Origin.STATED, "option", cluster=whole.name, **_held_words(fix))
+    run = stated_run(run, reading, {**options, "num_devices": num_devices if isinstance(num_devices, int) else None})
+    counts, run = _counts(num_devices, run, reading, whole, own)
+    where, headroom = whole.reached(max(counts)), options.get("headroom")
     job, notes = training_job(
         reading.shape,
         where.gpus,
-        global_batch_size=global_batch_size,
-        seq_len=seq_len,
-        dtype=dtype,
-        framework=framework,
-        optimizer=optimizer,
-        attention=attention or "flash",
-        context_parallel=context_parallel,
-        routing_skew=1.0 if routing_skew is None else routing_skew,
+        global_batch_size=run.get("global_batch_size"),
+        seq_len=run.get("seq_len"),
+        dtype=run.get("dtype"),
+        framework=run.get("framework"),
+        optimizer=run.get("optimizer", "adam"),
+        attention=run.get("attention", "flash"),
+        context_parallel=run.get("context_parallel"),
+        routing_skew=run.get("routing_skew", 1.0),
     )
     job = within_files(job, launch_kind(write).value) if write else job
-    choices, fix = job_choices(job, where.gpus, fix or {})
+    choices, fix = job_choices(job, where.gpus, fix)
     searched = partial(
         search_plans,
         fixed=fix,
@@ -100,19 +96,83 @@ def plan(
         progress=progress,
         headroom=headroom,
     )
-    found = [tuple(searched(each.job, whole, n) for n in counts) for each in choices]
+    try:
+        found = [tuple(searched(choice.job, whole, n) for n in counts) for choice in choices]
+    except InputError as error:
+        raise as_option(error, [name for name in AXES if options.get(name) is not None]) from None
     at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
     job, searches = choices[at].job, found[at]
     answer = PlanAnswer(
         reading=reading,
+        run=_with_best(run, searches[-1]),
         job=job,
         cluster=where,
         searches=searches,
-        assumptions=(*reading.assumptions, *reading.notes, *notes, *_compared(choices, found, at)),
+        assumptions=(
+            *reading.assumptions,
+            *reading.notes,
+            *notes,
+            *size_words(run, job),
+            *_compared(choices, found, at),
+        ),
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
     return _explained(answer, tokens, why_not, headroom)
+
+
+def _held_axes(fix: Mapping[str, int | str], options: Mapping[str, Any]) -> dict[str, int | str]:
+    """The axes that ``fix`` and the options hold. Raises ``InputError`` where they contradict each other."""
+    held = dict(fix)
+    for name in AXES:
+        if (value := options.get(name)) is None:
+            continue
+        word = str(value).lower() if isinstance(value, bool) else value
+        if str(held.get(name, word)) != str(word):
+            must = f"fix says {name}={held[name]}: must be stated once"
+            raise InputError(name, value, must, f"{name}={held[name]} or {name}={word}")
+        held[name] = word
+    return held
+
+
+def _with_best(run: Run, search: PlanSearch) -> Run:
+    if search.best is None:
+        return run
+    return with_plan(run, axes_of(search.best), "the fastest plan that fits")
+
+
+def _held_words(fix: Mapping[str, int | str]) -> dict[str, Any]:
+    """The axes that ``fix`` holds as values of a run; switches of the trainer are none."""
+    return {name: int(value) if str(value).isdecimal() else value for name, value in fix.items() if name in AXES}
+
+
+def _with_price(cluster: Cluster, price: float | None) -> Cluster:
+    if price is None:
+        return cluster
+    return replace(cluster, price_usd_per_device_hour=price, price_source="stated", price_date="")
+
+
+def _counts(
+    num_devices: int | Sequence[int] | None,
+    run: Run,
+    reading: ModelReading,
+    cluster: Cluster,
+    calibration: Calibration | None,
+) -> tuple[tuple[int, ...], Run]:
+    """The numbers of devices to plan for, and the run with a batch: what is not stated as `sartor estimate` completes
+    it."""
+    if num_devices is None and not cluster.total_devices:
+        finished = complete(run, reading, cluster, calibration).run
+        count = int(finished.get("num_devices"))
+        run = run.with_(finished.origin("num_devices"), finished.facts["num_devices"].source, num_devices=count)
+        counts: tuple[int, ...] = (count,)
+    else:
+        counts = device_counts(num_devices, cluster)
+    if "global_batch_size" not in run:
+        length = run.get("seq_len") or settled_seq_len(None, reading.shape)[0]
+        batch = usual_batch(length, max(counts), run.get("microbatch_size", 1))
+        run = run.with_(Origin.USUAL, "a usual step of 4M tokens", global_batch_size=batch)
+    return counts, run
 
 
 def _step_s(search: PlanSearch) -> float:

@@ -73,8 +73,7 @@ def completed_question(
     phase = word_of(Phase, "phase", words.pop("phase", "train"))
     said = Origin.STATED if options.get("phase") else Origin.USUAL
     run = Run(facts={}).with_(said, "option" if options.get("phase") else "", phase=phase.value, gpu=device.name)
-    run = run.with_(Origin.STATED, "option", cluster=where and where.name, **_checked(words))
-    run = _traced(run, reading)
+    run = stated_run(run.with_(Origin.STATED, "option", cluster=where and where.name), reading, words)
     if run.get("eager") and reading.shape.traced is not None:
         must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
         raise InputError("eager", True, must)
@@ -89,8 +88,14 @@ def completed_question(
     return _inference(run, reading, device, with_kernels_of(run.get("kernels"), device, own))
 
 
+def stated_run(run: Run, reading: ModelReading, words: Mapping[str, Any]) -> Run:
+    """The run with what the caller states, and what a traced model implies."""
+    return _traced(run.with_(Origin.STATED, "option", **_checked(words)), reading)
+
+
 def _checked(words: Mapping[str, Any]) -> dict[str, Any]:
     """Stated sizes within their bounds, the rest as it is; False and 1.0 of a switch are its defaults."""
+    words = {name: value for name, value in words.items() if name != "set" and value is not None}
     for name, value in words.items():
         row = FIELDS[name]
         if row.kind is int:

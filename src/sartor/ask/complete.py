@@ -7,7 +7,7 @@ fits. Devices that are not stated are the fewest usual number on which the run f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sartor.cost.correction.calibration import Calibration
@@ -58,11 +58,16 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     try:
         held = _placed(run, job, cluster, named_values(_stated_axes(run)), calibration)
     except InputError as error:
-        if error.field.startswith("fix "):  # the search's word for a held axis
-            raise InputError(error.field.removeprefix("fix "), error.value, error.must, error.nearest) from None
-        raise
+        raise as_option(error, AXES) from None
     run = _finished(run, held, fixed_size=bool(cluster.total_devices))
     return Completed(run=run, held=held, notes=(*notes, *_words(run, held)))
+
+
+def as_option(error: InputError, names: Container[str]) -> InputError:
+    """The search's error about a held axis, under the name of the option (one of ``names``) that states it."""
+    name = error.field.removeprefix("fix ")
+    held = name != error.field and name in names
+    return InputError(name, error.value, error.must, error.nearest) if held else error
 
 
 def _stated_axes(run: Run) -> dict[str, int | str]:
@@ -197,10 +202,7 @@ def axes_of(priced: PricedPlan) -> dict[str, int]:
 
 def _finished(run: Run, held: HeldPlan, *, fixed_size: bool) -> Run:
     """The run with every open value filled in; ``fixed_size``: the cluster has a number of devices of its own."""
-    words = plan_words(held)
-    searched = {name: value for name, value in words.items() if not run.states(name)}
-    fits = "the fastest plan that fits" if _fits(held) else "the leanest plan: none fits"
-    run = run.with_(Origin.SEARCHED, fits, **searched)
+    run = with_plan(run, held.axes, "the fastest plan that fits" if _fits(held) else "the leanest plan: none fits")
     if not run.states("num_devices"):
         origin, words_of_size = Origin.SEARCHED, "the fewest nodes on which it fits"
         if fixed_size:
@@ -218,13 +220,13 @@ def _fits(held: HeldPlan) -> bool:
     return held.searched is not None and float(held.searched.footprint.device_bytes) <= held.limit_bytes
 
 
-def plan_words(held: HeldPlan) -> dict[str, int | str | bool]:
-    """The axes of a plan with their words."""
-    words: dict[str, int | str | bool] = dict(held.axes)
-    words["schedule"] = PipelineSchedule(held.axes["schedule"]).word
-    words["recompute"] = Recompute(held.axes["recompute"]).word
-    words |= {name: bool(held.axes[name]) for name in ("sequence_parallel", "optimizer_offload")}
-    return words
+def with_plan(run: Run, axes: Mapping[str, int], source: str) -> Run:
+    """The run with the axes of a plan that it does not state, in words."""
+    words: dict[str, int | str | bool] = dict(axes)
+    words["schedule"] = PipelineSchedule(axes["schedule"]).word
+    words["recompute"] = Recompute(axes["recompute"]).word
+    words |= {name: bool(axes[name]) for name in ("sequence_parallel", "optimizer_offload")}
+    return run.with_(Origin.SEARCHED, source, **{name: value for name, value in words.items() if not run.states(name)})
 
 
 def plan_sentence(held: HeldPlan) -> str:
@@ -241,18 +243,21 @@ def plan_sentence(held: HeldPlan) -> str:
     return f"{held.num_devices} {held.cluster.gpu.name} as {', '.join(words)}"
 
 
+def size_words(run: Run, job: TrainingJob) -> Iterator[str]:
+    """What was assumed about devices and batch, in sentences."""
+    if run.origin("num_devices") is Origin.SEARCHED:
+        devices = run.get("num_devices")
+        yield f"num_devices={devices}: the fewest nodes on which a plan fits (set --num-devices)"
+    if not run.states("global_batch_size"):
+        tokens = job.global_batch_size * job.seq_len
+        size = f"{tokens / 1e6:.3g}M tokens per step"
+        yield f"global_batch_size={job.global_batch_size}: {size} (usual; set --global-batch-size)"
+
+
 def _words(run: Run, held: HeldPlan) -> tuple[str, ...]:
     """What was assumed about devices, batch and plan, in sentences."""
     stated = {name for name in AXES if run.states(name)}
-    notes = []
-    if run.origin("num_devices") is Origin.SEARCHED:
-        notes.append(f"num_devices={held.num_devices}: the fewest nodes on which a plan fits (set --num-devices)")
-    if not run.states("global_batch_size"):
-        tokens = held.job.global_batch_size * held.job.seq_len
-        notes.append(
-            f"global_batch_size={held.job.global_batch_size}: {tokens / 1e6:.3g}M tokens per step "
-            "(usual; set --global-batch-size)"
-        )
+    notes = list(size_words(run, held.job))
     if not stated >= {"tp", "pp", "cp", "ep", "microbatch_size", "zero_stage", "recompute"}:
         held_words = f" with {', '.join(sorted(stated))} as stated" if stated else ""
         best = "the fastest that fits" if _fits(held) else "the leanest, and it does not fit"

@@ -14,7 +14,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 
-@takes_run(without=("phase",))
+@takes_run(without=("phase", "price"))
 def advise(
     model: o.Model,
     gpu: o.Gpus = ["h100"],  # noqa: B006 - typer copies it
@@ -75,7 +75,7 @@ def advise(
         c.show(advice_view(found))
 
 
-@takes_run()
+@takes_run(without=("price",))
 def lint(
     models: Annotated[
         list[str],

@@ -92,7 +92,11 @@ def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
         raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")
     found = api.lint_launch(
         options["launch"],
-        **{name: options[name] for name in ("cluster", "model", "seq_len", "calibration", "headroom")},
+        options["cluster"],
+        model=options["model"],
+        seq_len=options.get("seq_len"),
+        calibration=options.get("calibration"),
+        headroom=options.get("headroom"),
         num_devices=None if num_devices is None else num_devices[0],
         allow=tuple(options["allow"] or ()),
     )

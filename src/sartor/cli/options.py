@@ -72,18 +72,6 @@ Model = Annotated[
         show_default=False,
     ),
 ]
-RoutingSkew = Annotated[
-    float, typer.Option("--routing-skew", help="Tokens of the busiest expert relative to the mean.")
-]
-Headroom = Annotated[
-    float | None,
-    typer.Option(
-        "--headroom",
-        metavar="SHARE",
-        help="Share of memory that stays free.",
-        show_default="0.05 in training on GPUs, else 0",
-    ),
-]
 SetField = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),
@@ -153,9 +141,6 @@ MicrobatchSize = Annotated[
         help="Sequences per microbatch. [default: train 8192 tokens, prefill 1, decode 8]",
     ),
 ]
-HeldMicrobatchSize = Annotated[
-    int | None, MICROBATCH_SIZE(metavar="N", parser=whole_number, help="Hold the microbatch at N.")
-]
 TracedMicrobatchSize = Annotated[
     int | None,
     MICROBATCH_SIZE(metavar="N", parser=whole_number, help="Sequences per microbatch. [default: 1]"),
@@ -178,9 +163,6 @@ TracedDType = Annotated[
     str | None, DTYPE(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own type]")
 ]
 
-Attention = Annotated[
-    str, typer.Option("--attention", metavar="flash|unfused", help="Attention as one fused kernel, or as three.")
-]
 Eager = Annotated[
     bool,
     typer.Option(
@@ -244,7 +226,6 @@ VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
 
 
 OPTIMIZER = partial(typer.Option, "--optimizer")
-Optimizer = Annotated[str, OPTIMIZER(metavar="adam|sgd|muon", help="Optimizer of the run.")]
 
 RECOMPUTE = partial(typer.Option, "--recompute")
 

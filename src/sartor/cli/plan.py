@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli import plan_options as p
 from sartor.cli.launch import lint_launch, trainer_of, write_files
+from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.units import parse_count
@@ -17,27 +18,16 @@ if TYPE_CHECKING:
     from sartor.answers import PlanAnswer
 
 
+@takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels"))
 def plan(
     model: p.Model = None,
     cluster: o.Cluster = "dgx-h100",
     num_devices: o.DeviceCounts = None,
-    global_batch_size: o.GlobalBatch = None,
-    seq_len: o.SeqLen = None,
-    dtype: o.DType = None,
-    microbatch_size: o.HeldMicrobatchSize = None,
     fix: p.Fix = None,
-    headroom: o.Headroom = None,
     simple: p.Simple = False,
     why_not: p.WhyNot = None,
-    framework: o.Framework = None,
-    optimizer: o.Optimizer = "adam",
-    attention: o.Attention = "flash",
-    context_parallel: p.ContextParallel = None,
-    routing_skew: o.RoutingSkew = 1.0,
     tokens: p.Tokens = "1T",
     top: o.Top = 10,
-    set_: o.SetField = None,
-    calibration: o.Calibration = None,
     write: p.Write = None,
     trainer_version: p.TrainerVersion = "",
     overwrite: p.Overwrite = False,
@@ -50,6 +40,7 @@ def plan(
     fail_on: o.FailOn = "never",
     json: o.AsJson = False,
     out: o.OutFile = None,
+    **options: Any,
 ) -> None:
     """Find the parallel plan with the shortest predicted step that fits in memory, out of all valid plans.
 
@@ -57,37 +48,37 @@ def plan(
 
     Example: `sartor plan llama-3-8b --cluster dgx-h100 --num-devices 64 --global-batch-size 512 --seq-len 8192`
     """
-    options = dict(locals())
     from sartor import api
 
+    files = {"write": write, "trainer_version": trainer_version, "overwrite": overwrite, "html": html, "png": png}
+    files |= {"trace": trace, "chakra": chakra}
     if launch is not None:
-        _only_with_a_search(options)
-        lint_launch(options, parse_counts(num_devices))
+        checks = {"launch": launch, "cluster": cluster, "model": model, "allow": allow, "fail_on": fail_on}
+        searches = {"fix": fix, "simple": simple, "why_not": why_not} | files
+        _only_with_a_search({**options, **searches})
+        lint_launch({**options, **checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices))
         return
     if write is not None:
         _refuse_to_launch_a_chip(write[0], cluster)
     if model is None:
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
-    if global_batch_size is None:
-        raise InputError("--global-batch-size", "not given", "give the number of sequences per step", "256")
     with c.progress_bar("plans") as progress:
-        as_numbers = {
-            "num_devices": parse_counts(num_devices),
-            "framework": framework or trainer_of(write[0] if write else None),
-            "fix": parse_fix(fix, microbatch_size),
-            "tokens": parse_count("--tokens", tokens),
-            "why_not": parse_fix(why_not, option="--why-not") or None,
-            "write": write[0] if write else None,
-        }
-        found = api.plan(**c.asked(options, *NOT_OF_THE_SEARCH) | as_numbers, progress=progress)
+        found = api.plan(
+            model,
+            cluster,
+            num_devices=parse_counts(num_devices),
+            fix=parse_fix(fix),
+            top=top,
+            tokens=parse_count("--tokens", tokens),
+            why_not=parse_fix(why_not, option="--why-not") or None,
+            simple=simple,
+            write=write[0] if write else None,
+            progress=progress,
+            **{**options, "framework": options.get("framework") or trainer_of(write[0] if write else None)},
+        )
     if found.best is not None:
-        write_files(found, options)
+        write_files(found, files)
     _show(found, json=json, out=out)
-
-
-NOT_OF_THE_SEARCH = ("microbatch_size", "trainer_version", "overwrite", "html", "png", "trace", "chakra", "launch",
-                     "allow", "fail_on")  # fmt: skip
-"""Options that are not arguments of `sartor.plan`."""
 
 
 def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
@@ -113,25 +104,21 @@ def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
         raise c.Exit(3)
 
 
-ONLY_OF_A_SEARCH = ("global_batch_size", "dtype", "microbatch_size", "fix", "simple", "why_not",
-                    "framework", "set_", "write", "trainer_version", "html", "png", "chakra")  # fmt: skip
-"""Options that are not allowed with ``--launch``: those that a launch defines, or only a search uses."""
+WITH_A_LAUNCH = ("seq_len", "headroom", "calibration", "trace", "trainer_version", "overwrite")
+"""Options that a launch may have beside it; the others state what a launch defines, or only a search uses."""
 
 
 def _only_with_a_search(options: JsonMap) -> None:
-    """Reject the options of `ONLY_OF_A_SEARCH`."""
-    for name in ONLY_OF_A_SEARCH:
-        if value := options[name]:
+    """Reject the options that no launch may have beside it."""
+    for name, value in options.items():
+        if value and name not in WITH_A_LAUNCH:
             said = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            flag = f"--{name.strip('_').replace('_', '-')}"
-            raise InputError(flag, said, "cannot be used with --launch", "leave one out")
+            raise InputError(f"--{name.replace('_', '-')}", said, "cannot be used with --launch", "leave one out")
 
 
-def parse_fix(
-    words: list[str] | None, microbatch_size: int | None = None, option: str = "--fix"
-) -> dict[str, int | str]:
+def parse_fix(words: list[str] | None, option: str = "--fix") -> dict[str, int | str]:
     """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
-    out: dict[str, int | str] = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
+    out: dict[str, int | str] = {}
     for word in ",".join(words or ()).split(","):
         if not word.strip():
             continue

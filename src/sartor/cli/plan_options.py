@@ -29,15 +29,6 @@ WhyNot = Annotated[
     ),
 ]
 Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
-ContextParallel = Annotated[
-    str | None,
-    typer.Option(
-        "--context-parallel",
-        metavar="ring|all_to_all|all_gather",
-        help="Communication scheme of context parallelism.",
-        show_default="the trainer's",
-    ),
-]
 Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget for the cost: 1T, 300B, 1.5e12.")]
 Write = Annotated[
     tuple[str, Path] | None,

@@ -11,7 +11,7 @@ from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
 
 
-@takes_run()
+@takes_run(without=("price",))
 def estimate(
     model: o.Model, gpu: o.GpuOfCluster = None, json: o.AsJson = False, out: o.OutFile = None, **options: Any
 ) -> None:

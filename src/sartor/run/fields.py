@@ -17,22 +17,18 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 
 
-class RunOptions(TypedDict, total=False):
-    """Keywords that state a run; `FIELDS` explains each."""
+class TrainingOptions(TypedDict, total=False):
+    """Keywords that state a training run but for its devices; `FIELDS` explains each."""
 
-    phase: str
-    cluster: str | Path | Cluster | None
-    num_devices: int | None
     global_batch_size: int | None
     seq_len: int | None
     microbatch_size: int | None
-    context_len: int | None
     dtype: str | None
     framework: str | None
     optimizer: str | None
     attention: str | None
     context_parallel: str | None
-    routing_skew: float
+    routing_skew: float | None
     tp: int | None
     pp: int | None
     dp: int | None
@@ -47,11 +43,19 @@ class RunOptions(TypedDict, total=False):
     recompute_layers: int | None
     optimizer_offload: bool | None
     headroom: float | None
-    price: float | None
-    eager: bool
-    kernels: str | None
     set: Mapping[str, int | str] | None
     calibration: str | Path | None
+
+
+class RunOptions(TrainingOptions, total=False):
+    """Keywords that state a run of any kind."""
+
+    phase: str | None
+    cluster: str | Path | Cluster | None
+    num_devices: int | None
+    context_len: int | None
+    eager: bool
+    kernels: str | None
 
 
 class Panel(Enum):
@@ -358,11 +362,11 @@ AXES = tuple(row.name for row in _ROWS if row.axis)
 """Axes of a plan."""
 
 
-def check_names(options: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` for a keyword that is no field, with the nearest that is."""
+def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
+    """Raise ``InputError`` for a keyword that is none of ``fields``, with the nearest that is."""
     for name in options:
-        if name not in FIELDS:
-            nearest = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.4)
+        if name not in fields.__annotations__:
+            nearest = difflib.get_close_matches(name, fields.__annotations__, n=1, cutoff=0.4)
             raise InputError(name, str(options[name]), "is not a field of a run", nearest[0] if nearest else "")
 
 

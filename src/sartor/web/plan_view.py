@@ -40,8 +40,6 @@ _REMEMBERED: OrderedDict[str, PlanAnswer] = OrderedDict()
 
 
 def _plan(body: JsonMap) -> PlanAnswer:
-    if body["global_batch_size"] is None:
-        raise InputError("global_batch_size", "not given", "give the number of sequences per step", "256")
     if isinstance(body["top"], int) and body["top"] > MOST_TOP:
         raise InputError("top", body["top"], f"must be at most {MOST_TOP} over HTTP", str(MOST_TOP))
     return api.plan(
