@@ -236,7 +236,7 @@ def test_the_advised_shapes_stand_side_by_side_are_applied_and_undone_by_name(op
     page.locator("#apply-one").click()
     settled(page)
     assert page.locator(".field.changed").count() == best - 1
-    assert "num_heads" in page.locator("#undo").inner_text()
+    assert "ffn_hidden_size" in page.locator("#undo").inner_text()
     page.locator("#undo").click()
     settled(page)
     assert page.locator("#apply-best").inner_text() == "Applied"
