@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from sartor import api
 from sartor.answers import ModelEstimate, PlanAnswer
 from sartor.answers.field import to_json
@@ -18,6 +19,8 @@ from sartor.answers.plan import PRICED, Sourced
 from sartor.api import Model
 from sartor.cost.price import price
 from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.launch.files import save_files
 from sartor.plans.search import HeldPlan
 from sartor.read.huggingface import read_model
@@ -122,6 +125,48 @@ def test_the_page_answers_what_the_command_line_does(job: dict[str, Any]) -> Non
     reply = Answerer().fresh("estimate", {}, json.dumps({**given_words, "gpu": CLUSTERS[job["cluster"]]}).encode())
     assert reply.status == 200
     assert json.loads(reply.body)["totals"] == json.loads(json.dumps(found.to_dict()["totals"]))
+
+
+@st.composite
+def unfinished(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
+    """A model, a device, and some of what a run can state; the rest is left to be completed."""
+    model = draw(st.sampled_from(("gpt2", "pythia-410m", "qwen2.5-0.5b", "qwen3-30b-a3b", "llama-3.2-1b")))
+    stated: dict[str, Any] = {
+        "num_devices": draw(st.sampled_from((None, 8, 16))),
+        "global_batch_size": draw(st.sampled_from((None, 64, 512))),
+        "seq_len": draw(st.sampled_from((None, 512))),
+        "tp": draw(st.sampled_from((None, 1, 2))),
+        "pp": draw(st.sampled_from((None, 1, 2))),
+        "microbatch_size": draw(st.sampled_from((None, 1, 2))),
+        "recompute": draw(st.sampled_from((None, "none", "full"))),
+        "framework": draw(st.sampled_from((None, "torchtitan", "deepspeed"))),
+        "dtype": draw(st.sampled_from((None, "fp8"))),
+    }
+    gpu = draw(st.sampled_from(("h100_sxm", "b200_sxm")))
+    return model, gpu, {name: value for name, value in stated.items() if value is not None}
+
+
+@settings(max_examples=times(6, 200), deadline=None)
+@given(unfinished())
+def test_an_unfinished_question_has_one_answer_at_every_door(question: tuple[str, str, dict[str, Any]]) -> None:
+    model, gpu, words = question
+    try:
+        estimated = api.estimate(model, gpu, **words)
+    except InputError:
+        with pytest.raises(InputError):
+            api.plan(model, usual_cluster(load_gpu(gpu)).name, **words)
+        return
+    assert estimated.priced is not None
+    step = (float(estimated.time_s), estimated.peak_bytes)
+    linted = api.lint(model, gpu, **words)
+    assert (float(linted.base.time_s), linted.base.peak_bytes) == step
+    assert linted.base.question.run.facts == estimated.question.run.facts
+    planned = api.plan(model, usual_cluster(load_gpu(gpu)).name, **words)
+    assert (planned.best is not None) == estimated.fits
+    if planned.best is not None:
+        assert (planned.best.step_s, planned.best.peak_bytes) == step
+    reply = Answerer().fresh("estimate", {}, json.dumps({"model": model, "gpu": gpu, **words}).encode())
+    assert json.loads(reply.body)["totals"]["step_s"] == step[0]
 
 
 @pytest.mark.parametrize("gpu", ["h100_sxm", "mi300x", "tpu_v5p"])
