@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
+from sartor.api.own_chips import template_words
 from sartor.api.questions import stated_run
 from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of
 from sartor.ask.complete import as_option, axes_of, complete, size_words, usual_batch, with_plan
@@ -114,6 +115,7 @@ def plan(
             *notes,
             *size_words(run, job),
             *_compared(choices, found, at),
+            *template_words(*where.gpus),
         ),
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from sartor.answers import Question
 from sartor.api.models import Model, read
+from sartor.api.own_chips import template_words
 from sartor.api.words import (
     GpuLike,
     cluster_and_device,
@@ -162,6 +163,7 @@ def _training(
             *found.notes,
             *(_own_links(cluster) if where is None else ()),
             *(_no_link(cluster.gpu) if where is None else ()),
+            *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),
     )
@@ -250,6 +252,7 @@ def _inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | Non
             *lengths,
             *wide,
             *((WIDE_CACHE,) if decodes and dtype.bytes < 2 else ()),
+            *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,6 @@ import numpy as np
 
 from sartor.answers import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.serving_fit import change_that_fits, padded, padding_note, released_note, shortages
 from sartor.api.words import (
     GpuLike,
     device_of,
@@ -24,12 +24,14 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import too_long
 from sartor.operators import DType
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
 from sartor.step.serving.load import Load
 from sartor.step.serving.pools import disaggregated
-from sartor.step.serving.served import ENGINES, Engine, Server, holds
+from sartor.step.serving.served import ENGINES, Engine, Server, Shortage, capacity, holds, shortage, would_fit
+from sartor.units import round_up
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
@@ -75,7 +77,7 @@ def serving(
     released = None if dtype or not reading.weights else DType(reading.weights)
     engine = _engine(kernels, device)
     server = Server(
-        shape=padded(reading.shape, size_of("tp", tp, 1)),
+        shape=_padded(reading.shape, size_of("tp", tp, 1)),
         gpu=device,
         dtype=numbers,
         tp=tp,
@@ -116,14 +118,14 @@ def serving(
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
-        shortages=shortages(server, prefill, load),
-        would_fit=change_that_fits(server, prefill, load, released),
+        shortages=_shortages(server, prefill, load),
+        would_fit=_change_that_fits(server, prefill, load, released),
         assumptions=(
             *reading.assumptions,
             *reading.notes,
             *notes,
-            *(() if released is None else (released_note(released, device),)),
-            *padding_note(reading.shape, server),
+            *(() if released is None else (_released_note(released, device),)),
+            *_padding_note(reading.shape, server),
             *_lengths(reading, load),
             *_assumed(server, kernels),
             *of_frameworks(engine.name, known or load_calibration(device), server.dtype),
@@ -176,7 +178,7 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
         fits = [n for n in range(1, copies) if int(moe.num_experts) % (tp * n) == 0]
         must = f"prefill_tp x prefill_copies must divide the {int(moe.num_experts)} experts"
         raise InputError("prefill_copies", copies, must, ", ".join(map(str, fits)))
-    return replace(server, shape=padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
+    return replace(server, shape=_padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
 
 
 def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:
@@ -199,3 +201,63 @@ def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
         f"{1e3 * FIRST_TOKEN_S:.0f} ms of the client, fitted on benchmarks; an idle server may answer sooner",
         "requests start and end at any time; all prompts and answers have the given lengths",
     )
+
+
+# -- a model that does not fit, or does not split --------------------------------------------------------------------
+
+VOCABULARY_MULTIPLE = 64
+"""Engines pad an embedding to a multiple of this, and of the devices (vLLM's default, recalled)."""
+
+
+def _padded(shape: TransformerShape, tp: int) -> TransformerShape:
+    """The shape with a vocabulary that ``tp`` devices split."""
+    if shape.vocab_size % tp == 0:
+        return shape
+    return replace(shape, vocab_size=round_up(int(shape.vocab_size), math.lcm(VOCABULARY_MULTIPLE, tp)))
+
+
+def _padding_note(asked: TransformerShape, server: Server) -> tuple[str, ...]:
+    taken = server.shape.vocab_size
+    return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
+
+
+def _shortages(server: Server, prefill: Server | None, load: Load) -> tuple[Shortage, ...]:
+    """What the servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
+    prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+    first = None if prefill is None else shortage(prefill, prompt)
+    return tuple(each for each in (first, shortage(server, prompt, answer)) if each is not None)
+
+
+def _change_that_fits(
+    server: Server, prefill: Server | None, load: Load, released: DType | None
+) -> dict[str, int | str]:
+    """If a pool does not fit: the type in which the weights were released and, if they don't fit in it either, wider
+    servers. Empty if all fit or nothing tried does."""
+    if not _shortages(server, prefill, load):
+        return {}
+    found: dict[str, int | str] = {}
+    if released is not None:
+        dtype = _stored(released, server.gpu)
+        found["dtype"] = dtype.value
+        server, prefill = replace(server, dtype=dtype), None if prefill is None else replace(prefill, dtype=dtype)
+    prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+    for name, pool, tokens in (("tp", server, answer), ("prefill_tp", prefill, 0)):
+        if pool is None or capacity(pool, prompt, tokens):
+            continue
+        wider = would_fit(replace(pool, shape=_padded(pool.shape, VOCABULARY_MULTIPLE)), prompt, tokens)
+        if not wider:
+            return {}
+        found[name] = wider["tp"]
+    return found
+
+
+def _stored(released: DType, gpu: Gpu) -> DType:
+    """The type in which a device holds weights of the released type: its own if it multiplies in it, else weights of as
+    many bits that are multiplied in 16."""
+    if released in gpu.peak_flops_per_s:
+        return released
+    return DType.INT4_WO if released.bytes < 1 else DType.INT8_WO
+
+
+def _released_note(released: DType, gpu: Gpu) -> str:
+    return f"the weights were released in {released.value}: dtype={_stored(released, gpu).value} serves them so"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
 from sartor.api.models import Model, read
+from sartor.api.own_chips import template_words, with_template_turns
 from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question
 from sartor.api.words import (
     GpuLike,
@@ -67,7 +68,8 @@ def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOpti
         raise InputError("pp", question.dims.pp, "a pass is priced on one stage; phase=train has stages", "1")
     if question.eager:
         refuse_on_a_chip(question.gpu, "eager", True, "a GPU's host launches kernel by kernel")
-    return answer_question(question)
+    answer = answer_question(question)
+    return replace(answer, question=with_template_turns(question, answer, answer_question))
 
 
 def answer_question(question: Question) -> ModelEstimate:
@@ -181,6 +183,7 @@ def gemm(
             *of_frameworks(kernels, known, dtype_, int(batch) * int(m) * int(k)),
             *_of_software(product, device, known, kernels),
             *_of_cache(product, cost, device, known, clock_),
+            *template_words(device),
         ),
     )
 
@@ -248,6 +251,8 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     )
     findings = added_up(run_rules(context, allow=tuple(allow)))
     asked = replace(asked, depends_on=(*asked.depends_on, *_on_other_trainers(asked, allow)))
+    if feasible(asked.workload.shape, asked.dims):
+        asked = with_template_turns(asked, base, answer_question)
     return Lint(base=replace(base, question=asked), findings=findings)
 
 

@@ -220,11 +220,6 @@ ServingEp = Annotated[
 ]
 CP = partial(typer.Option, "--cp")
 
-ZERO_STAGE = partial(typer.Option, "--zero-stage")
-
-VIRTUAL_STAGES = partial(typer.Option, "--virtual-stages")
-
-
 OPTIMIZER = partial(typer.Option, "--optimizer")
 
 RECOMPUTE = partial(typer.Option, "--recompute")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     8
     """
     path = _find(name_or_path)
-    return _accelerator(read_toml(path, "accelerator"), path.stem, trusted=path.parent == ENTRIES)
+    return accelerator_from(read_toml(path, "accelerator"), path.stem, trusted=path.parent == ENTRIES)
 
 
 def accelerator_names() -> tuple[str, ...]:
@@ -83,12 +84,9 @@ def accelerator_fields(a: Accelerator) -> JsonDict:
     }
 
 
-def accelerator_from(table: JsonDict, name: str = "accelerator") -> Accelerator:
-    """A checked accelerator from a table in a file's keys and units. Private buffers left out are the template's."""
-    return _accelerator(table, name, trusted=False)
-
-
-def _accelerator(table: JsonDict, name: str, *, trusted: bool) -> Accelerator:
+def accelerator_from(table: JsonDict, name: str = "accelerator", *, trusted: bool = False) -> Accelerator:
+    """An accelerator from a table in a file's keys and units, which is checked unless ``trusted``. Private buffers left
+    out are the template's."""
     if not trusted:
         check(table, _model(), subject="an accelerator")
     numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
@@ -103,6 +101,23 @@ def _accelerator(table: JsonDict, name: str, *, trusted: bool) -> Accelerator:
         sources={named.get(key, key): text for key, text in table.get("sources", {}).items()},
         **numbers,
     )
+
+
+def template_value(a: Accelerator, key: str) -> float | str:
+    """The value behind a key of `TEMPLATE_KEYS` in the file's unit.
+
+    >>> template_value(load_accelerator("tpu_v4_like"), "tensor_core_sram_kib")
+    256.0
+    """
+    field, factor = _NUMBERS.get(key, (key, 1))
+    value = accelerator_fields(a)[field]
+    return value if isinstance(value, str) else float(value) / factor
+
+
+def with_key(a: Accelerator, key: str, value: float) -> Accelerator:
+    """The accelerator with another value of a number of its file."""
+    field, factor = _NUMBERS[key]
+    return replace(a, **{field: _in_si(value, field, factor)})
 
 
 def _in_si(value: Any, field: str, factor: float) -> Any:
@@ -210,6 +225,12 @@ _REQUIRED = (
     "num_stacks",
     "node_nm",
 )
+TEMPLATE_KEYS = (
+    *(key for key in _NUMBERS if key not in _REQUIRED and not key.startswith(("scale_", "control_"))),
+    "dtype",
+    "dataflow",
+)
+"""Keys with a default that change prices."""
 
 
 def _find(name_or_path: str | Path) -> Path:

@@ -47,7 +47,7 @@ def _of_the_catalogue(name: str) -> Gpu:
 
 def _read(path: Path) -> Gpu:
     packaged = path.parent == DATASHEETS
-    table = tomllib.loads(_texts_in(DATASHEETS)[path.stem]) if packaged else read_device_table(path)
+    table = tomllib.loads(_texts_in(DATASHEETS)[path.stem]) if packaged else read_toml(path, "gpu")
     if is_accelerator(table):
         raise InputError("gpu", path.name, NOT_A_GPU, "a name of sartor catalog gpus")
     return _gpu_from(table, path)
@@ -137,11 +137,6 @@ def _aliases_in(folder: Path) -> dict[str, str]:
 
 
 _ALIASES = re.compile(r"^aliases *= *\[[^\]]*\]", re.MULTILINE)
-
-
-def read_device_table(path: Path) -> JsonDict:
-    """A device's TOML table; ``InputError`` for a missing, huge, binary or broken file."""
-    return read_toml(path, "gpu")
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Gpu

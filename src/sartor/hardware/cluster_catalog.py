@@ -60,7 +60,7 @@ def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
     50000000000.0
     """
     path = _find(name_or_path)
-    cluster = _checked(read_toml(path, "cluster"), path.stem, path.parent)
+    cluster = cluster_from_table(read_toml(path, "cluster"), path.stem, path.parent)
     if not num_devices:
         return cluster
     if cluster.others:
@@ -163,11 +163,6 @@ def cluster_file(name_or_path: str | Path) -> str:
     return _find(name_or_path).read_text(encoding="utf-8")
 
 
-def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path | None = None) -> Cluster:
-    """A checked cluster from a table in a file's keys and units; ``folder`` is searched for a GPU's own file."""
-    return _checked(table, name, folder or Path())
-
-
 # ------------------------------------------------------------------------------------------- finding and reading
 
 
@@ -220,8 +215,9 @@ TIER_KEYS = (
 )
 
 
-def _checked(table: JsonDict, name: str, folder: Path) -> Cluster:
-    """A cluster from its table; the package's own files are not checked again, since tests check them."""
+def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path = Path()) -> Cluster:
+    """A checked cluster from a table in a file's keys and units; ``folder`` is searched for a GPU's own file. The
+    package's own files are not checked again, since tests check them."""
     if folder != ENTRIES:
         check(table, _model(), subject="a cluster file")
     first = _cluster(table, name, folder, "")

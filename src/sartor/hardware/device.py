@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.accelerator_catalog import accelerator_from, accelerator_names, load_accelerator
-from sartor.hardware.catalog import canonical, gpu_from, gpu_names, is_accelerator, load_gpu, read_device_table
+from sartor.hardware.accelerator_catalog import TEMPLATE_KEYS, accelerator_from, accelerator_names, load_accelerator
+from sartor.hardware.catalog import canonical, gpu_from, gpu_names, is_accelerator, load_gpu
+from sartor.hardware.door import is_path, read_toml
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 from sartor.units import MIB
@@ -33,8 +35,8 @@ def load_device(name_or_path: str | Path) -> Gpu:
     ('h100_sxm', 8)
     """
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
-        return device_from(read_device_table(Path(text)), Path(text).stem)
+    if is_path(name_or_path):
+        return device_from(read_toml(Path(text), "gpu"), Path(text).stem)
     if canonical(text) in {canonical(name) for name in accelerator_names()}:
         return datasheet_of(load_accelerator(text))
     try:
@@ -47,7 +49,8 @@ def load_device(name_or_path: str | Path) -> Gpu:
 def device_from(table: dict[str, object], name: str) -> Gpu:
     """A checked device from the table of a datasheet or of an accelerator's file (it has arrays)."""
     if is_accelerator(table):
-        return datasheet_of(accelerator_from(table, name))
+        chip = datasheet_of(accelerator_from(table, name))
+        return replace(chip, template_keys=tuple(key for key in TEMPLATE_KEYS if key not in table))
     return gpu_from(table, name)
 
 

@@ -95,6 +95,8 @@ class Gpu:
     note: str = ""
     accelerator: Accelerator | None = None
     """The template chip that this datasheet describes; its operators are priced by the template."""
+    template_keys: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Keys that change prices and that the file of a user's own chip leaves at their defaults."""
 
     @property
     def label(self) -> str:
@@ -154,20 +156,8 @@ _POSITIVE = (
     "fp32_accumulate_rate",
     "tensor_core_rate",
 )
-_NOT_NEGATIVE = (
-    "max_clock_hz",
-    "link_bytes_per_s",
-    "link_latency_s",
-    "link_domain",
-    "pcie_bytes_per_s",
-    "host_link_bytes_per_s",
-    "host_memory_bytes_per_s",
-    "smem_bytes_per_sm",
-    "memory_side_cache_bytes",
-    "matrix_tile",
-    "die_mm2",
-    "process_nm",
-)
+_NOT_NEGATIVE = ("link_latency_s", *(f.name for f in fields(Gpu) if f.default == 0))
+"""Numbers that may be 0: none of it."""
 
 
 def _require_number(name: str, value: object, *, positive: bool) -> None:
@@ -176,7 +166,7 @@ def _require_number(name: str, value: object, *, positive: bool) -> None:
         raise InputError(name, value, f"must be a finite number {'above' if positive else 'not below'} 0")
 
 
-FIELD_NAMES = tuple(f.name for f in fields(Gpu) if f.name != "accelerator")
+FIELD_NAMES = tuple(f.name for f in fields(Gpu) if f.name not in ("accelerator", "template_keys"))
 
 
 TOLERANCE = 0.035

@@ -21,18 +21,15 @@ OPEN = 4096
 """Most plans kept for placing layers."""
 KEYS = (*DIMS, "ep")
 COLUMNS = (*AXES, "recompute_layers")
+FIGURES = ("step_s", "bound_s", "device_bytes", "stage")
+"""Columns of `Evaluated` besides its rows."""
 
 
 def empty() -> Evaluated:
     """No plans yet."""
     none = np.zeros(0, dtype=np.int64)
-    return Evaluated(
-        rows=dict.fromkeys(COLUMNS, none),
-        step_s=none.astype(float),
-        bound_s=none.astype(float),
-        device_bytes=none.astype(float),
-        stage=none,
-    )
+    figures = dict.fromkeys(FIGURES, none.astype(float))
+    return Evaluated(rows=dict.fromkeys(COLUMNS, none), **{**figures, "stage": none})
 
 
 @dataclass(slots=True)
@@ -64,17 +61,14 @@ class Kept:
         least = chosen(found, found.device_bytes == found.device_bytes.min(initial=np.inf))
         self.leanest = first_of(joined(self.leanest, least), ("device_bytes",), 1)
 
-    def add(self, found: Evaluated) -> None:
-        """Add timed plans of the grid."""
-        self._keep(found)
-
     def add_refined(self, found: Evaluated) -> None:
         """Add plans outside the grid; all of them fit."""
         self.evaluated += size_of(found.rows)
         self.refined += size_of(found.rows)
-        self._keep(found)
+        self.add(found)
 
-    def _keep(self, found: Evaluated) -> None:
+    def add(self, found: Evaluated) -> None:
+        """Add timed plans."""
         if found.fits.any():
             good = chosen(found, found.fits)
             self.best = best_of_each(joined(self.best, best_of_each(good)))
@@ -109,10 +103,7 @@ def _why_not(found: Evaluated, over: Array) -> dict[str, int]:
 def joined(*parts: Evaluated) -> Evaluated:
     return Evaluated(
         rows={name: np.concatenate([part.rows[name] for part in parts]) for name in COLUMNS},
-        step_s=np.concatenate([part.step_s for part in parts]),
-        bound_s=np.concatenate([part.bound_s for part in parts]),
-        device_bytes=np.concatenate([part.device_bytes for part in parts]),
-        stage=np.concatenate([part.stage for part in parts]),
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in FIGURES},
     )
 
 
@@ -120,10 +111,7 @@ def chosen(found: Evaluated, index: Array) -> Evaluated:
     """The rows selected by mask or positions."""
     return Evaluated(
         rows={name: found.rows[name][index] for name in COLUMNS},
-        step_s=found.step_s[index],
-        bound_s=found.bound_s[index],
-        device_bytes=found.device_bytes[index],
-        stage=found.stage[index],
+        **{name: getattr(found, name)[index] for name in FIGURES},
     )
 
 

@@ -21,6 +21,13 @@ is faster. Of 87 pairs of published runs predicted less than `CLOSE` apart by a 
 
 PLAIN = {"virtual_stages": 1, "schedule": int(PipelineSchedule.ONE_F_ONE_B), "optimizer_offload": 0, "shard_group": 0}
 """Axes of a plan without extra mechanisms."""
+DEGREES = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline stages",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
+"""Mechanisms with a degree above 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +60,7 @@ def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
     """The mechanisms of a plan beyond replicas with a sharded optimizer."""
     dims = plan.dims
     on = {
-        "tensor parallelism": int(dims.tp) > 1,
-        "pipeline stages": int(dims.pp) > 1,
-        "context parallelism": int(dims.cp) > 1,
-        "expert parallelism": int(dims.ep) > 1,
+        **{word: int(getattr(dims, name)) > 1 for name, word in DEGREES.items()},
         "interleaved stages": int(plan.virtual_stages) > 1,
         "another pipeline schedule": plan.schedule != PipelineSchedule.ONE_F_ONE_B,
         "uneven stages": plan.stage_layers is not None and len(set(plan.stage_layers)) > 1,
@@ -85,13 +89,7 @@ def _candidates(search: PlanSearch, known: set[str], calibration: Calibration | 
 
 def _needed(fixed: Mapping[str, int]) -> set[str]:
     """Mechanisms that every plan with these fields has."""
-    axes = {
-        "tp": "tensor parallelism",
-        "pp": "pipeline stages",
-        "cp": "context parallelism",
-        "ep": "expert parallelism",
-    }
-    needed = {word for name, word in axes.items() if fixed[name] > 1}
+    needed = {word for name, word in DEGREES.items() if fixed[name] > 1}
     return needed | ({"recomputation"} if fixed["recompute"] != Recompute.NONE else set())
 
 

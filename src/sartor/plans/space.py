@@ -122,7 +122,7 @@ def cross(rows: Rows, axis: str, values: Array) -> Rows:
     return {**{n: np.repeat(v, len(values)) for n, v in rows.items()}, axis: np.tile(values, count)}
 
 
-def take(rows: Rows, index: Any) -> Rows:
+def take(rows: Rows, index: Array | slice) -> Rows:
     """Some of the rows, by mask, slice or positions."""
     return {name: values[index] for name, values in rows.items()}
 
@@ -150,21 +150,18 @@ def stage_layers(job: TrainingJob, rows: Rows) -> Array:
     return np.asarray(ceil_div(len(layer_order(job.shape)), rows["pp"] * chunks) * chunks)
 
 
-def to_plan(job: TrainingJob, rows: Rows) -> TrainingPlan:
+def to_plan(job: TrainingJob, rows: Mapping[str, Any]) -> TrainingPlan:
     """Rows as one ``TrainingPlan`` of arrays."""
-    dims = ParallelDims(
-        **{name: rows[name] for name in (*DIMS, "ep")},
-        sequence_parallel=rows["sequence_parallel"].astype(bool),  # type: ignore[arg-type]
-    )
+    dims = ParallelDims(**{name: rows[name] for name in (*DIMS, "ep")}, sequence_parallel=rows["sequence_parallel"] > 0)
     return TrainingPlan(
         dims=dims,
         microbatch_size=rows["microbatch_size"],
-        num_microbatches=num_microbatches(job, rows),
+        num_microbatches=job.global_batch_size // (rows["dp"] * rows["microbatch_size"]),
         virtual_stages=rows["virtual_stages"],
         schedule=rows["schedule"],
         zero_stage=rows["zero_stage"],
         shard_group=rows["shard_group"],
-        optimizer_offload=rows["optimizer_offload"].astype(bool),
+        optimizer_offload=rows["optimizer_offload"] > 0,
         recompute=rows["recompute"],
         recompute_layers=rows.get("recompute_layers", -1),
     )
@@ -173,16 +170,5 @@ def to_plan(job: TrainingJob, rows: Rows) -> TrainingPlan:
 def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
     """One row as a scalar plan."""
     row = {name: int(values[index]) for name, values in rows.items()}
-    dims = ParallelDims(**{name: row[name] for name in (*DIMS, "ep")}, sequence_parallel=bool(row["sequence_parallel"]))
-    return TrainingPlan(
-        dims=dims,
-        microbatch_size=row["microbatch_size"],
-        num_microbatches=job.global_batch_size // (row["dp"] * row["microbatch_size"]),
-        virtual_stages=row["virtual_stages"],
-        schedule=PipelineSchedule(row["schedule"]),
-        zero_stage=row["zero_stage"],
-        shard_group=row["shard_group"],
-        optimizer_offload=bool(row["optimizer_offload"]),
-        recompute=Recompute(row["recompute"]),
-        recompute_layers=row.get("recompute_layers", -1),
-    )
+    words = {"schedule": PipelineSchedule(row["schedule"]), "recompute": Recompute(row["recompute"])}
+    return to_plan(job, {**row, **words})

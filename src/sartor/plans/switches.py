@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain, combinations, product
+from itertools import combinations, product
+from typing import TypeVar
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -22,6 +23,7 @@ ANY = "any"
 MOST_CHOICES = 32
 """Most jobs that one command may compare: each is a separate search."""
 
+Module = TypeVar("Module", RecomputeModule, OffloadModule)
 Setting = bool | int | Enum | frozenset[RecomputeModule] | frozenset[OffloadModule]
 ON_OFF: Mapping[str, Setting] = {
     word: word in ("on", "true", "yes", "1") for word in ["on", "off", "true", "false", "yes", "no", "1", "0"]
@@ -29,22 +31,17 @@ ON_OFF: Mapping[str, Setting] = {
 MOMENTS = (DType.FP32, DType.BF16, DType.FP16, DType.FP8)
 
 
-MODULES: Mapping[str, Setting] = {
-    "+".join(m.value for m in some): frozenset(some)
-    for some in chain.from_iterable(combinations(RecomputeModule, n) for n in range(1, len(RecomputeModule) + 1))
-}
+def _sets(modules: type[Module]) -> dict[str, Setting]:
+    sizes = range(1, len(modules) + 1)
+    return {"+".join(m.value for m in some): frozenset(some) for n in sizes for some in combinations(modules, n)}
+
+
+MODULES: Mapping[str, Setting] = _sets(RecomputeModule)
 """Sets of modules, by their names joined in the order of the enum, from the cheapest to the most expensive."""
 
 
 NOTHING = "none"
-OFFLOADS: Mapping[str, Setting] = {
-    NOTHING: frozenset[OffloadModule](),
-    **{
-        "+".join(m.value for m in some): frozenset(some)
-        for n in range(1, len(OffloadModule) + 1)
-        for some in combinations(OffloadModule, n)
-    },
-}
+OFFLOADS: Mapping[str, Setting] = {NOTHING: frozenset[OffloadModule](), **_sets(OffloadModule)}
 
 
 class Numbers(Mapping[str, Setting]):
@@ -212,20 +209,17 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
     if word == ANY:
         kinds = dict.fromkeys(_word(value) for value in switch.words.values())
         return [each for each in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(each))]
+    modules = [m.value for m in (job.offloadable if name == "offload_modules" else job.recomputable)]
     if word not in switch.words:
         known = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
-        if name == "recompute_modules":
-            known = [*(module.value for module in job.recomputable), ANY]
-        if name == "offload_modules":
-            known = [NOTHING, *(module.value for module in job.offloadable), ANY]
+        if name in NAMED:
+            known = [*([NOTHING] if NOTHING in switch.words else []), *modules, ANY]
         if isinstance(switch.words, Numbers):
             known = ["all", f"1 to {switch.words.most}"]
         near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
         raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
-    if name == "recompute_modules":
-        _check_modules(name, word, [module.value for module in job.recomputable])
-    if name == "offload_modules" and word != NOTHING:
-        _check_modules(name, word, [module.value for module in job.offloadable])
+    if name in NAMED and word != NOTHING:
+        _check_modules(name, word, modules)
     if isinstance(value := switch.words[word], Recipe):
         for gpu in gpus:
             check_recipe(value, gpu)

@@ -63,7 +63,6 @@ class Panel(Enum):
 
     QUESTION = "The run"
     PLAN = "The plan (what is left out is searched for)"
-    ANSWER = "The answer"
     RARE = "Rarely needed"
 
 

@@ -1,0 +1,92 @@
+"""Keys that the file of a user's own chip does not set: the defaults are listed among what was assumed, and the answer
+says if another plausible value would change its time.
+
+The private buffer of the tensor cores alone can change a step by a factor of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sartor.answers import ModelEstimate, Question
+from sartor.hardware.accelerator_catalog import template_value, with_key
+from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.device import datasheet_of
+from sartor.hardware.gpu import Gpu
+from sartor.run.run import Turn
+from sartor.units import format_seconds
+
+FACTORS = {
+    "tensor_core_sram_kib": 4.0,
+    "vector_core_sram_kib": 4.0,
+    "bank_bytes_per_cycle": 2.0,
+    "link_gb_per_s": 2.0,
+    "num_links": 2.0,
+    "link_latency_us": 4.0,
+}
+"""Other plausible values of a size, relative to its default: private buffers of tensor cores are 4 times the default in
+mi300x_like of the catalogue, 7 times in h100_like and 12 times in a100_like."""
+
+SUSTAINED = {"sustained_share": 0.75, "sustained_hbm_share": 0.85, "sustained_link_share": 0.75, "run_factor": 1.07}
+"""What long runs sustain on measured chips (h100_like of the catalogue, with its sources); by default nothing is
+lost."""
+
+MOVES = 0.1
+"""Smallest relative change of the time for which a value that was not stated is named above the answer."""
+
+
+def template_words(*gpus: Gpu) -> tuple[str, ...]:
+    """``my_chip: tensor_core_sram_kib=32, ... (defaults: its file does not set them)``, for chips whose file leaves
+    out keys."""
+    return tuple(
+        f"{gpu.name}: {', '.join(_values(gpu))} (defaults: its file does not set them)"
+        for gpu in gpus
+        if gpu.template_keys
+    )
+
+
+def _values(gpu: Gpu) -> Iterator[str]:
+    assert gpu.accelerator is not None
+    for key in gpu.template_keys:
+        value = template_value(gpu.accelerator, key)
+        yield f"{key}={value if isinstance(value, str) else f'{value:g}'}"
+
+
+def with_template_turns(
+    question: Question, answer: ModelEstimate, price: Callable[[Question], ModelEstimate]
+) -> Question:
+    """The question of an answer with other plausible values of keys that the chip's file leaves out and that change
+    the time by `MOVES`, the largest change first; ``price`` answers a question."""
+    chip, keys, time_s = question.gpu.accelerator, question.gpu.template_keys, float(answer.time_s)
+    turns = []
+    for key in keys:
+        if chip is None or (key == "num_links" and "link_gb_per_s" in keys):
+            continue  # both are one rate
+        default = template_value(chip, key)
+        if isinstance(default, str) or not (value := SUSTAINED.get(key) or default * FACTORS.get(key, 0.0)):
+            continue
+        changed = replace(datasheet_of(with_key(chip, key, value)), template_keys=keys)
+        seconds = float(price(_on(question, changed)).time_s)
+        if abs(seconds / time_s - 1) >= MOVES:
+            verdict = f"{format_seconds(seconds)} instead of {format_seconds(time_s)} (default: {default:g})"
+            figures = {"time_s": seconds, "ratio": seconds / time_s}
+            turns.append(
+                Turn(field=key, value=int(value) if value == int(value) else value, verdict=verdict, figures=figures)
+            )
+    turns.sort(key=lambda turn: -abs(turn.figures["ratio"] - 1))
+    return replace(question, depends_on=(*question.depends_on, *turns))
+
+
+def _on(question: Question, gpu: Gpu) -> Question:
+    """The question on another chip, with the plan unchanged; a network that was assumed is the other chip's own."""
+    held = question.held
+    if held is None:
+        return replace(question, gpu=gpu)
+    cluster = held.cluster
+    if question.run.states("cluster"):
+        pools = tuple(replace(pool, gpu=gpu) if pool.gpu == question.gpu else pool for pool in cluster.others)
+        cluster = replace(cluster, gpu=gpu if cluster.gpu == question.gpu else cluster.gpu, others=pools)
+    else:
+        cluster = usual_cluster(gpu).reached(held.num_devices)
+    return replace(question, gpu=gpu, held=replace(held, cluster=cluster, searched=None))

@@ -1,0 +1,121 @@
+"""Keys that the file of a user's own chip does not set are listed; those that change the time are named first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sartor
+from sartor.report.headline import headline
+
+CHIP = """
+name = "mine"
+node_nm = 5
+clock_mhz = 1830
+dtype = "bf16"
+num_tensor_cores = 132
+array_rows = 64
+array_cols = 32
+num_vector_cores = 132
+vector_lanes = 128
+global_buffer_mib = 50
+memory = "hbm3"
+num_stacks = 5
+num_links = 18
+link_gb_per_s = 25
+"""
+WHOLE = """
+vector_core_sram_kib = 256
+bank_bytes_per_cycle = 128
+stack_gib = 16
+stack_gb_per_s = 670
+link_latency_us = 2
+sustained_share = 0.75
+sustained_hbm_share = 0.89
+sustained_link_share = 0.76
+run_factor = 1.07
+dataflow = "weight_stationary"
+"""
+RUN = {"tp": 2, "num_devices": 2, "global_batch_size": 16}
+
+
+def chip(folder: Path, *more: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(CHIP + "".join(more))
+    return path
+
+
+def left(answer: sartor.ModelEstimate) -> list[str]:
+    return [line for line in answer.question.assumptions if "its file does not set them" in line]
+
+
+def test_a_private_buffer_that_nobody_named_is_assumed_and_said_to_turn_the_step(tmp_path: Path) -> None:
+    answer = sartor.estimate("llama-3-8b", chip(tmp_path), **RUN)
+    (line,) = left(answer)
+    assert "tensor_core_sram_kib=32," in line  # 16 bytes of each of 64 x 32 multipliers
+    assert "vector_core_sram_kib=2," in line
+    assert "run_factor=1," in line
+    assert "num_links" not in line
+    assert "dtype=" not in line
+    turn = next(turn for turn in answer.question.depends_on if turn.field == "tensor_core_sram_kib")
+    assert turn.value == 128
+    stated = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 128\n"), **RUN)
+    assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-9)
+    assert turn.figures["ratio"] < 0.7
+    said = [words for words in headline(answer) if words.startswith("With tensor_core_sram_kib=128, which was not st")]
+    assert len(said) == 1
+    assert said[0].endswith("(default: 32).")
+    assert "tensor_core_sram_kib" in {row["field"] for row in answer.to_dict()["depends_on"]}
+
+
+def test_a_chip_that_states_everything_leaves_nothing(tmp_path: Path) -> None:
+    answer = sartor.estimate("llama-3-8b", chip(tmp_path, WHOLE, "tensor_core_sram_kib = 228\n"), **RUN)
+    assert left(answer) == []
+    assert answer.question.depends_on == ()
+    named = sartor.estimate("llama-3-8b", "h100_like", **RUN)
+    assert left(named) == []
+    assert named.question.depends_on == ()
+
+
+def test_only_what_moves_the_time_by_a_tenth_is_said_above_the_answer(tmp_path: Path) -> None:
+    """With the buffers of an H100 stated, another such step would not be moved by them, but by what runs sustain."""
+    answer = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 228\n"), **RUN)
+    fields = {turn.field: turn for turn in answer.question.depends_on}
+    assert "tensor_core_sram_kib" not in fields
+    assert "vector_core_sram_kib=2," in left(answer)[0]
+    assert "run_factor" not in fields  # 1.07
+    slower = sartor.estimate(
+        "llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 228\nsustained_share = 0.75\n"), **RUN
+    )
+    assert fields["sustained_share"].figures["time_s"] == pytest.approx(float(slower.time_s), rel=1e-9)
+    assert all(abs(turn.figures["ratio"] - 1) >= 0.1 for turn in fields.values())
+
+
+def test_passes_lint_gemms_and_plans_say_it_too(tmp_path: Path) -> None:
+    path = chip(tmp_path)
+    served = sartor.estimate("llama-3-8b", path, phase="prefill", tp=2)
+    turn = next(turn for turn in served.question.depends_on if turn.field == "tensor_core_sram_kib")
+    stated = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 128\n"), phase="prefill", tp=2)
+    assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-9)
+    path = chip(tmp_path)
+    lint = sartor.lint("llama-3-8b", path, **RUN)
+    assert "tensor_core_sram_kib" in {turn.field for turn in lint.base.question.depends_on}
+    product = sartor.gemm(4096, 4096, 4096, path)
+    assert any("tensor_core_sram_kib=32," in line for line in product.assumptions)
+
+
+def test_a_plan_on_a_cluster_of_own_chips_says_it(tmp_path: Path) -> None:
+    chip(tmp_path)
+    cluster = tmp_path / "mine_x8.toml"
+    cluster.write_text(
+        'gpu = "mine.toml"\ndevices_per_node = 8\n[[tiers]]\nname = "links"\nspan = "all"\ngb_per_s = 450\n'
+    )
+    answer = sartor.plan("gpt2-large", cluster, num_devices=8, global_batch_size=32)
+    assert any("mine: tensor_core_sram_kib=32," in line for line in answer.assumptions)
+    trained = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32)
+    turn = next(turn for turn in trained.question.depends_on if turn.field == "tensor_core_sram_kib")
+    chip(tmp_path, "tensor_core_sram_kib = 128\n")
+    axes = {name: trained.question.held.axes[name] for name in ("tp", "pp", "dp", "cp", "microbatch_size")}
+    stated = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32, **axes)
+    assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-6)
