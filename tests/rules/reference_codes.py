@@ -9,8 +9,8 @@ from dataclasses import replace
 from sartor.hardware.catalog import load_gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Workload
-from sartor.rules.catalog import RULES
 from sartor.rules.rule import Context, Grade, Suspicion
+from sartor.rules.shape import RULES
 
 BY_NAME = {rule.name: rule for rule in RULES}
 

@@ -12,8 +12,8 @@ from rules.rule_samples import DECODE, UNFUSED
 from sartor.model.editing import edit
 from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
-from sartor.rules.catalog import find_rule
 from sartor.rules.rule import Context, Grade, Suspicion
+from sartor.rules.shape import find_rule
 
 GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("R1", "llama-2-7b", {"vocab_size": 50304}),

@@ -23,7 +23,7 @@ def catalog_entries(shelf: str, name: str | None = None) -> list[JsonDict]:
     if shelf not in SHELVES:
         raise InputError("catalog", shelf, f"must be one of {', '.join(SHELVES)}")
     if shelf == "rules":
-        from sartor.rules.catalog import rule_entries
+        from sartor.rules.shape import rule_entries
 
         return rule_entries(name)
     path, word = _FILES[shelf]

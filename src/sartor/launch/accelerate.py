@@ -39,7 +39,7 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import Command, script_text
+from sartor.launch.script import Command, launch_script
 from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.stated import Document, Flags, bearing, parse_flags, write_yaml
 from sartor.model.training import (
@@ -73,29 +73,25 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     check_rows(KIND, "config", values, traits)
     device_only(KIND, job)
     check_runs(KIND, job, plan)
-    nodes, _ = nodes_of(int(plan.num_devices), devices_per_node)
+    nodes = nodes_of(int(plan.num_devices), devices_per_node)
     by_mesh = "mesh" in traits  # FSDP2 runs it: accelerate has tensor parallelism only there
     # FSDP recomputes by its own field; Hugging Face's Trainer raises an error on both.
     program = {**values, "recomputed": values["recomputed"] and not by_mesh}
     arguments = [*written("huggingface", "trainer", program, traits, {}), ("--optim", OPTIMIZERS[job.optimizer])]
     about = f"accelerate: {job.shape.name or 'a model'} on {plan.num_devices} devices"
     notes = ("name the layer class to wrap (fsdp_transformer_layer_cls_to_wrap) where the model does not",)
-    lines = script_text(
+    script = launch_script(
         about=about,
         launcher="accelerate launch",
         nodes=nodes,
-        local=0,
         script='"${TRAIN_SCRIPT:-train.py}"',
         groups={"TRAINER_ARGS": arguments},
         notes=notes if plan.zero_stage else (),
     )
-    values |= {"nodes": nodes, "distributed": "FSDP" if by_mesh else "MULTI_GPU"}
+    values |= {"nodes": nodes[0], "distributed": "FSDP" if by_mesh else "MULTI_GPU"}
     fields = written_fields(KIND, "config", values, traits, {RESHARDS: plan.zero_stage == 3})
     config = f"# {about}\n# Written by sartor plan --write.\n{write_yaml(fields)}"
-    files = (
-        LaunchFile(name="accelerate.yaml", text=config),
-        LaunchFile(name="launch.sh", text=lines, executable=True),
-    )
+    files = (LaunchFile(name="accelerate.yaml", text=config), script)
     return LaunchFiles(kind=KIND, files=files, notes=notes if plan.zero_stage else ())
 
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.launch.fields import NOT, Argument, release_of, row_of, rows
+from sartor.launch.fields import NOT, Argument, release_of, row_of, rows, value_of
 from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
-from sartor.launch.script import Command, beside_script, script_text
+from sartor.launch.script import Command, beside_script, launch_script
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
 
@@ -83,22 +83,17 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
     reduced = any(words[0] == "--grad-reduce-in-bf16" for group in groups.values() for words in group)
     about = f"Megatron Bridge: {job.shape.name or 'a model'} on {plan.num_devices} devices"
     text = _recipe_text(about, entries, MIXED[job.recipe], reduced)
-    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
-    script = script_text(
+    script = launch_script(
         about=about,
         launcher="torchrun",
-        nodes=nodes,
-        local=local,
+        nodes=nodes_of(int(plan.num_devices), devices_per_node),
         script=beside_script("sartor_recipe.py"),
         groups={},
         env={"CUDA_DEVICE_MAX_CONNECTIONS": ""} if plan.zero_stage > 1 else None,  # as for Megatron-LM
         notes=(*notes, "set data, tokenizer, learning rate and checkpoints in the recipe"),
     )
-    files = (
-        LaunchFile(name="sartor_recipe.py", text=text),
-        LaunchFile(name="launch.sh", text=script, executable=True),
-    )
-    return LaunchFiles(kind=KIND, files=files, notes=tuple(notes))
+    recipe = LaunchFile(name="sartor_recipe.py", text=text)
+    return LaunchFiles(kind=KIND, files=(recipe, script), notes=tuple(notes))
 
 
 def _fields(arguments: list[Argument]) -> Fields:
@@ -174,12 +169,7 @@ def _value(values: list[str]) -> object:
     text = values[0]
     if text.startswith("(["):
         return _Code(text)
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return value_of(text)
 
 
 def _recipe_text(about: str, entries: Fields, mixed: str, reduced: bool) -> str:

@@ -37,7 +37,7 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import Command, beside_script, script_text
+from sartor.launch.script import Command, beside_script, launch_script
 from sartor.launch.stated import Document, Flags, bearing, parse_flags
 from sartor.model.training import (
     Optimizer,
@@ -78,13 +78,11 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
     check_rows(KIND, "config", values, traits)
     device_only(KIND, job)
     check_runs(KIND, job, plan)
-    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     notes = _notes(job, plan)
-    script = script_text(
+    script = launch_script(
         about=f"DeepSpeed: {job.shape.name or 'a model'} on {plan.num_devices} devices",
         launcher="deepspeed",
-        nodes=nodes,
-        local=local,
+        nodes=nodes_of(int(plan.num_devices), devices_per_node),
         script='"${TRAIN_SCRIPT:-train.py}"',
         groups={
             "TRAINER_ARGS": [
@@ -99,8 +97,7 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
     auto = dict.fromkeys(AUTO[job.optimizer], "auto")
     optimizer = {"optimizer.type": OPTIMIZERS[job.optimizer], "optimizer.params": auto}
     config = json.dumps(written_fields(KIND, "config", values, traits, optimizer), indent=2) + "\n"
-    files = (LaunchFile(name="ds_config.json", text=config), LaunchFile(name="launch.sh", text=script, executable=True))
-    return LaunchFiles(kind=KIND, files=files, notes=notes)
+    return LaunchFiles(kind=KIND, files=(LaunchFile(name="ds_config.json", text=config), script), notes=notes)
 
 
 def _notes(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:

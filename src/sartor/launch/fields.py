@@ -114,7 +114,7 @@ class Row:
         """The value of a word."""
         meanings: dict[str, Value] = {}
         for text, spelled in (self.words or {}).items():
-            meanings.setdefault(text_of(spelled), _value(text))  # the first of several values with one word is meant
+            meanings.setdefault(text_of(spelled), value_of(text))  # the first of several values with one word is meant
         meanings |= self.also or {}
         word = flags.word(name, () if self.part == "numerics" else tuple(meanings))
         return self.default if word is None else meanings.get(word, word)
@@ -174,8 +174,7 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "recompute_layers": int(plan.recompute_layers),
         "optimizer_offload": bool(plan.optimizer_offload),
         "recipe": job.recipe.value,
-        "bf16": job.recipe is Recipe.BF16,
-        "fp16": job.recipe is Recipe.FP16,
+        **{recipe.value: job.recipe is recipe for recipe in (Recipe.BF16, Recipe.FP16)},
         "optimizer": job.optimizer.value,
         "param_dtype": "fp32" if job.recipe is Recipe.FP32 else "bf16",
         "moments_dtype": job.moments_dtype.value,
@@ -300,11 +299,14 @@ def text_of(value: Value) -> str:
     return str(value) if isinstance(value, (str, int)) else f"{value:.10g}"
 
 
-def _value(text: str) -> Value:
-    """A key of the table's ``words`` as a value."""
+def value_of(text: str) -> Value:
+    """A word as a value: true or false, a number, else the word."""
     if text in ("true", "false"):
         return text == "true"
-    return int(text) if text.isdigit() else text
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return text
 
 
 # -- names of Megatron-LM -----------------------------------------------------------------------------------------

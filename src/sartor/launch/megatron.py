@@ -28,7 +28,6 @@ from sartor.launch.megatron_model_read import read_model
 from sartor.launch.megatron_stages import read_stages, stage_arguments
 from sartor.launch.plan import (
     JobParts,
-    LaunchFile,
     LaunchFiles,
     LaunchKind,
     LaunchReading,
@@ -40,7 +39,7 @@ from sartor.launch.plan import (
     nodes_of,
     refuser,
 )
-from sartor.launch.script import Command, script_text
+from sartor.launch.script import Command, launch_script
 from sartor.launch.stated import Flags, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer
 from sartor.model.numerics import Value
@@ -72,21 +71,19 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, 
     ``"$@"``. Raises `InputError` for what Megatron-LM cannot do, naming what it can."""
     plan, groups, notes = megatron_groups(job, plan)
     check_release(KIND, (words for group in groups.values() for words in group), version)
-    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
     # Megatron-FSDP, its ZeRO 2 and 3, wants the variable unset, and --use-distributed-optimizer, --ckpt-format
     # fsdp_dtensor and no gradient fusion with it (docs.nvidia.com/megatron-core, its User Guide, read 2026-11-26).
     env = {"CUDA_DEVICE_MAX_CONNECTIONS": "" if plan.zero_stage > 1 else "1"}
-    text = script_text(
+    script = launch_script(
         about=_about(job, plan),
         launcher="torchrun",
-        nodes=nodes,
-        local=local,
+        nodes=nodes_of(int(plan.num_devices), devices_per_node),
         script='"${MEGATRON_PATH:-.}/pretrain_gpt.py"',
         groups=groups,
         env=env,
         notes=(*notes, "give data, tokenizer, learning rate and checkpoints behind this script's name"),
     )
-    return LaunchFiles(kind=KIND, files=(LaunchFile(name="launch.sh", text=text, executable=True),), notes=tuple(notes))
+    return LaunchFiles(kind=KIND, files=(script,), notes=tuple(notes))
 
 
 def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan, dict[str, list[Argument]], list[str]]:

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from sartor.bounded import printable
 from sartor.errors import InputError
+from sartor.launch.plan import LaunchFile
 from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import parse_flags
@@ -153,28 +154,27 @@ def beside_script(name: str) -> str:
     return f'"$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)/{name}"'
 
 
-def script_text(
+def launch_script(
     *,
     about: str,
     launcher: str,
-    nodes: int,
-    local: int,
+    nodes: tuple[int, int],
     script: str,
     groups: Mapping[str, Sequence[tuple[str, ...]]],
     env: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
-) -> str:
-    """A bash script: a comment, the rendezvous, one array per group of arguments, and the command. A variable of
-    ``env`` without a value is unset."""
+) -> LaunchFile:
+    """``launch.sh``: a comment, the rendezvous of ``nodes`` (how many, and devices on each), one array per group of
+    arguments, and the command. A variable of ``env`` without a value is unset."""
     lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
     lines += [f"# {note[0].upper()}{note[1:]}." for note in notes]
     lines += ["set -euo pipefail", *(_set(name, value) for name, value in (env or {}).items()), ""]
-    lines += _array("DISTRIBUTED_ARGS", _rendezvous(launcher, nodes, local))
+    lines += _array("DISTRIBUTED_ARGS", _rendezvous(launcher, *nodes))
     for name, arguments in groups.items():
         lines += _array(name, arguments)
     arrays = " ".join(f'"${{{name}[@]}}"' for name in groups)
     lines += [f'{launcher} "${{DISTRIBUTED_ARGS[@]}}" {script} \\', f'    {arrays} "$@"']
-    return "\n".join(lines) + "\n"
+    return LaunchFile(name="launch.sh", text="\n".join(lines) + "\n", executable=True)
 
 
 def _set(name: str, value: str) -> str:

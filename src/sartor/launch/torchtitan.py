@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.fields import Argument, check_rows, quantities, release_of, traits_of, written_fields
+from sartor.launch.fields import Argument, check_rows, quantities, release_of, traits_of, value_of, written_fields
 from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
 from sartor.launch.plan import (
     LaunchFile,
@@ -24,7 +24,7 @@ from sartor.launch.plan import (
     refuser,
     stages_of,
 )
-from sartor.launch.script import script_text
+from sartor.launch.script import launch_script
 from sartor.launch.torchtitan_source import Flavor, flavor_of
 from sartor.model.numerics import Numerics
 from sartor.model.shape import TransformerShape
@@ -62,19 +62,16 @@ def torchtitan_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     check_runs(KIND, job, plan)
     about = f"torchtitan: {job.shape.name or 'a model'} on {plan.num_devices} devices"
     config, arguments, notes = (_python if by_python else _toml_file)(about, job, plan)
-    nodes, local = nodes_of(int(plan.num_devices), devices_per_node)
-    script = script_text(
+    script = launch_script(
         about=about,
         launcher="torchrun",
-        nodes=nodes,
-        local=local,
+        nodes=nodes_of(int(plan.num_devices), devices_per_node),
         script="-m torchtitan.train",
         groups={"CONFIG_ARGS": arguments},
         env={"PYTHONPATH": '"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd):${PYTHONPATH:-}"'} if by_python else None,
         notes=(*notes, "give data, tokenizer and learning rate behind this script's name"),
     )
-    files = (config, LaunchFile(name="launch.sh", text=script, executable=True))
-    return LaunchFiles(kind=KIND, files=files, notes=tuple(notes))
+    return LaunchFiles(kind=KIND, files=(config, script), notes=tuple(notes))
 
 
 Made = tuple[LaunchFile, list[Argument], list[str]]
@@ -309,17 +306,8 @@ def _settings(beside: list[Argument]) -> dict[str, JsonDict]:
     out: dict[str, JsonDict] = {}
     for path, text in beside:
         name, _, field = path.partition(".")
-        out.setdefault(name, {})[field] = _value(text)
+        out.setdefault(name, {})[field] = value_of(text)
     return out
-
-
-def _value(text: str) -> object:
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        return int(text) if text.lstrip("-").isdigit() else float(text)
-    except ValueError:
-        return text
 
 
 def _registry(job: TrainingJob, flavor: str, converter: tuple[str, JsonDict] | None) -> str:

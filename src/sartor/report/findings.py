@@ -84,7 +84,7 @@ def _article(finding: Finding) -> Markup:
 
 @cache
 def _rule_pages() -> Mapping[str, str]:
-    from sartor.rules.catalog import RULES
+    from sartor.rules.shape import RULES
 
     return {rule.name: rule.page for rule in RULES}
 

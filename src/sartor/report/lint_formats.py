@@ -20,9 +20,9 @@ from sartor.answers.advice import FINDING
 from sartor.answers.field import to_json
 from sartor.json_types import JsonDict
 from sartor.report.words import printable
-from sartor.rules.catalog import find_rule
 from sartor.rules.lint import LEAST_GAIN
 from sartor.rules.rule import Finding, Grade, Rule
+from sartor.rules.shape import find_rule
 from sartor.units import format_share
 
 if TYPE_CHECKING:

@@ -49,14 +49,6 @@ def takes(base: ModelEstimate) -> str:
     return f"{word} of {model} on {many}{printable(question.gpu.name)} takes"
 
 
-def _reaches(base: ModelEstimate) -> str:
-    """Utilization: MFU in training, bandwidth as well in inference."""
-    mfu = format_share(float(base.mfu))
-    if base.serving is None:
-        return f" and reaches {mfu} of the dense peak (MFU)"
-    return f", uses {format_share(base.serving.bandwidth_utilization)} of the HBM bandwidth and {mfu} of the dense peak"
-
-
 def _shares(times: OperatorTimes) -> str:
     forward, dgrad, wgrad, attention, memory, network = (times.time_s.sum(axis=0) / times.step_s).tolist()
     gemm = forward + dgrad + wgrad

@@ -24,8 +24,8 @@ from sartor.model.lower import feasible, lower
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import OperatorGraph
-from sartor.rules.catalog import RULES, UNKNOWN
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Fix, Grade, Rule, Suspicion, without
+from sartor.rules.shape import RULES, UNKNOWN
 from sartor.units import Floats
 
 LEAST_GAIN = 0.01
@@ -51,7 +51,7 @@ def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, 
     'ragged_vocab'
     """
     suspicions = [(rule, each) for rule in without(RULES, allow, UNKNOWN) for each in rule.check(context)]
-    findings = priced_findings(context, suspicions)
+    findings = _priced_findings(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
 
@@ -110,7 +110,7 @@ class _Choice:
 _NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0, kept=1.0))
 
 
-def priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
+def _priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
     """A finding for every suspicion, in order; opportunities that gain nothing are left out."""
     wanted = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *([s.paced_by] if s.paced_by else []))]
     remedies = [s.remedy for _, s in suspicions if s.remedy is not None]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from dataclasses import field as default
 from difflib import get_close_matches
 from enum import Enum
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Protocol, TypeAlias, TypeVar
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
@@ -240,6 +243,15 @@ class _Named(Protocol):
 
 
 AnyRule = TypeVar("AnyRule", bound=_Named)
+
+
+def rules_in(package: ModuleType, kind: type[AnyRule]) -> tuple[AnyRule, ...]:
+    """The ``RULE`` of every file in a folder, by code; a file without one is no rule."""
+    names = (f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__))
+    rules = [module.RULE for module in map(import_module, names) if isinstance(getattr(module, "RULE", None), kind)]
+    codes = [rule.code for rule in rules]
+    assert len(set(codes)) == len(codes), f"two rules have one code: {sorted(codes)}"
+    return tuple(sorted(rules, key=lambda rule: int(rule.code[1:])))
 
 
 def rule_named(word: str, rules: Sequence[AnyRule], must: str) -> AnyRule:

@@ -6,38 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+import sartor.rules.plan
 from sartor.errors import InputError
-from sartor.rules.plan import (
-    cannot_run,
-    does_not_fit,
-    long_bubble,
-    short_microbatch,
-    slower_than_best,
-    tensor_parallel_beyond_links,
-    unbalanced_stages,
-    unhidden_reduction,
-    unneeded_recompute,
-    unsharded_optimizer,
-    unsplit_sequence,
-)
 from sartor.rules.plan.rule import PlanContext, PlanFinding, PlanRule, PlanSuspicion, Remedy
-from sartor.rules.rule import without
+from sartor.rules.rule import rules_in, without
 from sartor.step.footprint import footprint
 from sartor.step.step import step as step_of
 
-PLAN_RULES: tuple[PlanRule, ...] = (
-    does_not_fit.RULE,
-    tensor_parallel_beyond_links.RULE,
-    unneeded_recompute.RULE,
-    unsplit_sequence.RULE,
-    unsharded_optimizer.RULE,
-    short_microbatch.RULE,
-    long_bubble.RULE,
-    unhidden_reduction.RULE,
-    unbalanced_stages.RULE,
-    slower_than_best.RULE,
-    cannot_run.RULE,
-)
+PLAN_RULES: tuple[PlanRule, ...] = rules_in(sartor.rules.plan, PlanRule)
 """All plan rules, in the order of their codes."""
 LEAST_GAIN = 0.01
 """Least share of the step a remedy must save to be reported; less is within the model's error."""

@@ -46,7 +46,7 @@ def sequential_layers(context: Context) -> Iterator[Suspicion]:
         " collective under tensor parallelism (a different architecture: check model quality)",
         field="num_layers",
         value=int(shape.num_layers),
-        remedy=in_parallel(shape),
+        remedy=_in_parallel(shape),
         advisory=True,
     )
 
@@ -55,7 +55,7 @@ def _is_sequential(layer: Layer) -> bool:
     return not layer.parallel and len(layer.mixers) == 1 and isinstance(layer.ffn, DenseFfn)
 
 
-def in_parallel(shape: TransformerShape) -> TransformerShape:
+def _in_parallel(shape: TransformerShape) -> TransformerShape:
     """The same model with attention and feed-forward of every layer in parallel, on one norm."""
     main = shape.main
     runs = tuple(

@@ -43,12 +43,12 @@ def unfused_positions(context: Context) -> Iterator[Suspicion]:
         field="head_dim",
         value=int(mixer.head_dim),
         operator=context.operator(Role.ROTARY),
-        remedy=without_rotary(context.shape),
+        remedy=_without_rotary(context.shape),
         advisory=True,
     )
 
 
-def without_rotary(shape: TransformerShape) -> TransformerShape:
+def _without_rotary(shape: TransformerShape) -> TransformerShape:
     """The same model with position embeddings that cost nothing."""
     main = shape.main
     runs = tuple(replace(run, layer=_plain(run.layer)) for run in main.runs)
