@@ -86,6 +86,11 @@ def test_a_recipe_of_ones_own_keeps_what_megatron_bridge_has_on_without_asking(t
     reading = read_launch(tmp_path / "mine.py", num_devices=8)
     assert (int(reading.plan.dims.tp), int(reading.plan.dims.dp), reading.plan.zero_stage) == (2, 4, 1)
     assert reading.parts.recipe is Recipe.MXFP8
+    assert reading.parts.trainer.memory.narrow_primary
+    text = (tmp_path / "mine.py").read_text()
+    wide = text.replace("    return", "    cfg.mixed_precision.fp8_param_gather = False\n    return")
+    (tmp_path / "wide.py").write_text(wide)
+    assert not read_launch(tmp_path / "wide.py", num_devices=8).parts.trainer.memory.narrow_primary
     with pytest.raises(InputError, match="num_devices"):
         read_launch(tmp_path / "mine.py")
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.fields import Row, argument_names, row_of, rows, written_fields
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import Document, Flags, Stated, parse_flags
+from sartor.model.training import Recipe, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
+from sartor.model.zoo import load_model
+from sartor.step.waterfall import waterfall
 
 TABLES: tuple[LaunchKind | str, ...] = (
     LaunchKind.MEGATRON,
@@ -81,16 +87,42 @@ def test_older_names_of_a_row_are_read(table: LaunchKind | str, row: Row) -> Non
             assert row.read(launch) == value, table
 
 
-NOT_DATED = ("--cpu-offloading-num-layers", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype")
+NOT_DATED = (
+    *("--cpu-offloading-num-layers", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype"),
+    *("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
+)
 """Arguments whose first release nobody looked up: they are taken for every version's."""
 
 
 def test_every_flag_of_megatron_is_its_own_and_has_its_release() -> None:
     for row in rows(LaunchKind.MEGATRON):
         assert not row.argument or row.argument in argument_names()
-        assert not row.argument or row.since or row.argument in NOT_DATED
+        assert not row.argument or row.since or row.bytes_of or row.argument in NOT_DATED
         assert row.argument or row.only
         assert row_of(LaunchKind.MEGATRON, row.argument) or not row.argument
+
+
+def test_an_argument_without_a_price_says_what_it_may_change() -> None:
+    names = {part for shown in waterfall_parts() for part in shown}
+    for table in (LaunchKind.MEGATRON, LaunchKind.DEEPSPEED, LaunchKind.MAXTEXT):
+        unpriced = rows(table, "unpriced")
+        priced = {row.argument for row in rows(table) if not row.bytes_of}
+        assert unpriced
+        assert len({row.argument for row in unpriced}) == len(unpriced)
+        assert not priced & {row.argument for row in unpriced}, "a price now: delete the row"
+        for row in unpriced:
+            assert row.bytes_of, row.argument
+            assert set(row.bytes_of) <= names, row.argument
+            assert row.sign in (-1, 0, 1)
+
+
+def waterfall_parts() -> Iterator[list[str]]:
+    """Names of the parts of memory of plans that between them have all that a row may name."""
+    job = TrainingJob(shape=load_model("llama-2-7b"), seq_len=4096, global_batch_size=64, recipe=Recipe.FP8_DELAYED)
+    for zero, pp in ((1, 1), (3, 1), (1, 2)):
+        plan = TrainingPlan(dims=ParallelDims(dp=8 // pp, pp=pp), num_microbatches=8 * pp, zero_stage=zero)
+        for stage in waterfall(job, plan, load_cluster("dgx-h100")).stages:
+            yield [part.name for part in stage.parts]
 
 
 def test_rows_of_a_release_are_those_that_it_has() -> None:

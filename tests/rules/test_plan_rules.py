@@ -26,7 +26,7 @@ GOOD = TrainingPlan(
 
 
 def found(plan: TrainingPlan, job: TrainingJob = JOB, **context: Any) -> dict[str, PlanFinding]:
-    made = replace(PlanContext.of(job, plan, CLUSTER), **context)
+    made = PlanContext(job=job, plan=plan, cluster=CLUSTER, **context)
     return {finding.rule: finding for finding in lint_plan(made)}
 
 
@@ -55,7 +55,7 @@ def test_what_a_trainer_refuses_is_an_error_of_the_plan() -> None:
     plan = replace(GOOD, dims=ParallelDims(tp=4, pp=4, dp=8, ep=8, sequence_parallel=False), num_microbatches=16)
     plan = replace(plan, virtual_stages=1)
     (reason,) = broken(job, plan)
-    context = PlanContext.of(job, plan, CLUSTER, best=best_remedy(GOOD), broken=(reason,))
+    context = PlanContext(job=job, plan=plan, cluster=CLUSTER, best=best_remedy(GOOD), broken=(reason,))
     finding = {f.rule: f for f in lint_plan(context)}["cannot_run"]
     assert reason == "experts and tp together need sequence parallelism"
     assert (finding.grade.value, finding.gain_s, finding.fix["tp"]) == ("error", None, 8)
@@ -108,7 +108,7 @@ def test_a_better_plan_is_said_with_what_it_saves() -> None:
 
 def test_a_plan_that_does_not_fit_is_an_error_whose_fix_fits() -> None:
     plan, job = BAD["does_not_fit"]
-    context = PlanContext.of(job, plan, CLUSTER)
+    context = PlanContext(job=job, plan=plan, cluster=CLUSTER)
     finding = lint_plan(context)[0]
     assert (finding.rule, finding.grade.value, finding.gain_s) == ("does_not_fit", "error", None)
     assert float(footprint(job, plan, CLUSTER).device_bytes) > usable_bytes(CLUSTER)
@@ -116,7 +116,7 @@ def test_a_plan_that_does_not_fit_is_an_error_whose_fix_fits() -> None:
 
 def test_rules_are_left_out_by_name_or_code_and_unknown_ones_refused() -> None:
     plan, job = BAD["unneeded_recompute"]
-    context = PlanContext.of(job, plan, CLUSTER)
+    context = PlanContext(job=job, plan=plan, cluster=CLUSTER)
     for word in ("unneeded_recompute", "P3", "unneeded-recompute"):
         assert "unneeded_recompute" not in {f.rule for f in lint_plan(context, allow=[word])}
     with pytest.raises(InputError, match="is not a plan rule"):

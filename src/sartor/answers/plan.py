@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sartor.plans.simpler import Simpler
     from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
+    from sartor.run.run import Turn
     from sartor.step.run_cost import RunCost
     from sartor.step.stage_table import StageRow
     from sartor.step.waterfall import Waterfall
@@ -413,8 +414,7 @@ STAGE_MEMORY: Fields = (
     mapping("parts", Scalar.NUMBER, path=lambda stage: {part.name: part.size_bytes for part in stage.parts}),
 )
 LAUNCH: Fields = (
-    text("status", "status", path=lambda answer: "feasible" if answer.fits and answer.runs else "infeasible",
-         level=Level.HEADLINE),
+    text("status", "status", level=Level.HEADLINE),
     field(
         "launch",
         (
@@ -435,6 +435,7 @@ LAUNCH: Fields = (
     rows("findings", PLAN_FINDING),
     text("worst_grade", path=lambda answer: answer.findings[0].grade if answer.findings else None, null=True),
     field("best", PRICED, path=lambda answer: _searched(answer), null=True),
+    rows("depends_on", TURN, help="switches of the launch without a price that would turn whether it fits"),
     rows("assumptions", Scalar.TEXT),
 )  # fmt: skip
 
@@ -472,3 +473,12 @@ class LaunchAnswer(Answer):
     """Whether the trainer can run it, if it fits."""
     headroom: float = 0.0
     """Share of usable memory that stays free."""
+    depends_on: tuple[Turn, ...] = ()
+    """Switches without a price that would turn whether it fits."""
+
+    @property
+    def status(self) -> str:
+        """``unknown`` where it does not fit as priced, and a switch without a price may turn that."""
+        if not self.runs or not (self.fits or self.depends_on):
+            return "infeasible"
+        return "feasible" if self.fits else "unknown"

@@ -338,6 +338,7 @@ def lint_launch(
     ``headroom`` is the share of memory left free, as in `plan`. Raises ``InputError``.
     """
     from sartor.launch.files import read_launch
+    from sartor.launch.unpriced import depends_on
     from sartor.plans.conditions import broken
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import checked_headroom, search_plans, usual_headroom
@@ -360,12 +361,19 @@ def lint_launch(
         check_recipe(job.recipe, gpu)
     known = own_calibration_of(calibration, found)
     free = usual_headroom(found) if headroom is None else checked_headroom(headroom)
-    searched = partial(search_plans, job, found, reading.num_devices, calibration=known, top=5, headroom=free)
-    best = searched() if search else None
-    remedy = None
-    if best is not None and best.best is not None:
-        remedy = best_remedy(best.best.plan)
-    context = PlanContext.of(job, plan, found, known, remedy, headroom=free, broken=broken(asked, plan))
+    best = search_plans(job, found, reading.num_devices, calibration=known, top=5, headroom=free) if search else None
+    memory = waterfall(job, plan, found)
+    turns = depends_on(reading.unpriced, memory.stages, (1 - free) * usable_bytes(found))
+    context = PlanContext(
+        job=job,
+        plan=plan,
+        cluster=found,
+        calibration=known,
+        best=best_remedy(best.best.plan) if best and best.best else None,
+        headroom=free,
+        broken=broken(asked, plan),
+        unpriced=tuple(turn.field for turn in turns),
+    )
     findings = lint_plan(context, allow=allow)
     return LaunchAnswer(
         path=str(launch),
@@ -377,10 +385,11 @@ def lint_launch(
         runs=all(finding.rule != "cannot_run" for finding in findings),
         usable_bytes=usable_bytes(found),
         headroom=free,
-        memory=waterfall(job, plan, found),
+        memory=memory,
         findings=findings,
         unknown=reading.unknown,
         unpriced=reading.unpriced,
+        depends_on=turns,
         ignored=reading.ignored,
         assumptions=(*_instead(reading, shape, seq_len), *reading.assumptions),
         search=best,

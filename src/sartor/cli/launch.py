@@ -83,8 +83,8 @@ def write_folder(files: Iterable[tuple[str, bytes]], folder: Path, option: str) 
 
 
 def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
-    """Price and lint the launch that the options of ``sartor plan`` name; exit with 3 if it does not fit or run, with
-    1 for findings at or above ``fail_on``."""
+    """Price and lint the launch that the options of ``sartor plan`` name; exit with 3 if it does not run, or does not
+    fit whatever its switches without a price save, with 1 for findings at or above ``fail_on``."""
     from sartor import api
     from sartor.report.launch_view import launch_view
 
@@ -107,7 +107,7 @@ def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
     c.answer("plan", found.to_dict(), as_json=options["json"], out=options["out"])
     if not options["json"]:
         c.show(launch_view(found))
-    if not (found.fits and found.runs):
+    if found.status == "infeasible":
         raise c.Exit(3)
     worst = found.findings[0].grade.value if found.findings else None
     if o.fails(worst, options["fail_on"]):

@@ -232,10 +232,12 @@ def read_bridge(text: str, name: str, command: Command | None, num_devices: int 
     switches_read = {
         field: getattr(trainer, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")
     }
+    narrow = bool(entries.get("mixed_precision.fp8_param_gather", MEGATRON_BRIDGE.memory.narrow_primary))
+    memory = replace(trainer.memory, narrow_primary=narrow)
     return replace(
         reading,
         kind=KIND,
-        parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, **switches_read)),
+        parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, memory=memory, **switches_read)),
         unknown=(*unknown, *reading.unknown),
         assumptions=(*notes, *reading.assumptions),
     )

@@ -55,6 +55,8 @@ class Row:
     by_code: bool = False
     bridge: str = ""
     nemo: str = ""
+    bytes_of: tuple[str, ...] = ()
+    sign: int = 0
 
     def applies(self, traits: set[str], release: tuple[int, ...] = ()) -> bool:
         """Whether a model or plan with these traits has it, in a release of the trainer (empty: any)."""
@@ -126,14 +128,14 @@ def rows(kind: LaunchKind | str, *parts: str) -> tuple[Row, ...]:
     name = kind if isinstance(kind, str) else kind.value
     table: JsonDict = packaged_toml("launch", "fields.toml").get(name, {})
     return tuple(
-        Row(**{"by_code": part == "sizes", **row, "part": part, **_tuples(row)})
+        Row(**{"by_code": part in ("sizes", "unpriced"), **row, "part": part, **_tuples(row)})
         for part in parts or table
         for row in table.get(part, ())
     )
 
 
 def _tuples(row: JsonDict) -> dict[str, tuple[Value, ...]]:
-    return {name: tuple(row[name]) for name in ("only", "older") if name in row}
+    return {name: tuple(row[name]) for name in ("only", "older", "bytes_of") if name in row}
 
 
 def row_of(kind: LaunchKind | str, argument: str) -> Row | None:
@@ -184,6 +186,7 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "dropout": job.dropout,
         "grad_dtype": trainer.grad_dtype.value,
         "grad_fusion": trainer.grad_fusion and not plan.zero_stage > 1,
+        "narrow_primary": trainer.memory.narrow_primary and 1 <= job.recipe.dtype.bytes < 2,
         **{name: bool(getattr(trainer, name)) for name in switches},
     }
 
@@ -200,6 +203,7 @@ def traits_of(job: TrainingJob, plan: TrainingPlan) -> set[str]:
         "recomputed": plan.recompute is Recompute.FULL,
         "fsdp": plan.zero_stage > 1,
         "moe": job.shape.moe_ffn is not None,
+        "mxfp8": job.recipe is Recipe.MXFP8,
     }
     return degrees | {name for name, holds in facts.items() if holds}
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sartor.errors import NOT_GIVEN, InputError
+from sartor.json_types import JsonDict
 from sartor.launch.fields import (
     Argument,
     argument_names,
@@ -448,14 +449,13 @@ def _read_trainer(flags: Flags, values: Mapping[str, Value | None], *, splits_ex
     graphs = flags.on("--enable-cuda-graph", "--external-cuda-graph")
     trainer = MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON
     narrow = values["main_grads_dtype"] == "bf16" and bool(values["precision_aware"])
+    habits = replace(trainer.memory, grad_bytes=2.0) if narrow else trainer.memory
+    names = ("tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels")
+    switches: JsonDict = {name: bool(values[name]) for name in names}
     return replace(
         trainer,
-        memory=replace(trainer.memory, grad_bytes=2.0) if narrow else trainer.memory,
-        tp_overlap=bool(values["tp_overlap"]),
-        dp_overlap=bool(values["dp_overlap"]),
-        p2p_overlap=bool(values["p2p_overlap"]),
-        ep_overlap=bool(values["ep_overlap"]),
-        fused_kernels=bool(values["fused_kernels"]),
+        memory=replace(habits, narrow_primary=True) if _narrow_primary(flags, values) else habits,
+        **switches,
         cuda_graphs=graphs or bool(values["cuda_graphs"]),
         grad_dtype=DType.FP32 if wide else DType(values["grad_dtype"]),
         grad_fusion=bool(values["fsdp"] or values["grad_fusion"]),  # Megatron-FSDP is priced without it anyway
@@ -463,6 +463,23 @@ def _read_trainer(flags: Flags, values: Mapping[str, Value | None], *, splits_ex
         splits_experts=splits_experts,
         dispatch_once=_dispatches_once(flags),
     )
+
+
+def _narrow_primary(flags: Flags, values: Mapping[str, Value | None]) -> bool:
+    """Whether 8 bits are the only copy of the layers' matrices beside the optimizer's: "Keep the compute param in fp8
+    (do not use any other intermediate dtype) and perform the param all-gather in fp8" (help of ``--fp8-param-gather``
+    in arguments.py, whose ``validate_args`` wants sharded optimizer states; read 2026-11-28). MXFP8 gathers them
+    through the buffer of the gradients, else through one of 16 bits."""
+    if not (flags.on("--fp8-param-gather") and flags.on("--fp8-format")):
+        return False
+    if not _read_zero(flags, values):
+        must = "Megatron-LM holds weights in 8 bits alone where the optimizer is sharded"
+        raise InputError("--fp8-param-gather", "on", must, "--use-distributed-optimizer beside it")
+    through = "--reuse-grad-buf-for-mxfp8-param-ag"
+    wide = flags.word("--fp8-recipe") == "mxfp8" and not flags.on(through)
+    if wide:
+        flags.assumptions.append(f"--fp8-param-gather without {through} is priced with 16-bit weights")
+    return not wide
 
 
 def _experts_apart(flags: Flags, ep: int) -> list[str]:

@@ -31,9 +31,15 @@ NAMES = {
 }
 
 
-def fit_lines(answer: ModelEstimate) -> list[Text]:
-    """A warning to print first if the model does not fit; else nothing."""
-    return [] if answer.fits else [Text(f"{does_not_fit(answer)}\n", style="bold red")]
+PEAK_ERROR = 0.1
+"""Mean error of a predicted peak: 9.8% of 164 published runs with their memory (`sartor validate training`,
+2026-11-28); of sources that the model has not seen, more."""
+CLOSE = ", closer than the error of a predicted peak (10%): it may run out of memory"
+
+
+def close_text(peak_bytes: float, limit_bytes: float) -> str:
+    """The end of a sentence about a training run that fits by less than the error of its peak; else nothing."""
+    return CLOSE if (1 - PEAK_ERROR) * limit_bytes < peak_bytes <= limit_bytes else ""
 
 
 def does_not_fit(answer: ModelEstimate) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from sartor.ask.complete import plan_sentence
-from sartor.report.fit_words import does_not_fit
+from sartor.report.fit_words import close_text, does_not_fit
 from sartor.report.words import interval_text, printable
 from sartor.run.fields import AXES
 from sartor.run.run import Origin
@@ -59,16 +59,10 @@ def _chosen(answer: ModelEstimate) -> str:
 def _fits(answer: ModelEstimate) -> str:
     if answer.fits:
         sizes = f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
-        close = answer.question.held is not None and answer.peak_bytes > (1 - PEAK_ERROR) * answer.usable_bytes
-        return f"fits, {sizes}{CLOSE if close else ''}."
+        close = "" if answer.question.held is None else close_text(answer.peak_bytes, answer.usable_bytes)
+        return f"fits, {sizes}{close}."
     words = does_not_fit(answer)
     return words[0].lower() + words[1:]
-
-
-PEAK_ERROR = 0.1
-"""Mean error of a predicted peak: 9.8% of 164 published runs with their memory (`sartor validate training`,
-2026-11-28); of sources that the model has not seen, more."""
-CLOSE = ", closer than the error of a predicted peak (10%): it may run out of memory"
 
 
 def _speed(answer: ModelEstimate) -> str:

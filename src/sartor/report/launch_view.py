@@ -9,13 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sartor.report.fit_words import close_text
 from sartor.report.grid import grid_view
 from sartor.report.plan_grids import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
 from sartor.rules.rule import Grade
-from sartor.step.waterfall import StageMemory
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -52,27 +52,35 @@ def _headline(answer: LaunchAnswer) -> str:
     priced = answer.priced
     room = room_text((1 - answer.headroom) * answer.usable_bytes, answer.headroom)
     memory = f"{format_bytes(priced.peak_bytes)} of {room}"
-    fits = f"The fullest device needs {memory}." if answer.fits else f"IT DOES NOT FIT: a device would need {memory}."
     rate = format_count(float(priced.step.tokens_per_s_per_device))
     return (
         f"{plan_words(priced.plan)}. A training step takes"
         f" {interval_text(priced.step_s, priced.low_s, priced.high_s)}: "
         f"{rate} tokens/s per device, {format_share(float(priced.step.mfu))} of dense peak (MFU). "
-        f"{fits} {bound_text(priced)}"
+        f"{_fits(answer, memory)} {bound_text(priced)}"
     )
+
+
+def _fits(answer: LaunchAnswer, memory: str) -> str:
+    """Whether it fits, as strongly as the launch's switches without a price allow."""
+    close = close_text(answer.priced.peak_bytes, (1 - answer.headroom) * answer.usable_bytes)
+    needs = "The fullest device needs" if answer.fits else "IT DOES NOT FIT: a device would need"
+    as_priced = "AS PRICED " if answer.status == "unknown" else ""
+    sentences = [f"{printable(t.field)} has no price here: the run {t.verdict}." for t in answer.depends_on]
+    return " ".join([f"{as_priced}{needs} {memory}{close}.", *sentences])
 
 
 def _memory_table(answer: LaunchAnswer) -> Table:
     """Stages with their parts; at most eight, always including the fullest."""
     stages = list(answer.memory.stages)
     names = list(dict.fromkeys(part.name for stage in stages for part in stage.parts))
-    big = [n for n in names if max(_size(s, n) for s in stages) >= 0.02 * answer.usable_bytes]
-    big = sorted(sorted(big, key=lambda n: -max(_size(s, n) for s in stages))[:4], key=names.index)
+    big = [n for n in names if max(s.part_bytes(n) for s in stages) >= 0.02 * answer.usable_bytes]
+    big = sorted(sorted(big, key=lambda n: -max(s.part_bytes(n) for s in stages))[:4], key=names.index)
     table = plain_table("stage", *big, "other", "total", "full")
     fullest = answer.memory.fullest.stage
     for stage in [s for s in stages if s.stage < 7 or s.stage in (fullest, len(stages) - 1)]:
         total = stage.total_bytes()
-        sizes = [_size(stage, name) for name in big]
+        sizes = [stage.part_bytes(name) for name in big]
         table.add_row(
             str(stage.stage),
             *(format_bytes(size) if size else "" for size in sizes),
@@ -81,10 +89,6 @@ def _memory_table(answer: LaunchAnswer) -> Table:
             format_share(total / answer.usable_bytes),
         )
     return table
-
-
-def _size(stage: StageMemory, name: str) -> float:
-    return sum(part.size_bytes for part in stage.parts if part.name == name)
 
 
 def _findings(answer: LaunchAnswer) -> list[RenderableType]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.simpler import RIGHT
+from sartor.report.fit_words import close_text
 from sartor.report.words import interval_text, printable, signed_share, three_digits
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
@@ -79,7 +80,7 @@ def memory_text(best: PricedPlan, limit: float, headroom: float = 0.0) -> str:
     """``61.2 GiB of 75.2 GiB (79.2 GiB less 5% headroom)``; if the allocator fills the device completely, the
     memory in use."""
     if headroom or best.peak_bytes < limit * (1 - 1e-6):
-        return f"{format_bytes(best.peak_bytes)} of {room_text(limit, headroom)}"
+        return f"{format_bytes(best.peak_bytes)} of {room_text(limit, headroom)}{close_text(best.peak_bytes, limit)}"
     used = format_bytes(float(best.footprint.allocated_bytes))
     return f"all of {format_bytes(limit)}, {used} of it in use: the allocator gives idle blocks back to stay inside"
 

@@ -50,6 +50,10 @@ class StageMemory:
         upto = list(MemoryLevel)[: list(MemoryLevel).index(level) + 1]
         return sum(part.size_bytes for part in self.parts if part.level in upto)
 
+    def part_bytes(self, *names: str) -> float:
+        """Sum of the named parts; parts that the stage does not have count nothing."""
+        return sum(part.size_bytes for part in self.parts if part.name in names)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:

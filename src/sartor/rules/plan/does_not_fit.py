@@ -3,7 +3,8 @@
 ## What it finds
 
 A plan whose weights, gradients, optimizer states, activations, workspaces and driver need more memory than a device
-has, on the pipeline rank that needs most.
+has, on the pipeline rank that needs most. A warning, not an error, where the launch has a switch that may save as much
+and has no price here.
 
 ## Why it costs
 
@@ -38,10 +39,11 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     where = f"stage {stage} needs" if int(context.plan.dims.pp) > 1 else "a device needs"
     left = f" with {100 * context.headroom:g}% headroom" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
+    doubt = f"; without a price here, and could save as much: {', '.join(context.unpriced)}" if context.unpriced else ""
     yield PlanSuspicion(
-        grade=Grade.ERROR,
+        grade=Grade.WARN if doubt else Grade.ERROR,
         message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"
-        f" {context.cluster.gpu.label} has available{left}{none}",
+        f" {context.cluster.gpu.label} has available{left}{none}{doubt}",
         field="peak_bytes",
         value=need,
         remedies=tuple(Remedy(fix={c.field: c.value}, plan=c.plan, job=c.job) for c in changes),

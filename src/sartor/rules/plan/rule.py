@@ -23,13 +23,14 @@ from sartor.step.step import step as step_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanContext:
-    """A job and one plan of it on a cluster, with its predicted step and memory. Make it with ``PlanContext.of``."""
+    """A job and one plan of it on a cluster, with its predicted step and memory. Raises ``InputError`` for a plan that
+    the model or schedule does not allow."""
 
     job: TrainingJob
     plan: TrainingPlan
     cluster: Cluster
-    step: StepEstimate
-    footprint: Footprint
+    step: StepEstimate = default(init=False)
+    footprint: Footprint = default(init=False)
     calibration: Calibration | None = None
     best: Remedy | None = None
     """The best plan for the same devices, if a search found one."""
@@ -37,31 +38,12 @@ class PlanContext:
     """Share of usable memory that stays free."""
     broken: tuple[str, ...] = ()
     """Why the trainer cannot run the plan."""
+    unpriced: tuple[str, ...] = ()
+    """Switches of the launch without a price that may turn whether it fits."""
 
-    @classmethod
-    def of(
-        cls,
-        job: TrainingJob,
-        plan: TrainingPlan,
-        cluster: Cluster,
-        calibration: Calibration | None = None,
-        best: Remedy | None = None,
-        *,
-        headroom: float = 0.0,
-        broken: tuple[str, ...] = (),
-    ) -> PlanContext:
-        """The context of one plan. Raises ``InputError`` for a plan that the model or schedule does not allow."""
-        return cls(
-            job=job,
-            plan=plan,
-            cluster=cluster,
-            step=step_of(job, plan, cluster, calibration),
-            footprint=footprint(job, plan, cluster),
-            calibration=calibration,
-            best=best,
-            headroom=headroom,
-            broken=broken,
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step", step_of(self.job, self.plan, self.cluster, self.calibration))
+        object.__setattr__(self, "footprint", footprint(self.job, self.plan, self.cluster))
 
     @property
     def step_s(self) -> float:
@@ -141,10 +123,6 @@ class PlanRule:
     @property
     def name(self) -> str:
         return self.check.__name__
-
-    @property
-    def title(self) -> str:
-        return self.page.strip().splitlines()[0]
 
 
 # -- remedies -----------------------------------------------------------------------------------------------------
