@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.api.held import Spread, devices_and_batch, held_plan, notes_of
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.flop_conventions import LENGTHS, SAME, counted
-from sartor.model.training import Recompute
+from sartor.model.training import PipelineSchedule, Recompute
 from sartor.model.workload import usual_seq_len
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 _OLD = re.compile(r"deepspeed|@20(1\d|2[0-2])")
 """Releases of Megatron, and its fork, that behave differently from what their arguments suggest."""
 DEGREES = ("tp", "pp", "cp", "ep")
+TOKENS_AT_ONCE = 8192
+"""Usual tokens of a microbatch, as in the sweeps of arXiv 2401.14489."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ class AskedPlan:
             dtype=None if word is None else str(word),
             framework=self.framework or self.run.trainer,
         )
-        job, plan, more = _plan(job, self.cluster, devices, fixed, str(facts.get("recompute", "")))
+        job, plan, more = _plan(job, devices, fixed, str(facts.get("recompute", "")))
         return LoggedPlan(
             job=job,
             plan=plan,
@@ -185,35 +186,65 @@ PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequenc
 
 
 def _plan(
-    job: TrainingJob, cluster: Cluster, devices: int, fixed: Mapping[str, int], recompute: str
+    job: TrainingJob, devices: int, fixed: Mapping[str, int], recompute: str
 ) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
-    """The plan with the given values, and a typical run's values for the rest."""
+    """The plan with the given values, and usual ones for the rest."""
     from sartor.plans.space import plan_at
 
-    tp, pp, cp, ep = (fixed.get(name, 1) for name in ("tp", "pp", "cp", "ep"))
-    spread = Spread(
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=ep,
-        num_devices=devices,
-        global_batch_size=job.global_batch_size,
-        microbatch_size=fixed.get("microbatch_size"),
-        zero_stage=fixed.get("zero_stage"),
-        virtual_stages=fixed.get("virtual_stages"),
-        recompute=Recompute(fixed["recompute"]).word if "recompute" in fixed else None,
-    )
-    devices, _, microbatch = devices_and_batch(spread, job.seq_len)
-    held = held_plan(spread, job, cluster, devices, microbatch)
-    axes = {**held.axes, **{name: value for name, value in fixed.items() if name not in (*DEGREES, "microbatch_size")}}
+    axes, notes = _axes(job, devices, fixed)
     plan = plan_at(job, {name: np.array([value]) for name, value in axes.items()}, 0)
-    notes = tuple(f"{name}=1 (the log does not say)" for name in ("tp", "pp", "cp") if name not in fixed)
     if recompute == "selective" and job.trainer.shards_fully:  # torchtitan's default: by operator
         layers = int(job.shape.num_layers) // int(plan.dims.pp)
         job = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
         plan = replace(plan, recompute=Recompute.FULL, recompute_layers=max(layers // 2, 1))
         notes = (*notes, "selective activation checkpointing is taken as torchtitan's default, by operator")
-    return job, plan, (*notes, *notes_of(spread, held))
+    return job, plan, notes
+
+
+def _axes(job: TrainingJob, devices: int, fixed: Mapping[str, int]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Every axis of the plan, and what is usual of them in sentences. Raises ``InputError`` for contradictions."""
+    degrees = {name: fixed.get(name, 1) for name in DEGREES}
+    tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
+    if degrees["ep"] > 1 and job.shape.moe_ffn is None:
+        raise InputError("ep", degrees["ep"], "the model has no experts", "1")
+    replicas, rest = divmod(devices, tp * pp * cp)
+    if rest:
+        near = _multiples(devices, tp * pp * cp)
+        raise InputError(
+            "num_devices", devices, f"must be a multiple of tp x pp x cp = {tp} x {pp} x {cp} = {tp * pp * cp}", near
+        )
+    sequences, rest = divmod(job.global_batch_size, replicas * fixed.get("microbatch_size", 1))
+    if rest:
+        stated = f" x microbatch_size={fixed['microbatch_size']}" if "microbatch_size" in fixed else ""
+        near = _multiples(job.global_batch_size, replicas * fixed.get("microbatch_size", 1))
+        must = f"must be a multiple of dp={replicas}{stated}"
+        raise InputError("global_batch_size", job.global_batch_size, must, near)
+    largest = max(TOKENS_AT_ONCE // job.seq_len, 1)
+    sharded = replicas * cp > 1 and not job.trainer.lockstep
+    usual = {
+        "microbatch_size": next(size for size in range(largest, 0, -1) if sequences % size == 0),
+        "zero_stage": (3 if job.trainer.shards_fully else 1) if sharded else 0,
+        "virtual_stages": 1,
+        "recompute": int(Recompute.NONE),
+    }
+    rest_of_plan = {
+        "sequence_parallel": int(tp > 1 and job.seq_len % (tp * cp) == 0),
+        "shard_group": 0,
+        "schedule": int(PipelineSchedule.ONE_F_ONE_B),
+        "optimizer_offload": 0,
+    }
+    implied = {"virtual_stages"} if pp == 1 else set()
+    words = {name: "none" if name == "recompute" else value for name, value in usual.items()}
+    notes = (
+        *(f"{name}=1 (the log does not say)" for name in ("tp", "pp", "cp") if name not in fixed),
+        *(f"{name}={word} (default)" for name, word in words.items() if name not in implied | fixed.keys()),
+    )
+    return {**usual, **rest_of_plan, **degrees, "dp": replicas, **fixed}, notes
+
+
+def _multiples(value: int, unit: int) -> str:
+    """The nearest multiples of a unit, as the nearest values of an error."""
+    return " or ".join(str(near) for near in (value // unit * unit, (value // unit + 1) * unit) if near)
 
 
 def conventions_of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
@@ -123,14 +123,14 @@ def plan(
     return _explained(answer, tokens, why_not, headroom)
 
 
-def _held_axes(fix: Mapping[str, int | str], options: Mapping[str, Any]) -> dict[str, int | str]:
+def _held_axes(fix: Mapping[str, int | str], options: TrainingOptions) -> dict[str, int | str]:
     """The axes that ``fix`` and the options hold. Raises ``InputError`` where they contradict each other."""
     held = dict(fix)
     for name in AXES:
         if (value := options.get(name)) is None:
             continue
-        word = str(value).lower() if isinstance(value, bool) else value
-        if str(held.get(name, word)) != str(word):
+        word = str(value).lower()
+        if str(held.get(name, word)).lower() != word:
             must = f"fix says {name}={held[name]}: must be stated once"
             raise InputError(name, value, must, f"{name}={held[name]} or {name}={word}")
         held[name] = word
@@ -143,7 +143,7 @@ def _with_best(run: Run, search: PlanSearch) -> Run:
     return with_plan(run, axes_of(search.best), "the fastest plan that fits")
 
 
-def _held_words(fix: Mapping[str, int | str]) -> dict[str, Any]:
+def _held_words(fix: Mapping[str, int | str]) -> dict[str, int | str]:
     """The axes that ``fix`` holds as values of a run; switches of the trainer are none."""
     return {name: int(value) if str(value).isdecimal() else value for name, value in fix.items() if name in AXES}
 

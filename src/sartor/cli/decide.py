@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Unpack
 
 import typer
 
@@ -12,6 +12,7 @@ from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.run.fields import RunOptions
 
 
 @takes_run(without=("phase", "price"))
@@ -40,7 +41,7 @@ def advise(
     png: o.PngFolder = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Show where a model's time goes, what its shape wastes, and faster shapes of the same size.
 
@@ -91,7 +92,7 @@ def lint(
     allow: o.Allow = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> None:
     """List what is wasteful in a shape on a device, and the time each finding costs.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from sartor.cli import common as c
 from sartor.cli import options as o
@@ -12,6 +12,7 @@ from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
+from sartor.run.fields import TrainingOptions
 from sartor.units import parse_count
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def plan(
     fail_on: o.FailOn = "never",
     json: o.AsJson = False,
     out: o.OutFile = None,
-    **options: Any,
+    **options: Unpack[TrainingOptions],
 ) -> None:
     """Find the parallel plan with the shortest predicted step that fits in memory, out of all valid plans.
 
@@ -62,6 +63,8 @@ def plan(
         _refuse_to_launch_a_chip(write[0], cluster)
     if model is None:
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
+    if trainer := options.get("framework") or trainer_of(write[0] if write else None):
+        options["framework"] = trainer
     with c.progress_bar("plans") as progress:
         found = api.plan(
             model,
@@ -74,7 +77,7 @@ def plan(
             simple=simple,
             write=write[0] if write else None,
             progress=progress,
-            **{**options, "framework": options.get("framework") or trainer_of(write[0] if write else None)},
+            **options,
         )
     if found.best is not None:
         write_files(found, files)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Unpack
 
 import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
+from sartor.run.fields import RunOptions
 
 
 @takes_run(without=("price",))
 def estimate(
-    model: o.Model, gpu: o.GpuOfCluster = None, json: o.AsJson = False, out: o.OutFile = None, **options: Any
+    model: o.Model,
+    gpu: o.GpuOfCluster = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Show where the time goes: every operator of one device's share, with its interval, and in training the step,
     throughput and memory of the whole plan, as `sartor plan` answers them.
