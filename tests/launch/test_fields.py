@@ -114,6 +114,8 @@ def test_an_argument_without_a_price_says_what_it_may_change() -> None:
             assert row.bytes_of, row.argument
             assert set(row.bytes_of) <= names, row.argument
             assert row.sign in (-1, 0, 1)
+            assert row.share > 0
+            assert row.sign > 0 or row.share <= 1
 
 
 def waterfall_parts() -> Iterator[list[str]]:

@@ -28,9 +28,9 @@ LAYERS = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
 """Elements of the layers' matrices."""
 
 
-def priced(tmp_path: Path, text: str) -> LaunchAnswer:
+def priced(tmp_path: Path, text: str, headroom: float | None = None) -> LaunchAnswer:
     (tmp_path / "run.sh").write_text(text)
-    return api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False)
+    return api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False, headroom=headroom)
 
 
 # -- weights in 8 bits alone --------------------------------------------------------------------------------------
@@ -122,18 +122,20 @@ def test_a_switch_that_saves_no_memory_leaves_it_an_error(tmp_path: Path, words:
 
 
 def test_a_switch_that_saves_less_than_is_missing_leaves_it_an_error(tmp_path: Path) -> None:
-    answer = priced(tmp_path, f"{FP8.replace('--context-parallel-size 2', '')} --main-params-dtype fp16")
+    answer = priced(tmp_path, f"{FP8} --main-params-dtype fp16", headroom=0.1)
+    missing = answer.priced.peak_bytes - 0.9 * answer.usable_bytes
+    assert missing < answer.priced.footprint.optimizer_bytes  # of which 16-bit main weights save a third at most
     assert answer.status == "infeasible"
     assert not answer.depends_on
 
 
 def test_switches_that_save_enough_only_together_are_all_named(tmp_path: Path) -> None:
-    text = f"{FP8.replace('--micro-batch-size 1', '--micro-batch-size 2')} --main-params-dtype fp16"
-    alone = priced(tmp_path, text)
-    assert alone.status == "infeasible"
-    both = priced(tmp_path, f"{text} --distribute-saved-activations --fp4-param-gather")
+    words = ("--main-params-dtype fp16", "--fp16-lm-cross-entropy")
+    assert [priced(tmp_path, f"{FP8} {word}", headroom=0.09).status for word in words] == ["infeasible"] * 2
+    both = priced(tmp_path, f"{FP8} {' '.join(words)}", headroom=0.09)
     assert both.status == "unknown"
-    assert "--distribute-saved-activations" in {turn.field for turn in both.depends_on}
+    assert [turn.field for turn in both.depends_on] == ["--main-params-dtype", "--fp16-lm-cross-entropy"]
+    assert both.depends_on[0].verdict.endswith(", together with --fp16-lm-cross-entropy")
 
 
 def test_a_run_that_fits_may_not_with_a_switch_that_takes_memory(tmp_path: Path) -> None:

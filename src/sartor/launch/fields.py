@@ -57,6 +57,7 @@ class Row:
     nemo: str = ""
     bytes_of: tuple[str, ...] = ()
     sign: int = 0
+    share: float = 1.0
 
     def applies(self, traits: set[str], release: tuple[int, ...] = ()) -> bool:
         """Whether a model or plan with these traits has it, in a release of the trainer (empty: any)."""

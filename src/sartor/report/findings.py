@@ -11,15 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.report.html import Markup, element, join, markdown
-from sartor.report.lint_formats import REMARKS, also, gain_text, split_remarks, verdict_without_findings
+from sartor.report.lint_formats import GRADE_STYLES, REMARKS, also, gain_text, split_remarks, verdict_without_findings
 from sartor.report.table_estimate import section_title
 from sartor.report.words import printable
 from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.rules.rule import Finding
-
-GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
 
 
 def findings_view(findings: Iterable[Finding], unread: str) -> RenderableType:

@@ -11,18 +11,16 @@ from rich.text import Text
 
 from sartor.report.fit_words import close_text
 from sartor.report.grid import grid_view
+from sartor.report.lint_formats import GRADE_STYLES
 from sartor.report.plan_grids import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
-from sartor.rules.rule import Grade
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers import LaunchAnswer
     from sartor.rules.plan.rule import PlanFinding
-
-STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
 
 
 def launch_view(answer: LaunchAnswer) -> RenderableType:
@@ -97,7 +95,7 @@ def _findings(answer: LaunchAnswer) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for finding in answer.findings:
         line = Text()
-        line.append(f"{finding.grade.value:5} ", style=STYLES[finding.grade])
+        line.append(f"{finding.grade.value:5} ", style=GRADE_STYLES[finding.grade.value])
         line.append(f"{finding.rule} ({finding.code}): ", style="bold")
         line.append(printable(finding.message))
         if gain := gain_text(finding):

@@ -55,9 +55,9 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
 """Keys of a field in published config.json files, the most specific first; a derived size by the keys it is derived
 from (a head dimension by the heads)."""
 
+GRADE_STYLES = {"error": "bold red", "warn": "yellow", "info": "cyan"}
 _LEVELS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
 _ANNOTATIONS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "notice"}
-_STYLES = {Grade.ERROR: "bold red", Grade.WARN: "yellow", Grade.INFO: "cyan"}
 
 
 def text(findings: Sequence[Finding], width: int = WIDTH, unread: str = "") -> Text:
@@ -95,7 +95,10 @@ def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Find
 
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
-    yield f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {gain_text(finding)}", _STYLES[finding.grade]
+    yield (
+        f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {gain_text(finding)}",
+        GRADE_STYLES[finding.grade.value],
+    )
     yield from ((line, "") for line in wrap(printable(finding.message), width, **_INDENT))
     for reason in also(finding):
         yield from ((line, "") for line in wrap(printable(reason), width, **_INDENT))
@@ -136,9 +139,8 @@ def _tally(findings: Sequence[Finding], unread: str) -> str:
     """The number of findings of each grade; the verdict if there are none."""
     if not findings:
         return verdict_without_findings(unread)
-    words = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
     counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
-    tally = ", ".join(f"{n} {words[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
+    tally = ", ".join(f"{n} {_LEVELS[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
     cheap = all(
         each.gain_s is not None and each.grade is not Grade.ERROR and (each.gain_fraction or 0.0) < LEAST_GAIN
         for each in findings
