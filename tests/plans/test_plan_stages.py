@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sartor
+from sartor.api.plans import launch
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.blocks import blocks
 from sartor.model.editing import edit
@@ -250,3 +252,19 @@ def test_a_schedule_in_a_v_needs_no_multiple_of_pp_microbatches_and_interleaving
     plain = search_plans(job, where, 16, {**held, "schedule": PipelineSchedule.ONE_F_ONE_B})
     assert plain.best is None
     assert "interleaving needs num_microbatches to be a multiple of pp" in plain.rejected
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "megatron-bridge", "torchtitan"])
+def test_a_stage_without_layers_is_the_embedding_or_the_head_and_its_trainer_s_files_say_so(trainer: str) -> None:
+    """15 stages of 32 layers on 120 devices: Megatron-LM's layouts and torchtitan's module lists take such stages."""
+    answer = sartor.plan("llama-3-8b", num_devices=120, global_batch_size=512, framework=trainer, write=trainer)
+    assert answer.best is not None
+    stages = answer.best.plan.stage_layers
+    assert stages is not None
+    assert (stages[0], stages[-1]) == (0, 0)
+    assert min(stages[1:-1]) > 0
+    files, written = launch(answer, trainer)
+    assert written is answer.best
+    text = "".join(file.text for file in files.files)
+    assert "'E|t" in text or "['tok_embeddings'], ['layers.0']" in text
+    assert "|L'" in text or "['norm', '" in text
