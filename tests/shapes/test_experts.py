@@ -11,6 +11,7 @@ from sartor import api
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
+from sartor.model.reading import ModelReading
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_model
@@ -162,3 +163,20 @@ def test_every_mix_of_a_real_file_can_be_written_to_it(family: str) -> None:
         sets = {name: new for name, new in zip(mixes, row, strict=True) if new != shape.fields()[name]}
         written = json.loads(written_config({"model": None, "name": "", "set": sets, "config": config}))
         assert read_model(written).shape.fields() == {**shape.fields(), **sets}
+
+
+@pytest.mark.parametrize("ep", [1, 8])
+@pytest.mark.parametrize("width", [700, 701])
+def test_experts_that_no_grouped_gemm_takes_are_widened_to_the_nearest_tile(width: int, ep: int) -> None:
+    """704 for 701 and 700, not 640 or 768: rounding up to a tile is not a coarser mixture."""
+    ragged = ModelReading(shape=edit(load_model("qwen3-30b-a3b"), expert_ffn_hidden_size=width))
+    found = next(each for each in api.lint(ragged, "h100", ep=ep).findings if each.rule == "ragged_experts")
+    assert found.fix == {"expert_ffn_hidden_size": 704}
+    advice = api.advise(ragged, "h100", ep=ep)
+    shown = advice.search.smallest_edit or advice.search.unsure
+    assert shown is not None
+    assert shown.changed["expert_ffn_hidden_size"] == (width, 704)
+    assert not shown.quality.adverse
+    if width == 701:
+        assert shown is advice.search.smallest_edit
+        assert set(shown.changed) == {"expert_ffn_hidden_size"}

@@ -50,6 +50,11 @@ MAX_VALUES = 256
 """Most values of one field; the step between them doubles until there are no more."""
 
 
+ROWS = 8
+"""Elements of 16 bits in 16 bytes, the rows that tensor cores and grouped GEMMs take."""
+SAME_SIZE = 0.05
+"""Relative change of a width up to which it is about the same."""
+
 GRAIN, MOST_GRAIN = 64, 512
 """Widths on GPUs are multiples of 64; a common multiple for several devices is at most 512."""
 
@@ -215,7 +220,7 @@ class _Near:
     def width(self, others: IntArray) -> dict[str, IntArray]:
         """Feed-forward width: of the experts if there are any (dense layers among them stay), else of the dense layers.
         Multiples of the grain on every rank, coarser for very wide layers; ``others`` beside those near the
-        baseline's."""
+        baseline's, and the nearest multiples of `ROWS` if its own is none and no multiple of the grain is near."""
         field = "expert_ffn_hidden_size" if "expert_ffn_hidden_size" in self.baseline else "ffn_hidden_size"
         if field not in self.baseline:
             return {}
@@ -224,7 +229,10 @@ class _Near:
         low = (1 - share) * hidden.min() / self.baseline["hidden_size"]
         high = (1 + share) * hidden.max() / self.baseline["hidden_size"]
         near = self.around(field, low, high, self.grain * self.tp)
-        return {field: np.unique([*near, *others]) if field in self.free else near}
+        rows, tile, own = ROWS * self.tp, self.grain * self.tp, self.baseline[field]
+        far = abs(round(own / tile) * tile - own) > SAME_SIZE * own
+        whole_rows = {own // rows * rows, int(round_up(own, rows))} - {0} if own % rows and far else set()
+        return {field: np.unique([*near, *others, *whole_rows]) if field in self.free else near}
 
     def around(self, field: str, low: float, high: float, step: int, max_values: int = MAX_VALUES) -> IntArray:
         """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; of its doubles if there are too

@@ -65,6 +65,10 @@ def freed_guard(guard: QualityGuard, free: Sequence[str]) -> QualityGuard:
     return replace(guard, coarser=guard.coarser or "experts_per_token" in free)
 
 
+ROUNDED = 0.01
+"""Relative change that is rounding to a tile, as of experts from 701 to 704: no study resolves it."""
+
+
 class Evidence(Enum):
     """Evidence for a change's effect on quality. ``KNOWN``: a controlled study of models this large covers it.
     ``EXTRAPOLATED``: published models of this shape, or controlled studies of smaller ones only. ``OUTSIDE``: neither.
@@ -148,9 +152,12 @@ def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple
     low_factor, high_factor = criterion.factors(guard)
     low, high = center * low_factor, center * high_factor
     if guard.width <= 1:
-        for range_ in (criterion.published, None if guard.coarser else criterion.best):
+        for range_, slack in ((criterion.published, 0.0), (None if guard.coarser else criterion.best, ROUNDED)):
             if range_ is not None:
-                low, high = max(low, min(range_[0], center)), min(high, max(range_[1], center))
+                low, high = (
+                    max(low, min(range_[0], center * (1 - slack))),
+                    min(high, max(range_[1], center * (1 + slack))),
+                )
     return low, high
 
 
@@ -231,7 +238,7 @@ def _check(
         studied_params=criterion.studied_params,
         evidence=covered if within else Evidence.OUTSIDE,
         within_evidence=within,
-        adverse=criterion.best is not None and _away(criterion.best, value) > _away(criterion.best, center) + 1e-9,
+        adverse=criterion.best is not None and _away(criterion.best, value) > _away(criterion.best, center) + ROUNDED,
         source=criterion.source,
     )
 
