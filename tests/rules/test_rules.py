@@ -23,9 +23,11 @@ from sartor.model.zoo import load_model
 from sartor.operators import Role
 from sartor.read.huggingface import read_model
 from sartor.report import lint_formats
+from sartor.report.headline import headline
 from sartor.rules.lint import LEAST_GAIN, changed, run_rules
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, worst_grade
 from sartor.rules.shape import RULES, find_rule, rule_entries
+from sartor.run.run import Origin
 
 NAMES = [rule.name for rule in RULES]
 CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}
@@ -449,3 +451,20 @@ def test_advice_for_a_degree_that_does_not_divide_starts_from_a_shape_that_split
     advice = api.advise(model, "h100", tp=axes.get("tp", 1), ep=axes.get("ep", 1))
     assert any(f"the search starts from {start}" in note for note in advice.base.question.assumptions)
     assert all(int(candidate.shape.num_heads) % axes.get("tp", 1) == 0 for candidate in advice.search.candidates)
+
+
+def test_a_tp_that_does_not_split_the_heads_is_answered_with_the_nearest_heads_and_degrees() -> None:
+    """28 heads over tp=8 (Qwen2.5 7B): the answer is about tp=4 and says so; estimate names the same degree."""
+    lint = api.lint("qwen2.5-7b", "h100", tp=8)
+    found = lint.findings[0]
+    assert found.message == "num_heads=28 is not divisible by tp=8. Use 24 or 32 heads, or tp=4"
+    question = lint.base.question
+    assert (question.run.get("tp"), question.run.origin("tp")) == (4, Origin.IMPLIED)
+    first = next(headline(lint.base))
+    assert "as tp 4, dp 2" in first
+    assert "(the fastest plan that fits; tp=8 cannot split the model)" in first
+    for phase in ("train", "prefill"):
+        with pytest.raises(InputError) as caught:
+            api.estimate("qwen2.5-7b", "h100", tp=8, phase=phase)
+        assert (caught.value.field, caught.value.nearest) == ("tp", "4")
+        assert caught.value.must == "does not split num_heads=28 (24 and 32 do)"

@@ -26,7 +26,6 @@ from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.lower.split import check
 from sartor.model.reading import ModelReading
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload, settled_seq_len, usual_seq_len
 from sartor.operators import DType
@@ -80,8 +79,6 @@ def completed_question(
         raise InputError("eager", True, must)
     if run.get("ep", 1) > 1 and reading.shape.moe_ffn is None:
         raise InputError("ep", run.get("ep"), "the model has no experts", "1")
-    if not splits:
-        check(reading.shape, ParallelDims(ep=run.get("ep", 1)))
     own = own_calibration(words.get("calibration"), device)
     if phase is Phase.TRAIN:
         return _training(run, reading, device, where, own, splits=splits)
@@ -141,7 +138,7 @@ def _training(
     stated = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
     split = largest_split(reading.shape, stated) if splits else stated
     smaller = {name: int(getattr(split, name)) for name in ("tp", "ep") if getattr(split, name) < getattr(stated, name)}
-    found = complete(run.with_(Origin.STATED, "option", **smaller), reading, cluster, own)
+    found = complete(run.with_(Origin.IMPLIED, "splits the model", **smaller), reading, cluster, own)
     held = found.held
     job, axes = held.job, held.axes
     dims = ParallelDims(

@@ -262,7 +262,7 @@ def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Tur
     held, run = question.held, question.run
     if held is None or held.job.shape.vocab_size == question.workload.shape.vocab_size:
         return
-    stated = {name: value for name, value in run.of_origin(Origin.STATED).items() if name != "gpu"}
+    stated = {name: value for name, value in run.of_origin(Origin.STATED, Origin.IMPLIED).items() if name != "gpu"}
     stated |= {"cluster": held.cluster} if run.states("cluster") else {}
     for trainer in run.facts["framework"].alternatives:
         with suppress(InputError):

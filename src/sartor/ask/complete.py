@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.model.lower.split import check
 from sartor.model.reading import ModelReading
 from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob
+from sartor.model.workload import ParallelDims
 from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.run.fields import AXES, check_batch
 from sartor.run.run import Origin, Run
 from sartor.step.question import training_job
+from sartor.step.recipes import as_trained
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
 
 TOKENS_PER_STEP = 4 * 2**20
@@ -33,6 +36,9 @@ table 4)."""
 
 MOST_DEVICES = 2**17
 """Where doubling the devices ends: the largest clusters in use (2026) have about as many."""
+
+FIXED = (Origin.STATED, Origin.IMPLIED)
+"""Origins of axes that the search does not change."""
 
 FLAT = {"pp": 1, "cp": 1, "ep": 1, "virtual_stages": 1, "schedule": 0, "microbatch_size": 1}
 """The plan of a model whose states fit on no number of devices."""
@@ -55,6 +61,8 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     Raises ``InputError`` for values that no plan can have.
     """
     job, run, notes = _job(run, reading, cluster)
+    split = ParallelDims(tp=run.get("tp", 1), ep=run.get("ep", 1))
+    check(as_trained(job, split), split)
     try:
         held = _placed(run, job, cluster, named_values(_stated_axes(run)), calibration)
     except InputError as error:
@@ -71,7 +79,7 @@ def as_option(error: InputError, names: Container[str]) -> InputError:
 
 
 def _stated_axes(run: Run) -> dict[str, int | str]:
-    values = run.of_origin(Origin.STATED, Origin.IMPLIED)
+    values = run.of_origin(*FIXED)
     words = {name: values[name] for name in AXES if name in values}
     return {name: str(word).lower() if isinstance(word, bool) else word for name, word in words.items()}
 
@@ -226,7 +234,9 @@ def with_plan(run: Run, axes: Mapping[str, int], source: str) -> Run:
     words["schedule"] = PipelineSchedule(axes["schedule"]).word
     words["recompute"] = Recompute(axes["recompute"]).word
     words |= {name: bool(axes[name]) for name in ("sequence_parallel", "optimizer_offload")}
-    return run.with_(Origin.SEARCHED, source, **{name: value for name, value in words.items() if not run.states(name)})
+    return run.with_(
+        Origin.SEARCHED, source, **{name: word for name, word in words.items() if run.origin(name) not in FIXED}
+    )
 
 
 def plan_sentence(held: HeldPlan) -> str:

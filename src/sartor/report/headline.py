@@ -53,7 +53,12 @@ def _chosen(answer: ModelEstimate) -> str:
         return ""
     stated = [name for name in AXES if run.states(name)]
     best = "the fastest plan that fits" if answer.fits else "the leanest plan"
-    return f" ({best}{' with ' + ', '.join(stated) + ' as stated' if stated else ''})"
+    dims, held = answer.question.dims, answer.question.held
+    unsplit = [
+        f"{name}={degree}" for name in ("tp", "ep") if held and (degree := getattr(dims, name)) > held.axes[name]
+    ]
+    why = f"; {' and '.join(unsplit)} cannot split the model" if unsplit else ""
+    return f" ({best}{' with ' + ', '.join(stated) + ' as stated' if stated else ''}{why})"
 
 
 def _fits(answer: ModelEstimate) -> str:

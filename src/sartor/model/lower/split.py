@@ -52,10 +52,10 @@ def check(shape: TransformerShape, dims: ParallelDims) -> None:
             below, above = value // degree * degree, (value // degree + 1) * degree
             sizes = f"{below} and {above} do" if below else f"{above} does"
             must = f"does not split {division.field}={value} ({sizes})"
-            raise InputError(division.by, degree, must, _near_degrees(shape, division.by, degree))
+            raise InputError(division.by, degree, must, near_degrees(shape, division.by, degree))
 
 
-def _near_degrees(shape: TransformerShape, by: str, degree: int) -> str:
+def near_degrees(shape: TransformerShape, by: str, degree: int) -> str:
     """The valid degrees below and above one that is not; the model runs on one device in any case."""
     degrees = np.arange(1, min(2 * degree, MOST_DEGREES) + 1)
     single = (

@@ -14,8 +14,9 @@ Every device needs whole heads. Frameworks refuse to start, or pad with unused h
 
 ## Fix
 
-The nearest number of heads that splits, at the same `num_heads * head_dim` where a head dimension allows it. The
-finding has no gain, because there is no working baseline to compare with.
+The nearest number of heads that splits, at the same `num_heads * head_dim` where a head dimension allows it, or the
+nearest `tp` that splits every size of the model. The finding has no gain, because there is no working baseline to
+compare with.
 
 ## Source
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
+from sartor.model.lower.split import near_degrees
 from sartor.operators import Role
 from sartor.rules.candidates import around, head_fixes, kv_heads_for, nearest_first, words
 from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
@@ -37,10 +39,10 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
     if mixer is None or mixer.num_heads % tp == 0:
         return
     heads = int(mixer.num_heads)
-    near = around(heads, tp)
+    near, degrees = around(heads, tp), near_degrees(context.shape, "tp", tp)
     yield Suspicion(
         grade=Grade.ERROR,
-        message=f"num_heads={heads} is not divisible by tp={tp}. Use {words(near)}",
+        message=f"num_heads={heads} is not divisible by tp={tp}. Use {words(near)} heads, or tp={degrees}",
         field="num_heads",
         value=heads,
         operator=context.operator(Role.ATTENTION, Role.SCORE),
