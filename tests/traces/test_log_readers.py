@@ -184,6 +184,26 @@ def test_transformers_tells_its_mean_at_the_end() -> None:
     assert run.measured.step_s == pytest.approx(2.5)
 
 
+def test_megatron_s_seconds_per_iteration_are_seconds() -> None:
+    line = "[default7]: iteration {}/ 100 | elapsed time per iteration (s): {} | global batch size:  2048 |"
+    (run,) = _parse_log("\n".join(line.format(*pair) for pair in ((1, 104.2), (2, 104.35), (3, 104.11))), "log")
+    assert run.measured.step_s == pytest.approx(104.2, rel=2e-3)
+    assert run.facts["global_batch_size"] == 2048
+
+
+def test_a_submission_that_counts_samples_as_steps_has_its_rate() -> None:
+    line = ':::MLLOG {{"time_ms": {}, "key": "{}", "value": {}, "metadata": {{"step": {}}}}}'
+    rate = '{"throughput": 30.0}'
+    rows = (
+        (0, "global_batch_size", 32, 0),
+        (100, "tracked_stats", rate, 12288),
+        (509700, "tracked_stats", rate, 24576),
+    )
+    (run,) = _parse_log("\n".join(line.format(1759000000000 + ms, *rest) for ms, *rest in rows), "log")
+    assert run.iteration.tolist() == [384, 768]
+    assert run.measured.step_s == pytest.approx(32 / 30)
+
+
 def test_a_log_in_gzip_and_one_of_json_lines_are_logs(tmp_path: Path) -> None:
     packed, lines = tmp_path / "train.log.gz", tmp_path / "trainer_log.jsonl"
     packed.write_bytes(gzip.compress(megatron().encode()))

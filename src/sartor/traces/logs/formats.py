@@ -11,7 +11,7 @@ nanoGPT train.py. The trainers' sources are from memory; the published logs were
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sartor.units import GIB
 
@@ -64,10 +64,11 @@ _CLOCK = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{3,6})")
 MEGATRON = LogFormat(
     trainer="megatron",
     title="Megatron-LM",
-    marks=("elapsed time per iteration (ms)",),
+    marks=("elapsed time per iteration (",),
     iteration=re.compile(r"iteration\s{1,12}(\d{1,12})\s{0,3}/"),
     readings=(
         _reading("step_s", r"elapsed time per iteration \(ms\):", 1e-3),
+        _reading("step_s", r"elapsed time per iteration \(s\):"),
         _reading("flops_per_s", r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs|TFLOPS per GPU):", TERA),
         _reading("samples_per_s", r"samples per second:"),
         _reading("device_tokens_per_s", r"tokens per gpu per second \(tgs\):"),
@@ -171,6 +172,10 @@ MLPERF = LogFormat(
     clock=re.compile(r'"time_ms": (\d{10,16})'),
     units=("step time: train_step_time, or samples over throughput",),
 )
+MLPERF_RATES = replace(
+    MLPERF, marks=(":::MLLOG", '"throughput"'), iteration=re.compile(r'"tracked_stats".{0,400}?"step": (\d{1,12})')
+)
+"""Submissions that count samples as steps."""
 PITH = LogFormat(
     trainer="torchtitan",
     title="pith-train",
@@ -224,7 +229,7 @@ TRANSFORMERS = LogFormat(
     units=("step time: mean of the whole run, its start and checkpoints included",),
 )
 FORMATS = (
-    *(MEGATRON, TORCHTITAN, DEEPSPEED, DEEPSPEED_PIPELINE, LITGPT, NANOTRON, NEMO, MLPERF, PITH),
+    *(MEGATRON, TORCHTITAN, DEEPSPEED, DEEPSPEED_PIPELINE, LITGPT, NANOTRON, NEMO, MLPERF, MLPERF_RATES, PITH),
     *(MAXTEXT, NANOGPT, LLAMA_FACTORY, TRANSFORMERS),
 )
 
