@@ -61,11 +61,11 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
     """Expand the axes one after the other, removing impossible rows as soon as their axes are known."""
     rejected: dict[str, int] = {}
     rows, below = space.dims, space.size // max(1, size_of(space.dims))
-    rows = _strike(rows, dims_conditions(job), rejected, weight=below)
+    rows = _strike(rows, _dims_conditions(job), rejected, weight=below)
     levels = {
-        "ep": expert_conditions(job),
-        "virtual_stages": chunk_conditions(job),
-        "microbatch_size": batch_conditions(job),
+        "ep": _expert_conditions(job),
+        "virtual_stages": _chunk_conditions(job),
+        "microbatch_size": _batch_conditions(job),
     }
     for axis, conditions in levels.items():
         below //= len(space.axes[axis])
@@ -76,7 +76,7 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
 def with_switches(job: TrainingJob, space: PlanSpace, rows: Rows, rejected: dict[str, int]) -> Rows:
     """Every structure with every legal setting of the switches; rejected points are added to ``rejected``."""
     below = math.prod(len(space.axes[axis]) for axis in SWITCHES)
-    for axis, conditions in switch_conditions(job).items():
+    for axis, conditions in _switch_conditions(job).items():
         below //= len(space.axes[axis])
         rows = _strike(cross(rows, axis, space.axes[axis]), conditions, rejected, weight=below)
     layers = space.fixed.get("recompute_layers", -1)
@@ -102,13 +102,13 @@ def broken(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
     values |= {name: getattr(plan, name) for name in AXES if name not in (*values, "sequence_parallel")}
     rows = {name: np.array([int(value)]) for name, value in values.items()}
     rows["sequence_parallel"] = np.array([int(bool(d.sequence_parallel) and d.tp > 1)])
-    kinds = (dims_conditions, expert_conditions, chunk_conditions, batch_conditions)
+    kinds = (_dims_conditions, _expert_conditions, _chunk_conditions, _batch_conditions)
     conditions = [each for kind in kinds for each in kind(job)]
-    conditions += [each for kind in switch_conditions(job).values() for each in kind]
+    conditions += [each for kind in _switch_conditions(job).values() for each in kind]
     return tuple(c.reason for c in conditions if not c.of_search and not np.all(c.ok(rows)))
 
 
-def dims_conditions(job: TrainingJob) -> Iterator[Condition]:
+def _dims_conditions(job: TrainingJob) -> Iterator[Condition]:
     """Divisibility conditions on tp, pp, cp and dp."""
     layers = len(layer_order(job.shape))
     if job.shape.traced is not None:
@@ -161,7 +161,7 @@ def _divides(job: TrainingJob, field: str) -> Callable[[Rows], Array]:
     return ok
 
 
-def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
+def _expert_conditions(job: TrainingJob) -> Iterator[Condition]:
     """ep divides dp x cp, or tp x dp x cp if tp does not split experts (``expert_tensor_parallel_size`` 1)."""
     whole, alone = not job.trainer.splits_experts, job.trainer.one_program  # MaxText's mesh: dp holds the expert axis
     if not job.trainer.expert_parallel:
@@ -179,13 +179,13 @@ def expert_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
 
 
-def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
+def _chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
     """Conditions on interleaving: chunks of layers on stages."""
     layers = len(layer_order(job.shape))
     yield Condition(reason="virtual stages need a pipeline", ok=lambda r: (r["virtual_stages"] == 1) | (r["pp"] > 1))
     yield Condition(
         reason="fewer layers than virtual stages",
-        ok=lambda r: (r["pp"] * r["virtual_stages"] <= layers) | own_ends(layers, r),
+        ok=lambda r: (r["pp"] * r["virtual_stages"] <= layers) | _own_ends(layers, r),
     )
     yield Condition(
         reason="layers do not divide into so many virtual stages",
@@ -208,12 +208,12 @@ def chunk_conditions(job: TrainingJob) -> Iterator[Condition]:
         )
 
 
-def own_ends(layers: int, rows: Rows) -> Array:
+def _own_ends(layers: int, rows: Rows) -> Array:
     """Whether every chunk is one layer, and embedding and head have their own chunks (Llama 3, sec. 3.3.2)."""
     return np.asarray((rows["pp"] * rows["virtual_stages"] == layers + 2) & (rows["virtual_stages"] > 1))
 
 
-def batch_conditions(job: TrainingJob) -> Iterator[Condition]:
+def _batch_conditions(job: TrainingJob) -> Iterator[Condition]:
     rounds, bent = not job.trainer.one_program, _has_v(job)
     yield Condition(
         reason="global_batch_size does not divide into dp x microbatch_size",
@@ -234,7 +234,7 @@ def _has_v(job: TrainingJob) -> bool:
     return max(job.trainer.schedules) >= PipelineSchedule.ZERO_BUBBLE_V
 
 
-def switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
+def _switch_conditions(job: TrainingJob) -> dict[str, Iterator[Condition]]:
     """Conditions on each switch, in the order the switches are expanded."""
     return {
         "sequence_parallel": _sequence_conditions(job),
