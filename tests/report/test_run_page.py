@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from sartor import api
 from sartor.answers import LogDiagnosis, TraceDiagnosis
 from sartor.report.charts import FILE, PAGE, draw
-from sartor.report.log_view import _verdict
 from sartor.report.page_run import diagnose_page
 from sartor.report.run_points import IDEAL, fall_points, operator_points, trace_points
 from traces.kineto_made import Made, strength_for, write
@@ -94,14 +91,3 @@ def test_a_hostile_name_cannot_leave_its_place_on_the_page(tmp_path: Path) -> No
     path.write_text(torchtitan())
     found = api.diagnose(path, model="llama-3-8b", gpu="h100", num_devices=8, global_batch_size=8, seq_len=8192)
     assert "<script>alert" not in diagnose_page(found)
-
-
-def test_the_likeliest_change_is_not_called_the_nearest_where_others_are_nearer() -> None:
-    priced = SimpleNamespace(step_s=1.0, footprint=SimpleNamespace(reserved_bytes=2.0**30))
-    asked = [("", "", 45.3), ("recompute", "full", 4.1), ("tp", "4", 0.5)]
-    found: Any = SimpleNamespace(
-        explanations=tuple(SimpleNamespace(field=f, value=v, misfit=m, priced=priced) for f, v, m in asked)
-    )
-    said = _verdict(found, found.explanations[1:2])
-    assert said.startswith("recompute=full is the likeliest explanation")
-    assert "tp=4 would come nearer, but logs seldom leave that out" in said

@@ -14,10 +14,9 @@ import pytest
 from cli.conftest import Ran
 from sartor import api
 from sartor.answers import LogDiagnosis
-from sartor.api.logs import _where
+from sartor.api.logs import measured_on
 from sartor.errors import InputError
 from sartor.model.flop_conventions import counted, flop_conventions
-from sartor.model.training import Recompute
 from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
 from sartor.step.measured_run import MeasuredRun
@@ -81,20 +80,13 @@ def test_the_best_plan_for_the_same_job_stands_beside_it(log: Path, sartor: Call
     assert alone.body["best_plan"] is None
 
 
-@pytest.mark.parametrize("field", ["recompute", "microbatch_size", "zero_stage"])
-def test_a_changed_fact_is_the_change_that_explains_it(field: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(torchtitan(tokens=16384))
-    found = diagnosed(path, model="llama-3.1-8b", seq_len=8192, global_batch_size=16)
+def test_a_changed_fact_is_the_change_that_explains_it(log: Path) -> None:
+    found = diagnosed(log)
     base = found.explanations[0]
-    other = {
-        "recompute": replace(base.priced.plan, recompute=Recompute.FULL),
-        "microbatch_size": replace(base.priced.plan, microbatch_size=2, num_microbatches=1),
-        "zero_stage": replace(base.priced.plan, zero_stage=1),
-    }[field]
-    truth = explanations(base.job, other, found.cluster, MeasuredRun(step_s=1.0))[0].priced
+    unfused = replace(found.job, attention_kernel=AttentionKernel.UNFUSED)
+    truth = explanations(unfused, base.priced.plan, found.cluster, MeasuredRun(step_s=1.0))[0].priced
     run = MeasuredRun(step_s=truth.step_s, reserved_bytes=float(truth.footprint.reserved_bytes))
-    assert nearest(explanations(base.job, base.priced.plan, found.cluster, run))[0].field == field
+    assert nearest(explanations(found.job, base.priced.plan, found.cluster, run))[0].field == "attention"
 
 
 def test_a_run_as_predicted_needs_no_explanation(log: Path) -> None:
@@ -280,8 +272,11 @@ def test_a_trace_is_known_by_its_beginning(text: str, tmp_path: Path) -> None:
 
 
 def test_a_gpu_of_the_log_with_several_versions_is_answered_by_one_that_can_be_given() -> None:
-    class Named:
-        facts = {"gpu": "v100"}  # noqa: RUF012
-
     with pytest.raises(InputError, match=r"the log's v100 has several versions.*nearest: --gpu v100_sxm"):
-        _where(Named(), None, None)  # type: ignore[arg-type]
+        measured_on("v100", "the log", {})
+
+
+def test_a_gpu_that_the_log_denies_is_refused(log: Path) -> None:
+    log.write_text("NVIDIA H100 80GB HBM3\n" + log.read_text())
+    with pytest.raises(InputError, match=r"^gpu=a100_sxm: the log is from h100_sxm, not from a100_sxm; .*--gpu h100_s"):
+        diagnosed(log, gpu="a100")

@@ -38,6 +38,8 @@ FUSED_NORM = (
     "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
     "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long, float, int, int)"
 )
+WHOLE = "tp=1,pp=1,cp=1,microbatch_size=2,zero_stage=3,recompute=none"
+"""A plan with every axis that such a run could have."""
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "traces"
 
 
@@ -151,7 +153,7 @@ def test_the_points_below_prediction_are_shared_among_the_losses(tmp_path: Path,
     slow = replace(made("host_gaps", 3), strength=12 * strength_for("host_gaps"))
     path = write(slow, tmp_path / "t.json")
     plan = ("--model", "llama-3.1-8b", "--set", "num_layers=8", "--seq-len", 4096, "--global-batch-size", 16)
-    said = " ".join(sartor("diagnose", path, *plan, "--fix", "zero_stage=3").out.split())
+    said = " ".join(sartor("diagnose", path, *plan, "--fix", WHOLE).out.split())
     found = re.search(r"Of the ([\d.]+) points between them: (.*?)\. \d+ loss", said)
     assert found is not None, said[:600]
     shares = [float(each.split()[0]) for each in found[2].split(", ")]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.flop_conventions import FlopConvention
     from sartor.model.training import TrainingJob
-    from sartor.plans.explain import Explanation
+    from sartor.plans.explain import Explanation, OpenPlan
     from sartor.plans.result import PricedPlan
     from sartor.step.measured_run import MeasuredRun
     from sartor.step.parts import PricedKernels, Stretch, TracePart
@@ -74,6 +74,26 @@ def _best_plan(answer: Any) -> Sourced | None:
 
 _BEST_PLAN = field("best_plan", PRICED, path=_best_plan, null=True)
 
+PRICED_RUN: Fields = (
+    *STEP_INTERVAL,
+    *(number(name, path=f"footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
+    field("plan", DEGREES),
+)
+OPEN_PLAN: Fields = through(
+    "open_plan",
+    (
+        rows("open_fields", Scalar.TEXT, path="fields", help="axes of the plan that nothing states"),
+        integer(
+            "num_explaining",
+            path=lambda plan: plan.num_explaining if plan.fields else None,
+            null=True,
+            help="plans with the stated axes that would give the measured step and memory",
+        ),
+        mapping("agreed", Scalar.TEXT, help="values of open axes that all of them have"),
+        rows("explained_by", PRICED_RUN, path="explaining", help="the likeliest of them with each value of each axis"),
+    ),
+)
+
 # ------------------------------------------------------------------------------------------------ a log
 
 STALLS_FIX = "what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
@@ -97,13 +117,7 @@ LOG_PREDICTED: Fields = (
     number("tokens_per_s", path=lambda answer: answer.job.tokens_per_step / answer.predicted.step_s),
     *(number(name, path=f"predicted.footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
 )
-EXPLANATION: Fields = (
-    *texts("field value"),
-    *through("priced", STEP_INTERVAL),
-    *(number(name, path=f"priced.footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
-    number("misfit"),
-    field("plan", DEGREES, path="priced.plan"),
-)
+EXPLANATION: Fields = (*texts("field value"), *through("priced", PRICED_RUN), number("misfit"))
 CONVENTION: Fields = (
     text("attention"),
     text("recompute"),
@@ -113,7 +127,11 @@ CONVENTION: Fields = (
     *numbers("flops_per_token rel_error"),
 )
 LOG: Fields = (
-    text("status", path=lambda answer: "inside" if answer.inside else "outside", help="of the 80% interval"),
+    text(
+        "status",
+        path=lambda answer: "open" if answer.open_plan.fields else "inside" if answer.inside else "outside",
+        help="inside or outside of the 80% interval of the run's plan; open: the plan is not known",
+    ),
     field(
         "log",
         (
@@ -133,6 +151,7 @@ LOG: Fields = (
     rows("parts", RUN_PART, path="run_parts"),
     number("assigned_share", path=lambda answer: 1 - abs(answer.unexplained_s) / answer.measured.step_s),
     number("unexplained_share", path=lambda answer: answer.unexplained_s / answer.measured.step_s),
+    *OPEN_PLAN,
     rows("flop_conventions", CONVENTION, path="conventions"),
     rows("explanations", EXPLANATION, path=lambda answer: nearest(answer.explanations)),
     rows("tried", EXPLANATION, path=lambda answer: answer.explanations[1:]),
@@ -154,6 +173,8 @@ class LogDiagnosis(Answer):
     measured: MeasuredRun
     job: TrainingJob
     cluster: Cluster
+    open_plan: OpenPlan
+    """What nothing states of the plan."""
     explanations: tuple[Explanation, ...]
     """The plan as given, then with one fact changed each, the best match first."""
     conventions: tuple[FlopConvention, ...]
@@ -275,6 +296,7 @@ TRACE: Fields = (
     ),
     field("predicted", TRACE_PREDICTED, path=lambda answer: None if answer.predicted is None else answer, null=True),
     _BEST_PLAN,
+    *OPEN_PLAN,
     rows("parts", RUN_PART, path="run_parts"),
     rows("losses", Scalar.TEXT, path=lambda answer: [part.kind.value for part in answer.losses]),
     number("assigned_share", path=lambda answer: 1 - answer.unknown_share),
@@ -323,6 +345,8 @@ class TraceDiagnosis(Answer):
     """Share of the time of all matrix multiplications and attention that has a prediction."""
     median_ratio: float
     """Median of measured over predicted time."""
+    open_plan: OpenPlan
+    """What nothing states of the plan; nothing is open where no step is predicted."""
     predicted: PricedPlan | None
     """Prediction for the plan, if a model and its sizes were given."""
     best: PricedPlan | None

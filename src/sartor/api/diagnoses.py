@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from sartor.answers import LogDiagnosis, TraceDiagnosis
-from sartor.api.logged_plan import AskedPlan, LoggedPlan
+from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan
 from sartor.api.logged_plan import best_plan as searched_best
-from sartor.api.logs import diagnose_log
-from sartor.api.models import Model, read
-from sartor.api.words import ClusterLike, GpuLike, device_of, own_calibration_of
+from sartor.api.logs import SIZES, diagnose_log, measured_on
+from sartor.api.models import read
+from sartor.api.words import own_calibration_of
 from sartor.cost.cost import Source
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.json_types import JsonDict
 from sartor.operators import Gemm
+from sartor.run.fields import check_names
 from sartor.step.results import step_source
 from sartor.units import format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
+    from sartor.plans.explain import OpenPlan
     from sartor.plans.result import PricedPlan
     from sartor.step.parts import PricedKernels
     from sartor.traces.kernel_trace import KernelTrace
@@ -39,61 +40,32 @@ SKEW_S = 1e-3
 
 
 def diagnose(
-    run: str | Path | Sequence[str | Path],
-    *,
-    model: Model | None = None,
-    cluster: ClusterLike | None = None,
-    gpu: GpuLike | None = None,
-    launch: str | Path | None = None,
-    number: int | None = None,
-    num_devices: int | None = None,
-    global_batch_size: int | None = None,
-    seq_len: int | None = None,
-    dtype: str | None = None,
-    framework: str | None = None,
-    fix: Mapping[str, int | str] | None = None,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
-    best_plan: bool = True,
+    run: str | Path | Sequence[str | Path], *, number: int | None = None, **options: Unpack[LoggedOptions]
 ) -> LogDiagnosis | TraceDiagnosis:
     """Compare a real run with the prediction: ``run`` is a training log, a profiler trace, several traces of different
     ranks, or a folder of them.
 
-    A trace is divided into parts that add up to its mean steady step; with a ``model`` and the plan's sizes, the step
-    and (unless ``best_plan`` is False) the best plan are predicted too. A log is diagnosed by `diagnose_log`;
-    ``number`` is its run. Raises ``InputError``.
+    A trace is divided into parts that add up to its mean steady step; if ``options`` (`LoggedOptions`) have a model and
+    the plan's sizes, the step and (unless ``best_plan`` is False) the best plan are predicted too. A log is diagnosed
+    by `diagnose_log`; ``number`` is its run. Raises ``InputError``.
     """
     from sartor.traces.read import is_trace
 
+    check_names(options, LoggedOptions)
     paths = _paths(run)
-    plan: JsonDict = {
-        "num_devices": num_devices,
-        "global_batch_size": global_batch_size,
-        "seq_len": seq_len,
-        "dtype": dtype,
-    }
     if not all(is_trace(path) for path in paths):
         if len(paths) > 1:
             other = next(path for path in paths if not is_trace(path))
             raise InputError("RUN", str(other), "several files must all be traces; a log is diagnosed alone")
-        more: JsonDict = {"framework": framework, "fix": fix, "set": set, "calibration": calibration, **plan}
-        more["best_plan"] = best_plan
-        return diagnose_log(paths[0], model=model, cluster=cluster, gpu=gpu, launch=launch, run=number, **more)
+        return diagnose_log(paths[0], run=number, **options)
     traces = _traces(paths)
-    where, warnings = _device(traces[0], cluster, gpu)
+    where, warnings = _device(traces[0], options)
     found = None
-    if where is not None and model is not None:
-        asked = AskedPlan(
-            run=_as_run(traces[0]).knowing(**plan),
-            path=str(paths[0]),
-            reading=read(model, set),
-            cluster=where,
-            fix=dict(fix or {}),
-            framework=framework or USUAL_TRAINER,
-            launch=launch,
-        )
-        found = asked.launched() if launch is not None else asked.assembled()
-    return _divided(traces, where, found, framework, calibration, warnings, best=best_plan)
+    if where is not None and options.get("model") is not None:
+        facts: JsonDict = {name: value for name, value in options.items() if name in (*SIZES, "dtype")}
+        asked = AskedPlan.of(_as_run(traces[0]).knowing(**facts), paths[0], where, options)
+        found = asked.launched() if asked.launch is not None else asked.assembled()
+    return _divided(traces, where, found, warnings, options)
 
 
 def _paths(run: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -134,20 +106,16 @@ def _traces(paths: Sequence[Path]) -> list[KernelTrace]:
     return traces
 
 
-def _device(trace: KernelTrace, cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster | None, list[str]]:
+def _device(trace: KernelTrace, options: LoggedOptions) -> tuple[Cluster | None, list[str]]:
     from sartor.traces.logs.facts import gpu_named
 
-    if cluster is not None:
-        return (cluster if isinstance(cluster, Cluster) else load_cluster(cluster)), []
     named = gpu_named(trace.gpu)
-    if gpu is None and named not in gpu_names():
-        if not trace.gpu:
-            return None, ["the trace does not name its device: nothing is priced (--gpu names it)"]
-        said = trace.gpu
-        return None, [
-            f"the trace is of {said}, which is not in the catalogue: nothing is priced (--gpu names a device)"
-        ]
-    return usual_cluster(device_of(gpu if gpu is not None else str(named))), []
+    if options.get("cluster") or options.get("gpu") or named in gpu_names():
+        return measured_on(named, "the trace", options), []
+    if not trace.gpu:
+        return None, ["the trace does not name its device: nothing is priced (--gpu names it)"]
+    said = f"the trace is of {trace.gpu}, which is not in the catalogue"
+    return None, [f"{said}: nothing is priced (--gpu names a device)"]
 
 
 def _as_run(trace: KernelTrace) -> RunLog:
@@ -174,11 +142,8 @@ def _divided(
     traces: list[KernelTrace],
     where: Cluster | None,
     found: LoggedPlan | None,
-    framework: str | None,
-    calibration: str | Path | None,
     warnings: list[str],
-    *,
-    best: bool,
+    options: LoggedOptions,
 ) -> TraceDiagnosis:
     from sartor.traces.attribute import attribute, losses
 
@@ -191,9 +156,10 @@ def _divided(
         if not where.total_devices or devices <= where.total_devices
         else where
     )
-    own = None if there is None else own_calibration_of(calibration, there)
-    known = None if there is None else _in_run(trace, there, found, framework, own)
+    own = None if there is None else own_calibration_of(options.get("calibration"), there)
+    known = None if there is None else _in_run(trace, there, found, options.get("framework"), own)
     divided = attribute(trace, None if there is None else there.gpu, traces[1:], there, known)
+    predicted, unstated = _predicted(found, there, divided.step_s, own)
     return TraceDiagnosis(
         path=trace.path,
         gpu=trace.gpu,
@@ -210,8 +176,9 @@ def _divided(
         priced=divided.priced,
         priced_share=divided.priced_share,
         median_ratio=divided.median_ratio,
-        predicted=None if found is None or there is None else _priced(found, there, own),
-        best=searched_best(found, there, own) if best and found and there else None,
+        predicted=predicted,
+        open_plan=unstated,
+        best=searched_best(found, there, own) if options.get("best_plan", True) and found and there else None,
         source=step_source(there, found.job.recipe.dtype, own) if found and there else Source.ANALYTIC,
         stretches=divided.stretches,
         warnings=(
@@ -246,16 +213,18 @@ def _in_run(
     return in_a_run(known, coefficients_for(job, where.gpu))
 
 
-def _priced(found: LoggedPlan, where: Cluster, own: Calibration | None) -> PricedPlan:
-    from sartor.plans.result import PricedPlan
-    from sartor.step.footprint import footprint
-    from sartor.step.step import step
+def _predicted(
+    found: LoggedPlan | None, where: Cluster | None, step_s: float, own: Calibration | None
+) -> tuple[PricedPlan | None, OpenPlan]:
+    """The plan's price, and what nothing states of it."""
+    from sartor.plans.explain import OpenPlan, explanations, open_plan
+    from sartor.step.measured_run import MeasuredRun
 
-    return PricedPlan(
-        plan=found.plan,
-        step=step(found.job, found.plan, where, own),
-        footprint=footprint(found.job, found.plan, where),
-    )
+    if found is None or where is None:
+        return None, OpenPlan()
+    run = MeasuredRun(step_s=step_s)
+    plan = explanations(found.job, found.plan, where, run, calibration=own, alone=True)[0].priced
+    return plan, open_plan(found.job, found.plan, where, run, stated=found.stated, calibration=own)
 
 
 def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:

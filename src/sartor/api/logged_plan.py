@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from sartor.api.models import Model, read
+from sartor.api.words import ClusterLike, GpuLike
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.flop_conventions import LENGTHS, SAME, counted
-from sartor.model.training import PipelineSchedule, Recompute
+from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
+from sartor.units import divisors
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
@@ -29,8 +32,11 @@ if TYPE_CHECKING:
 _OLD = re.compile(r"deepspeed|@20(1\d|2[0-2])")
 """Releases of Megatron, and its fork, that behave differently from what their arguments suggest."""
 DEGREES = ("tp", "pp", "cp", "ep")
-TOKENS_AT_ONCE = 8192
-"""Usual tokens of a microbatch, as in the sweeps of arXiv 2401.14489."""
+PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequence_parallel", "schedule", "recompute",
+           "recompute_layers", "optimizer_offload", "shard_group")  # fmt: skip
+"""Axes of a plan that a log or ``fix`` may specify."""
+LAUNCHED = frozenset({*PLANNED, "dtype", "dp_overlap", "tp_overlap", "fused_loss"})
+"""Facts that a complete launch leaves in no doubt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,11 @@ class LoggedPlan:
     """The plan is complete, because a launch specifies everything."""
     assumptions: tuple[str, ...]
 
+    @property
+    def stated(self) -> frozenset[str]:
+        """Facts that are not assumed."""
+        return frozenset(self.said) | (LAUNCHED if self.whole else frozenset())
+
 
 def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | None) -> PricedPlan | None:
     """The best plan for the same job on the same number of devices; None if none fits."""
@@ -52,6 +63,25 @@ def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | No
     devices = int(found.plan.num_devices)
     job = replace(found.job, trainer=replace(found.job.trainer, checkpoints_operators=False))
     return search_plans(job, cluster, devices, top=1, calibration=calibration, explain=False).best
+
+
+class LoggedOptions(TypedDict, total=False):
+    """What a log or trace does not say of its run: ``launch`` is its launch file, ``fix`` sets axes of the plan
+    (``{"tp": 8, "recompute": "full"}``), and ``best_plan`` False skips the search for the best plan."""
+
+    model: Model | None
+    cluster: ClusterLike | None
+    gpu: GpuLike | None
+    launch: str | Path | None
+    num_devices: int | None
+    global_batch_size: int | None
+    seq_len: int | None
+    dtype: str | None
+    framework: str | None
+    fix: Mapping[str, int | str] | None
+    set: Mapping[str, int | str] | None
+    calibration: str | Path | None
+    best_plan: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +95,20 @@ class AskedPlan:
     fix: Mapping[str, int | str]
     framework: str | None
     launch: str | Path | None
+
+    @classmethod
+    def of(cls, run: RunLog, path: str | Path, cluster: Cluster, options: LoggedOptions) -> AskedPlan:
+        """A run on its cluster, with what is given about it."""
+        model = options.get("model")
+        return cls(
+            run=run,
+            path=str(path),
+            reading=None if model is None else read(model, options.get("set")),
+            cluster=cluster,
+            fix=dict(options.get("fix") or {}),
+            framework=options.get("framework"),
+            launch=options.get("launch"),
+        )
 
     @property
     def shape(self) -> TransformerShape | None:
@@ -180,71 +224,57 @@ class AskedPlan:
         return max(round(tokens / seq_len), 1)
 
 
-PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequence_parallel", "schedule", "recompute",
-           "recompute_layers", "optimizer_offload")  # fmt: skip
-"""Axes of a plan that a log or ``fix`` may specify."""
+TOKENS_AT_ONCE = 8192
+"""Usual tokens of a microbatch, as in the sweeps of arXiv 2401.14489."""
 
 
 def _plan(
     job: TrainingJob, devices: int, fixed: Mapping[str, int], recompute: str
 ) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
-    """The plan with the given values, and usual ones for the rest."""
+    """The plan with the given values, and a typical run's values for the rest. Raises ``InputError``."""
     from sartor.plans.space import plan_at
 
-    axes, notes = _axes(job, devices, fixed)
+    axes = _usual_axes(job, devices, fixed)
     plan = plan_at(job, {name: np.array([value]) for name, value in axes.items()}, 0)
-    if recompute == "selective" and job.trainer.shards_fully:  # torchtitan's default: by operator
-        layers = int(job.shape.num_layers) // int(plan.dims.pp)
-        job = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
-        plan = replace(plan, recompute=Recompute.FULL, recompute_layers=max(layers // 2, 1))
-        notes = (*notes, "selective activation checkpointing is taken as torchtitan's default, by operator")
-    return job, plan, notes
+    if recompute != "selective" or not job.trainer.shards_fully:
+        return job, plan, ()
+    layers = max(int(job.shape.num_layers) // axes["pp"] // 2, 1)
+    job = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
+    plan = replace(plan, recompute=Recompute.FULL, recompute_layers=layers)
+    return job, plan, ("selective activation checkpointing is taken as torchtitan's default, by operator",)
 
 
-def _axes(job: TrainingJob, devices: int, fixed: Mapping[str, int]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Every axis of the plan, and what is usual of them in sentences. Raises ``InputError`` for contradictions."""
-    degrees = {name: fixed.get(name, 1) for name in DEGREES}
-    tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
-    if degrees["ep"] > 1 and job.shape.moe_ffn is None:
-        raise InputError("ep", degrees["ep"], "the model has no experts", "1")
-    replicas, rest = divmod(devices, tp * pp * cp)
+def _usual_axes(job: TrainingJob, devices: int, fixed: Mapping[str, int]) -> dict[str, int]:
+    """A typical run's axes but for the fixed ones, with the fewest pipeline stages for which dp divides the batch.
+
+    Raises ``InputError`` for sizes that contradict each other.
+    """
+    from sartor.plans.space import AXES
+
+    tp, cp, ep, batch = fixed.get("tp", 1), fixed.get("cp", 1), fixed.get("ep", 1), job.global_batch_size
+    replicas = devices // (tp * cp)
+    pp = fixed.get("pp") or next((n for n in divisors(replicas) if batch % (replicas // n) == 0), 1)
+    dp, rest = divmod(devices, tp * pp * cp)
     if rest:
-        near = _multiples(devices, tp * pp * cp)
-        raise InputError(
-            "num_devices", devices, f"must be a multiple of tp x pp x cp = {tp} x {pp} x {cp} = {tp * pp * cp}", near
-        )
-    sequences, rest = divmod(job.global_batch_size, replicas * fixed.get("microbatch_size", 1))
-    if rest:
-        stated = f" x microbatch_size={fixed['microbatch_size']}" if "microbatch_size" in fixed else ""
-        near = _multiples(job.global_batch_size, replicas * fixed.get("microbatch_size", 1))
-        must = f"must be a multiple of dp={replicas}{stated}"
-        raise InputError("global_batch_size", job.global_batch_size, must, near)
-    largest = max(TOKENS_AT_ONCE // job.seq_len, 1)
-    sharded = replicas * cp > 1 and not job.trainer.lockstep
-    usual = {
-        "microbatch_size": next(size for size in range(largest, 0, -1) if sequences % size == 0),
-        "zero_stage": (3 if job.trainer.shards_fully else 1) if sharded else 0,
-        "virtual_stages": 1,
-        "recompute": int(Recompute.NONE),
-    }
-    rest_of_plan = {
+        must = f"must be a multiple of tp x pp x cp = {tp * pp * cp}"
+        raise InputError("num_devices", devices, must, str((dp + 1) * tp * pp * cp))
+    if ep > 1 and job.shape.moe_ffn is None:
+        raise InputError("ep", ep, "the model has no experts", "1")
+    least = dp * fixed.get("microbatch_size", 1)
+    if batch % least:
+        must = f"must be a multiple of dp x microbatch_size = {least}"
+        raise InputError("global_batch_size", batch, must, str((batch // least + 1) * least))
+    sharded = dp * cp > 1 and not job.trainer.lockstep
+    return {
+        **dict.fromkeys(AXES, 0),  # none, off, one forward and one backward in turn
+        **dict.fromkeys((*DEGREES, "virtual_stages"), 1),
+        "microbatch_size": next(n for n in range(max(TOKENS_AT_ONCE // job.seq_len, 1), 0, -1) if batch // dp % n == 0),
+        "pp": pp,
+        "dp": dp,
         "sequence_parallel": int(tp > 1 and job.seq_len % (tp * cp) == 0),
-        "shard_group": 0,
-        "schedule": int(PipelineSchedule.ONE_F_ONE_B),
-        "optimizer_offload": 0,
+        "zero_stage": (3 if job.trainer.shards_fully else 1) if sharded else 0,
+        **fixed,
     }
-    implied = {"virtual_stages"} if pp == 1 else set()
-    words = {name: "none" if name == "recompute" else value for name, value in usual.items()}
-    notes = (
-        *(f"{name}=1 (the log does not say)" for name in ("tp", "pp", "cp") if name not in fixed),
-        *(f"{name}={word} (default)" for name, word in words.items() if name not in implied | fixed.keys()),
-    )
-    return {**usual, **rest_of_plan, **degrees, "dp": replicas, **fixed}, notes
-
-
-def _multiples(value: int, unit: int) -> str:
-    """The nearest multiples of a unit, as the nearest values of an error."""
-    return " or ".join(str(near) for near in (value // unit * unit, (value // unit + 1) * unit) if near)
 
 
 def conventions_of(

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from sartor.answers import LogDiagnosis
-from sartor.api.logged_plan import AskedPlan, LoggedPlan, conventions_of
+from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan, conventions_of
 from sartor.api.logged_plan import best_plan as searched_best
-from sartor.api.models import Model, read
-from sartor.api.words import ClusterLike, GpuLike, device_counts, device_of, own_calibration_of
+from sartor.api.words import device_counts, device_of, own_calibration_of
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+from sartor.json_types import JsonDict
+from sartor.run.fields import check_names
 from sartor.step.results import step_source
 from sartor.units import format_share
 
@@ -24,50 +25,26 @@ if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
 
 
-def diagnose_log(
-    log: str | Path,
-    *,
-    model: Model | None = None,
-    cluster: ClusterLike | None = None,
-    gpu: GpuLike | None = None,
-    launch: str | Path | None = None,
-    run: int | None = None,
-    num_devices: int | None = None,
-    global_batch_size: int | None = None,
-    seq_len: int | None = None,
-    dtype: str | None = None,
-    framework: str | None = None,
-    fix: Mapping[str, int | str] | None = None,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
-    best_plan: bool = True,
-) -> LogDiagnosis:
+def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[LoggedOptions]) -> LogDiagnosis:
     """Compare a training log with the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
-    which single fact of the plan, if different, would bring the prediction nearest.
+    which single fact, if different, would bring the prediction nearest; or which plans would give its figures.
 
-    What the log does not contain comes from ``launch`` (a launch file) or from the other arguments; ``fix`` sets axes
-    of the plan (``{"tp": 8, "recompute": "full"}``); ``run`` selects one of several runs in a log, from 1 (default: the
-    last); ``best_plan`` False skips the search for the best plan. Raises ``InputError``.
+    ``options`` (`LoggedOptions`) say what the log does not contain; ``run`` selects one of several runs in a log, from
+    1 (default: the last). Raises ``InputError``.
     """
     from sartor.traces.logs.read import read_log
 
+    check_names(options, LoggedOptions)
     own = chosen_run(read_log(log), run)
-    sizes = {"global_batch_size": global_batch_size, "seq_len": seq_len, "num_devices": num_devices}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    chosen = own.knowing(**given, dtype=dtype)
-    where, warnings = _where(chosen, cluster, gpu)
-    asked = AskedPlan(
-        run=chosen,
-        path=str(log),
-        reading=None if model is None else read(model, set),
-        cluster=where,
-        fix=dict(fix or {}),
-        framework=framework,
-        launch=launch,
-    )
+    given: JsonDict = {name: value for name in SIZES if (value := dict(options).get(name)) is not None}
+    chosen = own.knowing(**given, dtype=options.get("dtype"))
+    asked = AskedPlan.of(chosen, log, measured_on(chosen.facts.get("gpu"), "the log", options), options)
     found = asked.launched() if asked.has_launch else asked.assembled()
-    warnings += [*_contradicted(own, given), *_counted_otherwise(found, asked, given)]
-    return _held_against(found, asked, warnings, calibration, best=best_plan)
+    warnings = [*_contradicted(own, given), *_counted_otherwise(found, asked, given)]
+    return _held_against(found, asked, warnings, options.get("calibration"), best=options.get("best_plan", True))
+
+
+SIZES = ("global_batch_size", "seq_len", "num_devices")
 
 
 def _contradicted(run: RunLog, given: Mapping[str, int]) -> Iterator[str]:
@@ -118,33 +95,42 @@ def chosen_run(runs: tuple[RunLog, ...], number: int | None, name: str = "run") 
     return runs[number - 1]
 
 
-def _where(run: RunLog, cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster, list[str]]:
-    """The given cluster, else the usual cluster of the GPU given here or named in the log."""
-    named = run.facts.get("gpu")
+def measured_on(named: int | str | None, what: str, options: LoggedOptions) -> Cluster:
+    """The given cluster, else the usual cluster of the GPU given here or ``named`` by ``what`` (the log, the trace).
+
+    Raises ``InputError`` if there is none, or if the device given is of another family than the named one.
+    """
+    cluster, gpu = options.get("cluster"), options.get("gpu")
     if cluster is not None:
         found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    elif gpu is not None:
-        found = usual_cluster(device_of(gpu))
-    elif named in gpu_names():
-        found = usual_cluster(device_of(str(named)))
+    elif gpu is not None or named in gpu_names():
+        found = usual_cluster(device_of(gpu or str(named)))
     else:
-        said = f"the log's {named} is not in the catalogue" if named else "the log does not name its GPU"
+        said = f"{what}'s {named} is not in the catalogue" if named else f"{what} does not name its GPU"
         near = "--cluster dgx-h100"
         with suppress(InputError):
             near = f"--gpu {device_of(str(named)).name}" if named else near
-            said = f"the log's {named} has several versions" if named else said
+            said = f"{what}'s {named} has several versions" if named else said
         raise InputError("cluster", NOT_GIVEN, f"{said}; name a cluster or a GPU", near)
-    family = str(named or "").split("_")[0]
+    same = [name for name in gpu_names() if named and _family(name) == _family(str(named))]
     names = [each.name for each in found.gpus]
-    other = family and not any(name.startswith(family) for name in names)
-    return found, [f"the log says {family.upper()}, the cluster has {', '.join(names)}"] if other else []
+    if same and not any(name in same or name not in gpu_names() for name in names):
+        option, value = ("gpu", names[0]) if cluster is None else ("cluster", found.name)
+        must = f"{what} is from {named}, not from {' and '.join(names)}; must be the device of the run"
+        raise InputError(option, value, must, f"--gpu {device_of(str(named)).name}")
+    return found
+
+
+def _family(name: str) -> str:
+    """``h100`` of every H100 in the catalogue."""
+    return name if name.startswith("rtx") else name.split("_")[0]
 
 
 def _held_against(
     found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None, *, best: bool
 ) -> LogDiagnosis:
     from sartor.launch.megatron_dialects import settled
-    from sartor.plans.explain import explanations
+    from sartor.plans.explain import explanations, open_plan
     from sartor.step.recipes import check_recipe
 
     job, devices = found.job, int(found.plan.num_devices)
@@ -158,7 +144,8 @@ def _held_against(
         raise InputError("LOG", asked.path, "has no step time, and none follows from its rates; must say one")
     stall_free = replace(measured, step_s=measured.stall_free_s, stall_s=0.0)
     own = own_calibration_of(calibration, where)
-    said = set(found.said) | settled(run.arguments) | (_SAID_BY_LAUNCH if found.whole else frozenset())
+    said = found.stated | settled(run.arguments)
+    unstated = open_plan(job, found.plan, where, stall_free, stated=said, calibration=own)
     answer = LogDiagnosis(
         path=asked.path,
         trainer=run.title,
@@ -167,7 +154,10 @@ def _held_against(
         measured=measured,
         job=job,
         cluster=where,
-        explanations=explanations(job, found.plan, where, stall_free, said=said, calibration=own),
+        explanations=explanations(
+            job, found.plan, where, stall_free, said=said, calibration=own, alone=bool(unstated.fields)
+        ),
+        open_plan=unstated,
         conventions=conventions_of(run, job.shape, job.seq_len, devices),
         said=found.said,
         best=searched_best(found, where, own) if best else None,
@@ -186,13 +176,6 @@ def _impossible(answer: LogDiagnosis) -> Iterator[str]:
             f"an MFU of {format_share(answer.mfu)} is impossible: the model, its batch or length, the number of GPUs "
             "or the GPU must be another than given"
         )
-
-
-_SAID_BY_LAUNCH = frozenset(
-    {"tp", "pp", "cp", "dtype", "microbatch_size", "virtual_stages", "schedule", "zero_stage", "optimizer_offload"}
-    | {"recompute", "recompute_layers", "sequence_parallel", "dp_overlap", "tp_overlap", "fused_loss"}
-)
-"""Facts that a complete launch leaves in no doubt."""
 
 
 def _several(run: RunLog) -> list[str]:

@@ -14,11 +14,12 @@ from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
 from sartor.api.questions import stated_run
 from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of
-from sartor.ask.complete import as_option, axes_of, complete, size_words, usual_batch, with_plan
+from sartor.ask.complete import as_option, complete, size_words, usual_batch, with_plan
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.workload import settled_seq_len
+from sartor.plans.space import axes_of
 from sartor.run.fields import AXES, TrainingOptions, check_names
 from sartor.run.run import Origin, Run
 from sartor.step.results import step_source
@@ -140,7 +141,7 @@ def _held_axes(fix: Mapping[str, int | str], options: TrainingOptions) -> dict[s
 def _with_best(run: Run, search: PlanSearch) -> Run:
     if search.best is None:
         return run
-    return with_plan(run, axes_of(search.best), "the fastest plan that fits")
+    return with_plan(run, axes_of(search.best.plan), "the fastest plan that fits")
 
 
 def _held_words(fix: Mapping[str, int | str]) -> dict[str, int | str]:

@@ -20,6 +20,7 @@ from sartor.model.workload import ParallelDims
 from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
+from sartor.plans.space import axes_of
 from sartor.run.fields import AXES, check_batch
 from sartor.run.run import Origin, Run
 from sartor.step.question import training_job
@@ -166,7 +167,7 @@ def _held(run: Run, job: TrainingJob, cluster: Cluster, num_devices: int, plan: 
         job=job,
         cluster=cluster.reached(num_devices),
         num_devices=num_devices,
-        axes=axes_of(plan),
+        axes=axes_of(plan.plan),
         assumed=not run.states("num_devices"),
         kept_free=run.get("headroom"),
         searched=plan,
@@ -191,18 +192,6 @@ def _device_counts(run: Run, job: TrainingJob, cluster: Cluster, fixed: dict[str
     while 2 * count <= MOST_DEVICES:
         count *= 2
         yield count
-
-
-def axes_of(priced: PricedPlan) -> dict[str, int]:
-    """Every axis of a plan as the search holds it."""
-    plan = priced.plan
-    axes = {name: int(getattr(plan.dims, name)) for name in ("tp", "pp", "cp", "dp", "ep")}
-    axes |= {name: int(getattr(plan, name)) for name in ("virtual_stages", "microbatch_size", "zero_stage")}
-    axes |= {name: int(getattr(plan, name)) for name in ("shard_group", "schedule", "recompute")}
-    axes |= {"optimizer_offload": int(bool(plan.optimizer_offload))}
-    axes |= {"sequence_parallel": int(bool(plan.dims.sequence_parallel) and axes["tp"] > 1)}
-    layers = int(plan.recompute_layers)
-    return axes | ({"recompute_layers": layers} if layers >= 0 else {})
 
 
 # -- what was completed --------------------------------------------------------------------------------------------

@@ -1,26 +1,37 @@
-"""Which single changed fact of a plan would bring the prediction closest to a measured run.
+"""What would explain a measured run: the plans that would give its step and memory, where it does not say its own, and
+else which single changed fact brings the prediction of its plan closest.
 
-Every fact that the user did not state is tried with its other values; each is priced by the same ``step`` and
-``footprint`` as any plan. Seconds count in units of the step's own uncertainty, bytes in units of ``MEMORY_SIGMA``.
+Everything is priced by the same ``step`` and ``footprint`` as any plan. Seconds count in units of the step's own
+uncertainty, bytes in units of ``MEMORY_SIGMA``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.cost import interval_80
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
+from sartor.plans.conditions import structures, with_switches
+from sartor.plans.evaluate import TIMED, Pricer, priced
+from sartor.plans.relax import word_of
 from sartor.plans.result import PricedPlan
+from sartor.plans.search import make_pricer
+from sartor.plans.space import AXES, Rows, axes_of, chunks, plan_at, plan_space, size_of, stage_layers, take, to_plan
 from sartor.step.footprint import footprint
 from sartor.step.measured_run import MeasuredRun
 from sartor.step.recipes import supports
+from sartor.step.results import Footprint
 from sartor.step.step import step
+from sartor.units import Floats
 
 MEMORY_SIGMA = 0.10
 """Standard deviation of the logarithm of predicted over measured peak memory (docs/concepts/memory.md: half of the
@@ -29,6 +40,8 @@ WORTH = 2.0
 """A change is reported only if it lowers the misfit by this much (in squared standard deviations)."""
 EQUAL = 1.0
 """Changes whose misfits differ by less cannot be distinguished."""
+AGREES = 4.0
+"""Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +51,6 @@ class Explanation:
     field: str
     """Empty if nothing is changed."""
     value: str
-    job: TrainingJob
     priced: PricedPlan
     misfit: float
     """Squared distance in standard deviations, of step time and memory together."""
@@ -52,31 +64,22 @@ def explanations(
     *,
     said: Collection[str] = (),
     calibration: Calibration | None = None,
+    alone: bool = False,
 ) -> tuple[Explanation, ...]:
-    """The plan as it is, then every single change of a fact not in ``said``, closest first.
+    """The plan as it is, then (unless ``alone``) every single change of a fact not in ``said``, closest first.
 
     Raises ``InputError`` if the plan itself cannot be priced.
     """
     base = _explained("", "", job, plan, cluster, measured, calibration)
     others = list[Explanation]()
-    for name, value, new_job, new_plan in _changes(job, plan, cluster):
+    for name, value, new_job, new_plan in () if alone else _changes(job, plan, cluster):
         if name in said:
             continue
         try:
             others.append(_explained(name, value, new_job, new_plan, cluster, measured, calibration))
         except InputError:
             continue
-    return (base, *sorted((each for each in others if _differs(each, base)), key=unlikely))
-
-
-UNLIKELY = {"cp": 6.0, "tp": 6.0, "pp": 6.0, "optimizer_offload": 4.0, "schedule": 4.0}
-"""Penalty on changes to facts that few runs leave unstated: -2 ln of their odds against a switch (1 in 20 and 1 in 7,
-estimated, not measured)."""
-
-
-def unlikely(each: Explanation) -> float:
-    """The misfit plus the penalty for an unlikely change."""
-    return each.misfit + UNLIKELY.get(each.field, 0.0)
+    return (base, *sorted((each for each in others if _differs(each, base)), key=lambda each: each.misfit))
 
 
 def _differs(one: Explanation, other: Explanation) -> bool:
@@ -87,26 +90,21 @@ def _differs(one: Explanation, other: Explanation) -> bool:
 def nearest(found: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
     """The change that explains the run best, and those indistinguishable from it; empty if none improves enough."""
     base, *others = found
-    if not others or base.misfit - unlikely(others[0]) < WORTH:
+    if not others or base.misfit - others[0].misfit < WORTH:
         return ()
-    return tuple(each for each in others if unlikely(each) < unlikely(others[0]) + EQUAL)
+    return tuple(each for each in others if each.misfit < others[0].misfit + EQUAL)
 
 
-def misfit(priced: PricedPlan, measured: MeasuredRun) -> float:
-    """Squared distance between a prediction and a measured run, in standard deviations."""
-    total = _squared(measured.step_s, priced.step_s, float(priced.step.log_sigma))
-    held = priced.footprint
-    for seen, said in (
-        (measured.allocated_bytes, held.allocated_bytes),
-        (measured.reserved_bytes, held.reserved_bytes),
-    ):
-        if math.isfinite(seen):  # one of the two is enough: they are not independent
-            return total + _squared(seen, float(said), MEMORY_SIGMA)
-    return total
+def _squared(seen: float, predicted: Floats, sigma: Floats) -> Floats:
+    """Squared distance of a prediction from a measured value, in standard deviations of its logarithm."""
+    return ((np.log(predicted) - math.log(seen)) / np.maximum(sigma, 1e-3)) ** 2
 
 
-def _squared(seen: float, said: float, sigma: float) -> float:
-    return (math.log(seen / said) / max(sigma, 1e-3)) ** 2 if seen > 0 and said > 0 else 0.0
+def _memory_misfit(held: Footprint, measured: MeasuredRun) -> Floats | None:
+    """Squared distance of the peak; None if it was not measured. One peak of the two is enough: they go together."""
+    if measured.allocated_bytes > 0:
+        return _squared(measured.allocated_bytes, held.allocated_bytes, MEMORY_SIGMA)
+    return _squared(measured.reserved_bytes, held.reserved_bytes, MEMORY_SIGMA) if measured.reserved_bytes > 0 else None
 
 
 def _explained(
@@ -118,76 +116,27 @@ def _explained(
     measured: MeasuredRun,
     calibration: Calibration | None,
 ) -> Explanation:
-    priced = PricedPlan(plan=plan, step=step(job, plan, cluster, calibration), footprint=footprint(job, plan, cluster))
-    if not math.isfinite(priced.step_s):
+    whole = PricedPlan(plan=plan, step=step(job, plan, cluster, calibration), footprint=footprint(job, plan, cluster))
+    if not math.isfinite(whole.step_s):
         raise InputError(name or "plan", value, "cannot be priced")
-    return Explanation(field=name, value=value, job=job, priced=priced, misfit=misfit(priced, measured))
+    misfit = _squared(measured.step_s, whole.step_s, float(whole.step.log_sigma))
+    misfit += _memory_misfit(whole.footprint, measured) or 0.0
+    return Explanation(field=name, value=value, priced=whole, misfit=float(misfit))
 
 
 _Changed = tuple[str, str, TrainingJob, TrainingPlan]
 
 
 def _changes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_Changed]:
-    """Single changes of facts that logs and launch files often omit."""
-    yield from _recomputed(job, plan)
-    for name, value, new in (*_microbatches(plan), *_pipelined(plan), *_sharded(plan)):
-        yield name, value, job, new
-    d = plan.dims
-    if int(d.tp) > 1 and job.seq_len % (int(d.tp) * int(d.cp)) == 0 and job.trainer.optional_sequence_parallel:
-        other = not d.sequence_parallel
-        yield "sequence_parallel", str(other).lower(), job, replace(plan, dims=replace(d, sequence_parallel=other))
+    """Single changes of facts beside the plan's axes that logs and launch files often omit."""
     for recipe in _recipes(job, cluster):
         yield "dtype", recipe.value, replace(job, recipe=recipe), plan
     unfused = job.attention_kernel is AttentionKernel.UNFUSED
     kernel = AttentionKernel.FLASH if unfused else AttentionKernel.UNFUSED
     yield "attention", kernel.value, replace(job, attention_kernel=kernel), plan
     for name in ("fused_kernels", "dp_overlap", "tp_overlap", "fused_loss"):
-        if name == "tp_overlap" and int(d.tp) == 1:
-            continue
         switched: Any = {name: not getattr(job.trainer, name)}
         yield name, str(switched[name]).lower(), replace(job, trainer=replace(job.trainer, **switched)), plan
-    for name in ("tp", "pp", "cp"):
-        yield from ((name, str(getattr(new.dims, name)), job, new) for new in _spread(job, plan, name))
-
-
-def _recomputed(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Changed]:
-    now, layers = int(plan.recompute), int(job.shape.num_layers) // int(plan.dims.pp)
-    by_operator = job.trainer.shards_fully and layers > 1  # torchtitan's selective_ac_option = "op"
-    for kind in Recompute:
-        useless = kind is Recompute.SELECTIVE and (by_operator or job.recomputes_nothing)
-        if (kind != now or int(plan.recompute_layers) >= 0) and not useless:
-            yield "recompute", kind.word, job, replace(plan, recompute=kind, recompute_layers=-1)
-    if by_operator:
-        half = replace(plan, recompute=Recompute.FULL, recompute_layers=layers // 2)
-        some = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
-        yield "recompute", "selective", some, half
-        yield "recompute_layers", str(layers // 2), job, half
-
-
-def _microbatches(plan: TrainingPlan) -> Iterator[tuple[str, str, TrainingPlan]]:
-    size, count = int(plan.microbatch_size), int(plan.num_microbatches)
-    for new in (size // 2, size // 4, size * 2, size * 4):
-        if new and size * count % new == 0:
-            yield "microbatch_size", str(new), replace(plan, microbatch_size=new, num_microbatches=size * count // new)
-
-
-def _pipelined(plan: TrainingPlan) -> Iterator[tuple[str, str, TrainingPlan]]:
-    if int(plan.dims.pp) == 1 or plan.stage_layers is not None:
-        return
-    for stages in (1, 2, 4):
-        if stages != int(plan.virtual_stages):
-            yield "virtual_stages", str(stages), replace(plan, virtual_stages=stages)
-    if int(plan.schedule) == PipelineSchedule.ONE_F_ONE_B and int(plan.virtual_stages) == 1:
-        yield "schedule", "gpipe", replace(plan, schedule=PipelineSchedule.GPIPE)
-
-
-def _sharded(plan: TrainingPlan) -> Iterator[tuple[str, str, TrainingPlan]]:
-    if int(plan.dims.dp) * int(plan.dims.cp) > 1:
-        for stage in range(4):
-            if stage != int(plan.zero_stage):
-                yield "zero_stage", str(stage), replace(plan, zero_stage=stage)
-    other = not plan.optimizer_offload
-    yield "optimizer_offload", str(other).lower(), replace(plan, optimizer_offload=other)
 
 
 def _recipes(job: TrainingJob, cluster: Cluster) -> Iterable[Recipe]:
@@ -197,16 +146,129 @@ def _recipes(job: TrainingJob, cluster: Cluster) -> Iterable[Recipe]:
     return [each for each in wanted if all(supports(each, gpu) for gpu in cluster.gpus)]
 
 
-def _spread(job: TrainingJob, plan: TrainingPlan, name: str) -> Iterator[TrainingPlan]:
-    """The plan with other degrees, data parallelism making up the difference."""
-    d, rows = plan.dims, int(plan.microbatch_size)
-    for degree in (1, 2, 4, 8):
-        old = int(getattr(d, name))
-        if degree == old or int(d.dp) * old % degree:
-            continue
-        dp = int(d.dp) * old // degree
-        if job.global_batch_size % (dp * rows) or (dp * int(d.cp)) % int(d.ep):
-            continue
-        changed: Any = {name: degree, "dp": dp}
-        count = job.global_batch_size // (dp * rows)
-        yield replace(plan, dims=replace(d, **changed), num_microbatches=count, stage_layers=None)
+# ------------------------------------------------------------------------------------ a plan that is not stated
+
+UNLIKELY = {
+    "tp": (1, 6.0),
+    "pp": (1, 6.0),
+    "cp": (1, 6.0),
+    "schedule": (int(PipelineSchedule.ONE_F_ONE_B), 4.0),
+    "virtual_stages": (1, 1.0),
+}
+"""The usual value of axes that few runs leave unstated unless they have it, and the penalty on others: -2 ln of their
+odds (6: 1 in 20; estimated, not measured)."""
+DERIVED = {"dp", "shard_group", "optimizer_offload"}
+"""Axes that are never open: they follow from the others, or are off unless stated."""
+EXAMPLES = 16
+"""Most explaining plans that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPlan:
+    """What a run does not say of its plan, and the plans that would give its step and memory."""
+
+    fields: tuple[str, ...] = ()
+    """Axes that nothing states, and of which legal plans have several values; empty: the plan is known."""
+    num_plans: int = 0
+    """Legal plans with the stated axes."""
+    num_explaining: int = 0
+    explaining: tuple[PricedPlan, ...] = ()
+    """The likeliest of them with each value of each open axis, the likeliest first."""
+    agreed: Mapping[str, str] = field(default_factory=dict)
+    """Values of open axes that all of them have."""
+
+
+def open_plan(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    measured: MeasuredRun,
+    *,
+    stated: Collection[str],
+    calibration: Calibration | None = None,
+) -> OpenPlan:
+    """Which axes of ``plan`` are not in ``stated``, and which plans with the stated ones agree with the run: their 80%
+    interval holds its step, and their misfit is at most ``AGREES``; if no memory was measured, they fit."""
+    if {*AXES} <= {*stated, *DERIVED}:
+        return OpenPlan()
+    fixed = {name: value for name, value in axes_of(plan).items() if name in stated}
+    by_operator = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
+    jobs = [job, by_operator] if job.trainer.shards_fully and "recompute" not in stated else [job]
+    pricers = [make_pricer(each, cluster, calibration, headroom=0.0) for each in jobs]
+    parts, values, legal = list[Rows](), {axis: set[int]() for axis in AXES}, 0
+    for variant, pricer in enumerate(pricers):
+        near = list[Rows]()
+        for rows in _legal(pricer.job, int(plan.num_devices), {"shard_group": 0, "optimizer_offload": 0, **fixed}):
+            legal += size_of(rows)
+            for axis, seen in values.items():
+                seen.update(np.unique(rows[axis]).tolist())
+            near.append(_of_its_memory(pricer, {**rows, "variant": np.full(size_of(rows), variant)}, measured))
+        together = _joined(near)
+        pieces = (take(together, slice(i, i + TIMED)) for i in range(0, size_of(together), TIMED))
+        parts += [_of_its_step(pricer, piece, measured) for piece in pieces]
+    fields = tuple(axis for axis in AXES if axis not in {*stated, *DERIVED} and (len(values[axis]) > 1 or not legal))
+    ranked = _joined(parts)
+    ranked = take(ranked, np.argsort(ranked["unlikeliness"], kind="stable"))
+    first = {int(i) for axis in fields for i in np.unique(ranked.get(axis, ()), return_index=True)[1]}
+    return OpenPlan(
+        fields=fields,
+        num_plans=legal,
+        num_explaining=size_of(ranked),
+        explaining=tuple(_example(pricers, take(ranked, slice(i, i + 1))) for i in sorted(first)[:EXAMPLES]),
+        agreed={axis: word_of(axis, int(ranked[axis][0])) for axis in fields if first and not np.ptp(ranked[axis])},
+    )
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    if not parts:
+        return {"unlikeliness": np.zeros(0)}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _legal(job: TrainingJob, num_devices: int, fixed: Mapping[str, int]) -> Iterator[Rows]:
+    """Every legal plan, in pieces. Where recomputation is by operator, those that have it, which is called selective;
+    where a trainer has that, no other kind is."""
+    space = plan_space(job, num_devices, fixed)
+    for chunk in chunks(structures(job, space).rows):
+        rows = with_switches(job, space, chunk, {})
+        if job.trainer.checkpoints_operators:
+            rows = take(rows, rows["recompute"] == Recompute.FULL)
+            rows |= {"recompute": np.full(size_of(rows), int(Recompute.SELECTIVE))}
+        elif job.trainer.shards_fully:
+            rows = take(rows, rows["recompute"] != Recompute.SELECTIVE)
+        if size_of(rows):
+            yield rows
+
+
+def _as_priced(job: TrainingJob, rows: Rows) -> Rows:
+    """The rows with recomputation by operator as the step knows it."""
+    if not job.trainer.checkpoints_operators:
+        return rows
+    half = np.maximum(stage_layers(job, rows) // 2, 1)
+    return {**rows, "recompute": np.full(size_of(rows), int(Recompute.FULL)), "recompute_layers": half}
+
+
+def _of_its_memory(pricer: Pricer, rows: Rows, measured: MeasuredRun) -> Rows:
+    """The rows whose peak agrees with the run, with their misfit; those that fit, if none was measured."""
+    held = pricer.footprint(to_plan(pricer.job, _as_priced(pricer.job, rows)))
+    misfit = _memory_misfit(held, measured)
+    if misfit is None:
+        misfit = np.where(np.asarray(held.device_bytes) <= pricer.limit_bytes, 0.0, np.inf)
+    rows = {**rows, "unlikeliness": np.array(np.broadcast_to(misfit, (size_of(rows),)))}
+    return take(rows, rows["unlikeliness"] <= AGREES)
+
+
+def _of_its_step(pricer: Pricer, rows: Rows, measured: MeasuredRun) -> Rows:
+    """The rows whose step agrees with the run too, unusual values counted against them."""
+    steps = pricer.step(to_plan(pricer.job, _as_priced(pricer.job, rows)))
+    low_s, high_s = interval_80(steps.step_s, steps.log_sigma, steps.step_s * steps.mfu)
+    misfit = rows["unlikeliness"] + _squared(measured.step_s, steps.step_s, steps.log_sigma)
+    unusual = sum(np.where(rows[axis] == usual, 0.0, odds) for axis, (usual, odds) in UNLIKELY.items())
+    agrees = (low_s <= measured.step_s) & (measured.step_s <= high_s) & (misfit <= AGREES)
+    return take({**rows, "unlikeliness": misfit + unusual}, agrees)
+
+
+def _example(pricers: list[Pricer], row: Rows) -> PricedPlan:
+    """One row with all parts of its price, and recomputation as a log or ``fix`` states it."""
+    pricer, axes = pricers[int(row["variant"][0])], {axis: row[axis] for axis in (*AXES, "recompute_layers")}
+    return replace(priced(pricer, _as_priced(pricer.job, axes))[0], plan=plan_at(pricer.job, axes, 0))

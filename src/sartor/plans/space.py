@@ -172,3 +172,14 @@ def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
     row = {name: int(values[index]) for name, values in rows.items()}
     words = {"schedule": PipelineSchedule(row["schedule"]), "recompute": Recompute(row["recompute"])}
     return to_plan(job, {**row, **words})
+
+
+def axes_of(plan: TrainingPlan) -> dict[str, int]:
+    """Every axis of a plan as the search holds it."""
+    axes = {name: int(getattr(plan.dims, name)) for name in ("tp", "pp", "cp", "dp", "ep")}
+    axes |= {name: int(getattr(plan, name)) for name in ("virtual_stages", "microbatch_size", "zero_stage")}
+    axes |= {name: int(getattr(plan, name)) for name in ("shard_group", "schedule", "recompute")}
+    axes |= {"optimizer_offload": int(bool(plan.optimizer_offload))}
+    axes |= {"sequence_parallel": int(bool(plan.dims.sequence_parallel) and axes["tp"] > 1)}
+    layers = int(plan.recompute_layers)
+    return axes | ({"recompute_layers": layers} if layers >= 0 else {})

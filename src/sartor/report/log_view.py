@@ -12,7 +12,8 @@ from rich.text import Text
 
 from sartor.answers.diagnosis import STALLS_FIX
 from sartor.answers.plan import PARTS
-from sartor.plans.explain import EQUAL, Explanation, nearest
+from sartor.plans.explain import AGREES, Explanation, OpenPlan, nearest
+from sartor.report.grid import Grid, grid_of, grid_view
 from sartor.report.plan_words import beside_best, devices_text, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable, signed_share
@@ -20,11 +21,13 @@ from sartor.units import format_bytes, format_count, format_seconds, format_shar
 
 if TYPE_CHECKING:
     from sartor.answers import LogDiagnosis
+    from sartor.plans.result import PricedPlan
 
 SHOWN = 5
 """Changes that the terminal lists."""
-AGREES = 4.0
-"""Misfit up to which a prediction agrees with a run: two standard deviations, in step time and memory combined."""
+NAMED = 3
+"""Plans that the sentence about an open plan names."""
+EXPLAINING = "Plans that would explain the run"
 
 
 # ---------------------------------------------------------------------------------------------------- terminal
@@ -34,8 +37,10 @@ def log_view(answer: LogDiagnosis) -> RenderableType:
     """The answer first: measured and predicted speed, certainty; then memory, TFLOP/s, and what would explain it."""
     heading, lines = log_answer(answer)
     parts: list[RenderableType] = [Text(heading, style="bold"), *(Text(line) for line in lines)]
-    parts += [section_title("Measured and predicted"), _table(answer)]
-    parts += _explained(answer)
+    if not answer.open_plan.fields:
+        parts += [section_title("Measured and predicted"), _table(answer), *_explained(answer)]
+    elif answer.open_plan.explaining:
+        parts += [section_title(EXPLAINING), grid_view(open_grid(answer.open_plan, SHOWN))]
     parts += notes("Warnings", answer.warnings)
     parts += notes("Units", answer.units)
     return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
@@ -60,13 +65,18 @@ def _headline(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
     steps = f"{'mean' if run.is_mean else 'median'} of {count_text(run.num_steps, 'steady step')}"
     left = f"; {count_text(run.warm_up, 'warm-up step')} left out" if run.warm_up else ""
-    told = interval_text(predicted.step_s, predicted.low_s, predicted.high_s)
-    plan = f"this plan{beside_best(predicted, answer.best)}"
     impossible = " (impossible: see the warnings)" if answer.mfu > 1 else ""
+    aim, end = (
+        f"this plan{beside_best(predicted, answer.best)}",
+        f"; predicted {interval_text(predicted.step_s, predicted.low_s, predicted.high_s)}",
+    )
+    if answer.open_plan.fields:
+        predicted, end = answer.best or predicted, ""
+        aim = f"the best plan ({plan_words(predicted.plan)})" if answer.best else ""
+    share = f"; {format_share(float(predicted.step.mfu))} is predicted for {aim}" if aim else ""
     return (
-        f"You reach {format_share(answer.mfu)} MFU{impossible}; {format_share(float(predicted.step.mfu))} is predicted "
-        f"for {plan}. A training step takes {format_seconds(run.step_s)} ({steps}, spread "
-        f"{format_share(run.spread)}{left}); predicted {told}."
+        f"You reach {format_share(answer.mfu)} MFU{impossible}{share}. A training step takes "
+        f"{format_seconds(run.step_s)} ({steps}, spread {format_share(run.spread)}{left}){end}."
     )
 
 
@@ -80,12 +90,15 @@ def _stalls(answer: LogDiagnosis) -> list[str]:
 
 def _certainty(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
+    has_memory = math.isfinite(run.allocated_bytes) or math.isfinite(run.reserved_bytes)
+    if answer.open_plan.fields:
+        return open_text(answer.open_plan, "log", "step and memory" if has_memory else "step")
     ratio = run.stall_free_s / predicted.step_s - 1
     faster = "slower" if ratio > 0 else "faster"
     which = "Without stalls the run" if run.stall_s else "The run"
     text = f"{which} is {format_share(abs(ratio))} {faster} than predicted, "
     if answer.inside and answer.explanations[0].misfit <= AGREES:
-        agree = "step and memory agree" if _memory_said(answer) else "the step agrees"
+        agree = "step and memory agree" if has_memory else "the step agrees"
         return f"{text}inside the 80% interval: {agree} with the plan."
     if answer.inside:
         return f"{text}inside the 80% interval, but the memory does not match this plan."
@@ -102,18 +115,30 @@ def _certainty(answer: LogDiagnosis) -> str:
     )
 
 
-def _memory_said(answer: LogDiagnosis) -> bool:
-    return math.isfinite(answer.measured.allocated_bytes) or math.isfinite(answer.measured.reserved_bytes)
+def open_text(plan: OpenPlan, what: str, figures: str) -> str:
+    """What ``what`` (log, trace) does not say of its plan, which plans would give its ``figures``, and what tells."""
+    text = (
+        f"none of the {plan.num_plans:,} plans that it could have gives this {figures}. Model, GPUs, batch, precision "
+        "or trainer are not those assumed, or the run loses time."
+    )
+    if plan.explaining:
+        words = "; ".join(plan_words(each.plan) for each in plan.explaining[:NAMED])
+        text = f"{plan.num_explaining:,} of {plan.num_plans:,} plans would give this {figures}, among them {words}."
+    if plan.agreed:
+        text += f" All of these have {', '.join(f'{name}={value}' for name, value in plan.agreed.items())}."
+    settles = "To compare the run with its own plan, give it with --launch or --fix."
+    return f"The {what} does not say {', '.join(plan.fields)}: {text} {settles}"
 
 
 def _memory(answer: LogDiagnosis) -> list[str]:
-    held = answer.predicted.footprint
+    held, unknown = answer.predicted.footprint, bool(answer.open_plan.fields)
     pairs = (
         ("allocated", answer.measured.allocated_bytes, float(held.allocated_bytes)),
         ("reserved", answer.measured.reserved_bytes, float(held.reserved_bytes)),
     )
     said = [
-        f"{format_bytes(seen)} {word} ({format_bytes(told)} predicted, {signed_share(seen / told - 1)})"
+        f"{format_bytes(seen)} {word}"
+        + ("" if unknown else f" ({format_bytes(told)} predicted, {signed_share(seen / told - 1)})")
         for word, seen, told in pairs
         if math.isfinite(seen)
     ]
@@ -162,40 +187,42 @@ def _explained(answer: LogDiagnosis) -> list[RenderableType]:
     parts: list[RenderableType] = [section_title("What would explain the rest"), Text(_verdict(answer, best))]
     if not tried:
         return parts
-    table = plain_table("if it were", "step", "allocated", "reserved", "misfit")
-    for each in (answer.explanations[0], *tried[:SHOWN]):
-        held = each.priced.footprint
-        table.add_row(
-            f"{each.field} {each.value}" if each.field else "as said",
-            format_seconds(each.priced.step_s),
-            format_bytes(float(held.allocated_bytes)),
-            format_bytes(float(held.reserved_bytes)),
-            f"{each.misfit:.1f}",
-        )
-    return [*parts, table]
+    rows = [
+        (f"{each.field} {each.value}".strip() or "as said", *_figures(each.priced), f"{each.misfit:.1f}")
+        for each in (answer.explanations[0], *tried[:SHOWN])
+    ]
+    return [*parts, grid_view(grid_of("", ("if it were", *FIGURES, "misfit"), rows))]
+
+
+FIGURES = ("step", "allocated", "reserved")
+
+
+def _figures(priced: PricedPlan) -> tuple[str, str, str]:
+    held = priced.footprint
+    return (
+        format_seconds(priced.step_s),
+        format_bytes(float(held.allocated_bytes)),
+        format_bytes(float(held.reserved_bytes)),
+    )
+
+
+def open_grid(plan: OpenPlan, most: int | None = None) -> Grid:
+    """The likeliest explaining plans with their predicted figures."""
+    rows = [(plan_words(each.plan), *_figures(each)) for each in plan.explaining[:most]]
+    return grid_of("Predicted figures, the likeliest plan first", ("plan", *FIGURES), rows)
 
 
 def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     tried = len(answer.explanations) - 1
-    if not best and answer.explanations[0].misfit <= AGREES:
+    if not best and answer.inside and answer.explanations[0].misfit <= AGREES:
         what = "run without stalls" if answer.measured.stall_s else "run"
         return f"Nothing has to change: the {what} matches the plan {plan_words(answer.predicted.plan)}."
-    if not best and not tried:
-        return "The launch says all that would be tried: the rest is not due to the plan."
     if not best:
-        return f"None of the {tried} single changes that were tried explains it; the rest is not due to the plan."
+        return f"{count_text(tried, 'single change')} tried, and none explains it: the rest is not due to the plan."
     first, *others = best
-    least = min(each.misfit for each in best)
-    nearer = [each for each in answer.explanations[1:] if each.misfit < least - EQUAL]
-    does = "is the likeliest explanation" if nearer else "brings the prediction nearest"
-    sentence = (
-        f"{first.field}={first.value} {does}: {format_seconds(first.priced.step_s)} and "
-        f"{format_bytes(float(first.priced.footprint.reserved_bytes))} reserved"
-    )
+    step_s, _, reserved = _figures(first.priced)
+    sentence = f"{first.field}={first.value} brings the prediction nearest: {step_s} and {reserved} reserved"
     if others:
         sentence += f"; {', '.join(f'{each.field}={each.value}' for each in others)} would do as well"
     still = "" if first.misfit < AGREES else " It is still far from the run."
-    if nearer:
-        closer = " or ".join(f"{each.field}={each.value}" for each in nearer[:2])
-        still += f" {closer} would come nearer, but logs seldom leave that out."
-    return f"{sentence}.{still} Say it with --fix or --launch if it is so."
+    return f"{sentence}.{still}"

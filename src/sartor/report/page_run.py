@@ -12,9 +12,10 @@ from sartor.answers.field import columns_of
 from sartor.json_types import JsonDict, JsonMap
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.html import Markup, element, grid_table
-from sartor.report.log_view import log_answer
+from sartor.report.log_view import EXPLAINING, log_answer, open_grid
 from sartor.report.page import bullets, figure, footer, whole_page
 from sartor.report.page_notes import how_to_read
+from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, fall_points, part_words, trace_points, worst_first
 from sartor.report.trace_view import trace_answer
 from sartor.report.words import printable
@@ -40,15 +41,19 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
     measured_s = answer.measured.step_s if isinstance(answer, LogDiagnosis) else answer.step_s
     records: JsonDict = {"fall": fall_points(measured_s, answer.run_parts)}
     title, lines = log_answer(answer) if isinstance(answer, LogDiagnosis) else trace_answer(answer)
-    more: list[Markup] = []
+    more, assumed = list[Markup](), ""
+    if answer.open_plan.explaining:
+        more += [element("h2", EXPLAINING), grid_table(open_grid(answer.open_plan))]
     if not isinstance(answer, LogDiagnosis):
         records = trace_points(answer)
-        more = _of_trace(answer, records)
+        more += _of_trace(answer, records)
+    elif answer.open_plan.fields:
+        assumed = f", if the plan were {plan_words(answer.predicted.plan)}"
     header = element("header", element("h1", title), element("p", "training log" if of_log else "profiler trace"))
     main = element(
         "main",
         element("div", *(element("p", line) for line in lines), class_="verdict"),
-        element("h2", "Where the time goes"),
+        element("h2", f"Where the time goes{assumed}"),
         figure(records, "fall", "Each part starts where those above it end."),
         grid_table(parts_grid(answer.run_parts, to_do=not of_log)),
         *more,

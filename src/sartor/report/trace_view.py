@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sartor.operators import Gemm
+from sartor.report.grid import grid_view
+from sartor.report.log_view import EXPLAINING, SHOWN, open_grid, open_text
 from sartor.report.plan_words import beside_best, plan_words
 from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
@@ -55,6 +57,8 @@ def trace_view(answer: TraceDiagnosis) -> RenderableType:
         parts.append(Text(line))
         parts += [Text(f"     {printable(line)}", style="dim") for line in loss.evidence]
     parts += [section_title("Where the time goes"), _table(answer)]
+    if answer.open_plan.explaining:
+        parts += [section_title(EXPLAINING), grid_view(open_grid(answer.open_plan, SHOWN))]
     return Group(
         *parts, *notes("Warnings", answer.warnings), *notes("Assumed", [printable(line) for line in answer.assumptions])
     )
@@ -91,7 +95,9 @@ def _headline(answer: TraceDiagnosis) -> str:
     text = f"A step takes {format_seconds(answer.step_s)}."
     if math.isfinite(answer.mfu):
         text = f"You reach {format_share(answer.mfu)} MFU: a step takes {format_seconds(answer.step_s)}."
-    if answer.predicted is not None:
+    if answer.open_plan.fields:
+        text += f" {open_text(answer.open_plan, 'trace', 'step')}"
+    elif answer.predicted is not None:
         p = answer.predicted
         told = interval_text(p.step_s, p.low_s, p.high_s)
         plan = f"{plan_words(p.plan)}{beside_best(p, answer.best)}"
@@ -109,8 +115,9 @@ def _headline(answer: TraceDiagnosis) -> str:
 
 
 def _points(answer: TraceDiagnosis) -> str:
-    """How each loss contributes to the gap between predicted and reached MFU; empty if the run is as predicted."""
-    if answer.predicted is None or not math.isfinite(answer.mfu):
+    """How each loss contributes to the gap between predicted and reached MFU; empty if the run is as predicted, or its
+    plan is not known."""
+    if answer.predicted is None or answer.open_plan.fields or not math.isfinite(answer.mfu):
         return ""
     beyond = left = answer.step_s - answer.predicted.step_s
     points = 100 * (float(answer.predicted.step.mfu) - answer.mfu)

@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 
+from sartor.hardware.catalog import gpu_names
+
 DUMPED = re.compile(r"\b([a-zA-Z]\w{1,60}) \.{3,60} (.{1,400})$")
 """A line of Megatron's dump of arguments: ``  hidden_size .......... 4096``, behind any prefix."""
 
@@ -98,8 +100,10 @@ def facts_in(text: str) -> dict[str, int | str]:
 
 
 def gpu_named(text: str) -> str | None:
-    """The catalogue's name of the device mentioned in a text; None if no known one is."""
-    return next((name for pattern, name in GPUS.items() if re.search(pattern, text)), None)
+    """The catalogue's name of the device that a driver calls ``text``; None if it is none with a single version."""
+    single = {name.replace("_", "[ _]"): name for name in gpu_names() if "_" not in name or name.startswith("rtx")}
+    names = {**GPUS, **{rf"(?i)\b{words}\b": name for words, name in single.items()}}
+    return next((name for pattern, name in names.items() if re.search(pattern, text)), None)
 
 
 def _configuration_name(line: str) -> dict[str, int | str]:
@@ -116,7 +120,7 @@ def _configuration_name(line: str) -> dict[str, int | str]:
 def _mesh(text: str) -> dict[str, int | str]:
     """torchtitan's device mesh: ``Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]``, and since 2025
     ``Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1``, whose experts' axes
-    lie inside the others."""
+    lie inside the others. The former kind leaves out degrees of 1."""
     if match := _PARALLELISM.search(text):
         mesh = {name: int(size) for name, size in re.findall(r"(\w{1,20})=(\d{1,7})", match[1])}
         return {**_degrees(mesh), "num_devices": math.prod(mesh.get(name, 1) for name in AXES)}
@@ -126,7 +130,9 @@ def _mesh(text: str) -> dict[str, int | str]:
     names = re.findall(r"\w{1,20}", match[1])
     mesh = dict(zip(names, map(int, re.findall(r"\d{1,7}", match[2])), strict=False))
     whole = all(name in AXES for name in names)
-    return {**_degrees(mesh), **({"num_devices": math.prod(mesh.values())} if whole else {})}
+    if not whole:
+        return _degrees(mesh)
+    return {"tp": 1, "pp": 1, "cp": 1, **_degrees(mesh), "num_devices": math.prod(mesh.values())}
 
 
 AXES = ("dp_shard", "dp_replicate", "dp", "tp", "pp", "cp")
