@@ -278,11 +278,13 @@ def test_an_entry_is_plain_json_in_si_units(name: str) -> None:
 
 def test_one_device_costs_one_parsed_file(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = catalog._gpu_from
-    monkeypatch.setattr(catalog, "_gpu_from", lambda table, path: read.append(path.name) or original(table, path))
+    original = catalog.gpu_from
+    monkeypatch.setattr(
+        catalog, "gpu_from", lambda table, name, **how: read.append(name) or original(table, name, **how)
+    )
     catalog._of_the_catalogue.cache_clear()
     load_gpu("h100")
-    assert read == ["h100_sxm.toml"]
+    assert read == ["h100_sxm"]
 
 
 def test_loading_one_device_costs_a_tenth_of_loading_all() -> None:

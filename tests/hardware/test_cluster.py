@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from sartor.bounded import MAX_TOML_BYTES
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.cluster import LINK_KINDS, Cluster, LinkTier
+from sartor.hardware.cluster import HOP_LATENCY_S, LINK_KINDS, Cluster, LinkTier
 from sartor.hardware.cluster_catalog import (
-    HOP_LATENCY_S,
     TIER_KEYS,
     cluster_aliases,
     cluster_entry,

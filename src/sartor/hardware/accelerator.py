@@ -279,16 +279,6 @@ _RATES = (
     "control_share",
     *IN_LONG_RUNS,
 )
-MAY_BE_NONE = (
-    "stack_bytes",
-    "stack_bytes_per_s",
-    "num_links",
-    "link_latency_s",
-    "scale_up_devices",
-    "scale_out_bytes_per_s",
-    "scale_out_latency_s",
-)
-"""Fields that may be 0: none of it, or that of the memory's own stacks."""
 ARRAY_FIELDS = (
     *_COUNTS,
     "clock_hz",
@@ -303,6 +293,8 @@ ARRAY_FIELDS = (
     "bank_bytes_per_cycle",
 )
 """Fields that may be arrays."""
+MAY_BE_NONE = tuple(name for name in ARRAY_FIELDS if name not in (*_COUNTS, *_RATES))
+"""Fields that may be 0: none of it, or that of the memory's own stacks."""
 FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
 
 

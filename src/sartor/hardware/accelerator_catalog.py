@@ -183,11 +183,9 @@ _CHOICES: dict[str, JsonDict] = {
 }
 _TEXTS = ("name", "title", "note", "confidence")
 _NUMBERS: dict[str, tuple[str, float]] = {
-    "num_tensor_cores": ("num_tensor_cores", 1),
-    "array_rows": ("array_rows", 1),
-    "array_cols": ("array_cols", 1),
-    "num_vector_cores": ("num_vector_cores", 1),
-    "vector_lanes": ("vector_lanes", 1),
+    **{
+        name: (name, 1) for name in ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes")
+    },
     "tensor_core_sram_kib": ("tensor_core_sram_bytes", KIB),
     "vector_core_sram_kib": ("vector_core_sram_bytes", KIB),
     "global_buffer_mib": ("global_buffer_bytes", MIB),
@@ -201,10 +199,7 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "scale_up_devices": ("scale_up_devices", 1),
     "scale_out_gb_per_s": ("scale_out_bytes_per_s", GIGA),
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
-    "bank_bytes_per_cycle": ("bank_bytes_per_cycle", 1),
-    "control_share": ("control_share", 1),
-    **{name: (name, 1) for name in IN_LONG_RUNS},
-    "node_nm": ("node_nm", 1),
+    **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "node_nm")},
 }
 """File key -> (field, factor to SI)."""
 _WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes", "scale_up"))} | {

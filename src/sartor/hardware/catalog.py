@@ -50,17 +50,12 @@ def _read(path: Path) -> Gpu:
     table = tomllib.loads(_texts_in(DATASHEETS)[path.stem]) if packaged else read_toml(path, "gpu")
     if is_accelerator(table):
         raise InputError("gpu", path.name, NOT_A_GPU, "a name of sartor catalog gpus")
-    return _gpu_from(table, path)
+    return gpu_from(table, path.stem, packaged=packaged)
 
 
 def is_accelerator(table: JsonDict) -> bool:
     """Whether a device's table describes a chip of the accelerator template (it has arrays)."""
     return "array_rows" in table or "num_tensor_cores" in table
-
-
-def gpu_from(table: JsonDict, name: str = "gpu") -> Gpu:
-    """A checked device from a table in a datasheet's keys and units."""
-    return _gpu_from(table, Path(name))
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -151,19 +146,15 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "max_clock_mhz": ("max_clock_hz", MEGA),
     "link_gb_per_s": ("link_bytes_per_s", GIGA),
     "link_latency_us": ("link_latency_s", MICRO),
-    "devices_per_node": ("devices_per_node", 1),
-    "link_domain": ("link_domain", 1),
-    "dies_per_card": ("dies_per_card", 1),
+    **{name: (name, 1) for name in ("devices_per_node", "link_domain", "dies_per_card")},
     "pcie_gb_per_s": ("pcie_bytes_per_s", GIGA),
     "host_link_gb_per_s": ("host_link_bytes_per_s", GIGA),
     "host_memory_gb_per_s": ("host_memory_bytes_per_s", GIGA),
     "smem_kib_per_sm": ("smem_bytes_per_sm", KIB),
     "memory_side_cache_mib": ("memory_side_cache_bytes", MIB),
-    "fp32_accumulate_rate": ("fp32_accumulate_rate", 1),
-    "tensor_core_rate": ("tensor_core_rate", 1),
-    "matrix_tile": ("matrix_tile", 1),
-    "die_mm2": ("die_mm2", 1),
-    "process_nm": ("process_nm", 1),
+    **{
+        name: (name, 1) for name in ("fp32_accumulate_rate", "tensor_core_rate", "matrix_tile", "die_mm2", "process_nm")
+    },
 }
 """Datasheet key -> (field of ``Gpu``, factor to SI)."""
 
@@ -183,16 +174,15 @@ _REQUIRED = (
 )
 
 
-def _gpu_from(table: JsonDict, path: Path) -> Gpu:
+def gpu_from(table: JsonDict, name: str = "gpu", *, packaged: bool = False) -> Gpu:
     """A checked ``Gpu`` from a datasheet's table; ``InputError`` with the datasheet's own key when it cannot be."""
-    packaged = path.parent == DATASHEETS
     if not packaged:
         check(table, _model(), subject="a datasheet")
     price = table.get("price", {})
     numbers = {field: float(table[key]) * factor for key, (field, factor) in _NUMBERS.items() if key in table}
     return check_gpu(
         Gpu(
-            **{"name": path.stem, **{key: table[key] for key in _TEXTS if key in table}},
+            **{"name": name, **{key: table[key] for key in _TEXTS if key in table}},
             **{**numbers, **{key: int(table[key]) for key in _WHOLE if key in table}},  # type: ignore[arg-type]
             peak_flops_per_s=_peaks(table["peak_dense_tflops"]),
             price_usd_per_hour=float(price["usd_per_hour"]) if price else None,

@@ -13,21 +13,27 @@ from itertools import accumulate, pairwise
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 
-LINK_KINDS = (
-    "nvlink",
-    "nvswitch",
-    "xgmi",
-    "pcie",
-    "smp",
-    "ici",
-    "infiniband",
-    "ethernet",
-    "tcp",
-    "efa",
-    "omnipath",
-    "slingshot",
-    "dcn",
-)
+HOP_LATENCY_S: Mapping[str, float] = {
+    "nvlink": 2e-6,
+    "nvswitch": 2e-6,
+    "xgmi": 3e-6,
+    "pcie": 2.5e-6,
+    "smp": 3e-6,
+    "ici": 1e-6,
+    "infiniband": 4e-6,
+    "ethernet": 6e-6,
+    "tcp": 8e-6,
+    "efa": 15e-6,
+    "omnipath": 6e-6,
+    "slingshot": 6e-6,
+    "dcn": 20e-6,
+    "": 6e-6,
+}
+"""Default seconds of a hop. PCIe and InfiniBand: the ring hops of NCCL's own cost model (src/graph/tuning.cc, LL128);
+ICI: about 1 us (How to Scale Your Model, jax-ml, 2025); the others are assumed (2026-11-21): RDMA over Ethernet,
+Omni-Path and Slingshot 1.5 times InfiniBand, EFA and DCN slower."""
+
+LINK_KINDS = tuple(kind for kind in HOP_LATENCY_S if kind)
 """The kind of a tier: ``nvlink`` direct links, ``nvswitch`` through switches, ``xgmi`` AMD Infinity Fabric, ``smp`` the
 bus between a host's sockets, ``ici`` a TPU torus, ``dcn`` a data-centre network between torus slices, ``ethernet`` with
 RDMA, ``tcp`` any network through the hosts' sockets, the rest as named; empty: unknown."""

@@ -6,7 +6,6 @@ Users' own files have the same keys; docs/howto/describe-my-cluster.md explains 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.catalog import canonical
-from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
+from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
 from sartor.hardware.device import device_from, load_device
 from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
@@ -28,26 +27,6 @@ if TYPE_CHECKING:
 ENTRIES = Path(__file__).parent / "clusters"
 MAX_TIERS = 16
 MAX_POOLS = 16
-
-HOP_LATENCY_S: Mapping[str, float] = {
-    "nvlink": 2e-6,
-    "nvswitch": 2e-6,
-    "xgmi": 3e-6,
-    "smp": 3e-6,
-    "pcie": 2.5e-6,
-    "infiniband": 4e-6,
-    "ethernet": 6e-6,
-    "tcp": 8e-6,
-    "efa": 15e-6,
-    "omnipath": 6e-6,
-    "slingshot": 6e-6,
-    "ici": 1e-6,
-    "dcn": 20e-6,
-    "": 6e-6,
-}
-"""Default seconds of a hop. PCIe and InfiniBand: the ring hops of NCCL's own cost model (src/graph/tuning.cc, LL128);
-ICI: about 1 us (How to Scale Your Model, jax-ml, 2025); the others are assumed (2026-11-21): RDMA over Ethernet,
-Omni-Path and Slingshot 1.5 times InfiniBand, EFA and DCN slower."""
 
 
 def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
@@ -102,13 +81,11 @@ def cluster_from(
         {**inner, "span": domain or devices_per_node},
         {"kind": inter_kind, "span": "all", "gbit_per_s": inter_gbit_per_s},
     ]
-    built = tuple(_tier(tier, i, device, devices_per_node, "") for i, tier in enumerate(tiers))
-    name = f"{device.name} x {devices_per_node}"
     return Cluster(
-        name=name,
+        name=f"{device.name} x {devices_per_node}",
         gpu=device,
         devices_per_node=devices_per_node,
-        tiers=built,
+        tiers=tuple(_tier(tier, i, device, devices_per_node, "") for i, tier in enumerate(tiers)),
         num_devices=num_devices,
         **_price({}, device),
     )

@@ -74,11 +74,9 @@ def _relaxations(
             field="optimizer_offload",
             value="1",
         )
-    more = _more_devices(pricer, num_devices, fixed)
-    if more:
+    if more := _more_devices(pricer, num_devices, fixed):
         yield Relaxation(change=f"use {more} devices", field="num_devices", value=str(more))
-    shorter = _shorter(pricer, num_devices, fixed)
-    if shorter:
+    if shorter := _shorter(pricer, num_devices, fixed):
         yield Relaxation(change=f"train on sequences of {shorter} tokens", field="seq_len", value=str(shorter))
     usable_share = pricer.limit_bytes / min(gpu.hbm_bytes for gpu in pricer.cluster.gpus)
     need = int(round_up(int(leanest.peak_bytes / usable_share), 2**30))

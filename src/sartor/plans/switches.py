@@ -76,15 +76,11 @@ class JobSwitch:
 
 
 SWITCHED: Mapping[str, JobSwitch] = {
-    "tp_overlap": JobSwitch(field="tp_overlap", words=ON_OFF),
-    "dp_overlap": JobSwitch(field="dp_overlap", words=ON_OFF),
-    "p2p_overlap": JobSwitch(field="p2p_overlap", words=ON_OFF),
+    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("tp_overlap", "dp_overlap", "p2p_overlap")},
     "ep_overlap": JobSwitch(field="ep_overlap", words=ON_OFF, experts=True),
     "deepep": JobSwitch(field="dispatch_once", words=ON_OFF, experts=True),
     "split_experts": JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
-    "cuda_graphs": JobSwitch(field="cuda_graphs", words=ON_OFF),
-    "fused_loss": JobSwitch(field="fused_loss", words=ON_OFF),
-    "grad_fusion": JobSwitch(field="grad_fusion", words=ON_OFF),
+    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
     "grad_dtype": JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
     "moments_dtype": JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
     "context_parallel": JobSwitch(

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
-from sartor.hardware.cluster import Cluster, LinkTier
-from sartor.hardware.cluster_catalog import HOP_LATENCY_S, usual_cluster
+from sartor.hardware.cluster import HOP_LATENCY_S, Cluster, LinkTier
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer
 from sartor.operators import DType
