@@ -118,7 +118,6 @@ REFUSED: list[tuple[str, dict[str, Any] | None, str]] = [
     ("advise", {**XL, "objective": "sleep"}, "advise gpt2-xl --objective sleep"),
     ("gemm", {"m": 0, "n": 1, "k": 1}, "gemm 0 1 1"),
     ("gemm", {"m": 8, "n": 8, "k": 8, "layout": "TT"}, "gemm 8 8 8 --layout TT"),
-    ("plan", XL, "plan gpt2-xl"),
     ("plan", {**JOB, "fix": {"tp": 6}}, f"{PLAN} --fix tp=6"),
     ("plan", {**JOB, "fix": {"teepee": 6}}, f"{PLAN} --fix teepee=6"),
     ("plan", {**JOB, "cluster": "dgx-9"}, f"{PLAN} --cluster dgx-9"),

@@ -13,8 +13,9 @@ import pytest
 
 from effort import LONG, times
 from sartor.launch.plan import WRITTEN
+from sartor.run.fields import TrainingOptions
 from sartor.web.openapi import openapi
-from sartor.web.routes import ROUTES
+from sartor.web.routes import ROUTES, route_named
 
 KEPT = "positive_data_acceptance"
 """Not asked for: what fits a schema may still be a model there is not, and is then refused with a sentence."""
@@ -67,3 +68,8 @@ def test_launch_files_are_offered_for_every_trainer_there_is() -> None:
     (route,) = (route for route in ROUTES if route.name == "plan_launch")
     (field,) = (field for field in route.fields if field.name == "trainer")
     assert field.words == tuple(kind.value for kind in WRITTEN)
+
+
+@pytest.mark.parametrize("name", ["estimate", "lint", "advise", "plan", "shape", "sweep", "compare", "report"])
+def test_a_question_about_a_run_takes_every_field_of_a_training_run(name: str) -> None:
+    assert {*TrainingOptions.__annotations__} <= {field.name for field in route_named(name).fields}

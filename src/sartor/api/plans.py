@@ -73,6 +73,7 @@ def plan(
     whole = _with_price(cluster if isinstance(cluster, Cluster) else load_cluster(cluster), price)
     own = own_calibration_of(options.get("calibration"), whole)
     run = Run(facts={}).with_(Origin.STATED, "option", cluster=whole.name, **_held_words(fix))
+    num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
     run = stated_run(run, reading, {**options, "num_devices": num_devices if isinstance(num_devices, int) else None})
     counts, run = _counts(num_devices, run, reading, whole, own)
     where, headroom = whole.reached(max(counts)), options.get("headroom")

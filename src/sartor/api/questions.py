@@ -34,8 +34,9 @@ from sartor.rules.rule import largest_split
 from sartor.run.fields import FIELDS, RunOptions, check_names
 from sartor.run.run import Origin, Run
 from sartor.step.question import checked_skew
-from sartor.step.recipes import workload_of
+from sartor.step.recipes import padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
+from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIGA
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
@@ -136,7 +137,9 @@ def _training(
     if run.states("num_devices"):
         device_counts(run.get("num_devices"), cluster)
     stated = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
-    split = largest_split(reading.shape, stated) if splits else stated
+    trainer = trainer_named(run.get("framework") or default_trainer(cluster.gpus), cluster.gpu)
+    vocab_size = int(padded_vocab(reading.shape, trainer, stated.tp))
+    split = largest_split(replace(reading.shape, vocab_size=vocab_size), stated) if splits else stated
     smaller = {name: int(getattr(split, name)) for name in ("tp", "ep") if getattr(split, name) < getattr(stated, name)}
     found = complete(run.with_(Origin.IMPLIED, "splits the model", **smaller), reading, cluster, own)
     held = found.held

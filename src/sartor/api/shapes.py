@@ -41,16 +41,17 @@ from sartor.model.lower.split import check
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part, Role
 from sartor.plans.search import HeldPlan
-from sartor.rules.rule import largest_split
+from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import RunOptions
 from sartor.run.run import Origin, Turn
-from sartor.step.recipes import workload_of
+from sartor.step.recipes import as_trained, workload_of
 from sartor.step.running import InRun
 from sartor.step.serving.inference import serving
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from sartor.model.shape import TransformerShape
     from sartor.shapes.codesign import CoDesign
 
 
@@ -242,7 +243,7 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
 
     base = _base(asked)
     context = Context.of(
-        asked.workload,
+        replace(asked.workload, shape=_trained(asked)),
         asked.gpu,
         asked.dims,
         asked.calibration,
@@ -251,9 +252,15 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     )
     findings = added_up(run_rules(context, allow=tuple(allow)))
     asked = replace(asked, depends_on=(*asked.depends_on, *_on_other_trainers(asked, allow)))
-    if feasible(asked.workload.shape, asked.dims):
+    if feasible(_trained(asked), asked.dims):
         asked = with_template_turns(asked, base, answer_question)
     return Lint(base=replace(base, question=asked), findings=findings)
+
+
+def _trained(question: Question) -> TransformerShape:
+    """The shape with the vocabulary that the trainer pads for the stated degrees."""
+    shape, held = question.workload.shape, question.held
+    return shape if held is None else as_trained(replace(held.job, shape=shape), question.dims)
 
 
 def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Turn]:
@@ -271,7 +278,8 @@ def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Tur
             yield from (
                 Turn(field="framework", value=trainer, verdict=finding.message, figures={"gain_fraction": gain})
                 for finding in lint.findings
-                if finding.field == "vocab_size" and (gain := finding.gain_fraction or 0.0) >= WORTH_A_LINE
+                if finding.field == "vocab_size"
+                and ((gain := finding.gain_fraction or 0.0) >= WORTH_A_LINE or finding.grade is Grade.ERROR)
             )
 
 
@@ -284,7 +292,7 @@ def _base(asked: Question) -> ModelEstimate:
     if asked.held is None:
         return answer_question(replace(asked, dims=largest_split(asked.workload.shape, asked.dims)))
     held = asked.held  # completed at a split of the shape as it was asked for, not of one that was changed since
-    split = largest_split(asked.workload.shape, replace(asked.dims, tp=held.axes["tp"], ep=held.axes["ep"]))
+    split = largest_split(_trained(asked), replace(asked.dims, tp=held.axes["tp"], ep=held.axes["ep"]))
     if (int(split.tp), int(split.ep)) != (held.axes["tp"], held.axes["ep"]):
         held = held.split(tp=int(split.tp), ep=int(split.ep))
     return answer_question(replace(asked, dims=split, held=held))

@@ -12,7 +12,6 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
 from sartor.web.reply import Reply, answered, compact
-from sartor.web.routes import fields_of
 from sartor.web.uploads import plain_name
 
 Body = JsonMap
@@ -22,10 +21,7 @@ MOST_CANDIDATES = 200
 
 
 def estimate(body: Body) -> Reply:
-    spread = {field.name: body[field.name] for field in fields_of("spread")}
-    if spread["cluster"] is not None:
-        spread["cluster"] = plain_name("cluster", spread["cluster"])
-    found = api.estimate(model_of(body), device_of(body), **{**question_of(body), **spread})
+    found = api.estimate(model_of(body), device_of(body), **question_of(body))
     return answered("estimate", found.to_dict())
 
 

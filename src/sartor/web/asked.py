@@ -14,24 +14,8 @@ from sartor.model.reading import ModelReading
 from sartor.model.zoo import load_model
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
+from sartor.run.fields import RunOptions
 from sartor.web.uploads import own_cluster, own_gpu, plain_name
-
-WORDS = (
-    "phase",
-    "seq_len",
-    "microbatch_size",
-    "context_len",
-    "tp",
-    "pp",
-    "ep",
-    "dtype",
-    "attention",
-    "routing_skew",
-    "headroom",
-    "set",
-    "calibration",
-)
-"""Fields passed to ``api.ask`` unchanged."""
 
 
 def body_of(data: bytes) -> JsonDict:
@@ -88,8 +72,9 @@ def cluster_of(body: JsonMap) -> Cluster:
 
 
 def question_of(body: JsonMap) -> JsonDict:
-    """Keyword arguments of ``api.ask``."""
-    return {word: body[word] for word in WORDS if word in body}
+    """Keyword arguments of ``api.ask``: the fields of a run."""
+    words = {name: body[name] for name in RunOptions.__annotations__ if body.get(name) is not None}
+    return words | ({"cluster": plain_name("cluster", words["cluster"])} if "cluster" in words else {})
 
 
 def names_of(field: str, values: Sequence[object] | None) -> tuple[str, ...]:

@@ -11,10 +11,9 @@ from sartor.answers import PlanAnswer
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.units import parse_count
-from sartor.web.asked import cluster_of, model_of
+from sartor.web.asked import cluster_of, model_of, question_of
 from sartor.web.uploads import question_key
 
-JOB_WORDS = ("dtype", "framework", "optimizer", "attention", "context_parallel", "routing_skew", "calibration")
 MOST_TOP = 100
 REMEMBERED = 4
 """Plans a worker caches, so that figures and launch files need no new search."""
@@ -45,14 +44,10 @@ def _plan(body: JsonMap) -> PlanAnswer:
     return api.plan(
         model_of(body),
         cluster_of(body),
-        num_devices=body["num_devices"],
-        global_batch_size=body["global_batch_size"],
-        seq_len=body["seq_len"],
         fix=fixed_axes(body["fix"]),
         top=body["top"],
         tokens=parse_count("tokens", str(body["tokens"])),
-        set=body["set"],
-        **{word: body[word] for word in JOB_WORDS},
+        **{name: value for name, value in question_of(body).items() if name != "cluster"},
     )
 
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from sartor.bounded import packaged_toml
 from sartor.json_types import JsonDict
-from sartor.run.fields import FIELDS
+from sartor.run.fields import FIELDS, TrainingOptions
 from sartor.web.fields import Field
 from sartor.web.lanes import QUICK
 
@@ -40,16 +41,17 @@ class Route:
 
 
 _TABLE = packaged_toml("web", "routes.toml")
+GROUPS = {**_TABLE["groups"], "training": [*TrainingOptions.__annotations__]}
 
 
 def fields_of(*names: str) -> Iterator[Field]:
     """The fields with these names; the name of a group stands for its fields."""
     for name in names:
-        if name in _TABLE["groups"]:
-            yield from fields_of(*_TABLE["groups"][name])
+        if name in GROUPS:
+            yield from fields_of(*GROUPS[name])
         else:
             short = name.rpartition(".")[2]
-            yield Field.of(short, {**_declared(short), **_TABLE["fields"][name]})
+            yield Field.of(short, {**_declared(short), **_TABLE["fields"].get(name, {})})
 
 
 _KINDS = {int: "integer", float: "number", str: "string", bool: "boolean"}
@@ -60,9 +62,17 @@ def _declared(name: str) -> JsonDict:
     row = FIELDS.get(name)
     if row is None or row.kind not in _KINDS:
         return {}
-    about: JsonDict = {"type": _KINDS[row.kind]}
+    about: JsonDict = {"type": _KINDS[row.kind], "description": _plain(row.help)}
+    about |= {"examples": [row.kind(row.example)]} if row.example else {}
     about |= {} if row.least is None else {"minimum": int(row.least)}
     return about | ({"enum": list(row.choices)} if row.choices else {})
+
+
+def _plain(words: str) -> str:
+    """A flag's help as a field's: ``--seq-len`` is seq_len here."""
+    return re.sub(
+        r"--([a-z-]+)", lambda flag: flag[1].replace("-", "_"), re.sub(r"\[default: (.*)\]", r"Default: \1.", words)
+    )
 
 
 def _route(table: dict[str, Any]) -> Route:
