@@ -110,124 +110,94 @@ def _axis(name: str, words: str, help: str, **more: Any) -> RunField:
     return RunField(name=name, words=words, help=help, panel=Panel.PLAN, axis=True, **{"kind": int, "least": 1, **more})
 
 
+def _size(name: str, unit: Unit, words: str, help: str, **more: Any) -> RunField:
+    return RunField(name=name, unit=unit, words=words, help=help, **{"kind": int, "least": 1, "most": 2**40, **more})
+
+
+def _word(name: str, metavar: str, words: str, help: str, **more: Any) -> RunField:
+    """A field whose value is a word; a metavar such as ``a|b`` lists all."""
+    choices = tuple(metavar.split("|")) if "|" in metavar else ()
+    return RunField(name=name, words=words, help=help, metavar=metavar, **{"kind": str, "choices": choices, **more})
+
+
 _ROWS = (
-    RunField(
-        name="gpu",
-        kind=str,
-        words="device",
-        help="A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]",
-        metavar="GPU",
+    _word(
+        "gpu",
+        "GPU",
+        "device",
+        "A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]",
     ),
-    RunField(
-        name="phase",
-        kind=str,
-        words="phase",
-        help="What the model is doing.",
-        metavar="train|prefill|decode",
-        choices=("train", "prefill", "decode"),
-    ),
-    RunField(
-        name="cluster",
-        kind=str,
-        words="cluster",
-        help="A name from `sartor catalog clusters`, or a TOML file. [default: the GPU's usual one]",
-        metavar="CLUSTER",
+    _word("phase", "train|prefill|decode", "phase", "What the model is doing."),
+    _word(
+        "cluster",
+        "CLUSTER",
+        "cluster",
+        "A name from `sartor catalog clusters`, or a TOML file. [default: the GPU's usual one]",
         inference=False,
     ),
-    RunField(
-        name="num_devices",
-        kind=int,
-        words="devices",
-        unit=Unit.DEVICES,
-        help="Devices of the whole plan. [default: the fewest, from a node up, on which the run fits]",
-        least=1,
-        most=2**40,
+    _size(
+        "num_devices",
+        Unit.DEVICES,
+        "devices",
+        "Devices of the whole plan. [default: the fewest, from a node up, on which the run fits]",
         example="64",
         inference=False,
     ),
-    RunField(
-        name="global_batch_size",
-        kind=int,
-        words="sequences per step",
-        unit=Unit.SEQUENCES,
-        help="Sequences per step over all devices. [default: 4M tokens]",
+    _size(
+        "global_batch_size",
+        Unit.SEQUENCES,
+        "sequences per step",
+        "Sequences per step over all devices. [default: 4M tokens]",
         metavar="B",
-        least=1,
-        most=2**40,
         example="512",
         inference=False,
     ),
-    RunField(
-        name="seq_len",
-        kind=int,
-        words="tokens per sequence",
-        unit=Unit.TOKENS,
-        help="Tokens per sequence. [default: 4096, or the model's maximum]",
-        least=1,
-        most=2**40,
+    _size(
+        "seq_len",
+        Unit.TOKENS,
+        "tokens per sequence",
+        "Tokens per sequence. [default: 4096, or the model's maximum]",
         example="4096",
     ),
-    RunField(
-        name="microbatch_size",
-        kind=int,
-        words="sequences per microbatch",
-        unit=Unit.SEQUENCES,
-        help="Sequences per microbatch. [default: train searched, prefill 1, decode 8]",
-        least=1,
-        most=2**40,
+    _size(
+        "microbatch_size",
+        Unit.SEQUENCES,
+        "sequences per microbatch",
+        "Sequences per microbatch. [default: train searched, prefill 1, decode 8]",
         example="4",
         axis=True,
     ),
-    RunField(
-        name="context_len",
-        kind=int,
-        words="tokens in the KV cache",
-        unit=Unit.TOKENS,
-        help="Tokens already in the KV cache. [default: decode --seq-len, else 0]",
+    _size(
+        "context_len",
+        Unit.TOKENS,
+        "tokens in the KV cache",
+        "Tokens already in the KV cache. [default: decode --seq-len, else 0]",
         least=0,
+        most=None,
         training=False,
     ),
-    RunField(
-        name="dtype",
-        kind=str,
-        words="data type",
-        help="Data type of the matrix multiplications: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... "
+    _word(
+        "dtype",
+        "TYPE",
+        "data type",
+        "Data type of the matrix multiplications: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... "
         "[default: bf16 if the device has it]",
-        metavar="TYPE",
         example="fp8",
     ),
-    RunField(
-        name="framework",
-        kind=str,
-        words="trainer",
-        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
-        "[default: megatron]",
-        metavar="NAME",
+    _word(
+        "framework",
+        "NAME",
+        "trainer",
+        "Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. [default: megatron]",
         inference=False,
     ),
-    RunField(
-        name="optimizer",
-        kind=str,
-        words="optimizer",
-        help="Optimizer of the run. [default: adam]",
-        metavar="adam|sgd|muon",
-        choices=("adam", "sgd", "muon"),
-        inference=False,
-    ),
-    RunField(
-        name="attention",
-        kind=str,
-        words="attention",
-        help="Attention as one fused kernel, or as three. [default: flash]",
-        metavar="flash|unfused",
-        choices=("flash", "unfused"),
-    ),
-    RunField(
-        name="context_parallel",
-        kind=str,
-        words="context parallelism",
-        help="How devices exchange a split sequence. [default: the trainer's]",
-        metavar="KIND",
+    _word("optimizer", "adam|sgd|muon", "optimizer", "Optimizer of the run. [default: adam]", inference=False),
+    _word("attention", "flash|unfused", "attention", "Attention as one fused kernel, or as three. [default: flash]"),
+    _word(
+        "context_parallel",
+        "KIND",
+        "context parallelism",
+        "How devices exchange a split sequence. [default: the trainer's]",
         choices=("ring", "all_to_all", "all_gather"),
         panel=Panel.RARE,
         inference=False,
@@ -247,13 +217,13 @@ _ROWS = (
     _axis("cp", "context parallel", "Context-parallel devices.", inference=False),
     _axis("ep", "expert parallel", "Expert-parallel groups; inference takes tp x ep devices.", example="8"),
     _axis("virtual_stages", "chunks per stage", "Interleaved chunks per device.", inference=False),
-    _axis(
+    _word(
         "schedule",
+        "NAME",
         "pipeline schedule",
         "Order of microbatches in a pipeline.",
-        kind=str,
-        metavar="NAME",
-        least=None,
+        panel=Panel.PLAN,
+        axis=True,
         inference=False,
     ),
     _axis(
@@ -280,14 +250,13 @@ _ROWS = (
         least=0,
         inference=False,
     ),
-    _axis(
+    _word(
         "recompute",
+        "none|selective|full",
         "recomputation",
         "What backward computes again.",
-        kind=str,
-        metavar="none|selective|full",
-        choices=("none", "selective", "full"),
-        least=None,
+        panel=Panel.PLAN,
+        axis=True,
         inference=False,
     ),
     _axis(
@@ -330,29 +299,28 @@ _ROWS = (
         help="As eager PyTorch, without compiler or CUDA graph: the host launches every operation by itself.",
         panel=Panel.RARE,
     ),
-    RunField(
-        name="kernels",
-        kind=str,
-        words="kernels",
-        help="In inference: the framework whose kernels run (vllm, sglang, trtllm, torch); on AMD the library of "
+    _word(
+        "kernels",
+        "FRAMEWORK",
+        "kernels",
+        "In inference: the framework whose kernels run (vllm, sglang, trtllm, torch); on AMD the library of "
         "GEMMs. [default: unknown, and the interval covers all]",
-        metavar="FRAMEWORK",
         panel=Panel.RARE,
         training=False,
     ),
-    RunField(
-        name="set",
+    _word(
+        "set",
+        "FIELD=VALUE",
+        "changed fields of the shape",
+        "Change the shape: `--set num_heads=20`. May be repeated.",
         kind=dict,
-        words="changed fields of the shape",
-        help="Change the shape: `--set num_heads=20`. May be repeated.",
-        metavar="FIELD=VALUE",
     ),
-    RunField(
-        name="calibration",
+    _word(
+        "calibration",
+        "FILE",
+        "calibration",
+        "Calibration file from `sartor calibrate` for this device.",
         kind=Path,
-        words="calibration",
-        help="Calibration file from `sartor calibrate` for this device.",
-        metavar="FILE",
         panel=Panel.RARE,
     ),
 )
