@@ -70,7 +70,7 @@ def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOpti
     if question.eager:
         refuse_on_a_chip(question.gpu, "eager", True, "a GPU's host launches kernel by kernel")
     answer = answer_question(question)
-    return replace(answer, question=with_template_turns(question, answer, answer_question))
+    return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
 
 
 def answer_question(question: Question) -> ModelEstimate:
@@ -336,6 +336,7 @@ def advise(
     reading = read(model, options.get("set"), changed_by="advise")
     words = {**options, "phase": options.get("phase") or objective}
     asked = completed_question(reading, first, words, splits=True)
+    padded = _trained(asked).vocab_size != reading.shape.vocab_size
     asked, checked = _that_splits(asked, lint_question(asked))
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(checked.base, gpus[1:], words)
@@ -345,7 +346,7 @@ def advise(
         asked.dims,
         objective=asked.workload.phase,
         params_tolerance=params_tolerance,
-        freeze=(*freeze, *_padded(asked)),
+        freeze=(*freeze, *(("vocab_size",) if padded else ())),  # the trainer pads it: another width gains nothing
         free=tuple(free),
         top=top,
         guard=guard,
@@ -362,14 +363,6 @@ def advise(
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
 
 
-def _padded(question: Question) -> tuple[str, ...]:
-    """The vocabulary, if the trainer pads it: another width then gains nothing."""
-    held = question.held
-    if held is None or held.job.shape.vocab_size == question.workload.shape.vocab_size:
-        return ()
-    return ("vocab_size",)
-
-
 def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
     """The question and its findings; if the shape does not split as requested, the question with the fixes of the
     findings that say so, from which the search starts. Raises ``InputError`` if there is none."""
@@ -377,15 +370,17 @@ def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
 
     if feasible(question.workload.shape, question.dims):
         return question, lint
+    if feasible(trained := _trained(question), question.dims):
+        return question.with_shape(trained), lint
     fix = {name: value for finding in lint.findings if finding.axis for name, value in finding.fix.items()}
     workload, dims, _ = changed(question.workload, question.dims, fix)
-    check(workload.shape, dims)
     held = question.held and question.held.split(tp=int(dims.tp), ep=int(dims.ep))
     words = ", ".join(f"{name}={value}" for name, value in fix.items())
     note = f"the shape does not split as requested: the search starts from {words}"
     runnable = replace(question, dims=dims, held=held, assumptions=(note, *question.assumptions))
-    runnable = runnable.with_shape(workload.shape)
-    return runnable, replace(lint, base=_base(runnable))
+    trained = _trained(runnable.with_shape(workload.shape))
+    check(trained, dims)
+    return runnable.with_shape(trained), replace(lint, base=_base(runnable.with_shape(trained)))
 
 
 def _common(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from sartor.model.lower.graph import unique
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
-from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, memory_bound
+from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, kept_tensors, memory_bound, recomputed
 from sartor.read.torch_trace.nouns import Made, is_product, products
-from sartor.read.torch_trace.records import LayerPlace, Record, Saved, kept_tensors, recomputed_tensors
+from sartor.read.torch_trace.records import LayerPlace, Record, Saved
 from sartor.read.traced_roles import traced_role
 
 OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}
@@ -90,7 +90,7 @@ def fold(
     return replace(
         _assemble(records, entries, kinds, places, tokens),
         kept=kept_tensors(saved, records, traffic),
-        recomputed=recomputed_tensors(records, traffic),
+        recomputed=recomputed(records, traffic),
     )
 
 

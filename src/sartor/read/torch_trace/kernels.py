@@ -2,18 +2,18 @@
 
 Eager PyTorch launches a kernel for every operator. With fusion (torch.compile, hand-written kernels), consecutive
 operators of one module without a GEMM in between are one kernel, which reads inputs from outside and writes outputs
-used outside; in backward it reads the forward kernel's inputs and recomputes.
+used outside; in backward it reads the forward kernel's inputs and recomputes. What autograd keeps follows from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from sartor.model.traced import Grows
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
 from sartor.read.torch_trace.nouns import Made, dtype_of, is_product, suffix_of
-from sartor.read.torch_trace.records import Read, Record
+from sartor.read.torch_trace.records import Read, Record, Saved
 
 Group = tuple[int, ...]
 """Indices of records that form one kernel; it runs at the position of the last one."""
@@ -194,3 +194,30 @@ def _kernel_name(kind: MemoryBoundKind, calls: set[str]) -> str:
     if kind is not MemoryBoundKind.ACTIVATION:
         return ""
     return "silu_and_mul" if {"silu", "mul"} <= calls else "gelu" if "gelu" in calls else ""
+
+
+def kept_tensors(saved: Mapping[tuple[int, int], Saved], records: list[Record], traffic: Traffic) -> tuple[Saved, ...]:
+    """Every tensor kept, once: those saved, or the inputs of the fused kernel that makes them and writes none out."""
+    out: dict[tuple[int, int], Saved] = {}
+    for tensor, each in saved.items():
+        group = traffic.group_of.get(each.producer, ()) if each.producer >= 0 else ()
+        if len(group) < 2 or traffic.writes(each.producer, group):
+            out.setdefault(tensor, each)
+            continue
+        for read in (r for i in group for r in records[i].reads if r.producer not in group and not r.held):
+            found = Saved(path=each.path, producer=read.producer, bytes=read.whole_bytes, varies=read.varies)
+            out.setdefault(read.tensor, found)
+    return tuple(out.values())
+
+
+def recomputed(records: list[Record], traffic: Traffic) -> tuple[Saved, ...]:
+    """What checkpointing computes again and backward reads: there while one layer's backward runs."""
+    read: dict[tuple[int, int], Saved] = {}
+    for record in (each for each in records if each.backward):
+        for one in record.reads:
+            if one.producer >= 0 and records[one.producer].pass_ is Pass.RECOMPUTE:
+                path = records[one.producer].path
+                found = Saved(path=path, producer=one.producer, bytes=one.whole_bytes, varies=one.varies)
+                read.setdefault(one.tensor, found)
+    kept = kept_tensors(read, records, traffic)
+    return tuple(each for each in kept if each.producer >= 0 and records[each.producer].pass_ is Pass.RECOMPUTE)
