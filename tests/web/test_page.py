@@ -509,7 +509,7 @@ def test_a_search_shows_how_long_it_takes_is_cancelled_and_no_drag_waits_for_it(
     page.locator("#ask-model").select_option("Llama 3.1 405B")
     settled(page)
     page.locator("#tab-plan").click()
-    page.locator("#plan-num_devices").fill("512, 1024, 2048, 4096")
+    page.locator("#plan-num_devices").fill("512, 768, 1024, 1536, 2048, 3072, 4096, 6144")
     page.locator("#run-plan").click()
     until(page, "/[0-9.]+ s/.test(document.querySelector('.working')?.textContent ?? '')")
     page.locator("#tab-shape").click()
