@@ -44,7 +44,7 @@ DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 
 
 MOST_PARAMS = 2**62
-"""A model beyond it is a slip of the pen, and arrays of its sizes overflow."""
+"""Parameters beyond which a model is refused: sizes are counted in 64 bits."""
 
 
 def ask(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> Question:
