@@ -334,3 +334,26 @@ def test_gemms_of_tuning_runs_say_whose_time_they_take() -> None:
     assert api.gemm(4096, 4096, 4096, "mi355x", dtype="fp8", kernels="aiter_ck").assumptions == (
         "aiter_ck's own fp8 GEMMs are not known: this is the time of the fastest library",
     )
+
+
+def test_a_cluster_that_nobody_stated_is_never_called_stated() -> None:
+    assumed = api.plan("gpt2", num_devices=8, global_batch_size=64)
+    stated = api.plan("gpt2", "dgx-h100", num_devices=8, global_batch_size=64)
+    assert assumed.run.origin("cluster") is Origin.USUAL
+    assert stated.run.states("cluster")
+    notes = {note for note in assumed.assumptions if "--cluster" in note}
+    assert notes
+    assert not notes & set(stated.assumptions)
+    assert assumed.searches[0].best == stated.searches[0].best
+
+
+def test_a_size_that_is_not_read_stands_in_the_first_lines_of_an_estimate(tmp_path: Path) -> None:
+    from sartor.report.headline import headline
+
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
+    config |= {"num_attention_heads": 8, "vocab_size": 32000, "adapter_inner_size": 512}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    lines = list(headline(api.estimate(path, "h100")))
+    assert lines[2].startswith("adapter_inner_size=512 is not read")
+    assert "without it" in lines[2]

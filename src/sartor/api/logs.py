@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Unpack
 from sartor.answers import LogDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan, conventions_of
 from sartor.api.logged_plan import best_plan as searched_best
-from sartor.api.words import device_counts, device_of, own_calibration_of
+from sartor.api.words import cluster_of, device_counts, device_of, own_calibration_of
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.json_types import JsonDict
 from sartor.run.fields import check_names
 from sartor.step.results import step_source
@@ -102,7 +102,7 @@ def measured_on(named: int | str | None, what: str, options: LoggedOptions) -> C
     """
     cluster, gpu = options.get("cluster"), options.get("gpu")
     if cluster is not None:
-        found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+        found = cluster_of(cluster)
     elif gpu is not None or named in gpu_names():
         found = usual_cluster(device_of(gpu or str(named)))
     else:

@@ -13,11 +13,11 @@ from sartor.answers import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
 from sartor.api.questions import stated_run
-from sartor.api.words import ClusterLike, device_counts, own_calibration_of, refuse_on_a_chip, size_of
+from sartor.api.words import ClusterLike, cluster_of, device_counts, own_calibration_of, refuse_on_a_chip, size_of
 from sartor.ask.complete import as_option, complete, size_words, usual_batch, with_plan
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import load_cluster
+from sartor.hardware.cluster_catalog import USUAL_CLUSTER
 from sartor.model.workload import settled_seq_len
 from sartor.plans.space import axes_of
 from sartor.run.fields import AXES, TrainingOptions, check_names
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def plan(
     model: Model,
-    cluster: ClusterLike = "dgx-h100",
+    cluster: ClusterLike | None = None,
     *,
     num_devices: int | Sequence[int] | None = None,
     fix: Mapping[str, int | str] | None = None,
@@ -54,13 +54,13 @@ def plan(
 ) -> PlanAnswer:
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
 
-    ``cluster`` is a catalogue name, a TOML file or a ``Cluster``; ``num_devices`` one number or several (a search for
-    each; None: the fewest nodes on which a plan fits). ``options`` are the fields of a run (`sartor.run.fields`): an
-    axis of the plan holds it at one value, as ``fix`` does, which also sets switches of the trainer (``{"tp_overlap":
-    "on"}``; ``any`` takes the fastest). ``tokens`` is the budget whose cost is computed, at ``price`` USD per device
-    and hour; ``why_not`` gives axes of a plan to compare with the best one, ``simple`` searches only plans of data and
-    tensor parallelism, ``write`` only those that the launch files of a trainer can express. Raises ``InputError``; if
-    no plan fits, the answer says what would make one fit.
+    ``cluster`` is a catalogue name, a TOML file or a ``Cluster`` (None: the usual one, said among what was assumed);
+    ``num_devices`` one number or several (a search for each; None: the fewest nodes on which a plan fits). ``options``
+    are the fields of a run (`sartor.run.fields`): an axis of the plan holds it at one value, as ``fix`` does, which
+    also sets switches of the trainer (``{"tp_overlap": "on"}``; ``any`` takes the fastest). ``tokens`` is the budget
+    whose cost is computed, at ``price`` USD per device and hour; ``why_not`` gives axes of a plan to compare with the
+    best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch files
+    of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
     """
     from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
@@ -70,9 +70,10 @@ def plan(
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
     fix = _held_axes(_simple(fix) if simple else fix or {}, options)
-    whole = _with_price(cluster if isinstance(cluster, Cluster) else load_cluster(cluster), price)
+    whole = _with_price(cluster_of(cluster), price)
     own = own_calibration_of(options.get("calibration"), whole)
-    run = Run(facts={}).with_(Origin.STATED, "option", cluster=whole.name, **_held_words(fix))
+    origin = (Origin.USUAL, "the usual cluster") if cluster is None else (Origin.STATED, "option")
+    run = Run.stated("option", **_held_words(fix)).with_(*origin, cluster=whole.name)
     num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
     run = stated_run(run, reading, {**options, "num_devices": num_devices if isinstance(num_devices, int) else None})
     counts, run = _counts(num_devices, run, reading, whole, own)
@@ -115,6 +116,7 @@ def plan(
             *reading.assumptions,
             *reading.notes,
             *notes,
+            *_usual_words(cluster),
             *size_words(run, job),
             *_compared(choices, found, at),
             *template_words(*where.gpus),
@@ -148,6 +150,10 @@ def _with_best(run: Run, search: PlanSearch) -> Run:
 def _held_words(fix: Mapping[str, int | str]) -> dict[str, int | str]:
     """The axes that ``fix`` holds as values of a run; switches of the trainer are none."""
     return {name: int(value) if str(value).isdecimal() else value for name, value in fix.items() if name in AXES}
+
+
+def _usual_words(cluster: ClusterLike | None) -> tuple[str, ...]:
+    return () if cluster is not None else (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
 
 
 def _with_price(cluster: Cluster, price: float | None) -> Cluster:
@@ -322,7 +328,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
 
 def lint_launch(
     launch: str | Path,
-    cluster: str | Path | Cluster,
+    cluster: ClusterLike | None = None,
     *,
     model: Model | None = None,
     num_devices: int | None = None,
@@ -356,7 +362,7 @@ def lint_launch(
     reading.check_open(model=shape is not None, seq_len=seq_len is not None)
     asked = reading.job(shape, size_of("seq_len", seq_len, 0) or None)
     job, plan = within_files(asked, reading.kind.value), reading.plan  # advice only names what such a file can express
-    whole = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    whole = cluster_of(cluster)
     device_counts(reading.num_devices, whole)
     found = whole.reached(reading.num_devices)  # as in plan, so that both report the same price
     for gpu in found.gpus:
@@ -393,7 +399,7 @@ def lint_launch(
         unpriced=reading.unpriced,
         depends_on=turns,
         ignored=reading.ignored,
-        assumptions=(*_instead(reading, shape, seq_len), *reading.assumptions),
+        assumptions=(*_usual_words(cluster), *_instead(reading, shape, seq_len), *reading.assumptions),
         search=best,
         source=step_source(found, job.recipe.dtype, known),
     )

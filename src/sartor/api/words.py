@@ -26,7 +26,7 @@ from sartor.cost.correction.gemm_features import quantizing_of, waits_for_the_ho
 from sartor.cost.gpu.rates import as_run, widened_note
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import load_cluster
+from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster
 from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
@@ -53,11 +53,16 @@ def device_of(gpu: GpuLike) -> Gpu:
     return found
 
 
+def cluster_of(cluster: ClusterLike | None) -> Cluster:
+    """The cluster of a catalogue name or TOML file; the usual one if none is stated."""
+    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster or USUAL_CLUSTER)
+
+
 def cluster_and_device(cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster | None, Gpu]:
     """The cluster, if given, and the device, which must be one of its devices."""
     if cluster is None:
         return None, device_of("h100_sxm" if gpu is None else gpu)
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    found = cluster_of(cluster)
     device = found.gpu if gpu is None else device_of(gpu)
     if device not in found.gpus:
         names = ", ".join(each.name for each in found.gpus)

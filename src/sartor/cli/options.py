@@ -99,7 +99,6 @@ Datasheets = Annotated[
 
 CLUSTER = partial(typer.Option, "--cluster", metavar="CLUSTER")
 KNOWN_CLUSTER = "A name from `sartor catalog clusters`, or a TOML file."
-Cluster = Annotated[str, CLUSTER(help=KNOWN_CLUSTER)]
 ClusterOrGpu = Annotated[str | None, CLUSTER(help=KNOWN_CLUSTER)]
 
 # The pass: phase and sizes.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels"))
 def plan(
     model: p.Model = None,
-    cluster: o.Cluster = "dgx-h100",
+    cluster: o.ClusterOrGpu = None,
     num_devices: o.DeviceCounts = None,
     fix: p.Fix = None,
     simple: p.Simple = False,
@@ -59,7 +59,7 @@ def plan(
         _only_with_a_search({**options, **searches})
         lint_launch({**options, **checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices))
         return
-    if write is not None:
+    if write is not None and cluster is not None:
         _refuse_to_launch_a_chip(write[0], cluster)
     if model is None:
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")

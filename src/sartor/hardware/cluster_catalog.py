@@ -91,6 +91,10 @@ def cluster_from(
     )
 
 
+USUAL_CLUSTER = "dgx-h100"
+"""The cluster of a plan or launch whose cluster nobody stated: most published runs since 2023 are on such nodes."""
+
+
 def usual_cluster(gpu: Gpu) -> Cluster:
     """The default cluster of a device: the catalogue's cluster of it with any number of devices (the vendor's own
     before a cloud's), a chip's own network, else nodes of eight on the device's links with 400 Gb/s of InfiniBand each.

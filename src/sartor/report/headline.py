@@ -23,6 +23,8 @@ def headline(answer: ModelEstimate) -> Iterator[str]:
     long a step takes, and what would turn it."""
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
+    if unread := answer.question.reading.unread:
+        yield f"{printable(unread)}, and every figure is of the model without it."
     for turn in answer.question.depends_on:
         share = turn.figures.get("gain_fraction")
         costs = "" if share is None else f" (costs {format_share(share)})"

@@ -65,10 +65,13 @@ def devices_of(body: JsonMap) -> list[Gpu]:
     return [own if own and name == own.name else gpu_of(name) for name in names]
 
 
-def cluster_of(body: JsonMap) -> Cluster:
-    """The cluster of ``cluster_toml`` (a file's text) or ``cluster`` (a catalogue name). Raises ``InputError``."""
-    text = body.get("cluster_toml")
-    return load_cluster(plain_name("cluster", body["cluster"])) if text is None else own_cluster(text)
+def cluster_of(body: JsonMap) -> Cluster | None:
+    """The cluster of ``cluster_toml`` (a file's text) or ``cluster`` (a catalogue name), if any. Raises
+    ``InputError``."""
+    text, name = body.get("cluster_toml"), body.get("cluster")
+    if text is None:
+        return None if name is None else load_cluster(plain_name("cluster", name))
+    return own_cluster(text)
 
 
 def question_of(body: JsonMap) -> JsonDict:
