@@ -10,27 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sartor.answers import ModelEstimate, Question
-from sartor.hardware.accelerator_catalog import template_value, with_key
+from sartor.hardware.accelerator_catalog import ratio_to_default, template_value, with_key
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
 from sartor.run.run import Turn
 from sartor.units import format_seconds
-
-FACTORS = {
-    "tensor_core_sram_kib": 4.0,
-    "vector_core_sram_kib": 4.0,
-    "bank_bytes_per_cycle": 2.0,
-    "link_gb_per_s": 2.0,
-    "num_links": 2.0,
-    "link_latency_us": 4.0,
-}
-"""Other plausible values of a size, relative to its default: private buffers of tensor cores are 4 times the default in
-mi300x_like of the catalogue, 7 times in h100_like and 12 times in a100_like."""
-
-SUSTAINED = {"sustained_share": 0.75, "sustained_hbm_share": 0.85, "sustained_link_share": 0.75, "run_factor": 1.07}
-"""What long runs sustain on measured chips (h100_like of the catalogue, with its sources); by default nothing is
-lost."""
 
 MOVES = 0.1
 """Smallest relative change of the time for which a value that was not stated is named above the answer."""
@@ -57,19 +42,23 @@ def with_template_turns(
     question: Question, answer: ModelEstimate, price: Callable[[Question], ModelEstimate]
 ) -> Question:
     """The question of an answer with other plausible values of keys that the chip's file leaves out and that change
-    the time by `MOVES`, the largest change first; ``price`` answers a question."""
+    the time by `MOVES`, the largest change first; ``price`` answers a question. A plausible value is as far from its
+    default as a chip of the catalogue sets it."""
     chip, keys, time_s = question.gpu.accelerator, question.gpu.template_keys, float(answer.time_s)
     turns = []
     for key in keys:
         if chip is None or (key == "num_links" and "link_gb_per_s" in keys):
             continue  # both are one rate
         default = template_value(chip, key)
-        if isinstance(default, str) or not (value := SUSTAINED.get(key) or default * FACTORS.get(key, 0.0)):
+        if isinstance(default, str):
             continue
+        ratio, like = ratio_to_default(key)
+        value = default * ratio
         changed = replace(datasheet_of(with_key(chip, key, value)), template_keys=keys)
         seconds = float(price(_on(question, changed)).time_s)
         if abs(seconds / time_s - 1) >= MOVES:
-            verdict = f"{format_seconds(seconds)} instead of {format_seconds(time_s)} (default: {default:g})"
+            verdict = f"{format_seconds(seconds)} instead of {format_seconds(time_s)}"
+            verdict += f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
             figures = {"time_s": seconds, "ratio": seconds / time_s}
             turns.append(
                 Turn(field=key, value=int(value) if value == int(value) else value, verdict=verdict, figures=figures)

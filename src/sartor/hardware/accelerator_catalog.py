@@ -114,6 +114,24 @@ def template_value(a: Accelerator, key: str) -> float | str:
     return value if isinstance(value, str) else float(value) / factor
 
 
+@cache
+def ratio_to_default(key: str) -> tuple[float, str]:
+    """How far from its default the chips of the catalogue set a key of `TEMPLATE_KEYS`: the median of those that change
+    it, by size, and the chip's name; 1 and "" if none does.
+
+    >>> ratio_to_default("tensor_core_sram_kib")
+    (4.0, 'mi300x_like')
+    """
+    ratios = []
+    for name in accelerator_names():
+        table = read_toml(ENTRIES / f"{name}.toml", "accelerator")
+        default = template_value(accelerator_from({k: v for k, v in table.items() if k != key}, trusted=True), key)
+        if not isinstance(default, str) and default * table.get(key, default) > 0:
+            ratios.append((table.get(key, default) / default, name))
+    changed = sorted((abs(math.log(ratio)), ratio, name) for ratio, name in ratios if ratio != 1)
+    return changed[len(changed) // 2][1:] if changed else (1.0, "")
+
+
 def with_key(a: Accelerator, key: str, value: float) -> Accelerator:
     """The accelerator with another value of a number of its file."""
     field, factor = _NUMBERS[key]
