@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------ one operator
 
 
-def problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
+def _problem_size(op: Operator) -> tuple[Any, Any, Any, Any]:
     """(batch, m, n, k) of a GEMM; attention as its score GEMM; rows and columns of a memory-bound kernel."""
     if isinstance(op, Gemm):
         return op.batch, op.m, op.n, op.k
@@ -94,7 +94,7 @@ OPERATOR: Fields = (
     text("pass", "pass", path=lambda pair: pair[0].pass_),
     number("count", "count", path=lambda pair: pair[0].count, help="executions in one step"),
     *(
-        number(size, path=lambda pair, i=i: problem_size(pair[0])[i], null=True, help="of C[m,n] = A[m,k] B[k,n]")
+        number(size, path=lambda pair, i=i: _problem_size(pair[0])[i], null=True, help="of C[m,n] = A[m,k] B[k,n]")
         for i, size in enumerate(_SIZES)
     ),
     *through(lambda pair: pair[0], numbers("flops bytes_moved")),

@@ -1,33 +1,48 @@
-"""Read a model from any source: a file, a folder, a zoo name, a hub id or a graph of ``sartor extract``."""
+"""Read a model from any source: a file, a folder, a zoo name, a hub id, a Hugging Face configuration or a graph of
+``sartor extract``."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from sartor.errors import InputError
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
 from sartor.model.reading import ModelReading
 from sartor.model.zoo import model_entry
 from sartor.model.zoo.build import build_shape
-from sartor.read.config_text import fetch_config
+from sartor.read.config_text import fetch_config, parse_config
 from sartor.read.graph_json import is_graph, not_traced, read_traced
 from sartor.read.huggingface import read_model
 
-Model = str | Path | ModelReading
+
+class HuggingFaceConfig(Protocol):
+    """What is read of a ``transformers.PretrainedConfig``."""
+
+    model_type: str
+
+    def to_dict(self) -> JsonDict: ...
+
+
+Model = str | Path | ModelReading | JsonMap | HuggingFaceConfig
 
 
 def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> ModelReading:
-    """The model of a config.json (or its folder), a graph of ``sartor extract``, a zoo name or a hub id, with fields
-    changed by ``set``.
+    """The model of a config.json (or its folder), a Hugging Face configuration (the object or its dictionary), a graph
+    of ``sartor extract``, a zoo name or a hub id, with fields changed by ``set``.
 
     A path that exists wins over a zoo name; a model already read is returned as it is. ``changed_by`` names a caller
     that changes the shape, which is not possible for a graph. Raises ``InputError``.
+
+    >>> read({"model_type": "gpt2"}, set={"num_heads": 6}).shape.num_heads
+    6
     """
-    reading = model if isinstance(model, ModelReading) else replace(_named(model), asked=(str(model),))
+    reading = model if isinstance(model, ModelReading) else _read(model)
     if set or changed_by:
         not_traced(reading, "set" if set else changed_by)
     if not set:
@@ -35,6 +50,21 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
     shape, notes = edit_fields(reading.shape, set)
     asked = [word for name, value in set.items() for word in ("--set", f"{name}={value}")]
     return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes), asked=(*reading.asked, *asked))
+
+
+def _read(model: str | Path | JsonMap | HuggingFaceConfig) -> ModelReading:
+    if isinstance(model, str | Path):
+        return replace(_named(model), asked=(str(model),))
+    config = model if isinstance(model, Mapping) else _config_of(model)
+    return read_model(parse_config(json.dumps(dict(config), default=str).encode(), name="model"))
+
+
+def _config_of(model: HuggingFaceConfig) -> JsonDict:
+    """The fields of a configuration object. Raises ``InputError`` for any other object."""
+    if not (hasattr(model, "to_dict") and hasattr(model, "model_type")):
+        must = "must be a name, a path, or a Hugging Face configuration (the object or its dictionary)"
+        raise InputError("model", type(model).__name__, must, "llama-3.1-8b")
+    return model.to_dict()
 
 
 def _named(model: str | Path) -> ModelReading:
@@ -60,7 +90,8 @@ def _named(model: str | Path) -> ModelReading:
 
 def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:
     """One model or several, each as in `read`."""
-    return tuple(read(each, set) for each in ([model] if isinstance(model, Model) else model))
+    models = model if isinstance(model, Sequence) and not isinstance(model, str) else [model]
+    return tuple(read(each, set) for each in models)
 
 
 def _exists(path: Path) -> bool:

@@ -134,12 +134,12 @@ def _shapes(advice: Advice) -> list[Block]:
     blocks = [Block(words=compared, place=Place.PAGE)]
     if search.candidates:
         note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
-        blocks += [figure_block("candidates", note), grid_block(candidates_grid(search))]
+        blocks += [figure_block("candidates", note), grid_block(_candidates_grid(search))]
         blocks += [Block(words=_legend(search), style="dim", place=Place.TEXT)]
     else:
         blocks += [Block(words=why_to_keep(search))]
     if search.mixes:
-        blocks += [section("Mixtures of experts of this size"), grid_block(mixes_grid(search.mixes))]
+        blocks += [section("Mixtures of experts of this size"), grid_block(_mixes_grid(search.mixes))]
         blocks += [Block(words=f"{MIXES}; worse = {WORSE}", style="dim", place=Place.TEXT)]
     blocks += [
         section("One field at a time", place=Place.PAGE),
@@ -147,13 +147,13 @@ def _shapes(advice: Advice) -> list[Block]:
         figure_block("sawtooth_width", "Steps come from tiles, waves and alignment."),
     ]
     if len(advice.gpus) > 1 and search.candidates:
-        blocks += [section("On each device"), grid_block(per_gpu_grid(advice))]
+        blocks += [section("On each device"), grid_block(_per_gpu_grid(advice))]
     if advice.codesign is not None:
         blocks += [section("One shape for all"), *_codesign(advice.codesign)]
     return [*blocks, bullets_block("For other settings", [str(line) for line in search.stability])]
 
 
-def candidates_grid(search: ShapeSearch) -> Grid:
+def _candidates_grid(search: ShapeSearch) -> Grid:
     """Shapes of the same size, best first: gain at equal work with interval, confidence, change in parameters, and
     total speedup (a smaller model adds to the gain)."""
     columns = (
@@ -167,7 +167,7 @@ def candidates_grid(search: ShapeSearch) -> Grid:
         page_column("time"),
         GridColumn(head="quality", explains=f"published evidence on model quality for such a change: {EVIDENCE_WORDS}"),
     )
-    shown = with_candidate(search.candidates, search.smallest_edit)
+    shown = _with_candidate(search.candidates, search.smallest_edit)
     rows = [
         (
             _marked(candidate, search.smallest_edit, "smallest edit"),
@@ -186,7 +186,7 @@ def candidates_grid(search: ShapeSearch) -> Grid:
     return grid_of(caption, columns, rows, marked=position(shown, search.smallest_edit))
 
 
-def mixes_grid(mixes: Sequence[Mix]) -> Grid:
+def _mixes_grid(mixes: Sequence[Mix]) -> Grid:
     """Other mixtures of experts: gain in training and in decoding, and evidence on quality."""
     phases = list(mixes[0].gains)
     columns = (
@@ -204,15 +204,15 @@ def mixes_grid(mixes: Sequence[Mix]) -> Grid:
             signed_share(mix.active_change, 2),
             _quality(mix.quality),
         )
-        for mix in shown_mixes(mixes)
+        for mix in _shown_mixes(mixes)
     ]
     return grid_of(MIXES, columns, rows)
 
 
-def per_gpu_grid(advice: Advice) -> Grid:
+def _per_gpu_grid(advice: Advice) -> Grid:
     """Speedup of each candidate on each device; the one with least regret is marked."""
     search, names = advice.search, [gpu.name for gpu in advice.gpus]
-    shown = with_candidate(search.candidates, search.minimax)
+    shown = _with_candidate(search.candidates, search.minimax)
     rows = [
         (
             _marked(candidate, search.minimax, "least regret"),
@@ -267,14 +267,14 @@ def quality_word(quality: Quality) -> str:
     return "worse" if quality.adverse else quality.evidence.value
 
 
-def shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:
+def _shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:
     """The first few, which gain most in the objective's phase, and the best of every other phase."""
     best = [max(mixes, key=lambda mix: mix.gains[phase].speedup) for phase in mixes[0].gains]
     chosen = [*mixes[: SHOWN_MIXES - 1], *best]
     return [mix for mix in mixes if any(mix is choice for choice in chosen)]
 
 
-def with_candidate(candidates: Sequence[Candidate], special: Candidate | None) -> list[Candidate]:
+def _with_candidate(candidates: Sequence[Candidate], special: Candidate | None) -> list[Candidate]:
     """The candidates, and the special one if it is not among them."""
     return [*candidates] if special is None or position(candidates, special) >= 0 else [*candidates, special]
 

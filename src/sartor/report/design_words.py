@@ -110,7 +110,7 @@ def memory_text(size_bytes: float) -> str:
     return f"{size_bytes / GIGA:g} GB" if whole else f"{size_bytes / GIB:.4g} GiB"
 
 
-def objective_text(question: DesignQuestion, value: float) -> str:
+def _objective_text(question: DesignQuestion, value: float) -> str:
     """``1.91k sequences/s``, and over how many models it is a mean."""
     words = f"{rate(value)} {unit_of(question)}"
     if len(question.models) == 1:
@@ -147,9 +147,9 @@ def headline(answer: DesignAnswer) -> str:
     )
     at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
-        f"{chip_text(point.accelerator, point.hbm_bytes)}: {objective_text(asked, best.objective)}"
+        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(asked, best.objective)}"
         f"{not_buildable_text(asked, point.accelerator)}. "
-        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token. {proof_text(answer)}"
+        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token. {_proof_text(answer)}"
     )
 
 
@@ -171,7 +171,7 @@ def nothing_text(answer: DesignAnswer) -> str:
     return f"Out of time before a point was found ({spent}): increase --time-limit, or leave it out."
 
 
-def proof_text(answer: DesignAnswer) -> str:
+def _proof_text(answer: DesignAnswer) -> str:
     """The proof about all other points."""
     found = answer.result
     one, many = ("pair", "pairs") if answer.joint else ("chip", "chips")

@@ -113,7 +113,7 @@ def step_bars(top: Sequence[PricedPlan]) -> StepBars:
     compute = float(best.step.parts["compute_s"]) / best.step_s
     return StepBars(
         title=f"Compute takes {format_share(compute)} of the best plan's step of {format_seconds(best.step_s)}",
-        plans=tuple(degrees_text(p.plan) for p in shown),
+        plans=tuple(_degrees_text(p.plan) for p in shown),
         parts=tuple(words for words, kept in zip(PART_WORDS.values(), keep, strict=True) if kept),
         time_s=table[:, keep],
         low_s=np.array([p.low_s for p in shown]),
@@ -121,7 +121,7 @@ def step_bars(top: Sequence[PricedPlan]) -> StepBars:
     )
 
 
-def degrees_text(plan: TrainingPlan, *, microbatch: bool = True) -> str:
+def _degrees_text(plan: TrainingPlan, *, microbatch: bool = True) -> str:
     """``tp 2 pp 8x6 dp 2 cp 2 mb 1``: degrees above 1 (pp with its chunks), and the microbatch."""
     d, v = plan.dims, int(plan.virtual_stages)
     words = [f"tp {int(d.tp)}"] if int(d.tp) > 1 else []
@@ -134,7 +134,7 @@ PARTS = ("weights", "narrow weights", "gradients", "optimizer", "activations", "
 """Parts of memory; everything allocated beyond theory is ``workspace``."""
 
 
-def memory_bars(found: Waterfall) -> MemoryBars:
+def _memory_bars(found: Waterfall) -> MemoryBars:
     """All stages by part; equal neighbours share a bar."""
     names = [name for name in PARTS if any(_part(stage, name) for stage in found.stages)]
     groups: list[list[StageMemory]] = []
@@ -184,7 +184,7 @@ def memory_fall(found: Waterfall) -> MemoryFall:
     )
 
 
-def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
+def _plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
     """The best plan for each set of parallel degrees that fits, and the Pareto front; None for fewer than two."""
     points, best = answer.search.points, answer.best
     if best is None or len(points.step_s) < 2:
@@ -216,7 +216,7 @@ def plan_cloud(answer: PlanAnswer) -> PlanCloud | None:
     )
 
 
-def drawn_timeline(answer: PlanAnswer, most: int) -> tuple[Timeline, int]:
+def _drawn_timeline(answer: PlanAnswer, most: int) -> tuple[Timeline, int]:
     """The best plan's timeline with as many microbatches as fit in ``most`` tasks, and their number."""
     assert answer.best is not None
     plan = answer.best.plan
@@ -255,7 +255,7 @@ def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
     )
 
 
-def memory_tracks(line: Timeline, limit_bytes: float) -> MemoryTracks:
+def _memory_tracks(line: Timeline, limit_bytes: float) -> MemoryTracks:
     """Memory of the first, the last and the fullest stage over the step."""
     fullest = max(line.memory, key=lambda track: track.peak_bytes).device
     chosen = sorted({0, fullest, len(line.memory) - 1})
@@ -275,13 +275,13 @@ def plan_points(answer: PlanAnswer, most_drawn: int = MOST_DRAWN) -> dict[str, o
     if answer.best is None:
         return {}
     memory = waterfall(answer.job, answer.best.plan, answer.cluster)
-    line, drawn = drawn_timeline(answer, most_drawn)
+    line, drawn = _drawn_timeline(answer, most_drawn)
     found: dict[str, object | None] = {
         "step": step_bars(answer.search.top),
-        "memory": memory_bars(memory) if len(memory.stages) > 1 else None,
+        "memory": _memory_bars(memory) if len(memory.stages) > 1 else None,
         "memory_fall": memory_fall(memory),
-        "plans": plan_cloud(answer),
+        "plans": _plan_cloud(answer),
         "pipeline": pipeline_bars(line, answer.best, drawn),
-        "pipeline_memory": memory_tracks(line, usable_bytes(answer.cluster)),
+        "pipeline_memory": _memory_tracks(line, usable_bytes(answer.cluster)),
     }
     return {name: points for name, points in found.items() if points is not None}

@@ -50,11 +50,11 @@ def timeline_trace(job: TrainingJob, plan: TrainingPlan, line: Timeline) -> byte
         "parts_s": dict(line.parts),
         "note": "predicted by sartor, not measured",
     }
-    names = [stage_name(plan, stage) for stage in range(int(plan.dims.pp))]
+    names = [_stage_name(plan, stage) for stage in range(int(plan.dims.pp))]
     return trace_json(_spans(line, names), _counters(line, names), us_per_unit=MICRO, about=about)
 
 
-def stage_name(plan: TrainingPlan, stage: int) -> str:
+def _stage_name(plan: TrainingPlan, stage: int) -> str:
     """A stage with the ranks that run it (Megatron's order: pipeline outermost)."""
     size = int(plan.num_devices) // int(plan.dims.pp)
     first, last = stage * size, (stage + 1) * size - 1

@@ -22,10 +22,10 @@ def extract_view(model: TracedModel) -> RenderableType:
         f"{model.microbatch_size} x {model.seq_len} tokens, {format_count(model.num_params)} parameters",
         style="dim",
     )
-    return Group(head, layers_table(model), operators_table(model), totals_line(model), *notes("Notes", model.notes))
+    return Group(head, _layers_table(model), operators_table(model), totals_line(model), *notes("Notes", model.notes))
 
 
-def layers_table(model: TracedModel) -> Table:
+def _layers_table(model: TracedModel) -> Table:
     """One row for each kind of layer."""
     table = plain_table("layers", "count", "params", "kept until backward")
     for layer in model.layers:

@@ -42,7 +42,7 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     too_large = [] if answer.fits else [Text(_too_large(answer), style="bold red")]
     rule = Rule(style="dim", characters="-")
     assumed = notes("Assumed", answer.assumptions)
-    return Group(head, rule, *too_large, line, Text(gemm_reason(answer)), Text(), tiles_table(answer), *assumed)
+    return Group(head, rule, *too_large, line, Text(_gemm_reason(answer)), Text(), _tiles_table(answer), *assumed)
 
 
 def _too_large(answer: GemmAnswer) -> str:
@@ -58,7 +58,7 @@ def _guilty(gemm: Gemm) -> str:
     return f": as {passes[gemm.layout]} ({gemm.layout.value}), {found}" if found else ""
 
 
-def gemm_reason(answer: GemmAnswer) -> str:
+def _gemm_reason(answer: GemmAnswer) -> str:
     """Tiles, waves, alignment and the terms of the time, in words."""
     gemm, cost, gpu = answer.gemm, answer.cost, answer.gpu
     d = cost.details
@@ -111,7 +111,7 @@ def _ridge(answer: GemmAnswer) -> float:
     return peak_flops_per_s(answer.gpu, answer.gemm.dtype) / answer.gpu.hbm_bytes_per_s
 
 
-def tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
+def _tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
     """The alternatives, fastest first, with tile and wave efficiency."""
     table = plain_table("tile", "split k", "waves", "tile eff", "wave eff", "compute", "memory", "time", "slower by")
     best = float(_get(answer.alternatives[0], "time_s")) if answer.alternatives else 1.0

@@ -29,11 +29,11 @@ def verdict(advice: Advice) -> str:
 def verdict_parts(advice: Advice) -> tuple[str, str, str]:
     """Three parts: where the time goes, what costs time, what to change."""
     unread = advice.base.question.reading.unread
-    costs = what_costs_time(advice.findings) + (f" {printable(unread)}." if unread else "")
-    return where_time_goes(advice), costs, what_to_change(advice)
+    costs = _what_costs_time(advice.findings) + (f" {printable(unread)}." if unread else "")
+    return _where_time_goes(advice), costs, what_to_change(advice)
 
 
-def where_time_goes(advice: Advice) -> str:
+def _where_time_goes(advice: Advice) -> str:
     """Whether it fits, the step time, and the operators that take it."""
     return f"{' '.join(headline(advice.base))} {_shares(operator_times(advice.base.estimate))}"
 
@@ -60,7 +60,7 @@ def _shares(times: OperatorTimes) -> str:
     return f"{', '.join(parts)}; {longest}."
 
 
-def what_costs_time(findings: Sequence[Finding]) -> str:
+def _what_costs_time(findings: Sequence[Finding]) -> str:
     """The findings that cost time, each with its share of the step; remarks on the architecture are left out."""
     findings = [f for f in findings if not f.remark]
     blocking = [f for f in findings if f.gain_fraction is None and f.grade.value == "error"]
@@ -83,9 +83,9 @@ def what_to_change(advice: Advice) -> str:
     if not search.candidates:
         return why_to_keep(search)
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
-    sentences = [f"Change first: {change_text(first.changed)}; this is {gain_words(first)}."]
+    sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first)}."]
     if first.changed != best.changed:
-        sentences.append(f"The best shape found, {change_text(best.changed)}, is {gain_words(best)}.")
+        sentences.append(f"The best shape found, {change_text(best.changed)}, is {_gain_words(best)}.")
     single = max(search.single_edits, key=lambda edit: edit.efficiency_gain, default=None)
     if first.num_fields > 1 and single is not None and single.efficiency_gain > 1 + NOISE:
         alone = f"{change_text(single.changed)} ({speedup_text(single.efficiency_gain)})"
@@ -105,11 +105,11 @@ def why_to_keep(search: ShapeSearch) -> str:
     best = search.unsure
     return (
         f"Keep this shape: no other of the same size is surely faster. The best of {others:,} tried, "
-        f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {gain_words(best)}."
+        f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {_gain_words(best)}."
     )
 
 
-def gain_words(candidate: Candidate) -> str:
+def _gain_words(candidate: Candidate) -> str:
     """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, and the extra speedup if it is smaller."""
     low, high = speedup_text(candidate.efficiency_low), speedup_text(candidate.efficiency_high)
     sure = f"{sure_text(float(candidate.confidence))} sure"
