@@ -14,6 +14,7 @@ from sartor.answers import Advice, ModelEstimate
 from sartor.report import advice_document, table_estimate, table_operators
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict
+from sartor.rules.rule import Grade
 
 HOSTILE = "evil\x1b[31m[red]name[/red]<script>alert(1)</script>"
 CUT = "…"
@@ -112,13 +113,20 @@ def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_chang
 
 def test_the_verdict_keeps_the_shape_when_nothing_gains(advice: Advice) -> None:
     nothing = replace(advice.search, candidates=(), smallest_edit=None)
-    assert "Keep this shape: none of " in verdict(replace(advice, search=nothing))
+    assert "Keep this shape: none of " in verdict(replace(advice, search=nothing, findings=()))
+
+
+def test_a_shape_with_an_error_is_not_kept_as_it_is(advice: Advice) -> None:
+    nothing = replace(advice.search, candidates=(), smallest_edit=None)
+    fault = replace(advice.findings[0], grade=Grade.ERROR, field="expert_ffn_hidden_size", value=700)
+    fault = replace(fault, fix={"expert_ffn_hidden_size": 704})
+    assert "Set expert_ffn_hidden_size=704, as" in verdict(replace(advice, search=nothing, findings=(fault,)))
 
 
 def test_the_verdict_keeps_the_shape_when_nothing_is_surely_faster(advice: Advice) -> None:
     best = replace(advice.search.candidates[0], efficiency_low=0.98)
     nothing = replace(advice.search, candidates=(), smallest_edit=None, unsure=best)
-    words = verdict(replace(advice, search=nothing))
+    words = verdict(replace(advice, search=nothing, findings=()))
     assert "Keep this shape: no other of the same size is surely faster." in words
     assert "its interval includes 1" in words
     assert "Change first" not in words

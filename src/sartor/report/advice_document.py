@@ -137,7 +137,7 @@ def _shapes(advice: Advice) -> list[Block]:
         blocks += [figure_block("candidates", note), grid_block(_candidates_grid(search))]
         blocks += [Block(words=_legend(search), style="dim", place=Place.TEXT)]
     else:
-        blocks += [Block(words=why_to_keep(search))]
+        blocks += [Block(words=why_to_keep(advice))]
     if search.mixes:
         blocks += [section("Mixtures of experts of this size"), grid_block(_mixes_grid(search.mixes))]
         blocks += [Block(words=f"{MIXES}; worse = {WORSE}", style="dim", place=Place.TEXT)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sartor.report.headline import headline
 from sartor.report.points import OperatorTimes, operator_times
 from sartor.report.words import change_text, printable, signed_share, speedup_text, sure_text
+from sartor.rules.rule import Grade
 from sartor.shapes.choose import NOISE
 from sartor.units import format_count, format_share
 
@@ -81,7 +82,7 @@ def what_to_change(advice: Advice) -> str:
     """The smallest edit with most of the gain, and the best candidate if different; or why to keep the shape."""
     search = advice.search
     if not search.candidates:
-        return why_to_keep(search)
+        return why_to_keep(advice)
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
     sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first)}."]
     if first.changed != best.changed:
@@ -93,18 +94,26 @@ def what_to_change(advice: Advice) -> str:
     return " ".join(sentences)
 
 
-def why_to_keep(search: ShapeSearch) -> str:
-    """Why to keep the shape, and the best alternative tried."""
+def why_to_keep(advice: Advice) -> str:
+    """Why to keep the shape, but for what lint calls an error, and the best alternative tried."""
+    faults = [f for f in advice.findings if f.grade is Grade.ERROR and f.fix]
+    fixes = " and ".join(f"{f.field}={f.fix.get(f.field, f.value)}" for f in faults)
+    search = advice.search
+    keep = f"Set {fixes}, as lint calls the present value an error, and keep the rest" if faults else "Keep this shape"
+    return f"{keep}: {_kept(search)}"
+
+
+def _kept(search: ShapeSearch) -> str:
     others = search.evaluated - 1
     if not others:
-        return "Keep this shape: no other within the tolerance has its size."
+        return "no other within the tolerance has its size."
     if search.unsure is None:
         tried = "the only other shape" if others == 1 else f"none of {others:,} other shapes"
         gains = "gains less than" if others == 1 else "gains"
-        return f"Keep this shape: {tried} of the same size {gains} {format_share(NOISE)} at equal work."
+        return f"{tried} of the same size {gains} {format_share(NOISE)} at equal work."
     best = search.unsure
     return (
-        f"Keep this shape: no other of the same size is surely faster. The best of {others:,} tried, "
+        f"no other of the same size is surely faster. The best of {others:,} tried, "
         f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {_gain_words(best)}."
     )
 
