@@ -15,7 +15,7 @@ from rich.console import Console
 from records.made_tables import write_csv
 from sartor.cli import app, run, validate
 from sartor.errors import InputError
-from sartor.report.accuracy_view import accuracy_view
+from sartor.report.accuracy_document import accuracy_view
 from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 from sartor.validate.training_predictions import TrainingOutcome, predict_training, ranking
 from sartor.validate.training_rows import _training_case

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from records.made_tables import gemm_rows, write_csv, write_parquet
 from sartor.cli import app, run, validate
-from sartor.report.accuracy_view import accuracy_view
+from sartor.report.accuracy_document import accuracy_view
 from sartor.validate.accuracy import validate_operators
 from sartor.validate.answer import accuracy_body
 
@@ -91,7 +91,7 @@ def test_html_and_out_are_written(tmp_path: Path, call: Callable[..., Any]) -> N
     page = html.read_text()
     assert code == 0
     assert page.count("<svg") == 2
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "://" not in page.replace("http://www.w3.org", "")
     assert json.loads(out_file.read_text())["groups"]
 
 

@@ -148,12 +148,12 @@ def finetune(
 
 def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
     if html:
-        from sartor.report.accuracy_page import accuracy_page
+        from sartor.report.accuracy_document import accuracy_page
 
         c.write_page(html, accuracy_page(body, charts))
     c.answer("validate", body, as_json=json, out=out)
     if not json:
-        from sartor.report.accuracy_view import accuracy_view
+        from sartor.report.accuracy_document import accuracy_view
 
         c.show(accuracy_view(body))
 

@@ -27,10 +27,8 @@ POLICY = (
 def whole_page(title: str, body: tuple[Markup, ...], records: JsonMap) -> str:
     """One offline page: ``body``, the specifications of its figures, the libraries that draw them, and styles."""
     specs = {f"figure-{name}": draw(points, PAGE).to_dict() for name, points in records.items()}
-    inner = join(
-        [*body, json_block("figures", specs), _script(_bundle()), _script(_asset("page.js"))],
-        Markup("\n"),
-    )
+    drawing = [json_block("figures", specs), _script(_bundle()), _script(_asset("page.js"))] if specs else []
+    inner = join([*body, *drawing], Markup("\n"))
     head = join(
         [
             Markup('<meta charset="utf-8">'),

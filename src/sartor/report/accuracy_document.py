@@ -1,51 +1,38 @@
-"""Errors of predictions for the terminal, from the JSON body of ``sartor validate``."""
+"""``validate`` for people, from its JSON body: errors per group, the worst targets, rows without a prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
+from sartor.answers.field import Fields, integer, text
+from sartor.answers.measured import CHOICES, ERRORS
 from sartor.json_types import JsonDict, JsonMap
-from sartor.report.table_estimate import notes
+from sartor.report.document import (
+    Block,
+    Document,
+    Place,
+    bullets_block,
+    document_page,
+    document_text,
+    grid_block,
+    section,
+)
+from sartor.report.draw_measured import draw_error_by_size, draw_scatter
+from sartor.report.frame import to_svg
+from sartor.report.grid import field_grid
+from sartor.report.html import Markup, element
 from sartor.report.words import count_text, owner_words, printable
 from sartor.units import format_seconds
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 WORST_GROUPS = 6
 """With more groups than this, the worst targets are listed per table."""
-
-_FIGURES = {
-    "mape": "MAPE",
-    "median_error": "median",
-    "p90_error": "p90",
-    "bias": "bias",
-    "coverage_80": "in 80%",
-    "kendall_tau": "tau",
-    "measured_spread": "noise",
-    "roofline_mape": "roofline",
-    "heuristics_mape": "nvMMH",
-    "naive_mape": "naive",
-    "shots_mape": "after shots",
-    "shots_p90_error": "p90 after",
-    "memory_mape": "memory",
-    "oom_correct": "fits right",
-    "oom_recall": "OOM found",
-    "oom_precision": "OOM right",
-    "pair_accuracy": "pairs",
-    "top1_regret": "regret",
-}
-_OF_RUNS = {
-    "shots_mape", "shots_p90_error", "memory_mape", "oom_correct", "oom_recall", "oom_precision", "pair_accuracy",
-    "top1_regret",
-}  # fmt: skip
-"""Shown in a second table, because one would be too wide for a terminal."""
-
-_TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 
 LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; a target per device, dtype and shape, the median of its rows. "
@@ -68,7 +55,7 @@ TRAINING_LEGEND = (
 )
 
 
-def legend_of(body: JsonMap) -> str:
+def _legend(body: JsonMap) -> str:
     """The meaning of the columns."""
     groups = body["groups"]
     if any(group["table"] == "training" for group in groups):
@@ -81,60 +68,75 @@ def legend_of(body: JsonMap) -> str:
 
 def accuracy_view(body: JsonMap) -> RenderableType:
     """Errors per group, the worst targets with reasons, and the rows that could not be compared."""
+    return document_text(_blocks(body), _heading(body))
+
+
+def accuracy_page(body: JsonMap, charts: Sequence[JsonMap]) -> str:
+    """The offline page (UTF-8). ``charts`` has an entry per kind of table: ``table``, ``scatter`` and ``errors`` rows.
+
+    Raises ``MissingExtraError`` without the extra ``report``.
+    """
+    blocks = _blocks(body, {chart["table"]: chart for chart in charts})
+    title = "Predicted against measured"
+    return document_page(Document(title=title, question=_heading(body), command="validate", blocks=blocks))
+
+
+def _heading(body: JsonMap) -> str:
+    rows = sum(group["rows"] for group in body["groups"])
+    return f"{body['expressed']:,} of {rows:,} measured rows have a prediction ({printable(str(body['data']))})"
+
+
+def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[Block]:
     groups = body["groups"]
-    rows = sum(group["rows"] for group in groups)
-    head = f"{body['expressed']:,} of {rows:,} measured rows have a prediction"
-    return Group(
-        Text(head + f" ({printable(str(body['data']))})", style="bold"),
-        *notes("Remarks", list(body["remarks"])),
-        *(each for table in dict.fromkeys(g["table"] for g in groups) for each in _table_view(table, groups)),
-        *notes("Calibration", origins(groups)),
-        *notes("Not predicted", counted(body["not_expressed"])),
-        *notes("Left out", counted(body["left_out"])),
-        *notes("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
-        Padding(Text(legend_of(body), style="dim"), (1, 0, 0, 0), expand=False),
-    )
+    return [
+        bullets_block("Remarks", body["remarks"]),
+        *(block for name in dict.fromkeys(group["table"] for group in groups)
+          for block in _table_blocks(name, groups, (charts or {}).get(name))),
+        bullets_block("Calibration", _origins(groups)),
+        bullets_block("Not predicted", _counted(body["not_expressed"])),
+        bullets_block("Left out", _counted(body["left_out"])),
+        bullets_block("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
+        Block(words=_legend(body), style="dim"),
+    ]  # fmt: skip
 
 
-def counted(reasons: Mapping[str, int]) -> list[str]:
+def _counted(reasons: Mapping[str, int]) -> list[str]:
     """One line per reason, with its number of rows."""
     return [f"{count_text(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
 
-def _table_view(name: str, groups: Sequence[JsonMap]) -> list[RenderableType]:
+def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -> list[Block]:
+    """A table's figures, its errors and its worst targets."""
     mine = [group for group in groups if group["table"] == name]
-    return [
-        Padding(Text(printable(name), style="bold"), (1, 0, 0, 0)),
-        *_figures(mine),
-        *_worst_views(mine, len(groups)),
-    ]
+    blocks = [section(name, f"table-{name}", name)]
+    if chart is not None and chart["scatter"]:
+        blocks += [Block(markup=lambda: _drawn(name, chart), place=Place.PAGE)]
+    first = replace(GROUP_NAME, words=" ".join(_keys(mine[0])) or "group")
+    for caption, fields in _tables(name):
+        shown = [column for column in fields if any(column.text(group) for group in mine)]
+        if any(column.name == "pair_accuracy" for column in shown):
+            shown = [column for column in shown if column.name != "kendall_tau"]  # pairs say it more plainly
+        if shown:
+            blocks.append(grid_block(field_grid(f"{name}: {caption}", (first, TARGETS, *shown), mine)))
+    if len(groups) <= WORST_GROUPS:
+        return blocks + [_worst(f"Worst of {_name(group)}", group["worst"]) for group in mine]
+    ranked = sorted((case for group in mine for case in group["worst"]), key=_factor, reverse=True)
+    return [*blocks, _worst("Worst", ranked[: len(mine[0]["worst"]) or 5])]
 
 
-def _figures(groups: Sequence[JsonMap]) -> Iterator[Table]:
-    """Errors of single predictions; of runs, those of choices, memory and calibration in a second table. Operators have
-    their pairs in order in place of the rank agreement, which says the same less plainly."""
-    shown = {key: word for key, word in _FIGURES.items() if any(g.get(key) is not None for g in groups)}
-    second = _OF_RUNS if groups[0]["table"] == "training" else set()
-    if not second and "pair_accuracy" in shown:
-        del shown["kendall_tau"]
-    for part in (shown.keys() - second, shown.keys() & second):
-        if words := {key: word for key, word in shown.items() if key in part}:
-            yield _figures_of(groups, words)
+def _tables(name: str) -> Sequence[tuple[str, Fields]]:
+    """Captions and fields; of training two tables, because one would be too wide for a terminal."""
+    if name == "training":
+        return (("error per group", ERRORS), ("choices, memory and calibration", CHOICES))
+    return (("error per group", (*ERRORS, *CHOICES)),)
 
 
-def _figures_of(groups: Sequence[JsonMap], words: Mapping[str, str]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    table.add_column(" ".join(_keys(groups[0])) or "group", overflow="fold", min_width=8)
-    for word in ("targets", *words.values()):
-        table.add_column(word, justify="right", no_wrap=True)
-    for group in groups:
-        table.add_row(Text(name_of(group)), f"{group['targets']:,}", *(_figure(key, group.get(key)) for key in words))
-    return table
-
-
-def name_of(group: JsonMap) -> str:
-    """A group's keys as text, without its table."""
-    return printable(" ".join(str(value) for value in _keys(group).values() if value != "") or "all")
+def _drawn(name: str, chart: JsonMap) -> Markup:
+    scatter = draw_scatter(f"{name}: predicted against measured", chart["scatter"])
+    errors = draw_error_by_size(f"{name}: error by size", chart["errors"])
+    return element(
+        "div", *(element("figure", Markup(to_svg(drawing)), class_="drawn") for drawing in (scatter, errors))
+    )
 
 
 def _keys(group: JsonMap) -> JsonDict:
@@ -143,27 +145,24 @@ def _keys(group: JsonMap) -> JsonDict:
     return {key: value for key, value in keys.items() if key != "table"}
 
 
-def _figure(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if key == "kendall_tau":
-        return f"{value:.2f}"
-    return f"{100 * value:+.1f}%" if key == "bias" else f"{100 * value:.1f}%"
+def _name(group: JsonMap) -> str:
+    """A group's keys as text, without its table."""
+    return printable(" ".join(str(value) for value in _keys(group).values() if value != "") or "all")
 
 
-def _worst_views(groups: Sequence[JsonMap], total: int) -> list[RenderableType]:
-    if total <= WORST_GROUPS:
-        return [each for group in groups for each in _worst_view(name_of(group), group["worst"])]
-    cases = [case for group in groups for case in group["worst"]]
-    ranked = sorted(cases, key=lambda case: -max(case["ratio"], 1 / case["ratio"]))
-    return _worst_view("", ranked[: len(groups[0]["worst"]) or 5])
+GROUP_NAME = text("group", "group", path=_name)
+TARGETS = integer("targets", "targets", form="{:,}".format)
 
 
-def _worst_view(name: str, cases: Sequence[JsonMap]) -> list[RenderableType]:
-    return notes(f"Worst of {name}" if name else "Worst", [case_text(case) for case in cases])
+def _factor(case: JsonMap) -> float:
+    return float(max(case["ratio"], 1 / case["ratio"]))
 
 
-def case_text(case: JsonMap) -> str:
+def _worst(title: str, cases: Sequence[JsonMap]) -> Block:
+    return bullets_block(title, [_case_text(case) for case in cases])
+
+
+def _case_text(case: JsonMap) -> str:
     """One target in words: sizes, measured and predicted time, the predicted terms, and the error of similar shapes."""
     what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
     times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
@@ -171,6 +170,7 @@ def case_text(case: JsonMap) -> str:
     return f"{' '.join(what)}: {times} ({case['ratio']:.3g}x){reasons}"
 
 
+_TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 _WORDS = {"compute_s": "compute", "memory_s": "memory", "network_s": "network", "overhead_s": "overhead"}
 _NOT_WHAT = {
     *_TIMES, *_WORDS, "bound_by", "largest", "residual", "source", "tile_m", "tile_n", "split_k", "waves",
@@ -216,7 +216,7 @@ def _alone(case: JsonMap) -> bool:
     return bool(case["near_targets"] >= 5 and case["near_median_error"] < abs(case["ratio"] - 1) / 4)
 
 
-def origins(groups: Sequence[JsonMap]) -> list[str]:
+def _origins(groups: Sequence[JsonMap]) -> list[str]:
     """Which calibrations the devices use, if any uses another device's."""
     found: dict[str, dict[str, dict[str, None]]] = {}
     for group in groups:

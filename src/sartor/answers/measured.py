@@ -1,0 +1,153 @@
+"""Answers about measurements (``validate``, ``operators``, ``measure``, ``calibrate``), whose records are JSON already:
+tables of fields that read a mapping by its keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sartor.answers.estimate import INTERVAL
+from sartor.answers.field import (
+    Field,
+    Fields,
+    Scalar,
+    field,
+    integer,
+    integers,
+    mapping,
+    number,
+    numbers,
+    rows,
+    text,
+    texts,
+)
+
+
+def sometimes(record: Any) -> bool:
+    """For a field that some answers of the command lack."""
+    return True
+
+
+ANYTHING = mapping("", Scalar.ANY)
+
+# ------------------------------------------------------------------------------------------------ validate, operators
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _error(name: str, words: str, form: Any = _percent) -> Field:
+    """A figure that groups of some tables have."""
+    return number(name, words, path=lambda group: group.get(name), form=form, null=True)
+
+
+_OF_ALL: Fields = (
+    _error("mape", "MAPE"),
+    _error("median_error", "median"),
+    _error("p90_error", "p90"),
+    _error("bias", "bias", lambda value: f"{100 * value:+.1f}%"),
+    _error("coverage_80", "in 80%"),
+    _error("kendall_tau", "tau", "{:.2f}".format),
+)
+ERRORS: Fields = (
+    *_OF_ALL,
+    _error("measured_spread", "noise"),
+    _error("roofline_mape", "roofline"),
+    _error("heuristics_mape", "nvMMH"),
+    _error("naive_mape", "naive"),
+)
+"""Errors of single predictions, per group."""
+CHOICES: Fields = (
+    _error("shots_mape", "after shots"),
+    _error("shots_p90_error", "p90 after"),
+    _error("memory_mape", "memory"),
+    _error("oom_correct", "fits right"),
+    _error("oom_recall", "OOM found"),
+    _error("oom_precision", "OOM right"),
+    _error("pair_accuracy", "pairs"),
+    _error("top1_regret", "regret"),
+)
+"""Errors of choices, of memory, and of predictions calibrated on a few runs, per group."""
+GROUP: Fields = (
+    text("table"),
+    *integers("rows targets expressed"),
+    *_OF_ALL,
+    rows("worst", (ANYTHING,), help="the targets with the largest errors"),
+    mapping("", Scalar.ANY, help="the columns that it is grouped by, and errors of some tables alone"),
+)
+VALIDATE: Fields = (
+    text("data"),
+    *integers("num_rows expressed"),
+    rows("groups", GROUP),
+    mapping("overall", Scalar.ANY, when=sometimes),
+    *numbers("memory_mape oom_correct pair_accuracy top1_regret", null=True, when=sometimes),
+    integer("shots", when=sometimes),
+    mapping("not_expressed", Scalar.INTEGER, help="reason: rows"),
+    mapping("left_out", Scalar.INTEGER, help="reason: rows"),
+    rows("remarks", Scalar.TEXT),
+    mapping("assumptions", Scalar.TEXT),
+)
+PRICED_ROW: Fields = (
+    integer("row", help="from 1, below the header"),
+    *texts("table gpu"),
+    mapping("shape", Scalar.ANY),
+    *INTERVAL,
+    *numbers("compute_s memory_s network_s overhead_s flops bytes_moved achieved_flops_per_s achieved_bytes_per_s"),
+    *texts("bound_by source"),
+)
+OPERATORS: Fields = (
+    text("file", null=True),
+    *integers("num_rows expressed"),
+    rows("operators", PRICED_ROW),
+    rows("refused", (text("reason"), integer("count"), rows("rows", Scalar.INTEGER))),
+    rows("assumptions", Scalar.TEXT),
+)
+
+# ------------------------------------------------------------------------------------------------ measure, calibrate
+
+SKIPPED: Fields = (text("reason"), integer("count"), rows("cases", Scalar.TEXT))
+PAIR: Fields = (
+    text("table"),
+    *numbers("predicted_s low_s high_s measured_s ratio"),
+    text("source"),
+    mapping("", Scalar.ANY, help="sizes and tags of the case"),
+)
+MEASURE: Fields = (
+    mapping("device", Scalar.ANY),
+    *texts("dtype suite file"),
+    *texts("machine_file no_machine_file", null=True),
+    text("stopped"),
+    *integers("cases measured kept again left"),
+    rows("skipped", SKIPPED),
+    number("spent_s"),
+    mapping("rows", Scalar.INTEGER),
+    rows("compared", PAIR),
+    mapping("errors", Scalar.ANY),
+    mapping("study", Scalar.ANY, when=sometimes, help="of a case study: its arms, predicted and measured"),
+)
+PARITY: Fields = (mapping("parity", Scalar.ANY), ANYTHING)
+_FIT_ERRORS = tuple(mapping(name, Scalar.NUMBER) for name in ("fit", "held_out", "before", "catalogue"))
+COMPARED_CALIBRATION: Fields = (
+    *texts("before after"),
+    rows("made_with", (text("name"), *texts("before after", null=True))),
+    rows("regions", (ANYTHING,)),
+    rows("coefficients", (text("name"), *numbers("before after"))),
+)
+CALIBRATE: Fields = (
+    *texts("gpu dtype"),
+    text("file", null=True),
+    text("source"),
+    text("date", null=True),
+    mapping("made_with", Scalar.ANY),
+    *texts("start over"),
+    *integers("own_rows rows shapes samples"),
+    rows("left_out", (text("reason"), integer("rows"))),
+    *_FIT_ERRORS,
+    rows("streams", (text("section"), integer("rows"), *numbers("before fit"))),
+    number("coverage_80"),
+    mapping("coefficients", Scalar.ANY),
+    rows("remarks", Scalar.TEXT),
+    field("compared", COMPARED_CALIBRATION, when=sometimes),
+)
+SAMPLES: Fields = (*texts("gpu dtype"), text("file", null=True), rows("plan", (ANYTHING,)))
+CHANGED_CALIBRATION: Fields = (field("compared", COMPARED_CALIBRATION),)
