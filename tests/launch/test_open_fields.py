@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,71 @@ def test_a_placeholder_or_an_unknown_field_that_bears_on_the_price_is_open(
     assert set(read_launch(tmp_path / name, num_devices=8).open_fields) == {field}
     with pytest.raises(InputError, match=f"^{field}="):
         api.lint_launch(tmp_path / name, "dgx-h100", model="llama-3.1-8b", num_devices=8, seq_len=4096, search=False)
+
+
+def test_an_option_wins_over_the_file_and_the_answer_names_both_values(tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --tensor-model-parallel-size 2")
+    answer = api.lint_launch(
+        file, "dgx-h100", search=False, tp=4, sequence_parallel=True, microbatch_size=2, dtype="fp8", seq_len=2048
+    )
+    plan, job = answer.priced.plan, answer.job
+    assert (plan.dims.tp, plan.dims.dp, plan.dims.sequence_parallel, plan.microbatch_size) == (4, 2, True, 2)
+    assert (job.recipe.value, job.seq_len, job.global_batch_size, plan.num_microbatches) == (
+        "fp8_delayed",
+        2048,
+        64,
+        16,
+    )
+    assert set(answer.assumptions) >= {
+        "tp=4 as stated; the file says 2",
+        "sequence_parallel=true as stated; the file says false",
+        "microbatch_size=2 as stated; the file says 1",
+        "dtype=fp8_delayed as stated; the file says bf16",
+        "seq_len=2048 as stated; the file says 4096",
+    }
+
+
+def test_an_option_that_says_the_same_changes_nothing_and_is_not_named(tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --tensor-model-parallel-size 2")
+    alone = api.lint_launch(file, "dgx-h100", search=False)
+    same = api.lint_launch(
+        file, "dgx-h100", search=False, tp=2, dp=4, dtype="bf16", global_batch_size=64, seq_len=4096, zero_stage=1
+    )
+    assert (same.priced.plan, same.job, same.assumptions) == (alone.priced.plan, alone.job, alone.assumptions)
+
+
+def test_an_option_settles_what_the_file_leaves_open(tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --tensor-model-parallel-size $TP --optimizer $OPT")
+    with pytest.raises(InputError, match=r"--optimizer=\$OPT.*or --optimizer"):
+        api.lint_launch(file, "dgx-h100", search=False, tp=4)
+    answer = api.lint_launch(file, "dgx-h100", search=False, tp=4, optimizer="adam")
+    written = api.lint_launch(
+        script(tmp_path, f"{REST} --tensor-model-parallel-size 4 --optimizer adam"), "dgx-h100", search=False
+    )
+    # only nearly: the file's vocabulary was padded for its own tp
+    assert answer.priced.step.step_s == pytest.approx(written.priced.step.step_s, rel=1e-5)
+    assert "tp=4 as stated; the file says $TP" in answer.assumptions
+    assert not any("ignored" in text for text in answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tp": 3}, "tp=3: the launch has 8 devices, and tp x pp x cp is 3"),
+        ({"tp": 4, "dp": 8}, "dp=8: the launch has 8 devices"),
+        ({"global_batch_size": 63}, "global_batch_size=63: must be a multiple of dp x microbatch_size = 8 x 1"),
+        ({"set": {"num_layers": 8}}, "set=.*MODEL"),
+    ],
+)
+def test_what_the_launch_does_not_allow_is_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        api.lint_launch(script(tmp_path, REST), "dgx-h100", search=False, **options)
+
+
+def test_a_batch_per_replica_stays_where_the_file_has_no_global_one(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[training]\nlocal_batch_size = 2\nseq_len = 4096\n")
+    for tp, batch in ((1, 16), (4, 4)):
+        answer = api.lint_launch(
+            tmp_path / "run.toml", "dgx-h100", model="llama-3.2-1b", num_devices=8, search=False, tp=tp
+        )
+        assert (answer.job.global_batch_size, answer.priced.plan.num_microbatches) == (batch, 1)

@@ -26,9 +26,8 @@ from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
-    from sartor.launch.plan import LaunchFiles, LaunchReading
+    from sartor.launch.plan import LaunchFiles
     from sartor.model.reading import ModelReading
-    from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
@@ -332,20 +331,19 @@ def lint_launch(
     *,
     model: Model | None = None,
     num_devices: int | None = None,
-    seq_len: int | None = None,
     allow: Sequence[str] = (),
     search: bool = True,
-    calibration: str | Path | None = None,
-    headroom: float | None = None,
+    **options: Unpack[TrainingOptions],
 ) -> LaunchAnswer:
     """Price an existing launch on a cluster and report what is wasteful in it.
 
     ``launch`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a
-    folder with a ``launch.sh``; nothing in it is run. Give ``model``, ``num_devices`` and ``seq_len`` where the file
-    lacks them (given values win over the file's); ``search`` compares with the best plan on the same number of devices;
-    ``headroom`` is the share of memory left free, as in `plan`. Raises ``InputError``.
+    folder with a ``launch.sh``; nothing in it is run. ``model``, ``num_devices`` and ``options`` state what the file
+    lacks; they win over the file, and the answer says so. ``search`` compares with the best plan on the same number of
+    devices. Raises ``InputError``.
     """
     from sartor.launch.files import read_launch
+    from sartor.launch.options import with_options
     from sartor.launch.unpriced import depends_on
     from sartor.plans.conditions import broken
     from sartor.plans.result import PricedPlan
@@ -357,12 +355,16 @@ def lint_launch(
     from sartor.step.recipes import check_recipe
     from sartor.step.waterfall import waterfall
 
-    shape = None if model is None else read(model).shape
-    reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
-    reading.check_open(model=shape is not None, seq_len=seq_len is not None)
-    asked = reading.job(shape, size_of("seq_len", seq_len, 0) or None)
-    job, plan = within_files(asked, reading.kind.value), reading.plan  # advice only names what such a file can express
-    whole = cluster_of(cluster)
+    check_names(options, TrainingOptions)
+    if model is None and options.get("set"):
+        raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
+    shape = None if model is None else read(model, options.get("set")).shape
+    calibration, headroom = options.get("calibration"), options.get("headroom")
+    reading, whole = read_launch(launch, num_devices=num_devices or 0, shape=shape), cluster_of(cluster)
+    for name in ("seq_len", "global_batch_size"):
+        size_of(name, options.get(name), 1)
+    stated, plan, assumptions = with_options(reading, Run.stated(**options), shape=shape, gpus=whole.gpus)
+    job = within_files(stated, reading.kind.value)  # advice only names what such a file can express
     device_counts(reading.num_devices, whole)
     found = whole.reached(reading.num_devices)  # as in plan, so that both report the same price
     for gpu in found.gpus:
@@ -379,7 +381,7 @@ def lint_launch(
         calibration=known,
         best=best_remedy(best.best.plan) if best and best.best else None,
         headroom=free,
-        broken=broken(asked, plan),
+        broken=broken(stated, plan),
         unpriced=tuple(turn.field for turn in turns),
     )
     findings = lint_plan(context, allow=allow)
@@ -399,16 +401,7 @@ def lint_launch(
         unpriced=reading.unpriced,
         depends_on=turns,
         ignored=reading.ignored,
-        assumptions=(*_usual_words(cluster), *_instead(reading, shape, seq_len), *reading.assumptions),
+        assumptions=(*_usual_words(cluster), *assumptions),
         search=best,
         source=step_source(found, job.recipe.dtype, known),
     )
-
-
-def _instead(reading: LaunchReading, shape: TransformerShape | None, seq_len: int | None) -> list[str]:
-    """Notes on arguments given in place of the launch's own values."""
-    said = reading.parts.seq_len
-    notes = [f"seq_len={seq_len} as asked; the file says {said}"] if seq_len and said not in (None, 0, seq_len) else []
-    if shape is not None and reading.shape is not None:
-        notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
-    return notes

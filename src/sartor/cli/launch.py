@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PricedPlan
+    from sartor.run.fields import TrainingOptions
 
 
 def trainer_of(kind: str | None) -> str | None:
@@ -82,9 +83,10 @@ def write_folder(files: Iterable[tuple[str, bytes]], folder: Path, option: str) 
     return names
 
 
-def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
-    """Price and lint the launch that the options of ``sartor plan`` name; exit with 3 if it does not run, or does not
-    fit whatever its switches without a price save, with 1 for findings at or above ``fail_on``."""
+def lint_launch(options: JsonMap, num_devices: list[int] | None, run: TrainingOptions) -> None:
+    """Price and lint the launch that the options of ``sartor plan`` name, with what ``run`` states instead of it; exit
+    with 3 if it does not run, or does not fit whatever its switches without a price save, with 1 for findings at or
+    above ``fail_on``."""
     from sartor import api
     from sartor.report.launch_view import launch_view
 
@@ -94,11 +96,9 @@ def lint_launch(options: JsonMap, num_devices: list[int] | None) -> None:
         options["launch"],
         options["cluster"],
         model=options["model"],
-        seq_len=options.get("seq_len"),
-        calibration=options.get("calibration"),
-        headroom=options.get("headroom"),
         num_devices=None if num_devices is None else num_devices[0],
         allow=tuple(options["allow"] or ()),
+        **run,
     )
     if options["trace"] is not None:
         from sartor.report.plan_trace import launch_trace

@@ -55,9 +55,9 @@ def plan(
     files |= {"trace": trace, "chakra": chakra}
     if launch is not None:
         checks = {"launch": launch, "cluster": cluster, "model": model, "allow": allow, "fail_on": fail_on}
-        searches = {"fix": fix, "simple": simple, "why_not": why_not} | files
-        _only_with_a_search({**options, **searches})
-        lint_launch({**options, **checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices))
+        searches = {"fix": fix, "simple": simple, "why_not": why_not, "price": options.get("price")}
+        _only_with_a_search(searches | files)
+        lint_launch({**checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices), options)
         return
     if write is not None and cluster is not None:
         _refuse_to_launch_a_chip(write[0], cluster)
@@ -107,8 +107,8 @@ def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
         raise c.Exit(3)
 
 
-WITH_A_LAUNCH = ("seq_len", "headroom", "calibration", "trace", "trainer_version", "overwrite")
-"""Options that a launch may have beside it; the others state what a launch defines, or only a search uses."""
+WITH_A_LAUNCH = ("trace", "trainer_version", "overwrite")
+"""Options of written files that a launch may have beside it; the others only a search uses."""
 
 
 def _only_with_a_search(options: JsonMap) -> None:

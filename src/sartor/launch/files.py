@@ -140,7 +140,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     reading = _script(path, command, num_devices, shape)
     if not num_devices or command.num_devices in (0, num_devices):
         return reading
-    note = f"num_devices={num_devices} as asked; the script starts {command.num_devices}"
+    note = f"num_devices={num_devices} as stated; the script starts {command.num_devices}"
     return replace(reading, assumptions=(note, *reading.assumptions))
 
 

@@ -6,7 +6,6 @@ are the same launch. `canonical` is the form that readers return.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -131,18 +130,6 @@ class LaunchReading:
     def num_devices(self) -> int:
         return int(self.plan.num_devices)
 
-    def check_open(self, *, model: bool, seq_len: bool) -> None:
-        """Raise `InputError` for a field whose value the file does not say, but for those of the ``model`` and of
-        ``seq_len`` where they are given beside the file."""
-        for name, words in self.open_fields.items():
-            if not (seq_len and OF_SEQUENCE.search(name)) and not (model and OF_MODEL.search(name)):
-                if any(text.split()[0] == name for text in self.unknown):
-                    must = "not a field that sartor knows, and by its name step and memory may depend on it"
-                    near = next((n for text in self.unknown if text.startswith(name) for n in MEANT.findall(text)), "")
-                    raise InputError(name, words, must, near or "the file without it")
-                must = "the file does not say its value, and step and memory depend on it"
-                raise InputError(name, words, must, "its value in the file")
-
     def job(self, shape: TransformerShape | None = None, seq_len: int | None = None) -> TrainingJob:
         """The job, with the given model and sequence length, else the file's. Raises `InputError`."""
         shape = shape or self.shape
@@ -159,12 +146,6 @@ class LaunchReading:
         batch = int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches)
         rest = {f.name: getattr(self.parts, f.name) for f in fields(JobParts)}
         return TrainingJob(shape=shape, **{**rest, "seq_len": tokens, "global_batch_size": batch})
-
-
-MEANT = re.compile(r"did you mean (\S+)\?")
-OF_SEQUENCE = re.compile(r"seq|max_length|block_size|target_length")
-OF_MODEL = re.compile(r"hidden|heads|layers$|vocab|kv-|lora|head-dim|^base_|^--num-experts|query-groups|router-topk")
-"""Names of fields that say the length of a sequence, and a model's sizes."""
 
 
 def single(plan: TrainingPlan) -> TrainingPlan:

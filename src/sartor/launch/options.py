@@ -1,0 +1,148 @@
+"""Options beside a launch: they say what the file leaves open and win over what it says, and the answer names both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sartor.errors import InputError
+from sartor.json_types import JsonDict
+from sartor.launch.fields import quantities, row_of, text_of
+from sartor.model.numerics import Value
+from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.plans.fixed import named_values
+from sartor.plans.space import axes_of, plan_at
+from sartor.run.fields import AXES
+from sartor.step.question import training_job
+
+if TYPE_CHECKING:
+    from sartor.hardware.gpu import Gpu
+    from sartor.launch.plan import LaunchReading
+    from sartor.model.shape import TransformerShape
+    from sartor.run.run import Run
+
+OF_JOB = {
+    "dtype": "recipe",
+    "optimizer": "optimizer",
+    "attention": "attention_kernel",
+    "context_parallel": "context_parallel",
+    "routing_skew": "routing_skew",
+}
+"""Options of the job, and the field of `TrainingJob` (and of the launch table) that each states."""
+OPTIONS = {field: option for option, field in OF_JOB.items()}
+MEANT = re.compile(r"did you mean (\S+)\?")
+OF_SEQUENCE = re.compile(r"seq|max_length|block_size|target_length")
+OF_MODEL = re.compile(r"hidden|heads|layers$|vocab|kv-|lora|head-dim|^base_|^--num-experts|query-groups|router-topk")
+"""Names of arguments that say the length of a sequence, and a model's sizes."""
+
+
+def with_options(
+    reading: LaunchReading, run: Run, *, shape: TransformerShape | None, gpus: Sequence[Gpu]
+) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
+    """A launch's job and plan on ``gpus`` with the options (and the model's ``shape``) that are stated beside it, and
+    the assumptions: what each option replaces, then what the file leaves open.
+
+    Raises ``InputError`` for what neither says, and for what the launch's devices do not allow.
+    """
+    unsaid = _settled(reading, run, has_model=shape is not None)
+    file_job = reading.job(shape, run.get("seq_len"))
+    job = _with_job_options(file_job, run, gpus)
+    plan, batch = _with_axes(reading, file_job, run)
+    if plan != reading.plan or batch != job.global_batch_size:
+        job = replace(job, global_batch_size=batch)
+    before = _words(reading.job(shape, reading.parts.seq_len or run.get("seq_len")), reading.plan)
+    after = _words(job, plan)
+    notes = [
+        f"{name}={text_of(after[name])} as stated; the file says {unsaid.get(name) or text_of(before[name])}"
+        for name in after
+        if name in run and (name in unsaid or after[name] != before[name])
+    ]
+    if shape is not None and reading.shape is not None:
+        notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
+    open_names = tuple(f"{name} is " for name in reading.open_fields)
+    return job, plan, (*notes, *(text for text in reading.assumptions if not text.startswith(open_names)))
+
+
+def _settled(reading: LaunchReading, run: Run, *, has_model: bool) -> dict[str, str]:
+    """Fields whose argument has no value in the file and that an option states, with the words that stand there.
+
+    Raises ``InputError`` for an argument without a value that no option states either.
+    """
+    settled = {}
+    for name, words in reading.open_fields.items():
+        row = row_of(reading.kind, name)
+        field = "" if row is None else OPTIONS.get(row.field, row.field)
+        field = "seq_len" if OF_SEQUENCE.search(name) else field
+        if field in run:
+            settled[field] = words
+        elif not (has_model and OF_MODEL.search(name)):
+            raise _unsaid(reading, name, words, field)
+    return settled
+
+
+def _unsaid(reading: LaunchReading, name: str, words: str, field: str) -> InputError:
+    """The error for an argument that is not understood, or whose value the file does not say."""
+    if any(text.split()[0] == name for text in reading.unknown):
+        must = "not a field that sartor knows, and by its name step and memory may depend on it"
+        near = next((n for text in reading.unknown if text.startswith(name) for n in MEANT.findall(text)), "")
+        return InputError(name, words, must, near or "the file without it")
+    option = f", or --{field.replace('_', '-')}" if field in (*AXES, *OF_JOB, "seq_len", "global_batch_size") else ""
+    must = "the file does not say its value, and step and memory depend on it"
+    return InputError(name, words, must, f"its value in the file{option}")
+
+
+def _with_job_options(job: TrainingJob, run: Run, gpus: Sequence[Gpu]) -> TrainingJob:
+    """The job with the options that are not about its plan; of another trainer, the overlaps stay the file's."""
+    words: JsonDict = {name: run.get(name) for name in OF_JOB if name in run}
+    if not words and "framework" not in run:
+        return job
+    words |= {"global_batch_size": job.global_batch_size, "seq_len": job.seq_len}
+    stated, _ = training_job(job.shape, gpus, framework=run.get("framework", job.trainer), **words)
+    trainer = replace(stated.trainer, dp_overlap=job.trainer.dp_overlap, tp_overlap=job.trainer.tp_overlap)
+    return replace(job, trainer=trainer, **{f: getattr(stated, f) for name, f in OF_JOB.items() if name in run})
+
+
+def _with_axes(reading: LaunchReading, job: TrainingJob, run: Run) -> tuple[TrainingPlan, int]:
+    """The plan with the axes that are stated, and its batch in sequences; replicas make up the launch's devices.
+
+    A file without a global batch says one per replica, which stays. Raises ``InputError``.
+    """
+    plan, before = reading.plan, axes_of(reading.plan)
+    stated = named_values({name: str(run.get(name)).lower() for name in AXES if name in run}, "launch")
+    axes = {**before, **stated}
+    replica = axes["tp"] * axes["pp"] * axes["cp"]
+    axes["dp"], rest = divmod(int(plan.num_devices), replica)
+    if rest or stated.get("dp", axes["dp"]) != axes["dp"]:
+        name = next(axis for axis in ("dp", "tp", "pp", "cp") if axis in stated)
+        must = f"the launch has {int(plan.num_devices)} devices, and tp x pp x cp is {replica}"
+        raise InputError(name, stated[name], must, "--num-devices, to state another number")
+    per_replica = job.global_batch_size // before["dp"]
+    batch = axes["dp"] * per_replica if reading.parts.global_batch_size is None else job.global_batch_size
+    batch = run.get("global_batch_size", batch)
+    unit = axes["dp"] * axes["microbatch_size"]
+    if batch % unit:
+        must = f"must be a multiple of dp x microbatch_size = {axes['dp']} x {axes['microbatch_size']}"
+        raise InputError("global_batch_size", batch, must, str(max(batch // unit, 1) * unit))
+    if axes == before and batch == job.global_batch_size:
+        return plan, batch
+    rows = {name: np.array([value]) for name, value in axes.items()}
+    changed = plan_at(replace(job, global_batch_size=batch), rows, 0)
+    same_chunks = all(axes[name] == before[name] for name in ("pp", "virtual_stages"))
+    return replace(changed, stage_layers=plan.stage_layers if same_chunks else None), batch
+
+
+def _words(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
+    """Every field that an option may state, by the option's name, as a launch would write it."""
+    facts: dict[str, Value] = quantities(job, plan) | {
+        "framework": job.trainer.name,
+        "routing_skew": float(job.routing_skew),
+        "virtual_stages": int(plan.virtual_stages),
+        "shard_group": int(plan.shard_group),
+    }
+    return {
+        name: facts[OF_JOB.get(name, name)] for name in (*AXES, *OF_JOB, "framework", "global_batch_size", "seq_len")
+    }
