@@ -157,16 +157,10 @@ def single(plan: TrainingPlan) -> TrainingPlan:
         item = array.reshape(()).item()
         return item if isinstance(item, bool) else int(item)
 
-    dims = replace(plan.dims, **{f.name: number(getattr(plan.dims, f.name)) for f in fields(plan.dims)})
-    rest = {f.name for f in fields(plan)} - {"dims", "stage_layers"}
+    numbers = {name: number(value) for name, value in plan.columns.items()}
+    numbers |= {"schedule": PipelineSchedule(numbers["schedule"]), "recompute": Recompute(numbers["recompute"])}
     stages = None if plan.stage_layers is None else tuple(int(n) for n in plan.stage_layers)
-    numbers = {name: number(getattr(plan, name)) for name in rest}
-    return replace(
-        plan,
-        dims=dims,
-        stage_layers=stages,
-        **{**numbers, "schedule": PipelineSchedule(numbers["schedule"]), "recompute": Recompute(numbers["recompute"])},
-    )
+    return plan.with_columns(**numbers, stage_layers=stages)
 
 
 def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan:
@@ -289,24 +283,14 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     reasons = broken(job, plan)
     if not reasons:
         return
-    simpler = [(name, value) for name, values in SIMPLER.items() for value in values if value != _axis(plan, name)]
+    columns = plan.columns
+    simpler = [(name, value) for name, values in SIMPLER.items() for value in values if value != columns[name]]
     for changes in [*combinations(simpler, 1), *combinations(simpler, 2)]:
-        if reasons[0] not in broken(job, _changed(plan, dict(changes))):
+        if reasons[0] not in broken(job, plan.with_columns(**dict(changes))):
             name = changes[-1][0]
             near = ",".join(f"{axis}={_axis_word(value)}" for axis, value in changes)
-            raise InputError(name, _axis_word(_axis(plan, name)), reasons[0], near)
+            raise InputError(name, _axis_word(columns[name]), reasons[0], near)
     raise InputError("plan", "as given", reasons[0], f"a plan that sartor plan --write {kind.value} finds")
-
-
-def _axis(plan: TrainingPlan, name: str) -> object:
-    return getattr(plan.dims if hasattr(plan.dims, name) else plan, name)
-
-
-def _changed(plan: TrainingPlan, values: dict[str, Any]) -> TrainingPlan:
-    """The plan with fields of its own or of its dimensions changed."""
-    of_dims = {name: value for name, value in values.items() if hasattr(plan.dims, name)}
-    rest = {name: value for name, value in values.items() if name not in of_dims}
-    return replace(plan, dims=replace(plan.dims, **of_dims), **rest)
 
 
 SIMPLER: Mapping[str, tuple[Any, ...]] = {

@@ -5,7 +5,8 @@ A field of ``TrainingPlan`` is one number or an array; arrays broadcast, one ent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from sartor.model.blocks import blocks
 from sartor.model.choices import (
@@ -147,3 +148,14 @@ class TrainingPlan:
     def num_devices(self) -> Ints:
         d = self.dims
         return d.tp * d.pp * d.dp * d.cp
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Every degree and field by name, but ``stage_layers``."""
+        holders = {f.name: holder for holder in (self.dims, self) for f in fields(holder)}
+        return {name: getattr(holders[name], name) for name in holders if name not in ("dims", "stage_layers")}
+
+    def with_columns(self, **values: Any) -> TrainingPlan:
+        """The plan with some degrees and fields changed."""
+        degrees = {f.name: values.pop(f.name) for f in fields(self.dims) if f.name in values}
+        return replace(self, dims=replace(self.dims, **degrees), **values)

@@ -16,8 +16,9 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.plans.result import PricedPlan
-from sartor.plans.space import AXES, Rows, plan_at, size_of, stage_layers, take, to_plan
+from sartor.plans.space import AXES, plan_at, size_of, stage_layers, take, to_plan
 from sartor.step.footprint import usable_bytes
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.tables import KnownBlocks
 from sartor.units import Array, Floats, round_up

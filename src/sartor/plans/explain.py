@@ -25,9 +25,10 @@ from sartor.plans.evaluate import TIMED, Pricer, priced
 from sartor.plans.relax import word_of
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import make_pricer
-from sartor.plans.space import AXES, Rows, axes_of, chunks, plan_at, plan_space, size_of, stage_layers, take, to_plan
+from sartor.plans.space import AXES, axes_of, chunks, plan_at, plan_space, size_of, stage_layers, take, to_plan
 from sartor.step.footprint import footprint
 from sartor.step.measured_run import MeasuredRun
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.recipes import supports
 from sartor.step.results import Footprint
 from sartor.step.step import step

@@ -11,7 +11,8 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.model.training import Recompute
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.search import HeldPlan, make_pricer
-from sartor.plans.space import Rows, plan_space, size_of, take
+from sartor.plans.space import plan_space, size_of, take
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array
 
 NAMED = ("zero_stage", "ep", "recompute", "microbatch_size", "tp", "pp")

@@ -13,8 +13,9 @@ from sartor.json_types import JsonMap
 from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.plans.conditions import structures
-from sartor.plans.space import AXES, DIMS, STRUCTURE, Rows, plan_space, size_of
+from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
 from sartor.plans.switches import SWITCHED
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array, Floats
 
 WORDS: Mapping[str, Mapping[str, int]] = {

@@ -14,7 +14,8 @@ import numpy as np
 from sartor.pareto import is_pareto
 from sartor.plans.evaluate import Evaluated
 from sartor.plans.result import PlanSearch, PricedPlan
-from sartor.plans.space import AXES, DIMS, Rows, size_of
+from sartor.plans.space import AXES, DIMS, size_of
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array
 
 OPEN = 4096

@@ -11,8 +11,8 @@ import numpy as np
 from sartor.cost.cost import interval_80
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.plans.space import Rows
 from sartor.step.mechanisms import parts
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.results import Footprint, StepEstimate, WholeStep
 
 

@@ -2,7 +2,7 @@
 
 A plan of the search is a *structure* (tp, pp, dp, cp, ep, virtual stages, microbatch) with *switches* (sequence
 parallelism, recomputation, ZeRO stage, schedule). Axes are independent of each other: illegal combinations are removed
-by ``plans.conditions``, with a reason for each.
+by the ``limits`` of the step's mechanisms, with a reason for each.
 """
 
 from __future__ import annotations
@@ -16,25 +16,22 @@ import numpy as np
 from sartor.model.blocks import layer_order
 from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
+from sartor.step.mechanisms.mechanism import Rows
+from sartor.step.mechanisms.pipeline_bubble import UNEVEN_CHUNKS
 from sartor.units import Array, ceil_div, divisors
-
-Rows = dict[str, Array]
-"""Columns of equal length by axis name; one entry per candidate."""
 
 DIMS = ("tp", "pp", "cp", "dp")
 STRUCTURE = (*DIMS, "ep", "virtual_stages", "microbatch_size")
 SWITCHES = ("sequence_parallel", "zero_stage", "shard_group", "schedule", "optimizer_offload", "recompute")
 AXES = (*STRUCTURE, *SWITCHES)
 """All axes; a plan's row holds one value of each, and ``recompute_layers``."""
+ON_OR_OFF = ("sequence_parallel", "optimizer_offload")
 
 CHUNK = 16384
 """Structures priced at once: with their switches a few hundred thousand plans, enough that shared parts (blocks,
 traffic) are priced rarely, and few enough that their arrays stay below a few hundred megabytes."""
 LEAST_SHARD_GROUP = 8
 """Smallest shard group in the search; ``--fix shard_group`` accepts smaller ones."""
-UNEVEN_CHUNKS = 8
-"""Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +136,6 @@ def chunks(rows: Rows) -> Iterator[Rows]:
         yield take(rows, order[start : start + CHUNK])
 
 
-def num_microbatches(job: TrainingJob, rows: Rows) -> Array:
-    """Microbatches of one pipeline in one step."""
-    return np.asarray(job.global_batch_size // (rows["dp"] * rows["microbatch_size"]))
-
-
 def stage_layers(job: TrainingJob, rows: Rows) -> Array:
     """Layers of the fullest device, all its chunks together."""
     chunks = rows["virtual_stages"]
@@ -152,19 +144,9 @@ def stage_layers(job: TrainingJob, rows: Rows) -> Array:
 
 def to_plan(job: TrainingJob, rows: Mapping[str, Any]) -> TrainingPlan:
     """Rows as one ``TrainingPlan`` of arrays."""
-    dims = ParallelDims(**{name: rows[name] for name in (*DIMS, "ep")}, sequence_parallel=rows["sequence_parallel"] > 0)
-    return TrainingPlan(
-        dims=dims,
-        microbatch_size=rows["microbatch_size"],
-        num_microbatches=job.global_batch_size // (rows["dp"] * rows["microbatch_size"]),
-        virtual_stages=rows["virtual_stages"],
-        schedule=rows["schedule"],
-        zero_stage=rows["zero_stage"],
-        shard_group=rows["shard_group"],
-        optimizer_offload=rows["optimizer_offload"] > 0,
-        recompute=rows["recompute"],
-        recompute_layers=rows.get("recompute_layers", -1),
-    )
+    columns = {name: rows[name] > 0 if name in ON_OR_OFF else rows[name] for name in AXES}
+    columns["num_microbatches"] = job.global_batch_size // (rows["dp"] * rows["microbatch_size"])
+    return TrainingPlan().with_columns(**columns, recompute_layers=rows.get("recompute_layers", -1))
 
 
 def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
@@ -176,10 +158,8 @@ def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
 
 def axes_of(plan: TrainingPlan) -> dict[str, int]:
     """Every axis of a plan as the search holds it."""
-    axes = {name: int(getattr(plan.dims, name)) for name in ("tp", "pp", "cp", "dp", "ep")}
-    axes |= {name: int(getattr(plan, name)) for name in ("virtual_stages", "microbatch_size", "zero_stage")}
-    axes |= {name: int(getattr(plan, name)) for name in ("shard_group", "schedule", "recompute")}
-    axes |= {"optimizer_offload": int(bool(plan.optimizer_offload))}
-    axes |= {"sequence_parallel": int(bool(plan.dims.sequence_parallel) and axes["tp"] > 1)}
+    columns = plan.columns
+    axes = {name: int(columns[name]) for name in AXES}
+    axes["sequence_parallel"] *= axes["tp"] > 1
     layers = int(plan.recompute_layers)
     return axes | ({"recompute_layers": layers} if layers >= 0 else {})

@@ -87,5 +87,4 @@ def _held_near(search: PlanSearch, rest: Mapping[str, int], name: str, value: in
 
 def _distance(priced: PricedPlan, name: str, asked: int) -> float:
     """Distance of an axis from the given value, as a ratio."""
-    holder = priced.plan.dims if hasattr(priced.plan.dims, name) else priced.plan
-    return abs(math.log((int(getattr(holder, name)) + 1) / (asked + 1)))
+    return abs(math.log((int(priced.plan.columns[name]) + 1) / (asked + 1)))

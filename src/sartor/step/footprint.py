@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -83,26 +83,9 @@ def usable_bytes(cluster: Cluster) -> float:
 
 def flatten(plan: TrainingPlan) -> tuple[TrainingPlan, tuple[int, ...]]:
     """The plan with all fields as flat arrays of one length, and the shape they broadcast to."""
-    d = plan.dims
-    values = [*(getattr(d, name) for name in _DIMS), *(getattr(plan, name) for name in _FIELDS)]
-    arrays = np.broadcast_arrays(*(np.asarray(value) for value in values))
-    fields: dict[str, Any] = dict(zip((*_DIMS, *_FIELDS), map(np.ravel, arrays), strict=True))
-    dims = ParallelDims(**{name: fields.pop(name) for name in _DIMS})
-    return replace(plan, dims=dims, **fields), arrays[0].shape
-
-
-_DIMS = ("tp", "pp", "dp", "cp", "ep", "sequence_parallel")
-_FIELDS = (
-    "microbatch_size",
-    "num_microbatches",
-    "virtual_stages",
-    "schedule",
-    "zero_stage",
-    "shard_group",
-    "recompute",
-    "recompute_layers",
-    "optimizer_offload",
-)
+    columns = plan.columns
+    arrays = np.broadcast_arrays(*columns.values())
+    return plan.with_columns(**dict(zip(columns, map(np.ravel, arrays), strict=True))), arrays[0].shape
 
 
 def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
@@ -198,11 +181,8 @@ def _held_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
 
 
 def _take(flat: TrainingPlan, where: slice) -> TrainingPlan:
-    def some(of: object, names: tuple[str, ...]) -> dict[str, Any]:
-        values = {name: getattr(of, name) for name in names}
-        return {name: value[where] for name, value in values.items() if isinstance(value, np.ndarray)}
-
-    return replace(flat, dims=replace(flat.dims, **some(flat.dims, _DIMS)), **some(flat, _FIELDS))
+    columns = {name: values for name, values in flat.columns.items() if isinstance(values, np.ndarray)}
+    return flat.with_columns(**{name: values[where] for name, values in columns.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

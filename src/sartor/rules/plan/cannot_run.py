@@ -15,7 +15,7 @@ The best plan for the same devices; a search offers none of these. Learned posit
 
 ## Source
 
-The conditions of the search, `sartor.plans.conditions`, each with its source.
+The limits of the step's mechanisms (`sartor.step.mechanisms`), each with its source.
 """
 
 from __future__ import annotations

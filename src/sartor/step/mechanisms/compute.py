@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Mechanism
+from sartor.model.training import TrainingJob
+from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism
 from sartor.step.mechanisms.part import COMPUTE
 
 
@@ -22,4 +23,22 @@ def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:
     )
 
 
-COMPUTING = Mechanism(name="compute", part=COMPUTE, fields=("microbatch_size", "tp", "cp", "ep"), at_block=_at_block)
+def _device_limits(job: TrainingJob) -> Limits:
+    if job.shape.traced is not None:
+        yield Condition(reason="traced on one device: tp and cp are 1", ok=lambda r: (r["tp"] == 1) & (r["cp"] == 1))
+
+
+def _batch_limits(job: TrainingJob) -> Limits:
+    yield Condition(
+        reason="global_batch_size does not divide into dp x microbatch_size",
+        ok=lambda r: job.global_batch_size % (r["dp"] * r["microbatch_size"]) == 0,
+    )
+
+
+COMPUTING = Mechanism(
+    name="compute",
+    part=COMPUTE,
+    fields=("microbatch_size", "tp", "cp", "ep"),
+    limits={"pp": _device_limits, "microbatch_size": _batch_limits},
+    at_block=_at_block,
+)

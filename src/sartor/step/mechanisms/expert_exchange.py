@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Mechanism
+from sartor.model.training import TrainingJob
+from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism
 from sartor.step.mechanisms.part import COMPUTE, EXPERTS
 
 
@@ -31,10 +32,39 @@ def _exposed_share(block: BlockWork) -> Any:
     return 1 - hidden * (1 - c.sm_contention)
 
 
+def _rank_limits(job: TrainingJob) -> Limits:
+    """ep divides dp x cp, or tp x dp x cp if tp does not split experts (``expert_tensor_parallel_size`` 1)."""
+    whole, alone = not job.trainer.splits_experts, job.trainer.one_program  # MaxText's mesh: dp holds the expert axis
+    if not job.trainer.expert_parallel:
+        yield Condition(reason=f"{job.trainer.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
+    yield Condition(
+        reason=f"ep does not divide {'tp x ' if whole else ''}dp{'' if alone else ' x cp'}",
+        ok=lambda r: r["dp"] * np.where(alone, 1, r["cp"]) * np.where(whole, r["tp"], 1) % r["ep"] == 0,
+    )
+    if job.trainer.experts_fill_groups and job.shape.moe_ffn is not None:
+        yield Condition(
+            reason=f"ep is not a multiple of {'tp x ' if whole else ''}cp",
+            ok=lambda r: (
+                (r["ep"] % (r["cp"] * np.where(whole, r["tp"], 1)) == 0) | (r["ep"] * np.where(whole, r["tp"], 1) == 1)
+            ),
+        )
+
+
+def _sequence_limits(job: TrainingJob) -> Limits:
+    if job.shape.moe_ffn is not None:
+        # Megatron-LM, arguments.py: experts with tensor parallelism require sequence parallelism.
+        yield Condition(
+            reason="experts and tp together need sequence parallelism",
+            ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1) | (r["ep"] == 1),
+            of_search=not job.trainer.optional_sequence_parallel,  # others do not assert it
+        )
+
+
 EXPERT_EXCHANGE = Mechanism(
     name="expert_exchange",
     part=EXPERTS,
     fields=("ep", "schedule", "virtual_stages", "trainer.ep_overlap", "trainer.dispatch_once"),
     hidden_behind=(COMPUTE.key,),
+    limits={"ep": _rank_limits, "sequence_parallel": _sequence_limits},
     at_block=_at_block,
 )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.step.mechanisms.mechanism import Mechanism
+from sartor.model.training import TrainingJob
+from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism
 from sartor.step.mechanisms.part import BUBBLE, COMPUTE, REPLICAS
 from sartor.step.states import reductions
 from sartor.units import FloatArray, Floats
@@ -54,12 +55,20 @@ def _earlier_s(s: StepWork) -> FloatArray:
     return out
 
 
+def _replica_limits(job: TrainingJob) -> Limits:
+    yield Condition(
+        reason="global_batch_size does not divide over dp",
+        ok=lambda r: job.global_batch_size % r["dp"] == 0,
+    )
+
+
 GRADIENT_REDUCTION = Mechanism(
     name="gradient_reduction",
     part=REPLICAS,
     fields=("dp", "cp", "ep", "zero_stage", "shard_group", "trainer.dp_overlap", "trainer.grad_dtype"),
     hidden_behind=(COMPUTE.key, BUBBLE.key),
     event="reduce gradients",
+    limits={"dp": _replica_limits},
     at_step=_at_step,
     on_ranks=_on_ranks,
 )

@@ -8,26 +8,53 @@ A mechanism acts at one or more levels, each a hook. All arrays; plans are the l
 - ``at_pipeline(pipeline)``: seconds it adds to all microbatches' way through the pipeline [work rows].
 - ``at_step(work, parts)``: seconds once a step [plans]; ``parts`` are the parts of the step so far, by key.
 
+``limits`` are what it needs or forbids: a search removes the plans that break a `Condition`, lint and the writers of
+launch files report it. What a trainer can do is a field of its record, which conditions read.
+
 `sartor.step.mechanisms.MECHANISMS` lists them in order. The step, its timeline, and every report of its parts read that
 list, so a new mechanism is one file and one line (CONTRIBUTING.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sartor.model.training import Trainer
+import numpy as np
+
+from sartor.model.training import Trainer, TrainingJob
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.mechanisms.part import Part
 from sartor.step.results import BlockTimes
-from sartor.units import FloatArray, Floats
+from sartor.units import Array, FloatArray, Floats
 
 if TYPE_CHECKING:
     from sartor.step.pipelined import Pipelined
     from sartor.step.stage_exchange import StepWork
     from sartor.step.stage_seconds import StageSeconds
+
+
+Rows = dict[str, Array]
+"""Columns of equal length by axis of a plan; one entry per candidate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What a plan must satisfy: ``ok(rows)`` is True where a row does; ``reason`` is what is wrong elsewhere."""
+
+    reason: str
+    ok: Callable[[Rows], Array]
+    of_search: bool = False
+    """The search alone wants it, to leave out plans of no use; a run without it goes on."""
+
+
+Limits = Iterator[Condition]
+
+
+def num_microbatches(job: TrainingJob, rows: Rows) -> Array:
+    """Microbatches of one pipeline in one step."""
+    return np.asarray(job.global_batch_size // (rows["dp"] * rows["microbatch_size"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +120,9 @@ class Mechanism:
     """Its name on the timeline, if it acts at the step."""
     before: bool = False
     """Acts before a step's first microbatch; else after its last one."""
+    limits: Mapping[str, Callable[[TrainingJob], Limits]] = field(default_factory=dict)
+    """Conditions by the axis they are checked with: the last one they read. What concerns two mechanisms stands in the
+    file of the later axis."""
     at_block: Callable[[BlockWork, BlockShare], BlockShare] | None = None
     at_stage: Callable[[StageSeconds], StageShare | None] | None = None
     at_pipeline: Callable[[Pipelined], FloatArray] | None = None

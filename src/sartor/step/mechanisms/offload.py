@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
-from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import OffloadModule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations
 from sartor.step.distinct import BlockRows
 from sartor.step.kept_bytes import microbatch_of, moved_bytes, share_moved
-from sartor.step.mechanisms.mechanism import Mechanism, StageShare
+from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism, StageShare
 from sartor.step.mechanisms.part import COMPUTE, OVERHEAD
 from sartor.step.mechanisms.recompute import again_s, full_share, mean_layers
 from sartor.step.stages import summed
@@ -68,11 +68,18 @@ def _at_stage(stage: StageSeconds) -> StageShare | None:
     )
 
 
+def _pipeline_limits(job: TrainingJob) -> Limits:
+    if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
+        # transformer_config.py of Megatron-Core 0.16.1
+        yield Condition(reason="whole-layer offloading does not work with a pipeline", ok=lambda r: r["pp"] == 1)
+
+
 OFFLOADING = Mechanism(
     name="offload",
     part=OVERHEAD,
     fields=("offload_modules", "recompute"),
     page="concepts/memory.md",
     hidden_behind=(COMPUTE.key,),
+    limits={"pp": _pipeline_limits},
     at_stage=_at_stage,
 )

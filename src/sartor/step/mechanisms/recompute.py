@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.model.training import Recompute
-from sartor.step.mechanisms.mechanism import Mechanism, StageShare
+from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob
+from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism, StageShare
 from sartor.step.mechanisms.part import COMPUTE
 from sartor.step.stages import summed
 from sartor.units import FloatArray, Floats
@@ -58,9 +58,53 @@ def again_s(stage: StageSeconds) -> FloatArray:
     return np.asarray(again + full_share(stage) * (t.full_s * stage.t.is_layer[:, None])[:, stage.at])
 
 
+def _limits(job: TrainingJob) -> Limits:
+    if job.trainer.lockstep:
+        yield Condition(
+            reason=f"{job.trainer.name} recomputes nothing on the last stage, and at pp = 1 there is no other",
+            ok=lambda r: (r["recompute"] != Recompute.FULL) | (r["pp"] > 1),
+        )
+    if not job.trainer.recomputes_parts:
+        yield Condition(
+            reason=f"{job.trainer.name} recomputes all layers or none",
+            ok=lambda r: r["recompute"] != Recompute.SELECTIVE,
+        )
+    if job.trainer.always_again:
+        words = " and ".join(module.value for module in job.trainer.always_again)
+        yield Condition(
+            reason=f"{job.trainer.name} always recomputes {words}",
+            ok=lambda r: r["recompute"] != Recompute.NONE,
+        )
+    if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules and not job.trainer.always_again:
+        yield Condition(
+            # torchtitan's overlap has no checkpoints (PR 1721)
+            reason="DualPipeV with expert parallelism does not work with recomputation",
+            ok=lambda r: (
+                (r["schedule"] != PipelineSchedule.DUAL_PIPE_V) | (r["ep"] == 1) | (r["recompute"] == Recompute.NONE)
+            ),
+        )
+    if job.trainer.ep_overlap and not job.trainer.overlaps_recomputed:
+        yield Condition(
+            reason="overlap of the experts' exchange does not work with full recomputation",
+            ok=lambda r: (r["recompute"] != Recompute.FULL) | (r["ep"] == 1) | (r["virtual_stages"] == 1),
+        )
+    if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
+        yield Condition(
+            reason="whole-layer offloading does not work with recomputation",
+            ok=lambda r: r["recompute"] == Recompute.NONE,
+        )
+    if job.recomputes_nothing:
+        yield Condition(
+            reason="selective recomputation saves nothing with flash attention",
+            ok=lambda r: np.asarray(r["recompute"] != Recompute.SELECTIVE),
+            of_search=True,
+        )
+
+
 RECOMPUTING = Mechanism(
     name="recompute",
     part=COMPUTE,
     fields=("recompute", "recompute_layers", "recompute_modules"),
+    limits={"recompute": _limits},
     at_stage=_at_stage,
 )

@@ -6,14 +6,18 @@ collectives into pieces that run beside pieces of the GEMM they belong to.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from sartor.model.training import Trainer
+from sartor.model.lower.split import divisions, sequence_divides
+from sartor.model.training import Trainer, TrainingJob
+from sartor.model.workload import ParallelDims
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Mechanism
+from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism, Rows
 from sartor.step.mechanisms.part import COMPUTE, TENSOR
 from sartor.step.results import BlockTimes
-from sartor.units import Floats
+from sartor.units import Array, Floats
 
 
 def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:
@@ -35,10 +39,51 @@ def _hidden(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients) -> tuple[F
     return c.tp_overlap_share * forward, c.tp_overlap_share * backward
 
 
+def _split_limits(job: TrainingJob) -> Limits:
+    """Fields of the shape that tp must divide, each once; a padded vocabulary always divides."""
+    padded = {"vocab_size"} if job.trainer.vocab_multiple else set()
+    fields = {d.field for d in divisions(job.shape, ParallelDims(tp=np.arange(1, 2)))} - padded
+    for field in sorted(fields, key=lambda f: (f != "num_heads", f)):
+        yield Condition(reason=f"{field} does not split over tp", ok=partial(_divides, job, field))
+
+
+def _divides(job: TrainingJob, field: str, rows: Rows) -> Array:
+    terms = [d.ok for d in divisions(job.shape, ParallelDims(tp=rows["tp"])) if d.field == field]
+    return np.asarray(np.logical_and.reduce(terms))
+
+
+def _sequence_limits(job: TrainingJob) -> Limits:
+    yield Condition(
+        reason="sequence parallelism needs tp > 1",
+        ok=lambda r: (r["sequence_parallel"] == 0) | (r["tp"] > 1),
+    )
+    if job.trainer.lockstep or job.trainer.one_program:
+        yield Condition(
+            reason=f"{job.trainer.name} always splits the sequence over tp",
+            ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
+        )
+    if job.trainer.tp_overlap and job.trainer.optional_sequence_parallel:
+        # Megatron-LM, arguments.py; Transformer Engine's userbuffers communicate what sequence parallelism splits.
+        yield Condition(
+            reason="overlap of tensor parallelism needs sequence parallelism",
+            ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
+        )
+    if not job.trainer.splits_sequence:
+        yield Condition(
+            reason=f"{job.trainer.name} has no sequence parallelism",
+            ok=lambda r: r["sequence_parallel"] == 0,
+        )
+    yield Condition(
+        reason="seq_len does not split over tp x cp",
+        ok=lambda r: (r["sequence_parallel"] == 0) | sequence_divides(job.seq_len, r["tp"], r["cp"]),
+    )
+
+
 TENSOR_TRAFFIC = Mechanism(
     name="tensor_traffic",
     part=TENSOR,
     fields=("tp", "sequence_parallel", "trainer.tp_overlap", "trainer.hides_tp_backward"),
     hidden_behind=(COMPUTE.key,),
+    limits={"tp": _split_limits, "sequence_parallel": _sequence_limits},
     at_block=_at_block,
 )
