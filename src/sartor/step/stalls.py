@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.step.interleaved import longest_paths
+from sartor.step.interleaved import longest_paths, makespan_s
 from sartor.step.stages import summed
 from sartor.units import BoolArray, FloatArray, Floats, IntArray, Ints
 
@@ -36,7 +36,7 @@ class Chunks:
     counts: IntArray
     is_layer: BoolArray
     exact: bool = False
-    """Search paths at the plans' own block seconds (few plans, their layers placed)."""
+    """Simulate the plans' own block seconds (few plans, their layers placed)."""
 
     @property
     def unequal(self) -> bool:
@@ -48,16 +48,24 @@ def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> Floa
     """Seconds [n] a step takes beyond the closed form (negative: less), if a microbatch takes ``seconds`` [K, n]
     through each block."""
     pp = len(chunks.counts)
-    at = tuple(seconds.mean(axis=1).tolist()) if chunks.exact else None
-    spared = [_beyond(chunks, _paths(_key(chunks), rounds, at), rounds * pp, seconds) for rounds in ROUNDS]
     rounds = np.asarray(microbatches) / pp
-    few = np.stack(spared)[np.minimum(rounds.astype(np.int64), ROUNDS[-1]) - 1, np.arange(rounds.size)]
+    full = np.clip(rounds.astype(np.int64), 1, ROUNDS[-1])
+    needed = set(full.tolist())
+    needed |= set(ROUNDS[-2:]) if (rounds > ROUNDS[-1]).any() else set()
+    spared = np.zeros((len(ROUNDS), rounds.size))
+    for several in needed:
+        spared[several - 1] = _beyond(chunks, several * pp, seconds)
+    few = spared[full - 1, np.arange(rounds.size)]
     more = spared[-1] + (spared[-1] - spared[-2]) * (rounds - ROUNDS[-1])
     return np.maximum(np.where(rounds > ROUNDS[-1], more, few), _at_least(chunks, seconds, np.asarray(microbatches)))
 
 
-def _beyond(chunks: Chunks, paths: FloatArray, microbatches: int, seconds: FloatArray) -> FloatArray:
-    longest: FloatArray = summed(paths, seconds).max(axis=0)
+def _beyond(chunks: Chunks, microbatches: int, seconds: FloatArray) -> FloatArray:
+    if chunks.exact:
+        busy: FloatArray = np.moveaxis(summed(chunks.counts, seconds), -1, 0)
+        longest = makespan_s(FORWARD * busy, (1 - FORWARD) * busy, microbatches)
+    else:
+        longest = summed(_paths(_key(chunks), microbatches), seconds).max(axis=0)
     return np.asarray(longest - _closed_form(chunks, seconds, microbatches))
 
 
@@ -85,15 +93,14 @@ def _key(chunks: Chunks) -> _Key:
 
 
 @lru_cache(maxsize=256)
-def _paths(key: _Key, rounds: int, at: tuple[float, ...] | None) -> FloatArray:
+def _paths(key: _Key, microbatches: int) -> FloatArray:
     """Longest paths [P, K] as numbers of each block passed, weighted by forward and backward share."""
     shape, counts, layers = key
     held = np.frombuffer(counts, dtype=np.int64).reshape(shape)
-    drawn = _drawn(np.frombuffer(layers, dtype=bool)) if at is None else np.array(at)[:, None]
-    busy: Any = np.moveaxis(held @ drawn, -1, 0)
-    found = longest_paths(FORWARD * busy, (1 - FORWARD) * busy, rounds * shape[0])
+    busy: Any = np.moveaxis(held @ _drawn(np.frombuffer(layers, dtype=bool)), -1, 0)
+    longest = longest_paths(FORWARD * busy, (1 - FORWARD) * busy, microbatches)
     share = np.array([FORWARD, 1 - FORWARD])[:, None, None]
-    passed = (found.tasks * share).sum(axis=1)
+    passed = (longest.tasks * share).sum(axis=1)
     return np.unique(np.tensordot(passed, held, axes=2).round(9), axis=0)
 
 
