@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sartor.answers.advice import ADVICE, LINT
+from sartor.answers.catalogs import CATALOG
 from sartor.answers.design import DESIGN
 from sartor.answers.diagnosis import COMPARED, LOG, TRACE
 from sartor.answers.estimate import COLLECTIVE, ESTIMATE, GEMM
@@ -76,7 +77,6 @@ EXTRACT: Fields = (
     mapping("versions", Scalar.TEXT),
     rows("notes", Scalar.TEXT),
 )
-CATALOG: Fields = (text("catalog"), rows("entries", (ANYTHING,), help="with source and date"))
 STUDY: Fields = (
     text("status"),
     mapping("question", Scalar.ANY),

@@ -6,7 +6,7 @@ tables: `to_json` (the contract's JSON) and `schema_of` (its JSON schema) here, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from operator import attrgetter
@@ -270,7 +270,7 @@ def _nullable(schema: JsonDict, null: bool) -> JsonDict:
     return {**schema, "type": [schema["type"], "null"]} if null and schema else schema
 
 
-def columns_of(fields: Fields, level: Level = Level.TABLE) -> Fields:
+def columns_of(fields: Iterable[Field], level: Level = Level.TABLE) -> Fields:
     """The fields with words that are shown at a level, in order."""
     return tuple(column for column in fields if column.words and column.level <= level)
 

@@ -108,10 +108,24 @@ OPERATORS: Fields = (
 SKIPPED: Fields = (text("reason"), integer("count"), rows("cases", Scalar.TEXT))
 PAIR: Fields = (
     text("table"),
-    *numbers("predicted_s low_s high_s measured_s ratio"),
+    number("predicted_s", "predicted"),
+    number("low_s", "80% low"),
+    number("high_s", "80% high"),
+    number("measured_s", "measured"),
+    number("ratio", "ratio", form="{:.2f}".format),
     text("source"),
     mapping("", Scalar.ANY, help="sizes and tags of the case"),
 )
+ARM: Fields = (
+    text("group", "group"),
+    text("arm", "arm", path=lambda arm: arm["arm"] + (" (baseline)" if arm["is_baseline"] else "")),
+    number("predicted_s", "predicted", null=True),
+    number("measured_s", "measured", null=True),
+    number("predicted_speedup", "speedup predicted", null=True, form="{:.3f}".format),
+    number("measured_speedup", "speedup measured", null=True, form="{:.3f}".format),
+    number("points_apart", "points apart", null=True, form="{:+.1f}".format),
+)
+"""An arm of a case study, as people see it."""
 MEASURE: Fields = (
     mapping("device", Scalar.ANY),
     *texts("dtype suite file"),
@@ -126,7 +140,21 @@ MEASURE: Fields = (
     mapping("study", Scalar.ANY, when=sometimes, help="of a case study: its arms, predicted and measured"),
 )
 PARITY: Fields = (mapping("parity", Scalar.ANY), ANYTHING)
-_FIT_ERRORS = tuple(mapping(name, Scalar.NUMBER) for name in ("fit", "held_out", "before", "catalogue"))
+FIT_ERRORS: Fields = (
+    integer("rows", "shapes", form="{:,}".format),
+    *(number(name, words, form=_percent) for name, words in (("mape", "mean"), ("median", "median"), ("p90", "p90"))),
+    number("bias", "bias", form="{:.3f}".format),
+)
+"""Errors of a fit, as people see them."""
+REGION: Fields = (
+    text("rows", "rows (m)"),
+    text("weights", "weights"),
+    integer("products", "GEMMs", form="{:,}".format),
+    number("ratio", "time ratio", form="{:.3f}".format),
+    number("least", "p10", form="{:.3f}".format),
+    number("greatest", "p90", form="{:.3f}".format),
+)
+"""Predicted times after over before, by size of the GEMM, as people see them."""
 COMPARED_CALIBRATION: Fields = (
     *texts("before after"),
     rows("made_with", (text("name"), *texts("before after", null=True))),
@@ -142,7 +170,7 @@ CALIBRATE: Fields = (
     *texts("start over"),
     *integers("own_rows rows shapes samples"),
     rows("left_out", (text("reason"), integer("rows"))),
-    *_FIT_ERRORS,
+    *(mapping(name, Scalar.NUMBER) for name in ("fit", "held_out", "before", "catalogue")),
     rows("streams", (text("section"), integer("rows"), *numbers("before fit"))),
     number("coverage_80"),
     mapping("coefficients", Scalar.ANY),

@@ -108,7 +108,7 @@ def measure(
                 Path(gpu) if gpu.endswith(".toml") else None, model, question)  # fmt: skip
     c.answer("measure", body, as_json=json, out=None)
     if not json:
-        from sartor.report.measure_view import measured_view
+        from sartor.report.measure_document import measured_view
 
         c.show(measured_view(body))
         _say_next(body, gpu)
@@ -193,7 +193,7 @@ def study(
         c.say(f"wrote {png}")
     c.answer("measure", body, as_json=json, out=None)
     if not json:
-        from sartor.report.measure_view import study_view
+        from sartor.report.measure_document import study_view
 
         c.show(study_view(body))
     if body["stopped"] == "interrupted":

@@ -63,7 +63,7 @@ def parity(
     body = {"parity": parity_body(compared, tokens, found_on.facts.device)}
     c.answer("measure", body, as_json=json, out=out)
     if not json:
-        from sartor.report.measure_view import parity_view
+        from sartor.report.measure_document import parity_view
 
         c.show(parity_view(body))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sartor.answers.field import Field, Level, Scalar, texts_of
+from sartor.answers.field import Field, Level, Scalar, columns_of, texts_of
 from sartor.report.words import printable
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def grid_of(caption: str, columns: Iterable[str | GridColumn], rows: Iterable[tu
     return Grid(caption=caption, columns=tuple(made), rows=tuple(rows), **more)
 
 
-def field_grid(caption: str, columns: Sequence[Field], records: Iterable[object], **more: Any) -> Grid:
-    """A grid with a column for each field and a row for each record."""
+def field_grid(caption: str, columns: Iterable[Field], records: Iterable[object], **more: Any) -> Grid:
+    """A grid with a column for each field that has words, and a row for each record."""
+    columns = columns_of(columns, Level.PAGE)
     heads = [
         GridColumn(
             head=column.words,
