@@ -641,6 +641,11 @@ HEAD = """\
 """
 
 
+BLACKWELL = ("b200_sxm", "b300_sxm", "gb200", "gb300")
+"""GPUs on which vLLM's fp8 GEMMs of one row hold the host's launch (15 to 28 us for weights under 8 MB, 5 to 6 with two
+rows, and with one row in SGLang's table; gemm_lowbit.parquet, vLLM 0.24.0, 2026-11-29)."""
+
+
 def as_toml(
     section: str, job: Job, c: GemmCoefficients, errors: dict[str, dict[str, float]], sigma: tuple[float, float]
 ) -> str:
@@ -651,6 +656,7 @@ def as_toml(
         f'date = "{datetime.date.today().isoformat()}"',
         *(['launched = "host"'] if "set" in job.rows or job.dtype is DType.FP32 else []),
         *([f"fewest_m = {fewest_m(job.rows)}"] if "set" in job.rows else []),
+        *(["host_rows = { vllm = 1 }"] if job.dtype is DType.FP8 and job.gpu.name in BLACKWELL else []),
         f"rows = {len(job.rows)}",
     ]
     for part, e in errors.items():

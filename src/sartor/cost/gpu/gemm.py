@@ -23,7 +23,17 @@ from sartor.cost.correction.coefficients import (
 )
 from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.cost import Cost, Source
-from sartor.cost.gpu.eager import SHORT, between, carried, has_few, mostly_few, queued, replayed, with_few
+from sartor.cost.gpu.eager import (
+    SHORT,
+    between,
+    carried,
+    has_few,
+    mostly_few,
+    queued,
+    replayed,
+    rows_replayed,
+    with_few,
+)
 from sartor.cost.gpu.rates import long_run, peak_flops_per_s
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
 from sartor.hardware.gpu import Gpu
@@ -119,6 +129,7 @@ def _by_formula(
     machine = _machine(gpu, kind[0], c, clock, calibration.power)
     counts = [prod(shape) for _, shape in problems]
     sizes = Problems(**{name: _side_by_side(name, problems, counts) for name in Problems.__slots__})
+    sizes = replace(sizes, m=rows_replayed(sizes.m, kind[0], calibration)) if replay else sizes
     level = np.zeros(sizes.m.size)
     if calibration.misaligned:
         pairs = zip(gemms, problems, strict=True)

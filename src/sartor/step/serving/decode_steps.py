@@ -20,17 +20,14 @@ Array = npt.NDArray[np.float64]
 COUNTS = np.unique(np.round(2.0 ** (np.arange(121) / 4)))
 """Sequences at which a step is priced: every number up to 8, then four from each power of two to the next."""
 
-PADDED = int(np.searchsorted(COUNTS, 64)) + 1
-"""Of them, those up to 64, which are always priced: a step may be padded to any of these."""
-
 
 @dataclass(frozen=True, slots=True)
 class DecodeSteps:
     """Seconds of a decoding step by the sequences it decodes, one column per load.
 
-    Between two of ``COUNTS`` a step is linear, as the number that runs varies. An engine pads a small step to a graph
-    it has captured, so none takes longer than a wider one. Nor is one more sequence ever worse for tokens per second
-    (a step with one row more than a tile holds): an engine would run fewer at once.
+    Between two of ``COUNTS`` a step is linear, as the number that runs varies. A wider step takes no less than a
+    narrower one, and one more sequence is never worse for tokens per second (a step with one row more than a tile
+    holds): an engine would run fewer at once. With one sequence it is the price of that step.
     """
 
     seconds: Array
@@ -51,14 +48,13 @@ class DecodeSteps:
 
 def decode_steps(server: Server, load: Load, most: float, known: Calibration) -> DecodeSteps:
     """Steps of up to ``most`` sequences, each halfway through its answer."""
-    counts = COUNTS[: max(int(np.searchsorted(COUNTS, most)) + 1, PADDED)]
+    counts = COUNTS[: max(int(np.searchsorted(COUNTS, most)) + 1, 2)]
     both = np.stack([load.flat(load.input_len), load.flat(load.output_len)])
     each, where = np.unique(both, axis=1, return_inverse=True)
     where = where.ravel()
     running, at = (g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(each.shape[1]), indexing="ij"))
     loads = Load(concurrency=running, input_len=each[0, at], output_len=each[1, at])
     found = replayed_s(server, decoding(server, loads, running, known)).reshape(counts.size, each.shape[1])
-    found[:PADDED] = np.minimum.accumulate(found[PADDED - 1 :: -1], axis=0)[::-1]
     per_sequence = np.minimum.accumulate(found / counts[:, None], axis=0)
     return DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
 
