@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from effort import times
 from sartor import api
-from sartor.answers import ModelEstimate, PlanAnswer
+from sartor.answers import LogDiagnosis, ModelEstimate, PlanAnswer
 from sartor.answers.field import to_json
 from sartor.answers.plan import PRICED, Sourced
 from sartor.api import Model
@@ -301,3 +302,28 @@ def test_tokens_per_second_times_the_step_are_the_tokens_of_the_step(words: dict
     assert asked.question.held is not None
     assert asked.tokens_per_s * asked.priced.step_s == pytest.approx(asked.question.held.job.tokens_per_step)
     assert asked.tokens_per_s_per_device * asked.question.held.num_devices == pytest.approx(asked.tokens_per_s)
+
+
+TITAN = "[rank0]:[titan] {} - root - INFO - step: {:2d}  loss: 9.0  memory: 58.28GiB(73.68%)  tps: {:,}\n"
+
+
+@settings(max_examples=times(4, 60), deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(jobs())
+def test_a_log_of_a_stated_plan_is_predicted_as_that_plan_is_estimated(
+    tmp_path_factory: Any, job: dict[str, Any]
+) -> None:
+    job = {**job, "framework": "torchtitan@2026", "optimizer": None, "zero_stage": job["zero_stage"] and 3}
+    estimate, held = asked(job)
+    step_s = float(estimate.time_s)
+    tokens_per_s = job["global_batch_size"] * job["seq_len"] / step_s / job["num_devices"]
+    times_s = [datetime(2026, 1, 5, 9) + timedelta(seconds=step * step_s) for step in range(12)]
+    path = tmp_path_factory.mktemp("log") / "run.log"
+    stamps = [f"{time:%Y-%m-%d %H:%M:%S},{time.microsecond // 1000:03d}" for time in times_s]
+    path.write_text("".join(TITAN.format(stamp, i + 1, round(tokens_per_s)) for i, stamp in enumerate(stamps)))
+    sizes = {name: job[name] for name in ("num_devices", "global_batch_size", "seq_len", "dtype")}
+    where = {"model": job["model"], "cluster": job["cluster"]}
+    found = api.diagnose(path, fix=held.axes, best_plan=False, **where, **sizes)
+    assert isinstance(found, LogDiagnosis)
+    assert found.predicted.step_s == step_s
+    assert found.predicted.peak_bytes == estimate.priced.peak_bytes  # type: ignore[union-attr]
+    assert found.to_dict()["status"] != "open"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -180,7 +181,7 @@ class AskedPlan:
             dtype=None if word is None else str(word),
             framework=self.framework or self.run.trainer,
         )
-        job, plan, more = _plan(job, devices, fixed, str(facts.get("recompute", "")))
+        job, plan, more = _plan(job, self.cluster, devices, fixed, str(facts.get("recompute", "")))
         return LoggedPlan(
             job=job,
             plan=plan,
@@ -229,13 +230,18 @@ TOKENS_AT_ONCE = 8192
 
 
 def _plan(
-    job: TrainingJob, devices: int, fixed: Mapping[str, int], recompute: str
+    job: TrainingJob, cluster: Cluster, devices: int, fixed: Mapping[str, int], recompute: str
 ) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
     """The plan with the given values, and a typical run's values for the rest. Raises ``InputError``."""
+    from sartor.plans.search import HeldPlan
     from sartor.plans.space import plan_at
 
     axes = _usual_axes(job, devices, fixed)
     plan = plan_at(job, {name: np.array([value]) for name, value in axes.items()}, 0)
+    if axes["pp"] > 1:  # layers are placed as an estimate of this plan places them
+        held = HeldPlan(job=job, cluster=cluster.reached(devices), num_devices=devices, axes=axes)
+        with suppress(InputError):  # the run did what the search rules out
+            plan = held.price().plan
     if recompute != "selective" or not job.trainer.shards_fully:
         return job, plan, ()
     layers = max(int(job.shape.num_layers) // axes["pp"] // 2, 1)
