@@ -32,6 +32,8 @@ from sartor.model.zoo import load_model
 from sartor.operators import Collective, CollectiveKind
 from sartor.plans.search import search_plans
 from sartor.step.footprint import every_stage, footprint
+from sartor.step.mechanisms import part_words
+from sartor.step.mechanisms.part import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS
 from sartor.step.step import step
 
 CHIPS = st.builds(
@@ -50,6 +52,7 @@ CHIPS = st.builds(
     sustained_link_share=st.sampled_from([0.69, 1.0]),
     run_factor=st.sampled_from([1.0, 1.07]),
 )
+NO_PARTS = dict.fromkeys(part_words(), 0.0)
 MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
 
 
@@ -103,7 +106,11 @@ def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
     assert found is not None
     job, plan, cluster = found
     assert int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches) == batch
-    assert float(step(job, plan, cluster).step_s) == pytest.approx(outcome.step_s, rel=1e-9)
+    priced = step(job, plan, cluster)
+    assert float(priced.step_s) == pytest.approx(outcome.step_s, rel=1e-9)
+    after = {part.key: float(priced.parts[part.key]) for part in (BUBBLE, REPLICAS, OPTIMIZER)}
+    stage_s = float(sum(priced.parts.values())) - sum(after.values())  # a stage's exchange is in its schedule
+    assert detail.step.parts == pytest.approx({**NO_PARTS, COMPUTE.key: stage_s, **after}, abs=1e-9 * outcome.step_s)
     assert float(footprint(job, plan, cluster).device_bytes) == pytest.approx(detail.peak_bytes, rel=1e-9)
 
 

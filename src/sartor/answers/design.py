@@ -100,12 +100,12 @@ def _plan_field(name: str) -> Any:
 
 
 STEP_TIME: Fields = (
-    number("microbatches_s", "microbatches"),
-    number("fill_s", "pipeline fill and drain"),
-    number("resync_s", "gradient reduction"),
-    number("optimizer_s", "optimizer step"),
+    number("microbatches_s", "microbatches", path=lambda step: step.parts["compute_s"]),
+    number("fill_s", "pipeline fill and drain", path=lambda step: step.parts["pp_bubble_s"]),
+    number("resync_s", "gradient reduction", path=lambda step: step.parts["dp_exposed_s"]),
+    number("optimizer_s", "optimizer step", path=lambda step: step.parts["optimizer_s"]),
 )
-"""The parts of a step on a chip of the space; their seconds add up to it."""
+"""The parts of a step on a chip of the space, those that a lockstep trainer has; their seconds add up to it."""
 PLAN_OF_MODEL: Fields = (
     *(
         integer(name, name, path=_plan_field(name))
@@ -117,8 +117,9 @@ PLAN_OF_MODEL: Fields = (
     *numbers("low_s high_s"),
     text("source", path=lambda detail: "analytic"),
     *(number(name, path=f"outcome.{name}") for name in ("sequences_per_s", "tokens_per_s")),
-    *numbers("mfu peak_bytes"),
-    field("time", STEP_TIME),
+    number("mfu", path="step.mfu"),
+    number("peak_bytes"),
+    field("time", STEP_TIME, path="step"),
 )
 """How one model runs: degrees, predicted step with its 80% interval, where it goes."""
 DESIGN_STAGE: Fields = (

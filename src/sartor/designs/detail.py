@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -29,28 +29,14 @@ from sartor.placement.problem import PlacementProblem, expert_replicas
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, schedule_problem
 from sartor.schedules.result import ScheduleResult
 from sartor.schedules.solve import solve
+from sartor.step.mechanisms import parts as step_parts
+from sartor.step.mechanisms.part import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS
+from sartor.step.results import StepEstimate
 from sartor.units import FloatArray
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted) assumed for every time here: that of analytic predictions, because no
 accelerator of the template has been measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
-    """The parts of a step time [s]; they add up to it."""
-
-    microbatches_s: float
-    """The slowest stage computes its microbatches."""
-    fill_s: float
-    """The pipeline fills and drains."""
-    resync_s: float
-    """Copies exchange gradients."""
-    optimizer_s: float
-
-    @property
-    def total_s(self) -> float:
-        return self.microbatches_s + self.fill_s + self.resync_s + self.optimizer_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +59,11 @@ class ModelDetail:
     """A model on an evaluated point."""
 
     outcome: ModelOutcome
-    time: StepTime
+    step: StepEstimate
+    """As `sartor.step` prices it, but for what microbatches exchange, which is part of the stage's compute."""
     stages: tuple[StageDetail, ...]
     num_microbatches: int
     """Microbatches per copy."""
-    mfu: float
-    """FLOPs of GEMMs over the dense peak of all devices, without layers computed again."""
     low_s: float
     high_s: float
     phase: Phase = Phase.TRAIN
@@ -106,15 +91,14 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
     parts, problem = _problem(question, point, outcome)
     if parts.served:
         return _served_detail(question, point, outcome, parts)
-    mfu = _mfu(question, point, outcome, parts)
-    low_s, high_s = interval_s(outcome.step_s, mfu)
     microbatches = -(-problem.num_microbatches // outcome.plan.data_parallel)
+    step = _estimate(question, point, outcome, parts, _step_parts(question, point, outcome, problem, microbatches))
+    low_s, high_s = interval_s(outcome.step_s, float(step.mfu))
     return ModelDetail(
         outcome=outcome,
-        time=_step_time(question, point, outcome, problem, microbatches),
+        step=step,
         stages=_stages(question, outcome, parts, problem),
         num_microbatches=microbatches,
-        mfu=mfu,
         low_s=low_s,
         high_s=high_s,
     )
@@ -123,8 +107,8 @@ def model_detail(question: DesignQuestion, evaluation: Evaluation, m: int) -> Mo
 def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> ModelDetail:
     """The detail of a serving pass: one stage with one batch."""
     assert parts.served is not None
-    mfu = _mfu(question, point, outcome, parts)
-    low_s, high_s = interval_s(outcome.step_s, mfu)
+    step = _estimate(question, point, outcome, parts, {COMPUTE.key: outcome.step_s})
+    low_s, high_s = interval_s(outcome.step_s, float(step.mfu))
     stage = StageDetail(
         stage=0,
         num_layers=len(parts.order),
@@ -136,10 +120,9 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
     )
     return ModelDetail(
         outcome=outcome,
-        time=StepTime(microbatches_s=outcome.step_s, fill_s=0.0, resync_s=0.0, optimizer_s=0.0),
+        step=step,
         stages=(stage,),
         num_microbatches=1,
-        mfu=mfu,
         low_s=low_s,
         high_s=high_s,
         phase=question.models[outcome.option.model].phase,
@@ -178,9 +161,10 @@ def _problem(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> t
     return parts, placement_problem(question, point, outcome.option, parts, outcome.layers, use_bounds=False)
 
 
-def _step_time(
+def _step_parts(
     question: DesignQuestion, point: Point, outcome: ModelOutcome, problem: PlacementProblem, microbatches: int
-) -> StepTime:
+) -> dict[str, float]:
+    """The parts that a step of the plan has: work of the slowest stage, bubble, exchange of gradients, optimizer."""
     plan, width = outcome.plan, problem.widths[0]
     bottleneck = max(stage.load_s for stage in plan.stages)
     first = {id_ for stage in plan.stages[:: plan.num_stages] for id_ in stage.layers}  # all chunks of the first device
@@ -197,12 +181,12 @@ def _step_time(
     slots = bottleneck * plan.virtual_stages if question.terms is not None else float(loads.max(axis=1).sum())
     work, fill = slots * microbatches, bottleneck * (plan.num_stages - 1)
     resync = plan.time_per_batch_s - work - fill - update
-    return StepTime(
-        microbatches_s=work,
-        fill_s=fill,
-        resync_s=resync if resync > EQUAL * plan.time_per_batch_s else 0.0,
-        optimizer_s=update,
-    )
+    return {
+        COMPUTE.key: work,
+        BUBBLE.key: fill,
+        REPLICAS.key: resync if resync > EQUAL * plan.time_per_batch_s else 0.0,
+        OPTIMIZER.key: update,
+    }
 
 
 def _stages(
@@ -240,16 +224,27 @@ def _held_bytes(
     return price(problem, problem.widths[0], stages, plan.data_parallel).memory_bytes
 
 
-def _mfu(question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts) -> float:
+def _estimate(
+    question: DesignQuestion, point: Point, outcome: ModelOutcome, parts: ModelParts, seconds: Mapping[str, float]
+) -> StepEstimate:
+    """The step with these parts; FLOPs are of GEMMs, over the dense peak of all devices."""
     flops = 0.0
     for part, count in zip(parts.parts, (1, *parts.counts, 1), strict=True):
         flops += count * (float(part.forward.matmul_flops) + float(part.backward.matmul_flops))
     microbatches = question.global_batch_size / outcome.option.microbatch_size
     if parts.served:
         microbatches = float(outcome.plan.data_parallel)
+    flops *= outcome.option.devices * microbatches
     chip = point.accelerator
     peak = question.num_devices * float(chip.peak_flops_per_s) * chip.packing(outcome.option.split.dtype)
-    return flops * outcome.option.devices * microbatches / (peak * outcome.step_s)
+    return StepEstimate(
+        step_s=outcome.step_s,
+        log_sigma=LOG_SIGMA,
+        parts={part.key: seconds.get(part.key, 0.0) for part in step_parts()},
+        model_flops=flops,
+        tokens_per_s_per_device=outcome.tokens_per_s / question.num_devices,
+        mfu=flops / (peak * outcome.step_s),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- the chip

@@ -35,7 +35,7 @@ def plans_grid(details: Sequence[ModelDetail]) -> Grid:
             *(format_seconds(s) for s in (each.outcome.step_s, each.low_s, each.high_s)),
             rate(each.outcome.sequences_per_s),
             rate(each.outcome.tokens_per_s),
-            format_share(each.mfu),
+            format_share(float(each.step.mfu)),
             format_bytes(each.peak_bytes),
             plan_text(each),
         )
@@ -58,9 +58,9 @@ def plans_grid(details: Sequence[ModelDetail]) -> Grid:
 def steps_grid(details: Sequence[ModelDetail]) -> Grid:
     """Each model's step by part."""
     parts = [
-        (detail.outcome.name if at == 0 else "", words, seconds, seconds / detail.time.total_s)
+        (detail.outcome.name if at == 0 else "", words, seconds, seconds / float(detail.step.step_s))
         for detail in details
-        for at, (words, seconds) in enumerate(step_parts(detail.time))
+        for at, (words, seconds) in enumerate(step_parts(detail.step))
     ]
     rows = ((name, words, format_seconds(seconds), format_share(share)) for name, words, seconds, share in parts)
     columns = ("model", words_column("part"), "time", "share")

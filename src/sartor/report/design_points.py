@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.answers import DesignAnswer
+from sartor.answers.design import STEP_TIME
 from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Ranked
@@ -17,7 +18,6 @@ from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
 from sartor.report.design_shapes import regret_points
 from sartor.report.design_words import (
-    STEP_WORDS,
     plan_text,
 )
 from sartor.report.die_points import floor_plan
@@ -27,6 +27,9 @@ from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
 from sartor.schedules.makespan import UNIT_S
 from sartor.schedules.result import Mode, ScheduleResult
+from sartor.step.mechanisms.gradient_reduction import GRADIENT_REDUCTION
+from sartor.step.mechanisms.optimizer import OPTIMIZER_STEP
+from sartor.step.mechanisms.part import BUBBLE
 from sartor.step.simulation import PipelineTimes, simulate
 from sartor.units import format_seconds, format_share
 
@@ -78,7 +81,7 @@ def _details(asked: DesignQuestion, ranked: Ranked) -> list[ModelDetail]:
 
 def step_bars(details: Sequence[ModelDetail]) -> StepBars:
     """The step of each model by part."""
-    table = np.array([[float(getattr(each.time, name)) for name in STEP_WORDS] for each in details])
+    table = np.array([[float(part.read(each.step)) for part in STEP_TIME] for each in details])
     keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.001
     busy = table[:, 0] / table.sum(axis=1)
     slow = details[int(busy.argmin())]
@@ -86,7 +89,7 @@ def step_bars(details: Sequence[ModelDetail]) -> StepBars:
     return StepBars(
         title=f"{format_share(float(busy.min()))} of the step{of} is spent on microbatches",
         plans=tuple(printable(each.outcome.name) for each in details),
-        parts=tuple(words for words, kept in zip(STEP_WORDS.values(), keep, strict=True) if kept),
+        parts=tuple(part.words for part, shown in zip(STEP_TIME, keep, strict=True) if shown),
         time_s=table[:, keep],
         low_s=np.array([each.low_s for each in details]),
         high_s=np.array([each.high_s for each in details]),
@@ -169,12 +172,13 @@ def pipeline_bars(detail: ModelDetail) -> PipelineBars:
     done = max(row[4] for row in rows)
     for stage in range(num_stages):
         at = done
-        for kind, seconds in (("reduce gradients", detail.time.resync_s), ("optimizer step", detail.time.optimizer_s)):
+        for mechanism in (GRADIENT_REDUCTION, OPTIMIZER_STEP):
+            seconds = float(detail.step.parts[mechanism.part.key])
             if seconds > 0:
-                rows.append((stage, kind, 0, at, at + seconds, 0))
+                rows.append((stage, mechanism.event, 0, at, at + seconds, 0))
             at += seconds
     few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
-    idle = detail.time.fill_s / detail.time.total_s
+    idle = float(detail.step.parts[BUBBLE.key] / detail.step.step_s)
     name = printable(detail.outcome.name)
     bubble = f"{name}: the pipeline bubble takes {format_share(idle)} of the step" if num_stages > 1 else ""
     return PipelineBars(

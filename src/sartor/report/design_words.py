@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sartor.answers.design import STEP_TIME, DesignAnswer
 from sartor.cost.chip.buildable import faults
-from sartor.designs.detail import ModelDetail, StepTime, plan_fields
+from sartor.designs.detail import ModelDetail, plan_fields
 from sartor.designs.energy import evaluated_joules
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
@@ -16,9 +16,9 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
 from sartor.report.words import count_text, printable
+from sartor.step.results import StepEstimate
 from sartor.units import GIB, GIGA, MIB, format_share
 
-STEP_WORDS = {part.name: part.words for part in STEP_TIME}
 AREA_WORDS = {
     "arrays_mm2": "multiply arrays",
     "lanes_mm2": "vector lanes",
@@ -237,10 +237,10 @@ def plan_text(detail: ModelDetail) -> str:
     return ", ".join(words)
 
 
-def step_parts(time: StepTime) -> list[tuple[str, float]]:
+def step_parts(step: StepEstimate) -> list[tuple[str, float]]:
     """Parts of a step with their seconds; those below 0.1% left out."""
-    parts = [(words, float(getattr(time, name))) for name, words in STEP_WORDS.items()]
-    return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * time.total_s]
+    parts = [(part.words, float(part.read(step))) for part in STEP_TIME]
+    return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * float(step.step_s)]
 
 
 def front_text(answer: DesignAnswer) -> str:
