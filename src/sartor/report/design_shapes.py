@@ -13,7 +13,7 @@ from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.report.design_words import memory_text, rate, short_chip
-from sartor.report.frame import FILE, Chart, Frame, Sheet
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.grid import Grid, GridColumn, grid_of
 from sartor.report.words import printable
 from sartor.units import format_share
@@ -123,13 +123,15 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Chart:
     """Cells by shape and chip; darker cells lose more throughput."""
     sheet = Sheet.of(frame)
     alt, theme = sheet.alt, sheet.theme
-    rows = [
-        {"shape": f"shape {i + 1}", "what": shape, "chip": chip,
-         "regret": float(loss) if np.isfinite(loss) else None, "rate": float(reached),
-         "words": f"{100 * loss:.1f}%" if np.isfinite(loss) else "no fit"}
-        for i, (shape, losses, rates) in enumerate(zip(points.shapes, points.regret, points.reached, strict=True))
-        for chip, loss, reached in zip(points.chips, losses, rates, strict=True)
-    ]  # fmt: skip
+    count, losses = len(points.chips), points.regret.ravel().tolist()
+    rows = columns(
+        shape=[f"shape {i + 1}" for i in range(len(points.shapes)) for _ in points.chips],
+        what=[shape for shape in points.shapes for _ in points.chips],
+        chip=points.chips * len(points.shapes),
+        regret=[loss if np.isfinite(loss) else None for loss in losses],
+        rate=points.reached.ravel(),
+        words=[f"{100 * loss:.1f}%" if np.isfinite(loss) else "no fit" for loss in losses],
+    )
     x = alt.X("shape:N", title=None, axis=alt.Axis(labelAngle=0))
     y = sheet.names("chip", points.chips)
     shade = alt.Opacity("regret:Q", scale=alt.Scale(domain=[0, 1], range=[0.04, 0.9]), legend=None)
@@ -138,4 +140,4 @@ def draw_regrets(points: RegretMatrix, frame: Frame = FILE) -> Chart:
         x=x, y=y, opacity=shade, tooltip=tips
     )  # fmt: skip
     words = sheet.rows(rows).mark_text(fontSize=11, color=theme.ink).encode(x=x, y=y, text="words:N")
-    return sheet.finish(cells + words, points.title, height=max(34 * len(points.chips), 80))
+    return sheet.finish(cells + words, points.title, height=max(34 * count, 80))

@@ -7,7 +7,7 @@ from math import isfinite
 from types import ModuleType
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Chart, Frame, Sheet
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.search_points import DesignCloud
 
 HEIGHT = 320
@@ -27,15 +27,14 @@ def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Chart:
     sheet = Sheet.of(frame)
     alt, theme = sheet.alt, sheet.theme
     rows = list(_rows(points))
-    x = alt.X("across:Q", title=points.axes[0], scale=alt.Scale(zero=False, padding=20), axis=alt.Axis(tickCount=8))
-    y = alt.Y("value:Q", title=points.unit, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~s"))
-    tips = [
-        alt.Tooltip("label:N", title="chip"),
-        alt.Tooltip("value:Q", title=points.unit, format=",.5~g"),
-        alt.Tooltip("area:Q", title="mm2", format=",.4~g"),
-        alt.Tooltip("power:Q", title="W", format=",.4~g"),
-        *(alt.Tooltip(f"{name}:Q", title=title, format=",.4~g") for name, title in _axes(points)),
-    ]
+    x = sheet.x("across:Q", points.axes[0], 8, zero=False, padding=20)
+    y = sheet.y("value:Q", points.unit, form="~s", zero=False, padding=14)
+    amounts = [("area", "mm2"), ("power", "W"), *_axes(points)]
+    tips = sheet.hover(
+        ("label:N", "chip"),
+        ("value:Q", points.unit, ",.5~g"),
+        *((f"{name}:Q", title, ",.4~g") for name, title in amounts),
+    )
     looks: dict[str, Row] = {
         "evaluated": {"size": 26, "opacity": 0.45},
         "front": {"size": 56, "opacity": 0.85},
@@ -57,11 +56,18 @@ def draw_design_cloud(points: DesignCloud, frame: Frame = FILE) -> Chart:
 
 
 def _rows(points: DesignCloud) -> Iterator[Row]:
-    numbers = (points.area_mm2, points.power_w, points.objective, points.across, points.shade)
-    for label, kind, *values in zip(points.labels, points.kind, *(each.tolist() for each in numbers), strict=True):
-        row = dict(zip(("area", "power", "value", "across", "shade"), values, strict=True))
-        if isfinite(row["across"]) and isfinite(row["shade"]):  # a die beyond the reticle has no price
-            yield {"label": label, "kind": kind, "what": KINDS[kind], **row}
+    rows = columns(
+        label=points.labels,
+        kind=points.kind,
+        what=[KINDS[kind] for kind in points.kind],
+        area=points.area_mm2,
+        power=points.power_w,
+        value=points.objective,
+        across=points.across,
+        shade=points.shade,
+    )
+    # a die beyond the reticle has no price
+    return (row for row in rows if isfinite(row["across"]) and isfinite(row["shade"]))
 
 
 def _axes(points: DesignCloud) -> list[tuple[str, str]]:

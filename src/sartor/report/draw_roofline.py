@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Chart, Frame, Sheet
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.points import Roofline
 from sartor.units import TERA
 
@@ -131,22 +131,17 @@ def _products(plot: _Plot) -> list[Chart]:
 
 def _rows(plot: _Plot) -> list[JsonDict]:
     points, groups = plot.points, _top_names(plot.points, TOP)
-    columns = (points.intensity_flops_per_byte, points.achieved_flops_per_s / TERA, points.share, points.after)
-    return [
-        {
-            "operator": name,
-            "group": name if name in groups else "other",
-            "pass": pass_,
-            "when": "after" if is_after else "now",
-            "intensity": intensity,
-            "rate": rate,
-            "peak": rate / plot.peak,
-            "share": share,
-        }
-        for name, pass_, intensity, rate, share, is_after in zip(
-            points.names, points.passes, *(column.tolist() for column in columns), strict=True
-        )
-    ]
+    rates = points.achieved_flops_per_s / TERA
+    return columns(
+        operator=points.names,
+        group=[name if name in groups else "other" for name in points.names],
+        **{"pass": points.passes},
+        when=["after" if after else "now" for after in points.after],
+        intensity=points.intensity_flops_per_byte,
+        rate=rates,
+        peak=rates / plot.peak,
+        share=points.share,
+    )
 
 
 def _top_names(points: Roofline, limit: int) -> list[str]:

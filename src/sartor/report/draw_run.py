@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from sartor.report.frame import FILE, Chart, Frame, Sheet, rows_height, time_unit, unique
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, falling, rows_height, time_unit, unique, when
 from sartor.report.run_points import IDEAL, RunFall, RunTimeline, SlowOperators
 
 
 def draw_run_fall(points: RunFall, frame: Frame = FILE) -> Chart:
     """A waterfall: each part starts where the previous ends; a run faster than predicted steps back."""
     sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.seconds.sum()))
-    alt, theme = sheet.alt, sheet.theme
-    ends = np.cumsum(points.seconds) * scale
-    labels = unique(points.parts)
-    known = labels[0] == IDEAL
-    rows = [
-        {"part": label, "level": _level(label, took, known), "what": what or "", "from": float(end - took * scale),
-         "to": float(end), "time": float(took) * scale, "share": float(took / points.seconds.sum())}
-        for label, what, end, took in zip(labels, points.what, ends, points.seconds, strict=True)
-    ]  # fmt: skip
+    theme, labels = sheet.theme, unique(points.parts)
+    levels = [_level(label, seconds, labels[0] == IDEAL) for label, seconds in zip(labels, points.seconds, strict=True)]
+    rows = falling(part=labels, level=levels, what=[what or "" for what in points.what], size=points.seconds * scale)
     paint = {IDEAL: theme.blue, "taken": theme.blue, "lost": theme.vermillion, "gained": theme.green}
-    used = [level for level in paint if any(row["level"] == level for row in rows)]
-    tips = sheet.hover("part:N", ("time:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"), "what:N")
+    used = [level for level in paint if level in levels]
+    tips = sheet.hover("part:N", ("size:Q", f"time [{unit}]", ".3g"), ("share:Q", "share of step", ".1%"), "what:N")
     bar = sheet.bars(rows, "part", labels).encode(
-        x=alt.X("from:Q", title=f"step [{unit}]", axis=alt.Axis(tickCount=7)),
+        x=sheet.x("from:Q", f"step [{unit}]"),
         x2="to:Q",
         color=sheet.colour("level", used, [paint[level] for level in used]),
         tooltip=tips,
@@ -44,12 +36,14 @@ def draw_slow_operators(points: SlowOperators, frame: Frame = FILE) -> Chart:
     sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.measured_s.max()))
     alt, theme = sheet.alt, sheet.theme
     labels = unique(points.names)
-    columns = zip(labels, points.measured_s, points.predicted_s, points.low_s, points.high_s, strict=True)
-    rows = [
-        {"operator": label, "measured": float(took) * scale, "predicted": float(told) * scale,
-         "low": float(low) * scale, "high": float(high) * scale, "ratio": float(took / told)}
-        for label, took, told, low, high in columns
-    ]  # fmt: skip
+    rows = columns(
+        operator=labels,
+        measured=points.measured_s * scale,
+        predicted=points.predicted_s * scale,
+        low=points.low_s * scale,
+        high=points.high_s * scale,
+        ratio=points.measured_s / points.predicted_s,
+    )
     y = sheet.names("operator", labels)
     tips = sheet.hover(
         "operator:N",
@@ -70,25 +64,10 @@ def draw_slow_operators(points: SlowOperators, frame: Frame = FILE) -> Chart:
 def draw_run_timeline(points: RunTimeline, frame: Frame = FILE) -> Chart:
     """One row per lane, one box per activity."""
     sheet, unit, scale = Sheet.of(frame), *time_unit(float(points.end_s.max()))
-    alt = sheet.alt
-    rows = [
-        {"lane": lane, "what": kind, "start": a * scale, "end": b * scale, "took": (b - a) * scale}
-        for lane, kind, a, b in zip(
-            points.lane, points.kind, points.begin_s.tolist(), points.end_s.tolist(), strict=True
-        )
-    ]
-    kinds = list(dict.fromkeys(points.kind))
-    boxes = (
-        sheet.rows(rows)
-        .mark_bar(height=30)
-        .encode(
-            y=sheet.names("lane", points.lanes),
-            x=alt.X("start:Q", title=f"time since the step began [{unit}]", axis=alt.Axis(tickCount=8)),
-            x2="end:Q",
-            color=sheet.colour("what", kinds),
-            tooltip=sheet.hover(
-                "lane:N", "what:N", ("start:Q", f"starts [{unit}]", ".4g"), ("took:Q", f"takes [{unit}]", ".3g")
-            ),
-        )
-    )
+    start, end = points.begin_s * scale, points.end_s * scale
+    rows = columns(line=points.lane, what=points.kind, start=start, end=end, took=end - start)
+    tips = sheet.hover("line:N", "what:N", *when(unit))
+    colour = sheet.colour("what", list(dict.fromkeys(points.kind)))
+    x = sheet.x("start:Q", f"time since the step began [{unit}]", 8)
+    boxes = sheet.spans(rows, points.lanes, x, colour, tips, height=30)
     return sheet.finish(boxes, points.title, height=44 * len(points.lanes))

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Chart, Frame, Sheet
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.palette import Theme
 from sartor.report.points import Pareto, Sawtooth
+from sartor.units import TERA
 
 
 def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
     """FLOP rate against one field, with the model's value before and after the change marked on the curve."""
     sheet = Sheet.of(frame)
     alt, theme = sheet.alt, sheet.theme
-    rows = [
-        {"value": v, "rate": r, "time": t * 1e3}
-        for v, r, t in zip(
-            points.values.tolist(), (points.flops_per_s / 1e12).tolist(), points.time_s.tolist(), strict=True
-        )
-    ]
-    low, high = (float(edge) / 1e12 for edge in (points.flops_per_s.min(), points.flops_per_s.max()))
+    rates = points.flops_per_s / TERA
+    rows = columns(value=points.values, rate=rates, time=points.time_s * 1e3)
+    low, high = float(rates.min()), float(rates.max())
     pad = max(0.08 * (high - low), 1e-3 * high)
-    x = alt.X(
-        "value:Q",
-        title=points.field,
-        scale=alt.Scale(domain=[float(points.values.min()), float(points.values.max())], nice=False),
-        axis=alt.Axis(format=",d", tickCount=6),
-    )
-    y = alt.Y(
-        "rate:Q",
-        title="achieved [TFLOP/s]",
-        scale=alt.Scale(domain=[max(low - pad, 0.0), high + 3.5 * pad], nice=False, zero=False),
-        axis=alt.Axis(tickCount=5),
-    )
+    values = [float(points.values.min()), float(points.values.max())]
+    x = sheet.x("value:Q", points.field, 6, ",d", domain=values, nice=False)
+    room = [max(low - pad, 0.0), high + 3.5 * pad]
+    y = sheet.y("rate:Q", "achieved [TFLOP/s]", 5, domain=room, nice=False, zero=False)
     tips = sheet.hover(
         ("value:Q", points.field, ",d"), ("rate:Q", "achieved [TFLOP/s]", ".4g"), ("time:Q", "time [ms]", ",.4g")
     )
@@ -45,7 +32,7 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
     line = line.encode(x=x, y=y)
     dots = base.mark_point(color=theme.blue, filled=True, size=16).encode(x=x, y=y, tooltip=tips)
     layers = [line, dots]
-    low_value, span = float(points.values.min()), float(np.ptp(points.values)) or 1.0
+    low_value, span = values[0], values[1] - values[0] or 1.0
     marked = [("now", points.now, theme.vermillion), ("after", points.after, theme.green)]
     wanted = sorted(((value, word, paint) for word, value, paint in marked if value is not None), key=lambda w: w[0])
     for place, (value, word, paint) in enumerate(wanted):
@@ -78,7 +65,7 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
     sheet = Sheet.of(frame)
     alt = sheet.alt
     rows = _candidate_rows(points)
-    x, y = _candidate_axes(sheet.alt, points)
+    x, y = _candidate_axes(sheet, points)
     tips = sheet.hover(
         "change:N",
         ("gain:Q", None, ".3f"),
@@ -97,21 +84,15 @@ def draw_pareto(points: Pareto, frame: Frame = FILE) -> Chart:
 
 
 def _candidate_rows(points: Pareto) -> list[JsonDict]:
-    columns = (points.params_change, points.gain, points.low, points.high, points.num_changed, points.on_front)
-    return [
-        {
-            "change": label,
-            "params": params,
-            "gain": gain,
-            "low": low if np.isfinite(low) else None,
-            "high": high if np.isfinite(high) else None,
-            "fields": f"{count} field{'s' if count != 1 else ''}",
-            "front": bool(front),
-        }
-        for label, params, gain, low, high, count, front in zip(
-            points.labels, *(column.tolist() for column in columns), strict=True
-        )
-    ]
+    return columns(
+        change=points.labels,
+        params=points.params_change,
+        gain=points.gain,
+        low=[float(low) if np.isfinite(low) else None for low in points.low],
+        high=[float(high) if np.isfinite(high) else None for high in points.high],
+        fields=[f"{count} field{'s' if count != 1 else ''}" for count in points.num_changed],
+        front=points.on_front,
+    )
 
 
 def _params_span(points: Pareto) -> tuple[float, float]:
@@ -119,7 +100,7 @@ def _params_span(points: Pareto) -> tuple[float, float]:
     return float(np.min(changes)), float(np.max(changes))
 
 
-def _candidate_axes(alt: ModuleType, points: Pareto) -> tuple[Chart, Chart]:
+def _candidate_axes(sheet: Sheet, points: Pareto) -> tuple[Chart, Chart]:
     """Axes wide enough for every candidate, the current shape and the intervals of named candidates."""
     least, most = _params_span(points)
     margin = max(0.08 * (most - least), 0.001)
@@ -127,18 +108,10 @@ def _candidate_axes(alt: ModuleType, points: Pareto) -> tuple[Chart, Chart]:
     top = float(np.max([*points.gain.tolist(), *points.high[named].tolist(), 1.0]))
     floor = float(np.min([*points.gain.tolist(), *points.low[named].tolist(), 1.0]))
     span = max(top - floor, 0.01)
-    x = alt.X(
-        "params:Q",
-        title="change in parameters",
-        scale=alt.Scale(domain=[least - margin, most + margin], nice=False),
-        axis=alt.Axis(format="+.1%", tickCount=5),
-    )
-    y = alt.Y(
-        "gain:Q",
-        title="gain at equal work",
-        scale=alt.Scale(domain=[floor - 0.06 * span, top + 0.2 * span], zero=False, nice=False),
-        axis=alt.Axis(format=".2f", tickCount=6),
-    )
+    changes = [least - margin, most + margin]
+    x = sheet.x("params:Q", "change in parameters", 5, "+.1%", domain=changes, nice=False)
+    gains = [floor - 0.06 * span, top + 0.2 * span]
+    y = sheet.y("gain:Q", "gain at equal work", 6, ".2f", domain=gains, zero=False, nice=False)
     return x, y
 
 

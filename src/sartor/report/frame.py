@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from sartor.errors import MissingExtraError
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.report.palette import CSS, DARK, LIGHT, Theme, painted
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
@@ -38,6 +39,7 @@ FILE = Frame()
 FILE_DARK = Frame(theme=DARK)
 
 
+Numbers: TypeAlias = npt.NDArray[np.float64]
 Altair: TypeAlias = ModuleType
 """Loaded when a figure is drawn, because it is an optional dependency."""
 Chart: TypeAlias = Any
@@ -104,6 +106,32 @@ class Sheet:
         limit = alt.ExprRef(expr="width < 330 ? 150 : 240")
         axis = alt.Axis(labelLimit=limit, ticks=False, domain=False, labelPadding=8)
         return alt.Y(f"{field}:N", sort=list(labels), title=None, axis=axis)
+
+    def x(self, field: str, title: str | None, ticks: int = 7, form: str | None = None, **scale: object) -> Chart:
+        """The horizontal axis of a quantity; ``scale``: what differs from Altair's own scale."""
+        return self.alt.X(field, **self._quantity(title, ticks, form, scale))
+
+    def y(self, field: str, title: str | None, ticks: int = 7, form: str | None = None, **scale: object) -> Chart:
+        """The vertical axis of a quantity."""
+        return self.alt.Y(field, **self._quantity(title, ticks, form, scale))
+
+    def _quantity(self, title: str | None, ticks: int, form: str | None, scale: JsonMap) -> JsonDict:
+        axis = self.alt.Axis(tickCount=ticks, **({} if form is None else {"format": form}))
+        return {"title": title, "axis": axis, **({"scale": self.alt.Scale(**scale)} if scale else {})}
+
+    def stack(
+        self, bars: Sequence[JsonMap], labels: Sequence[str], x: Chart, colour: Chart, tips: list[Chart]
+    ) -> Chart:
+        """A bar per label, its parts side by side in order (rows of `stacked`)."""
+        order = self.alt.Order("order:Q")
+        return self.bars(bars, "label", labels).encode(x=x, color=colour, order=order, tooltip=tips)
+
+    def spans(
+        self, rows: Sequence[JsonMap], lines: Sequence[str], x: Chart, colour: Chart, tips: list[Chart], **look: Any
+    ) -> Chart:
+        """Boxes on lines, from ``start`` to ``end``; ``look``: what Altair's bars take."""
+        bar = self.rows(rows).mark_bar(**look)
+        return bar.encode(y=self.names("line", lines), x=x, x2="end:Q", color=colour, tooltip=tips)
 
     def log_axis(self, low: float, high: float, form: str = "~s") -> Chart:
         """Ticks at 1, 2 and 5 of every decade."""
@@ -182,6 +210,30 @@ class Sheet:
         )
 
 
+def columns(**values: Sequence[Any] | npt.NDArray[Any]) -> list[JsonDict]:
+    """Rows of a figure from its columns, all of one length; arrays become plain numbers."""
+    plain = [column.tolist() if isinstance(column, np.ndarray) else column for column in values.values()]
+    return [dict(zip(values, row, strict=True)) for row in zip(*plain, strict=True)]
+
+
+def stacked(labels: Sequence[str], parts: Sequence[str], table: Numbers) -> list[JsonDict]:
+    """A row per part of a bar above zero, from ``table`` [labels, parts]: its size and its share of the bar."""
+    return [
+        {"label": label, "part": part, "order": order, "size": size, "share": size / sum(sizes)}
+        for label, sizes in zip(labels, table.tolist(), strict=True)
+        for order, (part, size) in enumerate(zip(parts, sizes, strict=True))
+        if size > 0
+    ]
+
+
+def falling(**values: Sequence[Any] | npt.NDArray[Any]) -> list[JsonDict]:
+    """Rows of a waterfall from its columns, of which ``size`` adds up: each starts (``from``) where the one before it
+    ends (``to``), and has its share of the sum."""
+    ends = np.cumsum(values["size"])
+    starts = ends - np.asarray(values["size"])
+    return columns(**values, to=ends, share=np.asarray(values["size"]) / ends[-1], **{"from": starts})
+
+
 def unique(names: Iterable[str]) -> list[str]:
     """Names as labels; repeated names get a number."""
     seen: dict[str, int] = {}
@@ -194,6 +246,11 @@ def unique(names: Iterable[str]) -> list[str]:
 
 def rows_height(rows: int) -> int:
     return max(24 * rows, 60)
+
+
+def when(unit: str) -> tuple[tuple[str, str, str], ...]:
+    """Tooltips of a box on a line of time: when it starts, how long it takes."""
+    return (("start:Q", f"starts [{unit}]", ".4g"), ("took:Q", f"takes [{unit}]", ".3g"))
 
 
 def time_unit(largest_s: float) -> tuple[str, float]:

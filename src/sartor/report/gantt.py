@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sartor.errors import InputError
 from sartor.files import write_atomic
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.report.frame import FILE, Chart, Frame, Sheet, to_png, to_svg, vl_convert
 from sartor.report.words import printable
 from sartor.schedules.problem import OperatorId
@@ -103,33 +103,19 @@ def _cells(bar: Bar, room: int) -> str:
 def draw_gantt(points: Gantt, frame: Frame = FILE) -> Chart:
     """Bars by core, coloured by mode (altair, extra ``report``)."""
     sheet = Sheet.of(frame)
-    alt, theme = sheet.alt, sheet.theme
     rows: list[JsonDict] = [
-        {
-            "operator": bar.name,
-            "core": bar.core,
-            "start": bar.start,
-            "middle": (bar.start + bar.end) / 2,
-            "end": bar.end,
-            "mode": WORDS[bar.mode],
-        }
+        {**picked(bar, "start", "end"), "operator": bar.name, "line": bar.core, "middle": (bar.start + bar.end) / 2,
+         "mode": WORDS[bar.mode]}
         for bar in points.bars
-    ]
-    x = alt.X(
-        "start:Q", title="time [unit of the instance]", scale=alt.Scale(domain=[0, max(points.makespan, 1)], nice=False)
-    )
-    y = sheet.names("core", points.cores)
-    tips = [alt.Tooltip(field) for field in ("operator:N", "mode:N", "start:Q", "end:Q")]
-    modes = sheet.colour("mode", list(WORDS.values()), [theme.sky, theme.orange])
-    bars = (
-        sheet.rows(rows)
-        .mark_bar(stroke=theme.surface, strokeWidth=1, height=15)
-        .encode(x=x, x2="end:Q", y=y, tooltip=tips, color=modes)
-    )
-    wide = [row for row in rows if (row["end"] - row["start"]) * 24 > points.makespan]
-    names = (
-        sheet.rows(wide).mark_text(fontSize=9, color="#1b1f24", limit=60).encode(x="middle:Q", y=y, text="operator:N")
-    )
+    ]  # fmt: skip
+    x = sheet.x("start:Q", "time [unit of the instance]", domain=[0, max(points.makespan, 1)], nice=False)
+    tips = sheet.hover("operator:N", "mode:N", "start:Q", "end:Q")
+    modes = sheet.colour("mode", list(WORDS.values()), [sheet.theme.sky, sheet.theme.orange])
+    look = {"stroke": sheet.theme.surface, "strokeWidth": 1, "height": 15}
+    bars = sheet.spans(rows, points.cores, x, modes, tips, **look)
+    wide = sheet.rows([row for row in rows if (row["end"] - row["start"]) * 24 > points.makespan])
+    names = wide.mark_text(fontSize=9, color="#1b1f24", limit=60)
+    names = names.encode(x="middle:Q", y=sheet.names("line", points.cores), text="operator:N")
     return sheet.finish(bars + names, points.title, height=max(22 * len(points.cores), 60))
 
 
