@@ -115,15 +115,15 @@ def test_a_switch_that_may_save_enough_leaves_the_verdict_open(tmp_path: Path) -
     "words", ["", "--delay-wgrad-compute", "--main-params-dtype fp32", "--fp32-residual-connection"]
 )
 def test_a_switch_that_saves_no_memory_leaves_it_an_error(tmp_path: Path, words: str) -> None:
-    answer = priced(tmp_path, f"{FP8} {words}")
+    answer = priced(tmp_path, f"{FP8} {words}", headroom=0.14)  # too much by more than the error of a peak
     assert answer.status == "infeasible"
     assert not answer.depends_on
     assert answer.findings[0].grade.value == "error"
 
 
 def test_a_switch_that_saves_less_than_is_missing_leaves_it_an_error(tmp_path: Path) -> None:
-    answer = priced(tmp_path, f"{FP8} --main-params-dtype fp16", headroom=0.1)
-    missing = answer.priced.peak_bytes - 0.9 * answer.usable_bytes
+    answer = priced(tmp_path, f"{FP8} --main-params-dtype fp16", headroom=0.14)
+    missing = answer.priced.peak_bytes - 0.86 * answer.usable_bytes
     assert missing < answer.priced.footprint.optimizer_bytes  # of which 16-bit main weights save a third at most
     assert answer.status == "infeasible"
     assert not answer.depends_on
@@ -131,7 +131,7 @@ def test_a_switch_that_saves_less_than_is_missing_leaves_it_an_error(tmp_path: P
 
 def test_switches_that_save_enough_only_together_are_all_named(tmp_path: Path) -> None:
     words = ("--main-params-dtype fp16", "--fp16-lm-cross-entropy")
-    assert [priced(tmp_path, f"{FP8} {word}", headroom=0.09).status for word in words] == ["infeasible"] * 2
+    assert not any(priced(tmp_path, f"{FP8} {word}", headroom=0.09).depends_on for word in words)
     both = priced(tmp_path, f"{FP8} {' '.join(words)}", headroom=0.09)
     assert both.status == "unknown"
     assert [turn.field for turn in both.depends_on] == ["--main-params-dtype", "--fp16-lm-cross-entropy"]

@@ -38,7 +38,7 @@ from sartor.model.reading import ModelReading
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.run import Run, Turn
-from sartor.step.results import step_source
+from sartor.step.results import near_limit, step_source
 from sartor.step.stage_bytes import usable_of
 from sartor.units import Floats
 
@@ -287,6 +287,7 @@ def _is_priced(answer: ModelEstimate) -> bool:
 
 FIT: Fields = (
     flag("fits", "fits"),
+    flag("near_limit", help="the peak is closer to the limit than the error of its prediction"),
     number("peak_bytes", "memory", help="of the fullest device"),
     number("usable_bytes"),
     number("headroom", path=lambda answer: 1 - answer.peak_bytes / answer.usable_bytes),
@@ -399,6 +400,11 @@ class ModelEstimate(Answer):
     @property
     def fits(self) -> bool:
         return self.peak_bytes <= self.usable_bytes
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether the error of the predicted peak leaves open if a training run fits."""
+        return self.priced is not None and near_limit(self.peak_bytes, self.usable_bytes)
 
     @property
     def interval_parts(self) -> tuple[IntervalPart, ...]:

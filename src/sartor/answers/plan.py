@@ -31,6 +31,7 @@ from sartor.plans.switches import settings
 from sartor.run.run import Run
 from sartor.step.mechanisms import parts
 from sartor.step.mixed import devices_of_pools
+from sartor.step.results import near_limit
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
@@ -478,7 +479,9 @@ class LaunchAnswer(Answer):
 
     @property
     def status(self) -> str:
-        """``unknown`` where it does not fit as priced, and a switch without a price may turn that."""
+        """``unknown`` where the error of the predicted peak or a switch without a price leaves open whether it fits."""
+        if self.runs and near_limit(self.priced.peak_bytes, (1 - self.headroom) * self.usable_bytes):
+            return "unknown"
         if not self.runs or not (self.fits or self.depends_on):
             return "infeasible"
         return "feasible" if self.fits else "unknown"

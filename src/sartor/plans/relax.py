@@ -13,6 +13,7 @@ from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PricedPlan, Relaxation, Tightest
 from sartor.plans.space import AXES, chunks, plan_space, size_of
+from sartor.step.results import MAY_FIT, near_limit
 from sartor.units import format_bytes, room_text, round_up
 
 DOUBLINGS = 7
@@ -38,6 +39,8 @@ def tightest(
         f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
         f"{format_bytes(over)} more than {small.name} {_has(pricer)}"
     )
+    if near_limit(leanest.peak_bytes, pricer.limit_bytes):
+        message += f"; {MAY_FIT}"
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
 
 

@@ -14,6 +14,7 @@ from sartor.cost.uncertainty import IntervalPart, Narrows
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
 from sartor.report.words import count_text, printable
+from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -31,15 +32,14 @@ NAMES = {
 }
 
 
-PEAK_ERROR = 0.1
-"""Mean error of a predicted peak: 9.8% of 164 published runs with their memory (`sartor validate training`,
-2026-11-28); of sources that the model has not seen, more."""
-CLOSE = ", closer than the error of a predicted peak (10%): it may run out of memory"
-
-
 def close_text(peak_bytes: float, limit_bytes: float) -> str:
-    """The end of a sentence about a training run that fits by less than the error of its peak; else nothing."""
-    return CLOSE if (1 - PEAK_ERROR) * limit_bytes < peak_bytes <= limit_bytes else ""
+    """The end of a sentence about a training run whose peak is closer to the limit than its error; else nothing."""
+    if not near_limit(peak_bytes, limit_bytes):
+        return ""
+    if peak_bytes <= limit_bytes:
+        return f", closer than the error of a predicted peak ({PEAK_ERROR:.0%}): it may run out of memory"
+    over = format_bytes(peak_bytes - limit_bytes)
+    return f", {over} too much; {MAY_FIT}"
 
 
 def does_not_fit(answer: ModelEstimate) -> str:
@@ -50,9 +50,10 @@ def does_not_fit(answer: ModelEstimate) -> str:
     largest = sorted(sizes, key=lambda word: -sizes[word])[:3]
     parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
     gpu = printable(answer.question.gpu.name)
+    close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
     return (
         f"Does not fit: {format_bytes(answer.peak_bytes)} per device ({parts}), but {gpu} has "
-        f"{_room(answer)} to fill. {_would_fit(answer)} Times are those of a "
+        f"{_room(answer)} to fill{close}. {_would_fit(answer)} Times are those of a "
         "device with enough memory."
     )
 
@@ -60,7 +61,8 @@ def does_not_fit(answer: ModelEstimate) -> str:
 def memory_words(answer: ModelEstimate) -> str:
     """``It does not fit: 89.3 GiB of 75.2 GiB (79.2 GiB less 5% headroom) per device.``"""
     verdict = "It fits" if answer.fits else "It does not fit"
-    return f"{verdict}: {format_bytes(answer.peak_bytes)} of {_room(answer)} per device."
+    close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
+    return f"{verdict}: {format_bytes(answer.peak_bytes)} of {_room(answer)} per device{close}."
 
 
 def _room(answer: ModelEstimate) -> str:

@@ -66,7 +66,7 @@ def _chosen(answer: ModelEstimate) -> str:
 def _fits(answer: ModelEstimate) -> str:
     if answer.fits:
         sizes = f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
-        close = "" if answer.question.held is None else close_text(answer.peak_bytes, answer.usable_bytes)
+        close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
         return f"fits, {sizes}{close}."
     words = does_not_fit(answer)
     return words[0].lower() + words[1:]

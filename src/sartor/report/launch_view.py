@@ -63,7 +63,7 @@ def _fits(answer: LaunchAnswer, memory: str) -> str:
     """Whether it fits, as strongly as the launch's switches without a price allow."""
     close = close_text(answer.priced.peak_bytes, (1 - answer.headroom) * answer.usable_bytes)
     needs = "The fullest device needs" if answer.fits else "IT DOES NOT FIT: a device would need"
-    as_priced = "AS PRICED " if answer.status == "unknown" else ""
+    as_priced = "AS PRICED " if answer.depends_on and not answer.fits else ""
     sentences = [f"{printable(t.field)} has no price here: the run {t.verdict}." for t in answer.depends_on]
     return " ".join([f"{as_priced}{needs} {memory}{close}.", *sentences])
 

@@ -3,8 +3,8 @@
 ## What it finds
 
 A plan whose weights, gradients, optimizer states, activations, workspaces and driver need more memory than a device
-has, on the pipeline rank that needs most. A warning, not an error, where the launch has a switch that may save as much
-and has no price here.
+has, on the pipeline rank that needs most. A warning, not an error, where it is too much by less than the error of a
+predicted peak, or the launch has a switch that may save as much and has no price here.
 
 ## Why it costs
 
@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
 from sartor.step.changes import what_to_change
+from sartor.step.results import MAY_FIT, near_limit
 from sartor.units import format_bytes
 
 
@@ -40,6 +41,7 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     left = f" with {100 * context.headroom:g}% headroom" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
     doubt = f"; without a price here, and could save as much: {', '.join(context.unpriced)}" if context.unpriced else ""
+    doubt += f"; {MAY_FIT}" if near_limit(need, room) else ""
     yield PlanSuspicion(
         grade=Grade.WARN if doubt else Grade.ERROR,
         message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"
