@@ -388,7 +388,7 @@ class ModelEstimate(Answer):
     def peak_bytes(self) -> float:
         """Peak memory of the fullest device."""
         if self.serving is not None:
-            return self.serving.memory.peak_bytes
+            return float(self.serving.memory.peak_bytes)
         return 0.0 if self.priced is None else float(self.priced.peak_bytes)
 
     @property

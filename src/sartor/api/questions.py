@@ -64,6 +64,17 @@ def completed_question(
 ) -> Question:
     """The question about a model already read; ``splits``: degrees that do not divide the model are completed at the
     nearest smaller ones that do, and the question keeps them (for rules that report them)."""
+    run, device, where, own = asked_run(reading, gpu, options)
+    phase = Phase(run.get("phase"))
+    if phase is Phase.TRAIN:
+        return _training(run, reading, device, where, own, splits=splits)
+    return inference(run, reading, device, with_kernels_of(run.get("kernels"), device, own))
+
+
+def asked_run(
+    reading: ModelReading, gpu: GpuLike | None, options: Mapping[str, Any]
+) -> tuple[Run, Gpu, Cluster | None, Calibration | None]:
+    """The run as it is stated, its device, its cluster if one is named, and the user's own calibration."""
     check_names(options)
     if float(count_params(reading.shape).total) > MOST_PARAMS:
         must = f"must have fewer than {MOST_PARAMS:.1e} parameters: sizes are counted in 64 bits"
@@ -80,19 +91,17 @@ def completed_question(
         raise InputError("eager", True, must)
     if run.get("ep", 1) > 1 and reading.shape.moe_ffn is None:
         raise InputError("ep", run.get("ep"), "the model has no experts", "1")
-    own = own_calibration(words.get("calibration"), device)
-    if phase is Phase.TRAIN:
-        return _training(run, reading, device, where, own, splits=splits)
-    _refuse_plan(phase, run)
-    return _inference(run, reading, device, with_kernels_of(run.get("kernels"), device, own))
+    if phase is not Phase.TRAIN:
+        _refuse_plan(phase, run)
+    return run, device, where, own_calibration(words.get("calibration"), device)
 
 
 def stated_run(run: Run, reading: ModelReading, words: Mapping[str, Any]) -> Run:
     """The run with what the caller states, and what a traced model implies."""
-    return _traced(run.with_(Origin.STATED, "option", **_checked(words)), reading)
+    return _traced(run.with_(Origin.STATED, "option", **checked_words(words)), reading)
 
 
-def _checked(words: Mapping[str, Any]) -> dict[str, Any]:
+def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:
     """Stated sizes within their bounds, the rest as it is; False and 1.0 of a switch are its defaults."""
     words = {name: value for name, value in words.items() if name != "set" and value is not None}
     for name, value in words.items():
@@ -204,7 +213,7 @@ def _train_in_16_bits(gpu: Gpu) -> None:
         raise InputError("gpu", gpu.name, must, "tpu_v4_like; sartor gemm prices single GEMMs")
 
 
-def _inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None) -> Question:
+def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None) -> Question:
     """One pass on a tensor-parallel group of devices: the fewest that hold it, where their number is not stated."""
     phase, shape = Phase(run.get("phase")), reading.shape
     decodes = phase is Phase.DECODE

@@ -59,18 +59,57 @@ def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOpti
     """Where does the time go: every operator of one device's share with its predicted time and interval and, in
     training, the step of the whole plan.
 
-    Takes the fields of a run (``ask``). In training the answer equals `sartor.plan`'s with this plan fixed; what is not
-    stated of devices, batch and plan is completed (the fastest plan that fits) and reported. ``eager``: as in
-    uncompiled PyTorch, where every elementwise step is a kernel of its own that the host launches. Raises
-    ``InputError``.
+    Parameters
+    ----------
+    model
+        A config.json or its folder, a Hugging Face configuration (the object or its dictionary), a zoo name, a hub id.
+    gpu
+        A catalogue name or TOML file; the cluster's device, else ``h100_sxm``, where it is left out.
+    **options
+        The fields of a run (`ask`). What is not stated of devices, batch and plan is completed: the fastest plan that
+        fits. ``eager``: as in uncompiled PyTorch, where the host launches every elementwise step as a kernel.
+        A list or array as the value of an axis of the plan, ``num_devices``, ``global_batch_size`` or ``seq_len`` (in
+        inference ``microbatch_size``, ``context_len``, ``seq_len``, ``tp``) asks for each: several span a grid.
+
+    Returns
+    -------
+    ModelEstimate
+        ``time_s`` [s] is the training step, as `plan` prices it, or the pass of inference; ``operators`` those of one
+        microbatch.
+    EstimateGrid
+        With lists or arrays: the same figures as arrays over the grid, each entry that of the single call. A thousand
+        plans of which every axis is stated take less than a second; what a point leaves open is searched point by
+        point.
+
+    Raises
+    ------
+    InputError
+        For what cannot be run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> run = {"num_devices": 8, "global_batch_size": 64}
+    >>> estimate("gpt2", "h100", tp=1, **run).fits
+    True
+    >>> grid = estimate("gpt2", "h100", microbatch_size=[1, 2, 4], tp=[1, 2], recompute="none", **run)
+    >>> grid.time_s.shape
+    (3, 2)
     """
-    question = ask(model, gpu, **options)
+    from sartor.api.grids import arrays_of, estimate_grid
+
+    if arrays_of(options):
+        return estimate_grid(model, gpu, options)  # type: ignore[return-value]
+    answer = answer_question(checked_question(ask(model, gpu, **options)))
+    return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
+
+
+def checked_question(question: Question) -> Question:
+    """The question, if an estimate can answer it. Raises ``InputError``."""
     if question.held is None and int(question.dims.pp) != 1:
         raise InputError("pp", question.dims.pp, "a pass is priced on one stage; phase=train has stages", "1")
     if question.eager:
         refuse_on_a_chip(question.gpu, "eager", True, "a GPU's host launches kernel by kernel")
-    answer = answer_question(question)
-    return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
+    return question
 
 
 def answer_question(question: Question) -> ModelEstimate:
@@ -80,7 +119,7 @@ def answer_question(question: Question) -> ModelEstimate:
 
 def _one_pass(question: Question) -> ModelEstimate:
     graph = lower(question.workload, question.dims, Kernels(fused=not question.eager))
-    factor, question = question.reading.interval_factor, _of_any_framework(question)
+    factor, question = question.reading.interval_factor, of_any_framework(question)
     found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
     served = serving(found, question.workload, question.dims, question.calibration, question.headroom)
     return ModelEstimate(
@@ -92,7 +131,7 @@ def _one_pass(question: Question) -> ModelEstimate:
     )
 
 
-def _of_any_framework(question: Question) -> Question:
+def of_any_framework(question: Question) -> Question:
     """If no framework was given: the question with intervals that cover every framework's kernels, and a note."""
     if question.gpu.accelerator is not None:
         return question

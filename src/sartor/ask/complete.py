@@ -61,11 +61,11 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
 
     Raises ``InputError`` for values that no plan can have.
     """
-    job, run, notes = _job(run, reading, cluster)
+    job, run, notes = settled_job(run, reading, cluster)
     split = ParallelDims(tp=run.get("tp", 1), ep=run.get("ep", 1))
     check(as_trained(job, split), split)
     try:
-        held = _placed(run, job, cluster, named_values(_stated_axes(run)), calibration)
+        held = _placed(run, job, cluster, named_values(stated_axes(run)), calibration)
     except InputError as error:
         raise as_option(error, AXES) from None
     run = _finished(run, held, fixed_size=bool(cluster.total_devices))
@@ -79,7 +79,8 @@ def as_option(error: InputError, names: Container[str]) -> InputError:
     return InputError(name, error.value, error.must, error.nearest) if held else error
 
 
-def _stated_axes(run: Run) -> dict[str, int | str]:
+def stated_axes(run: Run) -> dict[str, int | str]:
+    """The axes of the plan that a run states, as words of a search."""
     values = run.of_origin(*FIXED)
     words = {name: values[name] for name in AXES if name in values}
     return {name: str(word).lower() if isinstance(word, bool) else word for name, word in words.items()}
@@ -88,8 +89,8 @@ def _stated_axes(run: Run) -> dict[str, int | str]:
 # -- the job -------------------------------------------------------------------------------------------------------
 
 
-def _job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[TrainingJob, Run, tuple[str, ...]]:
-    """The job of the run, its batch that of a node where it is not stated."""
+def settled_job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[TrainingJob, Run, tuple[str, ...]]:
+    """The job of the run, its batch 1 where it is not stated."""
     trainer, run = _trainer(run, cluster)
     job, notes = training_job(
         reading.shape,

@@ -228,7 +228,7 @@ def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]
 
 def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> Served:
     """Bytes that every device of a copy holds for serving, and the latency limit of a pass."""
-    device_bytes = served_bytes(workload, dims)
+    device_bytes = float(served_bytes(workload, dims))
     return Served(device_bytes=device_bytes, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
 
 

@@ -36,7 +36,7 @@ def check_fixed(job: TrainingJob, num_devices: int, fixed: JsonMap) -> dict[str,
     Raises ``InputError`` for an unknown axis or word, a value no plan can have, and a number of devices that no plan of
     the job can use; it names the nearest that would work.
     """
-    values = _with_recompute(job, named_values(fixed))
+    values = with_recompute(job, named_values(fixed))
     _check_together(job, num_devices, values)
     possible = structures(job, plan_space(job, num_devices, {}))
     if not size_of(possible.rows):
@@ -107,7 +107,7 @@ def _value(axis: str, value: Floats, option: str) -> int:
     return number
 
 
-def _with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
+def with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
     """A number of recomputed layers implies full recomputation."""
     some = values.get("recompute_layers")
     if some is None:

@@ -162,6 +162,15 @@ def leanest_plan(
     return priced(pricer, kept.leanest.rows)[0]
 
 
+def best_or_leanest(pricer: Pricer, space: PlanSpace) -> tuple[PricedPlan | None, Mapping[str, int]]:
+    """The fastest plan of a space that fits, else the leanest (None if there is none), and what was rejected."""
+    kept, rejected = _stream(pricer, space, None, 1)
+    if not kept.evaluated:
+        return None, rejected
+    _, best = _best(pricer, kept, 1, not pricer.job.trainer.one_program)
+    return (best[0] if best else priced(pricer, kept.leanest.rows)[0]), rejected
+
+
 def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rejected: Mapping[str, int]) -> InputError:
     """The error for values that no plan has: the one at fault alone, or what they violate together."""
     words = {name: word_of(name, value) for name, value in axes.items() if value != (name in STRUCTURE)}
@@ -220,11 +229,10 @@ class HeldPlan:
         split = ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"])
         check(as_trained(self.job, split), split)
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
-        kept, rejected = _stream(pricer, plan_space(self.job, self.num_devices, self.axes), None, 1)
-        if not kept.evaluated:
+        plan, rejected = best_or_leanest(pricer, plan_space(self.job, self.num_devices, self.axes))
+        if plan is None:
             raise _impossible(self.job, self.num_devices, self.axes, rejected)
-        _, best = _best(pricer, kept, 1)
-        return best[0] if best else priced(pricer, kept.leanest.rows)[0]
+        return plan
 
     @property
     def limit_bytes(self) -> float:

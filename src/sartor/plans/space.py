@@ -18,7 +18,7 @@ from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.mechanisms.pipeline_bubble import UNEVEN_CHUNKS
-from sartor.units import Array, ceil_div, divisors
+from sartor.units import Array, Ints, ceil_div, divisors
 
 DIMS = ("tp", "pp", "cp", "dp")
 STRUCTURE = (*DIMS, "ep", "virtual_stages", "microbatch_size")
@@ -42,7 +42,7 @@ class PlanSpace:
     dims: Rows
     axes: Mapping[str, Array]
     """Values of every other axis."""
-    fixed: Mapping[str, int]
+    fixed: Mapping[str, Ints]
 
     @property
     def size(self) -> int:
@@ -50,16 +50,16 @@ class PlanSpace:
         return len(self.dims["tp"]) * int(np.prod([len(values) for values in self.axes.values()], dtype=object))
 
 
-def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, int]) -> PlanSpace:
-    """All axes for a job on ``num_devices``, those in ``fixed`` with a single value."""
+def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, Ints]) -> PlanSpace:
+    """All axes for a job on ``num_devices``, those in ``fixed`` with a single value, or a few."""
     dims = factorizations(num_devices)
     axes = axis_values(job, dims)
     keep = np.ones(len(dims["tp"]), dtype=bool)
     for name, value in fixed.items():
         if name in dims:
-            keep &= dims[name] == value
+            keep &= np.isin(dims[name], value)
         elif name in axes:
-            axes[name] = np.array([value])
+            axes[name] = np.atleast_1d(value)
     return PlanSpace(num_devices=num_devices, dims=take(dims, keep), axes=axes, fixed=dict(fixed))
 
 

@@ -71,7 +71,7 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
         if bounds[start] >= best_s * (1 - WORTH):
             break
         batch = np.arange(start, min(start + BATCH, TRIED, len(bounds)))
-        for index, candidates in _place(pricer, ranked, batch):
+        for index, candidates in place_rows(pricer, ranked, batch):
             if bounds[index] >= best_s * (1 - WORTH):
                 break
             tried.append(index)
@@ -80,7 +80,7 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
     left = int((np.delete(bounds, tried) < best_s * (1 - WORTH)).sum())
     limits = np.array([min(worst_s, below_s.get(key, np.inf)) for key in dims])
     others = _first_of_dims(ranked, np.setdiff1d(np.flatnonzero(bounds < limits), tried))
-    for index, candidates in _place(pricer, ranked, others):
+    for index, candidates in place_rows(pricer, ranked, others):
         faster(index, candidates)
     return Placed(plans=tuple(sorted(plans, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)
 
@@ -88,7 +88,7 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
 Candidates = list[tuple[TrainingPlan, StepEstimate]]
 
 
-def _place(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, Candidates]]:
+def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, Candidates]]:
     """Row indices with the row's plan under each split worth pricing, and the step; what rows share is priced once."""
     if not len(index):
         return

@@ -126,8 +126,8 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
     ]
     if decodes:
         words[0] = f"{format_seconds(float(answer.time_s))} per output token, {words[0]}"
-    cache = format_bytes(memory.kv_cache_bytes_per_sequence)
-    words.append(f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.usable_bytes)} filled")
+    cache = format_bytes(float(memory.kv_cache_bytes_per_sequence))
+    words.append(f"{format_bytes(answer.peak_bytes)} of {format_bytes(memory.usable_bytes)} filled")
     most = count_text(served.most_sequences, "sequence")
     words.append(f"KV cache {cache} per sequence, at most {most} of this length fit")
     if decodes and served.knee is not None:

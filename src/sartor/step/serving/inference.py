@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.held_bytes import context_bytes
 from sartor.step.stage_bytes import usable_of
-from sartor.units import ceil_div
+from sartor.units import Bools, Floats, Ints, ceil_div
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 """Tensor-parallel degrees tried for a model that does not fit."""
@@ -36,27 +37,27 @@ STATE_BYTES = 4.0
 class InferenceMemory:
     """Bytes of one device of a tensor- and expert-parallel group that serves a model."""
 
-    param_bytes: float
-    kv_cache_bytes: float
+    param_bytes: Floats
+    kv_cache_bytes: Floats
     """Keys and values of all sequences: their context and the new tokens."""
-    workspace_bytes: float
+    workspace_bytes: Floats
     """The residual stream, and the inputs and outputs of the largest operator."""
-    context_bytes: float
+    context_bytes: Floats
     """CUDA context, libraries, NCCL's buffers."""
-    kv_cache_bytes_per_sequence: float
+    kv_cache_bytes_per_sequence: Floats
     usable_bytes: float
     """What a process can fill of the device's memory."""
 
     @property
-    def peak_bytes(self) -> float:
+    def peak_bytes(self) -> Floats:
         return self.param_bytes + self.kv_cache_bytes + self.workspace_bytes + self.context_bytes
 
     @property
-    def fits(self) -> bool:
+    def fits(self) -> Bools:
         return self.peak_bytes <= self.usable_bytes
 
     @property
-    def headroom(self) -> float:
+    def headroom(self) -> Floats:
         """Share of the usable memory that stays free; negative where the model does not fit."""
         return 1 - self.peak_bytes / self.usable_bytes
 
@@ -96,38 +97,40 @@ def inference_memory(
     """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
     graph = lower(workload, dims) if graph is None else graph
     element = _wide(workload.dtype).bytes
-    each = kv_cache_bytes(workload.shape, int(workload.kv_len), int(dims.tp), element) / int(dims.pp)
+    each = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element) / dims.pp
     return InferenceMemory(
         param_bytes=weight_bytes(workload.shape, dims, workload.dtype),
-        kv_cache_bytes=each * float(workload.microbatch_size),
+        kv_cache_bytes=each * workload.microbatch_size,
         workspace_bytes=_workspace(workload, graph, element),
-        context_bytes=float(context_bytes(TrainingPlan(dims=dims), gpu)),
+        context_bytes=context_bytes(TrainingPlan(dims=dims), gpu),
         kv_cache_bytes_per_sequence=each,
         usable_bytes=(1 - headroom) * usable_of(gpu),
     )
 
 
-def served_bytes(workload: Workload, dims: ParallelDims) -> float:
+def served_bytes(workload: Workload, dims: ParallelDims) -> Floats:
     """Bytes of weights, key/value cache and activations on one device of a chip with its own runtime."""
     element = _wide(workload.dtype).bytes
-    cache = kv_cache_bytes(workload.shape, int(workload.kv_len), int(dims.tp), element)
+    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element)
     weights = weight_bytes(workload.shape, dims, workload.dtype)
-    return weights + cache * float(workload.microbatch_size) + _workspace(workload, lower(workload, dims), element)
+    return weights + cache * workload.microbatch_size + _workspace(workload, lower(workload, dims), element)
 
 
-def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> float:
+def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> Floats:
     """Weight bytes of one device: matrices in layers in ``dtype``, tables and the head in at least 16 bits; with a
     traced model's buffers."""
     counts = count_params(shape)
     tables = float(counts.embedding) + (0.0 if shape.tied_embeddings else float(counts.lm_head))
     experts = float(counts.routed_expert)
     dense = float(counts.total) - tables - experts
-    of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / int(dims.ep)
+    of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / dims.ep
     of_group += 0.0 if shape.traced is None else shape.traced.all_buffer_bytes
-    return of_group / (int(dims.tp) * int(dims.pp))
+    return of_group / (dims.tp * dims.pp)
 
 
-def kv_cache_bytes(shape: TransformerShape, tokens: int, tp: int, element: float, encoded: int | None = None) -> float:
+def kv_cache_bytes(
+    shape: TransformerShape, tokens: Ints, tp: Ints, element: float, encoded: Ints | None = None
+) -> Floats:
     """One sequence's cache on one of ``tp`` devices: layers with a window keep the window, latent attention keeps the
     latent on every device, state-space layers keep a state of fixed size, cross-attention ``encoded`` tokens (default:
     as many)."""
@@ -142,26 +145,27 @@ def _crosses(mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer) -> 
 
 
 def _cached(
-    mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer, tokens: int, tp: int, element: float
-) -> float:
+    mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer, tokens: Ints, tp: Ints, element: float
+) -> Floats:
     if isinstance(mixer, StateSpaceMixer):
         state = float(mixer.inner_size) * float(mixer.state_size) * STATE_BYTES
         return (state + float(mixer.conv_channels) * mixer.conv_size * element) / tp
-    kept = min(tokens, mixer.window) if mixer.window else tokens
+    kept = np.minimum(tokens, mixer.window) if mixer.window else tokens
     if isinstance(mixer, LatentAttentionMixer):
         return kept * float(mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element
     if mixer.shares_kv or not (mixer.causal or mixer.cross):
         return 0.0
     pooled = tokens // mixer.pooled if mixer.pooled else 0
     width = float(mixer.head_dim) + (0.0 if mixer.shares_k_as_v else float(mixer.value_dim))
-    return (kept + pooled) * float(ceil_div(mixer.num_kv_heads, tp)) * width * element
+    return (kept + pooled) * ceil_div(mixer.num_kv_heads, tp) * width * element
 
 
-def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> float:
+def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> Floats:
     """The residual stream with its copy before the norm, and the activations of the largest GEMM."""
-    stream = 2.0 * float(workload.tokens) * float(workload.shape.hidden_size) * element
+    stream = 2.0 * workload.tokens * workload.shape.hidden_size * element
     gemms = (op for op in graph.operators if isinstance(op, Gemm))
-    return stream + max((float(op.batch * op.m * (op.n + op.k)) * element for op in gemms), default=0.0)
+    sizes = [op.batch * op.m * (op.n + op.k) * element for op in gemms]
+    return stream + reduce(lambda most, size: np.maximum(most, size), sizes, np.zeros(()))
 
 
 def _wide(dtype: DType) -> DType:
@@ -205,7 +209,7 @@ def would_fit(
 
 
 def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int, headroom: float) -> bool:
-    return inference_memory(replace(workload, microbatch_size=sequences), dims, gpu, headroom=headroom).fits
+    return bool(inference_memory(replace(workload, microbatch_size=sequences), dims, gpu, headroom=headroom).fits)
 
 
 # -- serving metrics -----------------------------------------------------------------------------------------------

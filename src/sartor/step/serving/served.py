@@ -208,7 +208,7 @@ def cache_bytes(server: Server, prompt: int, answer: int) -> float:
     and its own tokens for the rest."""
     crossed = prompt if server.encodes else None
     own = answer if server.encodes else prompt + answer
-    return kv_cache_bytes(server.shape, own, server.tp, server.cache.bytes, crossed)
+    return float(kv_cache_bytes(server.shape, own, server.tp, server.cache.bytes, crossed))
 
 
 def server_weight_bytes(server: Server) -> float:
@@ -217,7 +217,7 @@ def server_weight_bytes(server: Server) -> float:
     weights = weight_bytes(server.shape, dims, server.dtype)
     experts = 2 * (weights - weight_bytes(server.shape, replace(dims, ep=2), server.dtype))
     wide = (DType.BF16.bytes - server.dtype.bytes) * _attention_weights(server) if server.wide_attention else 0.0
-    return weights + wide - experts * (1 - 1 / server.copies)
+    return float(weights + wide - experts * (1 - 1 / server.copies))
 
 
 def _attention_weights(server: Server) -> float:

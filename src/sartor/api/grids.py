@@ -1,0 +1,186 @@
+"""``estimate`` of many runs at once: lists and arrays as values of a run's fields span a grid, priced as arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sartor.answers.grid import EstimateGrid
+from sartor.api.models import Model, read
+from sartor.api.questions import asked_run, checked_words, inference
+from sartor.api.shapes import checked_question, of_any_framework
+from sartor.api.words import GpuLike, device_counts, with_kernels_of
+from sartor.ask.complete import as_option, settled_job, stated_axes
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.cost import interval_80
+from sartor.cost.price import price
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.gpu import Gpu
+from sartor.model.lower import feasible, lower
+from sartor.model.lower.setting import Kernels
+from sartor.model.reading import ModelReading
+from sartor.model.workload import ParallelDims, Phase, settled_seq_len
+from sartor.plans.fixed import WORDS, named_values, with_recompute
+from sartor.plans.grid import grid_plans
+from sartor.plans.space import AXES
+from sartor.run.fields import check_names
+from sartor.run.run import Origin, Run
+from sartor.step.serving.inference import inference_memory
+from sartor.units import Array
+
+OF_JOBS = ("num_devices", "global_batch_size", "seq_len")
+"""Fields of a training job: its values are priced one after the other, each with all plans at once."""
+OF_PASSES = ("microbatch_size", "seq_len", "context_len", "tp")
+"""Fields of prefill and decode that can be arrays."""
+BESIDE = "must be stated beside several values of another field"
+
+Values = Mapping[str, list[Any]]
+"""The fields with several values, and the values."""
+
+
+def arrays_of(options: Mapping[str, Any]) -> Values:
+    """The options whose value is a list, tuple, range or array of one axis, as lists."""
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else list(value)
+        for name, value in options.items()
+        if (isinstance(value, Sequence) and not isinstance(value, str))
+        or (isinstance(value, np.ndarray) and value.ndim)
+    }
+
+
+def estimate_grid(model: Model, gpu: GpuLike | None, options: Mapping[str, Any]) -> EstimateGrid:
+    """`sartor.estimate` at every point of the grid that the options with several values span. Raises ``InputError``
+    for a field that has one value in all of a grid, and for what a grid leaves open of its jobs."""
+    arrays = arrays_of(options)
+    check_names(options)
+    reading = read(model, options.get("set"))
+    single = {name: value for name, value in options.items() if name not in arrays}
+    run, device, cluster, own = asked_run(reading, gpu, single)
+    trains = run.get("phase") == Phase.TRAIN.value
+    for name, values in arrays.items():
+        _check_values(name, values, (*OF_JOBS, *AXES) if trains else OF_PASSES, run.get("phase"))
+    if not trains:
+        return _passes(reading, run, arrays, device, with_kernels_of(run.get("kernels"), device, own))
+    return _steps(reading, run, arrays, cluster or usual_cluster(device), own)
+
+
+def _check_values(name: str, values: Sequence[object], allowed: Sequence[str], phase: str) -> None:
+    """Raise ``InputError`` for a field or values that no grid of a phase has."""
+    if name not in allowed:
+        raise InputError(name, values, f"has one value in a {phase} grid; several may have {', '.join(allowed)}")
+    if not values or len(set(map(str, values))) < len(values):
+        raise InputError(name, values, "must be different values, at least one", "[1, 2, 4]")
+    for value in values:
+        checked_words({name: value})
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, own: Calibration | None) -> EstimateGrid:
+    """Training: job by job, the plans of each as one array."""
+    for name, usual in (("global_batch_size", "512"), ("num_devices", "64")):
+        if name not in {*run, *arrays} and not (name == "num_devices" and cluster.total_devices):
+            raise InputError(name, "not given", f"{BESIDE}: what is usual depends on the plan", usual)
+    jobs = {name: arrays[name] for name in arrays if name in OF_JOBS}
+    plans = {name: arrays[name] for name in arrays if name not in OF_JOBS}
+    parts = [
+        _of_job(reading, run.with_(Origin.STATED, "option", **dict(zip(jobs, sizes, strict=True))), plans, cluster, own)
+        for sizes in itertools.product(*jobs.values())
+    ]
+    order = [[*jobs, *plans].index(name) for name in arrays]
+    lengths = [len(values) for values in (*jobs.values(), *plans.values())]
+
+    def whole(columns: Sequence[Array]) -> Array:
+        return np.concatenate(columns).reshape(lengths).transpose(order)
+
+    return EstimateGrid(
+        reading=reading,
+        gpu=cluster.gpu,
+        axes={name: tuple(values) for name, values in arrays.items()},
+        plan={name: whole([part.plan[name] for part in parts]) for name in parts[0].plan if name not in arrays},
+        **{name: whole([getattr(part, name) for part in parts]) for name in EstimateGrid.FIGURES},
+    )
+
+
+def _of_job(reading: ModelReading, run: Run, plans: Values, cluster: Cluster, own: Calibration | None) -> EstimateGrid:
+    """The plans of one job, on an axis of points."""
+    (count,) = device_counts(run.get("num_devices"), cluster)
+    job, run, _ = settled_job(run, reading, cluster)
+    try:
+        stated = with_recompute(job, named_values(stated_axes(run)))
+        values = {name: np.array([value]) for name, value in stated.items()}
+        values |= {name: np.array([named_values({name: _word(v)})[name] for v in plans[name]]) for name in plans}
+    except InputError as error:
+        raise as_option(error, AXES) from None
+    grid = grid_plans(job, cluster, count, values, headroom=run.get("headroom"), calibration=own)
+    step_s, mfu = grid.figures["step_s"], grid.figures["mfu"]
+    low_s, _ = interval_80(step_s, grid.figures["log_sigma"], step_s * mfu)
+    _, high_s = interval_80(step_s, grid.figures["log_sigma"])
+    return EstimateGrid(
+        reading=reading,
+        gpu=cluster.gpu,
+        axes={},
+        plan={name: _as_words(name, grid.rows[name]) for name in AXES},
+        time_s=step_s,
+        low_s=np.asarray(low_s),
+        high_s=np.asarray(high_s),
+        tokens_per_s=job.tokens_per_step / step_s,
+        tokens_per_s_per_device=grid.figures["tokens_per_s_per_device"],
+        mfu=mfu,
+        peak_bytes=grid.figures["device_bytes"],
+        usable_bytes=np.full(step_s.size, grid.limit_bytes),
+    )
+
+
+def _word(value: object) -> str:
+    return str(value).lower()
+
+
+def _as_words(name: str, column: Array) -> Array:
+    """An axis as the caller writes it; -1, where there is no plan, stays."""
+    words = {code: word for word, code in WORDS.get(name, {}).items() if name in ("schedule", "recompute")}
+    return np.array([words.get(code, code) for code in column.tolist()], dtype=object) if words else column
+
+
+# -- inference -----------------------------------------------------------------------------------------------------
+
+
+def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Calibration | None) -> EstimateGrid:
+    """Prefill and decode: one graph of operators whose sizes are arrays."""
+    first = {name: values[0] for name, values in arrays.items()}
+    question = checked_question(inference(run.with_(Origin.STATED, "option", **first), reading, gpu, own))
+    for length in arrays.get("seq_len", ()):
+        settled_seq_len(length, reading.shape)
+    columns: dict[str, Any] = dict(zip(arrays, np.ix_(*arrays.values()), strict=True))
+    sizes = {name: column for name, column in columns.items() if name != "tp"}
+    if question.workload.phase is Phase.DECODE and "seq_len" in columns and "context_len" not in {*columns, *run}:
+        sizes["context_len"] = columns["seq_len"]
+    workload = replace(question.workload, **sizes)
+    dims = replace(question.dims, tp=columns.get("tp", question.dims.tp))
+    if not {"tp", "ep", "pp"} & {*run, *arrays}:
+        dims = ParallelDims()
+        if not np.all(inference_memory(workload, dims, gpu, headroom=question.headroom).fits):
+            raise InputError("tp", "not given", f"{BESIDE}: not every point fits on one device", "8")
+    graph = lower(workload, dims, Kernels(fused=not question.eager))
+    question = of_any_framework(question)
+    found = price(graph, gpu, question.calibration, sigma_factor=reading.interval_factor, eager=question.eager)
+    memory = inference_memory(workload, dims, gpu, graph, question.headroom)
+    figures = {name: getattr(found, name) for name in ("time_s", "low_s", "high_s", "tokens_per_s", "mfu")}
+    figures |= {"tokens_per_s_per_device": found.tokens_per_s / (dims.tp * dims.pp)}
+    figures |= {"peak_bytes": memory.peak_bytes, "usable_bytes": memory.usable_bytes}
+    splits = np.vectorize(lambda tp: bool(feasible(reading.shape, replace(dims, tp=int(tp)))))(dims.tp)
+    shape = tuple(len(values) for values in arrays.values())
+    return EstimateGrid(
+        reading=reading,
+        gpu=gpu,
+        axes={name: tuple(values) for name, values in arrays.items()},
+        plan={},
+        **{name: np.broadcast_to(np.where(splits, figure, np.nan), shape) for name, figure in figures.items()},
+    )
