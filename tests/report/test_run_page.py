@@ -11,8 +11,8 @@ import pytest
 from sartor import api
 from sartor.answers import LogDiagnosis, TraceDiagnosis
 from sartor.report.charts import FILE, PAGE, draw
-from sartor.report.page_run import diagnose_page
-from sartor.report.run_points import IDEAL, fall_points, operator_points, trace_points
+from sartor.report.diagnose_document import diagnose_page
+from sartor.report.run_points import IDEAL, fall_points, operator_points, run_points
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import torchtitan
 
@@ -79,7 +79,7 @@ def test_the_page_holds_the_answer_and_its_figures_and_asks_nobody(
 
 @pytest.mark.parametrize("frame", [PAGE, FILE], ids=["page", "file"])
 def test_every_figure_of_a_run_has_titles_and_tooltips(of_trace: TraceDiagnosis, frame: object) -> None:
-    for points in trace_points(of_trace).values():
+    for points in run_points(of_trace).values():
         spec = json.dumps(draw(points, frame).to_dict())  # type: ignore[arg-type]
         assert '"tooltip"' in spec
         assert points.title

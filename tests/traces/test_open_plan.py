@@ -17,8 +17,8 @@ from sartor.answers import LogDiagnosis, TraceDiagnosis
 from sartor.errors import InputError
 from sartor.model.training import Recompute
 from sartor.plans.explain import explanations, open_plan
-from sartor.report.log_view import log_answer
-from sartor.report.page_run import diagnose_page
+from sartor.report.diagnose_document import diagnose_page
+from sartor.report.diagnose_words import diagnose_answer
 from sartor.step.measured_run import MeasuredRun
 from sartor.traces.logs.facts import gpu_named
 from traces.kineto_made import Made, strength_for, write
@@ -105,7 +105,7 @@ def test_what_is_stated_is_not_open(moe_log: Path) -> None:
 
 def test_what_all_explaining_plans_have_is_said(of_moe: LogDiagnosis) -> None:
     open_plan = replace(of_moe.open_plan, agreed={"cp": "1", "recompute": "full"})
-    assert "All of these have cp=1, recompute=full." in log_answer(replace(of_moe, open_plan=open_plan))[1][1]
+    assert "All of these have cp=1, recompute=full." in diagnose_answer(replace(of_moe, open_plan=open_plan))[1][1]
 
 
 def test_a_size_that_is_open_refuses_no_log(tmp_path: Path) -> None:
@@ -121,14 +121,14 @@ def test_a_plan_stated_axis_by_axis_has_its_own_verdict(moe_log: Path) -> None:
     found = api.diagnose_log(moe_log, **ASKED, fix=WHOLE, best_plan=False)
     assert not found.open_plan.fields
     assert found.to_dict()["status"] == "inside"
-    assert "inside the 80% interval: step and memory agree with the plan." in " ".join(log_answer(found)[1])
+    assert "inside the 80% interval: step and memory agree with the plan." in " ".join(diagnose_answer(found)[1])
 
 
 def test_a_run_whose_dump_states_the_plan_is_worded_as_before(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(dump() + megatron())
     found = api.diagnose_log(path, gpu="h100", best_plan=False)
-    body, lines = found.to_dict(), log_answer(found)[1]
+    body, lines = found.to_dict(), diagnose_answer(found)[1]
     assert not found.open_plan.fields
     assert (body["open_fields"], body["explained_by"], body["num_explaining"]) == ([], [], None)
     assert "is predicted for this plan" in lines[0]
@@ -140,7 +140,7 @@ def test_a_run_that_no_plan_explains_is_told_so(of_moe: LogDiagnosis) -> None:
     found, slow = of_moe, replace(of_moe.measured, step_s=60.0)
     nothing = open_plan(found.job, found.predicted.plan, found.cluster, slow, stated={*found.said})
     assert (nothing.num_explaining, nothing.explaining) == (0, ())
-    words = " ".join(log_answer(replace(found, measured=slow, open_plan=nothing))[1])
+    words = " ".join(diagnose_answer(replace(found, measured=slow, open_plan=nothing))[1])
     assert f"none of the {nothing.num_plans:,} plans that it could have gives this step and memory." in words
 
 

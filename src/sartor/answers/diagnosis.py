@@ -57,13 +57,43 @@ class RunPart:
     gain_s: float | None = None
 
 
+KIND_WORDS = {
+    **{part.name.removesuffix("_s"): part.words for part in PARTS},
+    "matmul": "matrix multiplications",
+    "slow_compute": "compute slower than predicted",
+    "shape": "ragged sizes",
+    "tiles": "part-filled tiles and waves",
+    "attention": "attention",
+    "convolution": "convolutions",
+    "embedding": "embedding tables",
+    "memory_bound": "memory-bound kernels",
+    "unfused": "unfused memory-bound kernels",
+    "recompute": "recomputation",
+    "optimizer": "optimizer",
+    "communication": "exposed communication",
+    "bubble": "pipeline bubble",
+    "slow_link": "exposed communication, beyond what the links allow",
+    "straggler": "waiting for a slow rank",
+    "copies": "copies",
+    "host_gap": "host gaps (nothing runs)",
+    "unknown": "kernels of no known kind",
+    "plan": "the plan, if it was another",
+}
+"""Parts of a measured step and kinds of kernels, as text."""
+
+
+def part_words(kind: str) -> str:
+    """A part or a kind of kernel as text."""
+    return KIND_WORDS.get(kind, kind)
+
+
 RUN_PART: Fields = (
-    text("kind", "part"),
+    text("kind", "part", form=part_words),
     number("seconds", "time", unit="s"),
     number("share", "share", unit="share", help="of the step"),
     number("points_of_mfu", "points of MFU", form=lambda points: f"{points:.1f}"),
     rows("evidence", Scalar.TEXT, "evidence", form="; ".join),
-    text("fix", "to do", null=True),
+    text("fix", "to do", null=True, level=Level.PAGE),
     number("gain_s", null=True),
 )
 
@@ -74,9 +104,11 @@ def _best_plan(answer: Any) -> Sourced | None:
 
 _BEST_PLAN = field("best_plan", PRICED, path=_best_plan, null=True)
 
+_PEAKS = {"allocated_bytes": "allocated", "reserved_bytes": "reserved"}
+"""Peaks of memory, in words."""
 PRICED_RUN: Fields = (
     *STEP_INTERVAL,
-    *(number(name, path=f"footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
+    *(number(name, words, path=f"footprint.{name}") for name, words in _PEAKS.items()),
     field("plan", DEGREES),
 )
 OPEN_PLAN: Fields = through(
@@ -98,26 +130,32 @@ OPEN_PLAN: Fields = through(
 
 STALLS_FIX = "what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
 LOG_MEASURED: Fields = (
-    *through("measured", numbers("step_s usual_s stall_s")),
-    number("mfu"),
+    *through("measured", (number("step_s", "step"), number("usual_s"), number("stall_s"))),
+    number("mfu", "MFU", unit="share"),
     *through(
         "measured",
         (
-            number("tokens_per_s", null=True),
+            number("tokens_per_s", "tokens/s", null=True),
             number("spread"),
             *integers("num_steps warm_up"),
-            *numbers("flops_per_s allocated_bytes reserved_bytes", null=True),
+            number("flops_per_s", null=True),
+            *(number(name, words, null=True) for name, words in _PEAKS.items()),
         ),
     ),
 )
 LOG_PREDICTED: Fields = (
     *through("predicted", STEP_INTERVAL),
     text("source"),
-    number("mfu", path="predicted.step.mfu"),
+    number("mfu", path="predicted.step.mfu", unit="share"),
     number("tokens_per_s", path=lambda answer: answer.job.tokens_per_step / answer.predicted.step_s),
     *(number(name, path=f"predicted.footprint.{name}") for name in ("allocated_bytes", "reserved_bytes")),
 )
-EXPLANATION: Fields = (*texts("field value"), *through("priced", PRICED_RUN), number("misfit"))
+EXPLANATION: Fields = (
+    text("field", "changed fact", form=lambda name: name or "none"),
+    text("value", "value"),
+    *through("priced", PRICED_RUN),
+    number("misfit", "misfit", form="{:.1f}".format, help="squared distance from the run, in standard deviations"),
+)
 CONVENTION: Fields = (
     text("attention"),
     text("recompute"),

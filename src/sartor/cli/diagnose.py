@@ -83,20 +83,16 @@ def diagnose(
     asked = c.asked(locals(), "runs", "records", "html")
     asked |= {"run": runs, "number": run, "fix": parse_fix(fix) or None}
     from sartor import api
-    from sartor.answers import LogDiagnosis
-    from sartor.report.log_view import log_view
-    from sartor.report.trace_view import trace_view
+    from sartor.report.diagnose_document import diagnose_page, diagnose_view
 
     found = api.diagnose(**asked)
     if records is not None:
         _write_records(found, records)
     if html is not None:
-        from sartor.report.page_run import diagnose_page
-
         c.write_page(html, diagnose_page(found))
     c.answer("diagnose", found.to_dict(), as_json=json, out=out)
     if not json:
-        c.show(log_view(found) if isinstance(found, LogDiagnosis) else trace_view(found))
+        c.show(diagnose_view(found))
 
 
 def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
@@ -105,7 +101,7 @@ def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
 
     from sartor.answers import TraceDiagnosis
     from sartor.files import write_atomic
-    from sartor.report.trace_view import gemm_records
+    from sartor.report.diagnose_document import gemm_records
 
     if not isinstance(found, TraceDiagnosis) or not found.priced:
         must = "needs a trace whose matrix multiplications have sizes (record_shapes=True) and a known device"

@@ -26,12 +26,18 @@ from sartor.report.draw_plan import (
     draw_step_bars,
 )
 from sartor.report.draw_roofline import draw_roofline
-from sartor.report.draw_run import draw_run_fall, draw_run_timeline, draw_slow_operators
 from sartor.report.draw_shapes import draw_pareto, draw_sawtooth
 from sartor.report.frame import FILE, FILE_DARK, PAGE, Frame, to_png, to_svg
 from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
 from sartor.report.points import Gains, OperatorTimes, Pareto, Published, Roofline, Sawtooth
-from sartor.report.run_points import RunFall, RunTimeline, SlowOperators
+from sartor.report.run_points import (
+    RunFall,
+    RunTimeline,
+    SlowOperators,
+    draw_run_fall,
+    draw_run_timeline,
+    draw_slow_operators,
+)
 from sartor.report.search_points import Convergence, DesignCloud
 
 FIGURES: Mapping[type, Any] = {

@@ -36,10 +36,10 @@ class Block:
     style: str = ""
     """Of words: their style in the terminal."""
     verdict: bool = False
-    """Of words: the answer in short, which the page frames."""
+    """Of words and of lines: the answer in short, which the page frames."""
     title: str = ""
     lines: Sequence[str] = ()
-    """A titled list; nothing if it is empty."""
+    """A titled list, or the paragraphs of a verdict; nothing if it is empty."""
     grid: Grid | None = None
     figure: str = ""
     """Name of a figure's record; nothing if there is none."""
@@ -73,6 +73,11 @@ def section(heading: str, anchor: str = "", link: str = "", place: Place = Place
     return Block(heading=heading, anchor=anchor, link=link, place=place)
 
 
+def verdict_block(paragraphs: Iterable[str]) -> Block:
+    """The answer in short, in several paragraphs."""
+    return Block(lines=tuple(paragraphs), verdict=True)
+
+
 def grid_block(grid: Grid, place: Place = Place.BOTH) -> Block:
     """A table."""
     return Block(grid=grid, place=place)
@@ -102,7 +107,7 @@ def document_text(blocks: Iterable[Block], heading: str = "") -> RenderableType:
         parts += [section_title(printable(block.heading))] if block.heading else []
         parts += [Text(printable(block.words), style=block.style)] if block.words else []
         parts += [grid_view(block.grid)] if block.grid else []
-        parts += notes(block.title, block.lines)
+        parts += [Text(printable(line)) for line in block.lines] if block.verdict else notes(block.title, block.lines)
         parts += [block.view()] if block.view else []
     return Group(*parts)
 
@@ -142,6 +147,7 @@ def _markup(block: Block, records: Mapping[str, Any]) -> list[Markup]:
     parts += [cards_list(list(block.cards))] if block.cards else []
     parts += [figure(records, block.figure, block.note)] if block.figure else []
     parts += [grid_table(block.grid)] if block.grid else []
-    parts += [bullets(block.title, block.lines)] if block.lines else []
+    framed = [element("div", *(element("p", arrows(line)) for line in block.lines), class_="verdict")]
+    parts += [] if not block.lines else framed if block.verdict else [bullets(block.title, block.lines)]
     parts += [block.markup()] if block.markup else []
     return parts

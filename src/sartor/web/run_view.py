@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sartor import api
 from sartor.answers import LogDiagnosis, TraceDiagnosis
+from sartor.answers.diagnosis import part_words
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, plain
 from sartor.report.words import printable
@@ -25,20 +26,14 @@ SAID = ("number", "num_devices", "global_batch_size", "seq_len", "dtype", "frame
 
 def run_body(body: JsonMap) -> JsonDict:
     """The answer of ``api.diagnose`` to a request, as text and figures too. Raises ``InputError``."""
-    from sartor.report.log_view import log_answer
-    from sartor.report.run_points import fall_points, part_words, trace_points
-    from sartor.report.trace_view import trace_answer
+    from sartor.report.diagnose_words import diagnose_answer
+    from sartor.report.run_points import run_points
 
     found = _diagnosed(body)
-    if isinstance(found, LogDiagnosis):
-        title, lines = log_answer(found)
-        figures: JsonDict = {"fall": fall_points(found.measured.step_s, found.run_parts)}
-    else:
-        title, lines = trace_answer(found)
-        figures = trace_points(found)
+    title, lines = diagnose_answer(found)
     names = {part.kind: part_words(part.kind) for part in found.run_parts}
     says = {"title": title, "lines": [printable(line) for line in lines], "parts": names}
-    return {**found.to_dict(), "says": says, "figures": plain(figures)}
+    return {**found.to_dict(), "says": says, "figures": plain(run_points(found))}
 
 
 def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:

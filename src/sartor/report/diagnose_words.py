@@ -1,57 +1,41 @@
-"""A training log compared with its prediction, for the terminal and as JSON."""
+"""A diagnosed run in sentences: measured and predicted speed, certainty, memory, and what loses time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from sartor.answers.diagnosis import STALLS_FIX
-from sartor.answers.plan import PARTS
-from sartor.plans.explain import AGREES, Explanation, OpenPlan, nearest
-from sartor.report.grid import Grid, grid_of, grid_view
+from sartor.answers import LogDiagnosis
+from sartor.answers.diagnosis import STALLS_FIX, part_words
+from sartor.plans.explain import AGREES, OpenPlan, nearest
 from sartor.report.plan_words import beside_best, devices_text, plan_words
-from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable, signed_share
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import LogDiagnosis
-    from sartor.plans.result import PricedPlan
+    from sartor.answers import TraceDiagnosis
+    from sartor.step.parts import TracePart
 
-SHOWN = 5
-"""Changes that the terminal lists."""
 NAMED = 3
 """Plans that the sentence about an open plan names."""
-EXPLAINING = "Plans that would explain the run"
+SAME = 0.02
+"""Share of the step within which a run counts as fast as predicted."""
 
 
-# ---------------------------------------------------------------------------------------------------- terminal
+def diagnose_answer(answer: LogDiagnosis | TraceDiagnosis) -> tuple[str, list[str]]:
+    """A heading, and the answer: of a log its speed, certainty, memory and TFLOP/s; of a trace a sentence, then the
+    losses by number."""
+    if isinstance(answer, LogDiagnosis):
+        lines = [_log_headline(answer), *_stalls(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
+        return _log_heading(answer), lines
+    losses = [f"{number}. {_loss(answer, loss)}" for number, loss in enumerate(answer.losses, start=1)]
+    return _trace_heading(answer), [_trace_headline(answer), *losses]
 
 
-def log_view(answer: LogDiagnosis) -> RenderableType:
-    """The answer first: measured and predicted speed, certainty; then memory, TFLOP/s, and what would explain it."""
-    heading, lines = log_answer(answer)
-    parts: list[RenderableType] = [Text(heading, style="bold"), *(Text(line) for line in lines)]
-    if not answer.open_plan.fields:
-        parts += [section_title("Measured and predicted"), _table(answer), *_explained(answer)]
-    elif answer.open_plan.explaining:
-        parts += [section_title(EXPLAINING), grid_view(open_grid(answer.open_plan, SHOWN))]
-    parts += notes("Warnings", answer.warnings)
-    parts += notes("Units", answer.units)
-    return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
+# ---------------------------------------------------------------------------------------------------- a log
 
 
-def log_answer(answer: LogDiagnosis) -> tuple[str, list[str]]:
-    """A heading, and the answer: speed, certainty, memory, TFLOP/s."""
-    return _heading(answer), [_headline(answer), *_stalls(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
-
-
-def _heading(answer: LogDiagnosis) -> str:
+def _log_heading(answer: LogDiagnosis) -> str:
     job, plan = answer.job, answer.predicted.plan
     run = f", run {answer.run} of {answer.num_runs}" if answer.num_runs > 1 else ""
     return (
@@ -61,7 +45,7 @@ def _heading(answer: LogDiagnosis) -> str:
     )
 
 
-def _headline(answer: LogDiagnosis) -> str:
+def _log_headline(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
     steps = f"{'mean' if run.is_mean else 'median'} of {count_text(run.num_steps, 'steady step')}"
     left = f"; {count_text(run.warm_up, 'warm-up step')} left out" if run.warm_up else ""
@@ -92,7 +76,7 @@ def _certainty(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
     has_memory = math.isfinite(run.allocated_bytes) or math.isfinite(run.reserved_bytes)
     if answer.open_plan.fields:
-        return open_text(answer.open_plan, "log", "step and memory" if has_memory else "step")
+        return _open_text(answer.open_plan, "log", "step and memory" if has_memory else "step")
     ratio = run.stall_free_s / predicted.step_s - 1
     faster = "slower" if ratio > 0 else "faster"
     which = "Without stalls the run" if run.stall_s else "The run"
@@ -115,7 +99,7 @@ def _certainty(answer: LogDiagnosis) -> str:
     )
 
 
-def open_text(plan: OpenPlan, what: str, figures: str) -> str:
+def _open_text(plan: OpenPlan, what: str, figures: str) -> str:
     """What ``what`` (log, trace) does not say of its plan, which plans would give its ``figures``, and what tells."""
     text = (
         f"none of the {plan.num_plans:,} plans that it could have gives this {figures}. Model, GPUs, batch, precision "
@@ -162,57 +146,9 @@ def _rate(answer: LogDiagnosis) -> list[str]:
     ]
 
 
-def _table(answer: LogDiagnosis) -> Table:
-    run, predicted = answer.measured, answer.predicted
-    table = plain_table("", "measured", "predicted", "difference")
-    rows: list[tuple[str, float, float, Callable[[float], str]]] = [
-        ("step", run.step_s, predicted.step_s, format_seconds)
-    ]
-    rows += [("tokens/s", run.tokens_per_s, answer.job.tokens_per_step / predicted.step_s, format_count)]
-    rows += [("MFU", answer.mfu, float(predicted.step.mfu), format_share)]
-    for name, seen, told, words in rows:
-        if math.isfinite(seen):
-            table.add_row(name, words(seen), words(told), signed_share(seen / told - 1))
-    if run.stall_s:
-        table.add_row("  of it stalls", format_seconds(run.stall_s), "", "")
-    for part in PARTS:
-        seconds = float(part.read(predicted.step))
-        if seconds > 0.005 * predicted.step_s:
-            table.add_row(f"  of it {part.words}", "", format_seconds(seconds), "")
-    return table
-
-
-def _explained(answer: LogDiagnosis) -> list[RenderableType]:
-    best, tried = nearest(answer.explanations), answer.explanations[1:]
-    parts: list[RenderableType] = [section_title("What would explain the rest"), Text(_verdict(answer, best))]
-    if not tried:
-        return parts
-    rows = [
-        (f"{each.field} {each.value}".strip() or "as said", *_figures(each.priced), f"{each.misfit:.1f}")
-        for each in (answer.explanations[0], *tried[:SHOWN])
-    ]
-    return [*parts, grid_view(grid_of("", ("if it were", *FIGURES, "misfit"), rows))]
-
-
-FIGURES = ("step", "allocated", "reserved")
-
-
-def _figures(priced: PricedPlan) -> tuple[str, str, str]:
-    held = priced.footprint
-    return (
-        format_seconds(priced.step_s),
-        format_bytes(float(held.allocated_bytes)),
-        format_bytes(float(held.reserved_bytes)),
-    )
-
-
-def open_grid(plan: OpenPlan, most: int | None = None) -> Grid:
-    """The likeliest explaining plans with their predicted figures."""
-    rows = [(plan_words(each.plan), *_figures(each)) for each in plan.explaining[:most]]
-    return grid_of("Predicted figures, the likeliest plan first", ("plan", *FIGURES), rows)
-
-
-def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
+def explained_text(answer: LogDiagnosis) -> str:
+    """Which changed fact of the plan would explain the rest."""
+    best = nearest(answer.explanations)
     tried = len(answer.explanations) - 1
     if not best and answer.inside and answer.explanations[0].misfit <= AGREES:
         what = "run without stalls" if answer.measured.stall_s else "run"
@@ -220,9 +156,67 @@ def _verdict(answer: LogDiagnosis, best: tuple[Explanation, ...]) -> str:
     if not best:
         return f"{count_text(tried, 'single change')} tried, and none explains it: the rest is not due to the plan."
     first, *others = best
-    step_s, _, reserved = _figures(first.priced)
-    sentence = f"{first.field}={first.value} brings the prediction nearest: {step_s} and {reserved} reserved"
+    step, reserved = format_seconds(first.priced.step_s), format_bytes(float(first.priced.footprint.reserved_bytes))
+    sentence = f"{first.field}={first.value} brings the prediction nearest: {step} and {reserved} reserved"
     if others:
         sentence += f"; {', '.join(f'{each.field}={each.value}' for each in others)} would do as well"
     still = "" if first.misfit < AGREES else " It is still far from the run."
     return f"{sentence}.{still}"
+
+
+# ---------------------------------------------------------------------------------------------------- a trace
+
+
+def _trace_heading(answer: TraceDiagnosis) -> str:
+    rank = "" if answer.rank is None else f", rank {answer.rank}"
+    world = f" of {answer.world_size}" if answer.rank is not None and answer.world_size else ""
+    more = f" ({answer.num_ranks} ranks read)" if answer.num_ranks > 1 else ""
+    steps = count_text(answer.num_steps, "steady step")
+    return f"{printable(answer.path)}: {printable(answer.gpu) or 'GPU not named'}{rank}{world}{more}, {steps}"
+
+
+def _trace_headline(answer: TraceDiagnosis) -> str:
+    text = f"A step takes {format_seconds(answer.step_s)}."
+    if math.isfinite(answer.mfu):
+        text = f"You reach {format_share(answer.mfu)} MFU: a step takes {format_seconds(answer.step_s)}."
+    if answer.open_plan.fields:
+        text += f" {_open_text(answer.open_plan, 'trace', 'step')}"
+    elif answer.predicted is not None:
+        p = answer.predicted
+        told = interval_text(p.step_s, p.low_s, p.high_s)
+        plan = f"{plan_words(p.plan)}{beside_best(p, answer.best)}"
+        text += f" {format_share(float(p.step.mfu))} and {told} are predicted for {plan}."
+    if math.isfinite(answer.median_ratio):
+        text += (
+            f" Matrix multiplications and attention take {answer.median_ratio:.2f} times their predicted time at the "
+            f"median ({format_share(answer.priced_share)} of their time has a prediction)."
+        )
+    if not answer.losses:
+        return f"{text} No loss of 2.5% of the step or more was found."
+    gain = sum(loss.gain_s for loss in answer.losses) / answer.step_s
+    found = count_text(len(answer.losses), "loss", "losses")
+    return f"{text}{_points(answer)} {found.capitalize()} of {format_share(gain)} of the step together:"
+
+
+def _points(answer: TraceDiagnosis) -> str:
+    """How each loss contributes to the gap between predicted and reached MFU; empty if the run is as predicted, or its
+    plan is not known."""
+    if answer.predicted is None or answer.open_plan.fields or not math.isfinite(answer.mfu):
+        return ""
+    beyond = left = answer.step_s - answer.predicted.step_s
+    points = 100 * (float(answer.predicted.step.mfu) - answer.mfu)
+    if beyond < SAME * answer.step_s or points < 1:
+        return ""
+    said = []
+    for loss in answer.losses:
+        taken = min(loss.gain_s, left)
+        said.append(f"{points * taken / beyond:.1f} {part_words(loss.kind.value)}")
+        left -= taken
+    rest = [f"{points * left / beyond:.1f} unexplained"] if left > 0 else []
+    return f" Of the {points:.1f} points between them: {', '.join([*said, *rest])}."
+
+
+def _loss(answer: TraceDiagnosis, loss: TracePart) -> str:
+    share = format_share(loss.gain_s / answer.step_s)
+    words = part_words(loss.kind.value)
+    return f"{words[0].upper()}{words[1:]}: {share} of the step ({format_seconds(loss.gain_s)}). To do: {loss.fix}."

@@ -1,0 +1,172 @@
+"""``diagnose`` for people: the answer in sentences, where the time goes, what would explain the rest."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sartor.answers import LogDiagnosis
+from sartor.answers.diagnosis import EXPLANATION, LOG_MEASURED, LOG_PREDICTED, PRICED_RUN, RUN_PART
+from sartor.answers.field import Level, columns_of, text
+from sartor.operators import Gemm
+from sartor.report.diagnose_words import diagnose_answer, explained_text
+from sartor.report.document import (
+    Block,
+    Document,
+    Place,
+    bullets_block,
+    document_page,
+    document_text,
+    figure_block,
+    grid_block,
+    section,
+    verdict_block,
+)
+from sartor.report.grid import Grid, field_grid, grid_of
+from sartor.report.plan_words import plan_words
+from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
+from sartor.report.words import signed_share
+from sartor.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from sartor.answers import TraceDiagnosis
+
+SHOWN = 8
+"""Changed facts and explaining plans that are listed."""
+LEAST = 0.001
+"""Share of the step below which a part is not listed."""
+PLAN = text("plan", "plan", form=plan_words)
+READING = (
+    ("points of MFU", "What a part takes of the 100 points that the step would reach at the dense peak. The parts add "
+     "up to the measured step."),
+    ("predicted", "By the calibrated model of the device, for the sizes that the run states."),
+    ("exposed", "Communication that does not overlap with compute."),
+)  # fmt: skip
+
+
+def diagnose_view(answer: LogDiagnosis | TraceDiagnosis) -> RenderableType:
+    """The answer in the terminal."""
+    heading, lines = diagnose_answer(answer)
+    return document_text(_blocks(answer, lines), heading)
+
+
+def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> str:
+    """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
+    ``report``."""
+    title, lines = diagnose_answer(answer)
+    document = Document(
+        title=title,
+        question="training log" if isinstance(answer, LogDiagnosis) else "profiler trace",
+        command="diagnose",
+        blocks=_blocks(answer, lines),
+        records=run_points(answer),
+        reading=READING,
+    )
+    return document_page(document, date)
+
+
+def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[Block]:
+    return [
+        verdict_block(lines),
+        *_where_time_goes(answer),
+        *_open(answer),
+        *(_explained(answer) if isinstance(answer, LogDiagnosis) else _operators(answer)),
+        bullets_block("Warnings", answer.warnings),
+        bullets_block("Units", answer.units if isinstance(answer, LogDiagnosis) else ()),
+        bullets_block("Assumed", answer.assumptions),
+    ]
+
+
+def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[Block]:
+    assumed = ""
+    if isinstance(answer, LogDiagnosis) and answer.open_plan.fields:
+        assumed = f", if the plan were {plan_words(answer.predicted.plan)}"
+    parts = [part for part in answer.run_parts if abs(part.share) >= LEAST]
+    return [
+        section(f"Where the time goes{assumed}", "time"),
+        figure_block("fall", "Each part starts where those above it end."),
+        grid_block(field_grid("Parts of the mean steady step", columns_of(RUN_PART, Level.PAGE), parts)),
+    ]
+
+
+def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[Block]:
+    """The likeliest plans that would explain the run, where it does not say its own."""
+    explaining = answer.open_plan.explaining
+    if not explaining:
+        return []
+    caption = "Predicted figures, the likeliest plan first"
+    grid = field_grid(caption, (PLAN, *columns_of(PRICED_RUN, Level.PAGE)), explaining[:SHOWN])
+    return [section("Plans that would explain the run"), grid_block(grid)]
+
+
+def _explained(answer: LogDiagnosis) -> list[Block]:
+    """The run beside the prediction of its plan, and beside those of changed plans."""
+    if answer.open_plan.fields:
+        return []
+    tried = answer.explanations[: SHOWN + 1]
+    caption = "Predictions with a changed fact of the plan, the nearest first"
+    grid = field_grid(caption, columns_of(EXPLANATION, Level.PAGE), tried)
+    return [
+        section("Measured and predicted"),
+        grid_block(_measured_grid(answer)),
+        section("What would explain the rest"),
+        Block(words=explained_text(answer)),
+        *([grid_block(grid)] if len(tried) > 1 else []),
+    ]
+
+
+def _measured_grid(answer: LogDiagnosis) -> Grid:
+    """Every figure that is both measured and predicted."""
+    predicted = {column.name: column for column in LOG_PREDICTED}
+    pairs = [(column, predicted[column.name]) for column in columns_of(LOG_MEASURED) if column.name in predicted]
+    rows = [
+        (
+            column.words,
+            column.text(answer),
+            prediction.text(answer),
+            signed_share(column.read(answer) / prediction.read(answer) - 1),
+        )
+        for column, prediction in pairs
+        if math.isfinite(column.read(answer))
+    ]
+    return grid_of("The run and its prediction", ("", "measured", "predicted", "difference"), rows)
+
+
+def _operators(answer: TraceDiagnosis) -> list[Block]:
+    rows = [
+        (
+            kernels.name,
+            f"{kernels.count:,}",
+            format_seconds(kernels.seconds / kernels.count),
+            format_seconds(kernels.predicted_s / kernels.count),
+            f"{kernels.seconds / kernels.predicted_s:.2f}",
+            format_seconds((kernels.seconds - kernels.predicted_s) / answer.num_steps),
+        )
+        for kernels in worst_first(answer.priced)[:MOST_OPERATORS]
+    ]
+    columns = ("operator", "calls", "measured", "predicted", "ratio", "loses per step")
+    operators = [
+        section("Operators", "operators"),
+        figure_block("operators", "Sizes that the trace states (record_shapes=True)."),
+        grid_block(grid_of("Operators against their prediction", columns, rows)),
+    ]
+    return [
+        *(operators if rows else []),
+        section("Timeline", "timeline", place=Place.PAGE),
+        figure_block("timeline", "Kernels of one kind with no gap between them are one box."),
+    ]
+
+
+def gemm_records(answer: TraceDiagnosis, date: str) -> str:
+    """A trace's matrix multiplications in the data type of the longest one, as CSV records for ``sartor calibrate``."""
+    lines = ["table,gpu,dtype,date,batch,m,n,k,latency_us"]
+    products = [each for each in answer.priced if isinstance(each.operator, Gemm)]
+    for each in products:
+        op = each.operator
+        if isinstance(op, Gemm) and op.dtype is products[0].operator.dtype:
+            sizes = ",".join(str(int(size)) for size in (op.batch, op.m, op.n, op.k))
+            took = 1e6 * each.seconds / each.count
+            lines.append(f"gemm,{answer.device},{op.dtype.value},{date},{sizes},{took:.3f}")
+    return "\n".join([*lines, ""])
