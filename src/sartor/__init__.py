@@ -61,5 +61,5 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         from sartor import api
 
-        return vars(api)[name]
+        return getattr(api, name)
     raise AttributeError(f"module 'sartor' has no attribute {name!r}")

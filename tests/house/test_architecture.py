@@ -105,11 +105,18 @@ def test_the_core_neither_prints_nor_exits() -> None:
             assert not names & {"print", "exit", "input"}, f"{path} talks to the user"
 
 
-@pytest.mark.parametrize("module", ["sartor", "sartor.api"])
-def test_importing_the_library_loads_numpy_and_nothing_heavier(module: str) -> None:
+@pytest.mark.parametrize("statement", ["import sartor", "from sartor.api import *"])
+def test_importing_the_library_loads_numpy_and_nothing_heavier(statement: str) -> None:
     heavy = "typer rich pydantic altair pyarrow pandas torch ortools scipy vl_convert"
     heavy += " optuna distributed starlette transformers"
-    code = f"import sys, {module}; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    code = f"import sys; {statement}; print([m for m in '{heavy}'.split() if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
+@pytest.mark.parametrize("question", ["gemm", "estimate", "plan"])
+def test_a_question_about_a_gpu_loads_no_room_that_designs_chips(question: str) -> None:
+    code = f"import sys; from sartor.api import {question}; print([m for m in sys.modules if '.designs' in m])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
 

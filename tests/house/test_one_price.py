@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from effort import times
 from sartor import api
-from sartor.answers import LogDiagnosis, ModelEstimate, PlanAnswer
+from sartor.answers.diagnosis import LogDiagnosis
+from sartor.answers.estimate import ModelEstimate
 from sartor.answers.field import to_json
-from sartor.answers.plan import PRICED, Sourced
+from sartor.answers.plan import PRICED, PlanAnswer, Sourced
 from sartor.api import Model
 from sartor.cost.price import price
 from sartor.errors import InputError

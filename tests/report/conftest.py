@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from sartor import api
-from sartor.answers import Advice
+from sartor.answers.advice import Advice
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sartor.answers import Advice
+from sartor.answers.advice import Advice
 from sartor.report.advice_document import advice_page
 from sartor.report.figures import advice_points
 

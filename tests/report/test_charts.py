@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sartor import api
-from sartor.answers import Advice
+from sartor.answers.advice import Advice
 from sartor.errors import InputError, MissingExtraError
 from sartor.report.charts import FIGURES, FILE, FILE_DARK, PAGE, Frame, draw, to_png, to_svg
 from sartor.report.design_words import AREA_WORDS, STEP_WORDS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from design_samples import SMALL_CONFIG
 from sartor import api
-from sartor.answers import DesignAnswer
+from sartor.answers.design import DesignAnswer
 from sartor.designs.detail import area_parts, model_detail
 from sartor.designs.result import Baseline, DesignStatus
 from sartor.designs.space import space_from

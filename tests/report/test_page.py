@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sartor.answers import Advice
+from sartor.answers.advice import Advice
 from sartor.report.advice_document import advice_page
 from sartor.report.html import element, json_block, markdown, text
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sartor import api
-from sartor.answers import PlanAnswer
+from sartor.answers.plan import PlanAnswer
 from sartor.model.training import TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.report.figures import export_pngs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sartor import api
-from sartor.answers import LogDiagnosis, TraceDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
 from sartor.report.charts import FILE, PAGE, draw
 from sartor.report.diagnose_document import diagnose_page
 from sartor.report.run_points import IDEAL, fall_points, operator_points, run_points

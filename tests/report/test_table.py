@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from sartor import api
-from sartor.answers import Advice, ModelEstimate
+from sartor.answers.advice import Advice
+from sartor.answers.estimate import ModelEstimate
 from sartor.report import advice_document, table_estimate, table_operators
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict

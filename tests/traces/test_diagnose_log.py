@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Ran
 from sartor import api
-from sartor.answers import LogDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis
 from sartor.api.logs import measured_on
 from sartor.errors import InputError
 from sartor.model.flop_conventions import counted, flop_conventions

@@ -13,7 +13,7 @@ import pytest
 from cli.conftest import Ran
 from effort import times
 from sartor import api
-from sartor.answers import TraceDiagnosis
+from sartor.answers.diagnosis import TraceDiagnosis
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster_catalog import load_cluster

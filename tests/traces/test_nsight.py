@@ -14,7 +14,7 @@ import pytest
 
 from cli.conftest import Ran
 from sartor import api
-from sartor.answers import TraceDiagnosis
+from sartor.answers.diagnosis import TraceDiagnosis
 from sartor.errors import InputError
 from traces.kineto_made import Made, strength_for, trace, write
 from traces.nsight_made import export

@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Ran
 from sartor import api
-from sartor.answers import LogDiagnosis, TraceDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
 from sartor.errors import InputError
 from sartor.model.training import Recompute
 from sartor.plans.explain import explanations, open_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sartor import api
-from sartor.answers import TraceDiagnosis
+from sartor.answers.diagnosis import TraceDiagnosis
 from sartor.step.parts import PartKind
 from sartor.units import format_seconds
 from traces.kineto_hand import SIDE, Hand, steps

@@ -6,19 +6,25 @@
 (32, 20)
 """
 
-from sartor.api.collectives import collective
-from sartor.api.comparisons import compare
-from sartor.api.designs import design
-from sartor.api.diagnoses import diagnose
-from sartor.api.instances import place, schedule
-from sartor.api.logs import diagnose_log
-from sartor.api.models import Model, read
-from sartor.api.plans import launch, lint_launch, plan
-from sartor.api.questions import ask
-from sartor.api.rows import operators
-from sartor.api.servers import serving
-from sartor.api.shapes import advise, answer_question, estimate, gemm, lint, lint_question
-from sartor.api.words import ClusterLike, GpuLike
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sartor.api.collectives import collective
+    from sartor.api.comparisons import compare
+    from sartor.api.designs import design
+    from sartor.api.diagnoses import diagnose
+    from sartor.api.instances import place, schedule
+    from sartor.api.logs import diagnose_log
+    from sartor.api.models import Model, read
+    from sartor.api.plans import launch, lint_launch, plan
+    from sartor.api.questions import ask
+    from sartor.api.rows import operators
+    from sartor.api.servers import serving
+    from sartor.api.shapes import advise, answer_question, estimate, gemm, lint, lint_question
+    from sartor.api.words import ClusterLike, GpuLike
 
 __all__ = [
     "ClusterLike",
@@ -45,3 +51,27 @@ __all__ = [
     "schedule",
     "serving",
 ]
+
+_MODULES = {
+    "collectives": ("collective",),
+    "comparisons": ("compare",),
+    "designs": ("design",),
+    "diagnoses": ("diagnose",),
+    "instances": ("place", "schedule"),
+    "logs": ("diagnose_log",),
+    "models": ("Model", "read"),
+    "plans": ("launch", "lint_launch", "plan"),
+    "questions": ("ask",),
+    "rows": ("operators",),
+    "servers": ("serving",),
+    "shapes": ("advise", "answer_question", "estimate", "gemm", "lint", "lint_question"),
+    "words": ("ClusterLike", "GpuLike"),
+}
+"""Where each name is; only the module of the question that is asked is loaded."""
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"sartor.api.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.answers import CollectiveAnswer
+from sartor.answers.estimate import CollectiveAnswer
 from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, given_size, refuse_on_a_chip, size_of, word_of
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.tiers import members

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.answers import RunComparison
+from sartor.answers.diagnosis import RunComparison
 from sartor.api.logs import chosen_run
 from sartor.errors import InputError
 from sartor.step.measured_run import step_series

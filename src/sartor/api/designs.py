@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sartor.answers import DesignAnswer
+from sartor.answers.design import DesignAnswer
 from sartor.api.models import Model, read_each
 from sartor.api.words import device_of, seconds, size_of
 from sartor.designs.options import DesignOptions, QuestionOptions, SpaceOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from sartor.answers import LogDiagnosis, TraceDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan
 from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.logs import SIZES, diagnose_log, measured_on

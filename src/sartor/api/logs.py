@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sartor.answers import LogDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan, conventions_of
 from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.words import cluster_of, device_counts, device_of, own_calibration_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from sartor.answers import ModelEstimate, Question
+from sartor.answers.estimate import ModelEstimate, Question
 from sartor.hardware.accelerator_catalog import ratio_to_default, template_value, with_key
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.device import datasheet_of

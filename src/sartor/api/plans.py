@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sartor.answers import LaunchAnswer, PlanAnswer
+from sartor.answers.plan import LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
 from sartor.api.questions import stated_run

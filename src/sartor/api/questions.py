@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from sartor.answers import Question
+from sartor.answers.estimate import Question
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
 from sartor.api.words import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sartor.answers import ServingAnswer
+from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
 from sartor.api.words import (
     GpuLike,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sartor.answers import Advice, GemmAnswer, Lint, ModelEstimate, Question
+from sartor.answers.advice import Advice, Lint
+from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words, with_template_turns
 from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question

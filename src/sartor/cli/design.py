@@ -23,7 +23,7 @@ from sartor.interrupts import asked, patient
 from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
-    from sartor.answers import DesignAnswer
+    from sartor.answers.design import DesignAnswer
     from sartor.designs.point import Evaluation
     from sartor.designs.result import Progress
 

@@ -14,7 +14,7 @@ from sartor.cli.plan_options import Fix, LaunchOfRun
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
-    from sartor.answers import LogDiagnosis, TraceDiagnosis
+    from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
 
 
 Runs = Annotated[
@@ -99,7 +99,7 @@ def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
     """Write the matrix multiplications that a trace measured."""
     from datetime import date
 
-    from sartor.answers import TraceDiagnosis
+    from sartor.answers.diagnosis import TraceDiagnosis
     from sartor.files import write_atomic
     from sartor.report.diagnose_document import gemm_records
 

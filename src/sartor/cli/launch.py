@@ -12,7 +12,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
-    from sartor.answers import PlanAnswer
+    from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PricedPlan

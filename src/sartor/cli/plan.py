@@ -16,7 +16,7 @@ from sartor.run.fields import TrainingOptions
 from sartor.units import parse_count
 
 if TYPE_CHECKING:
-    from sartor.answers import PlanAnswer
+    from sartor.answers.plan import PlanAnswer
 
 
 @takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels"))

@@ -38,7 +38,7 @@ from sartor.units import format_count, format_seconds, format_share
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sartor.answers import Advice
+    from sartor.answers.advice import Advice
     from sartor.model.reading import ModelReading
     from sartor.shapes.codesign import CoDesign
     from sartor.shapes.mixes import Mix

@@ -14,7 +14,7 @@ from sartor.report.words import printable, signed_share
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import RunComparison
+    from sartor.answers.diagnosis import RunComparison
     from sartor.step.run_change import RunChange
 
 MOST_RATIO = 10.0

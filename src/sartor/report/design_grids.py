@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sartor.answers import DesignAnswer
+from sartor.answers.design import DesignAnswer
 from sartor.designs.against import AgainstModel
 from sartor.designs.detail import ModelDetail, area_parts, power_parts
 from sartor.designs.question import AreaModel

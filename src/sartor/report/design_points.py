@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers import DesignAnswer
-from sartor.answers.design import STEP_TIME
+from sartor.answers.design import STEP_TIME, DesignAnswer
 from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Ranked

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sartor.answers import LogDiagnosis
-from sartor.answers.diagnosis import EXPLANATION, LOG_MEASURED, LOG_PREDICTED, PRICED_RUN, RUN_PART
+from sartor.answers.diagnosis import EXPLANATION, LOG_MEASURED, LOG_PREDICTED, PRICED_RUN, RUN_PART, LogDiagnosis
 from sartor.answers.field import Level, columns_of, text
 from sartor.operators import Gemm
 from sartor.report.diagnose_words import diagnose_answer, explained_text
@@ -31,7 +30,7 @@ from sartor.units import format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sartor.answers import TraceDiagnosis
+    from sartor.answers.diagnosis import TraceDiagnosis
 
 SHOWN = 8
 """Changed facts and explaining plans that are listed."""

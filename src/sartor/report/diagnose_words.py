@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sartor.answers import LogDiagnosis
-from sartor.answers.diagnosis import STALLS_FIX, part_words
+from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
 from sartor.plans.explain import AGREES, OpenPlan, nearest
 from sartor.report.plan_words import beside_best, devices_text, plan_words
 from sartor.report.words import count_text, interval_text, printable, signed_share
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import TraceDiagnosis
+    from sartor.answers.diagnosis import TraceDiagnosis
     from sartor.step.parts import TracePart
 
 NAMED = 3

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers import DesignAnswer
+from sartor.answers.design import DesignAnswer
 from sartor.designs.detail import area_parts
 from sartor.report.design_words import (
     AREA_WORDS,

@@ -17,7 +17,7 @@ from sartor.report.words import change_text, printable, short_change, speedup_te
 from sartor.units import format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import Advice
+    from sartor.answers.advice import Advice
     from sartor.rules.rule import Finding
     from sartor.shapes.search import Candidate, ShapeSearch
 

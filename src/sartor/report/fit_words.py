@@ -18,7 +18,7 @@ from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
-    from sartor.answers import ModelEstimate
+    from sartor.answers.estimate import ModelEstimate
     from sartor.plans.search import HeldPlan
     from sartor.step.serving.inference import Serving
 

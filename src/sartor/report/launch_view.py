@@ -19,7 +19,7 @@ from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
-    from sartor.answers import LaunchAnswer
+    from sartor.answers.plan import LaunchAnswer
     from sartor.rules.plan.rule import PlanFinding
 
 

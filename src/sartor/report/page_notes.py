@@ -13,7 +13,7 @@ from sartor.report.html import Markup, element, join, table
 from sartor.units import format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import Advice
+    from sartor.answers.advice import Advice
 
 READING = (
     ("80% interval", "Eight of ten measurements should fall inside. Intervals of speedups are narrower than those of "

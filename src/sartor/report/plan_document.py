@@ -31,7 +31,7 @@ from sartor.units import format_bytes, format_count, format_seconds, format_shar
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sartor.answers import PlanAnswer
+    from sartor.answers.plan import PlanAnswer
     from sartor.plans.result import PricedPlan
 
 REASONS = 8

@@ -13,7 +13,7 @@ from sartor.report.words import three_digits
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import PlanAnswer
+    from sartor.answers.plan import PlanAnswer
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.why_not import WhyNot
     from sartor.step.stage_table import StageRow

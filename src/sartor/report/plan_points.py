@@ -17,7 +17,7 @@ from sartor.step.waterfall import StageMemory, Waterfall, waterfall
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import PlanAnswer
+    from sartor.answers.plan import PlanAnswer
     from sartor.plans.result import PricedPlan
 
 Numbers = npt.NDArray[np.float64]

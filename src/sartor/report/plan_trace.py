@@ -14,7 +14,7 @@ from sartor.step.timeline import Timeline, timeline
 from sartor.units import GIB
 
 if TYPE_CHECKING:
-    from sartor.answers import LaunchAnswer, PlanAnswer
+    from sartor.answers.plan import LaunchAnswer, PlanAnswer
 
 KINDS = {
     "F": "forward",

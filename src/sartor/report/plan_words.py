@@ -14,7 +14,7 @@ from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
-    from sartor.answers import PlanAnswer
+    from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
     from sartor.plans.result import PricedPlan
     from sartor.plans.why_not import WhyNot

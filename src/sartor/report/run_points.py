@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers import LogDiagnosis
-from sartor.answers.diagnosis import part_words
+from sartor.answers.diagnosis import LogDiagnosis, part_words
 from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, falling, rows_height, time_unit, unique, when
 from sartor.report.plan_words import step_parts

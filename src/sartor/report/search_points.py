@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers import DesignAnswer
+from sartor.answers.design import DesignAnswer
 from sartor.designs.pareto import value_of
 from sartor.designs.result import Ranked
 from sartor.report.design_words import (

@@ -19,7 +19,7 @@ from sartor.step.running import InRun
 from sartor.units import format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import Advice
+    from sartor.answers.advice import Advice
 
 Integers = npt.NDArray[np.int64]
 

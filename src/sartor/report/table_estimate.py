@@ -38,7 +38,7 @@ from sartor.report.words import (
 from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import ModelEstimate
+    from sartor.answers.estimate import ModelEstimate
 
 PASS_WORDS = {
     Pass.FORWARD: "fwd",

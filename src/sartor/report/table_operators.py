@@ -27,7 +27,7 @@ from sartor.report.words import (
 from sartor.units import format_bytes, format_rate, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import CollectiveAnswer, GemmAnswer
+    from sartor.answers.estimate import CollectiveAnswer, GemmAnswer
 
 
 def gemm_view(answer: GemmAnswer) -> RenderableType:

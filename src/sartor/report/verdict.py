@@ -13,7 +13,8 @@ from sartor.shapes.choose import NOISE
 from sartor.units import format_count, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers import Advice, ModelEstimate
+    from sartor.answers.advice import Advice
+    from sartor.answers.estimate import ModelEstimate
     from sartor.rules.rule import Finding
     from sartor.shapes.quality import Quality
     from sartor.shapes.search import Candidate, ShapeSearch

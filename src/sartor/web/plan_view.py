@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 from sartor import api
-from sartor.answers import PlanAnswer
+from sartor.answers.plan import PlanAnswer
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.units import parse_count

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sartor import api
-from sartor.answers import LogDiagnosis, TraceDiagnosis
-from sartor.answers.diagnosis import part_words
+from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, plain
 from sartor.report.words import printable
