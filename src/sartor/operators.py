@@ -66,6 +66,8 @@ _DTYPE_BYTES: dict[DType, float] = {
     DType.INT8_WO: 1,  # one 16-bit scale per output channel: negligible
     DType.INT4_WO: 0.5 + 2 / 128,  # a 16-bit scale per 128 (GPTQ, Frantar et al. 2022; AWQ, Lin et al. 2023)
 }
+WEIGHT_ONLY_NAMES = {"w4a16": "int4_wo", "gptq": "int4_wo", "awq": "int4_wo", "w8a16": "int8_wo"}
+"""Other names of types in which only weights are stored."""
 
 
 class Pass(Enum):

@@ -34,6 +34,18 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: api.estimate("gpt2", global_batch_size=2097152),
         "global_batch_size=2097152: counts sequences: with seq_len=1024 these are 2.15e+09 tokens per step",
     ),
+    "a batch in tokens, of a plan": (
+        lambda: api.plan("gpt2", num_devices=8, global_batch_size=2097152),
+        "global_batch_size=2097152: counts sequences: with seq_len=1024 these are 2.15e+09 tokens per step",
+    ),
+    "a type of inference in training": (
+        lambda: api.plan("gpt2", num_devices=8, dtype="int4"),
+        "dtype=int4: is a type of inference (phase=decode, dtype=int4_wo), not of training; nearest: bf16",
+    ),
+    "a type that the GPU lacks": (
+        lambda: api.estimate("gpt2", phase="decode", dtype="int4"),
+        "dtype=int4: h100_sxm has no matrix rate for it",
+    ),
     "a field of another name": (lambda: api.estimate("gpt2", zero=1), "zero=1: is not a field of a run"),  # type: ignore[call-arg]
     "experts over devices that they do not divide into": (
         lambda: api.estimate("mixtral-8x7b", ep=7),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sartor import api, cli
+from sartor.cli.plan import parse_counts
 
 BEST_KEYS = [
     "tp",
@@ -280,3 +281,7 @@ def test_a_library_call_answers_the_same(sartor: Call, small: list[object]) -> N
     assert found.best is not None
     assert found.best.step_s == body["best"]["step_s"]
     assert cli.run(["plan", "--help"]) == 0
+
+
+def test_a_number_of_devices_may_be_written_as_a_size() -> None:
+    assert parse_counts("1k,8..32") == [1024, 8, 16, 32]

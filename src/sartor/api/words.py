@@ -29,7 +29,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster
 from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
-from sartor.operators import DType
+from sartor.operators import WEIGHT_ONLY_NAMES, DType
 
 GpuLike = str | Path | Gpu
 ClusterLike = str | Path | Cluster
@@ -221,9 +221,8 @@ def precision_of(dtype: str | None, gpu: Gpu) -> tuple[DType, tuple[str, ...]]:
     devices without bf16)."""
     if dtype is None:
         return gpu.default_dtype, (f"dtype={gpu.default_dtype.value} (default)",)
-    wanted: DType = word_of(
-        DType, "dtype", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype, dtype)
-    )
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", **WEIGHT_ONLY_NAMES}
+    wanted: DType = word_of(DType, "dtype", names.get(dtype, dtype))
     if (runs := as_run(wanted, gpu)) is not wanted:
         return runs, (widened_note(wanted, gpu),)
     if not (wanted.weight_only or wanted in gpu.peak_flops_per_s):  # weight-only types run as 16-bit GEMMs

@@ -21,7 +21,7 @@ from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
-from sartor.run.fields import AXES, check_batch
+from sartor.run.fields import AXES
 from sartor.run.run import Origin, Run
 from sartor.step.question import training_job
 from sartor.step.recipes import as_trained
@@ -104,8 +104,6 @@ def settled_job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[Trai
         context_parallel=run.get("context_parallel"),
         routing_skew=run.get("routing_skew", 1.0),
     )
-    if run.states("global_batch_size"):
-        check_batch(job.global_batch_size, job.seq_len)
     settled = {
         "seq_len": job.seq_len,
         "dtype": job.recipe.value,

@@ -12,7 +12,7 @@ from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.run.fields import TrainingOptions
+from sartor.run.fields import TrainingOptions, parse_size
 from sartor.units import parse_count
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def parse_counts(text: str | None) -> list[int] | None:
 def _doubling(word: str) -> list[int]:
     """One count, or the range from the first to the last by doubling."""
     first, dots, last = word.partition("..")
-    low, high = int(first), int(last if dots else first)
+    low, high = (parse_size("num_devices", count) for count in (first, last if dots else first))
     if dots and not 0 < low <= high < 2**31:
         raise ValueError(word)
     return [low << k for k in range((high // low).bit_length())] if dots else [low]

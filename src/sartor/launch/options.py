@@ -16,7 +16,7 @@ from sartor.model.numerics import Value
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.fixed import named_values
 from sartor.plans.space import axes_of, plan_at
-from sartor.run.fields import AXES
+from sartor.run.fields import AXES, check_batch
 from sartor.step.question import training_job
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def _with_axes(reading: LaunchReading, job: TrainingJob, run: Run) -> tuple[Trai
     per_replica = job.global_batch_size // before["dp"]
     batch = axes["dp"] * per_replica if reading.parts.global_batch_size is None else job.global_batch_size
     batch = run.get("global_batch_size", batch)
+    check_batch(batch, job.seq_len)
     unit = axes["dp"] * axes["microbatch_size"]
     if batch % unit:
         must = f"must be a multiple of dp x microbatch_size = {axes['dp']} x {axes['microbatch_size']}"

@@ -16,7 +16,8 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, Recipe, RecomputeModule, Trainer, TrainingJob
 from sartor.model.workload import AttentionKernel, settled_seq_len, usual_seq_len
-from sartor.operators import DType
+from sartor.operators import WEIGHT_ONLY_NAMES, DType
+from sartor.run.fields import check_batch
 from sartor.step.recipes import check_recipe, padded_vocab, supports
 from sartor.step.trainers import as_written, default_trainer, trainer_named
 from sartor.units import Floats, Ints
@@ -24,6 +25,10 @@ from sartor.units import Floats, Ints
 MOST = 2**40
 
 Word = TypeVar("Word", bound=Enum)
+
+
+INFERENCE_ONLY = WEIGHT_ONLY_NAMES | {"int4": "int4_wo", "int8": "int8", "int4_wo": "int4_wo", "int8_wo": "int8_wo"}
+"""Types in which no trainer multiplies, and how inference takes them."""
 
 
 def training_job(
@@ -56,6 +61,7 @@ def training_job(
     if seq_len is not None:
         _size("seq_len", seq_len, str(usual_seq_len(shape)))
     length, length_notes = settled_seq_len(seq_len, shape)
+    check_batch(batch, length)
     _check_contexts(context_parallel, trainer)
     job = TrainingJob(
         shape=padded,
@@ -117,6 +123,9 @@ def _recipe(dtype: str | None, gpus: Sequence[Gpu]) -> tuple[Recipe, tuple[str, 
         return recipe, (f"dtype={recipe.value} (default)",)
     names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": _plain_fp8(gpus).value, "fp4": "nvfp4"}
     word = dtype.strip().lower().replace("-", "_")
+    if word in INFERENCE_ONLY:
+        must = f"is a type of inference (phase=decode, dtype={INFERENCE_ONLY[word]}), not of training"
+        raise InputError("dtype", dtype, must, gpus[0].default_dtype.value)
     recipe = _word(Recipe, "dtype", names.get(word, word), extra=("fp8",))
     for gpu in gpus:
         _check(recipe, gpu, dtype)
