@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from sartor.answers.answer import Answer
@@ -102,27 +102,35 @@ QUALITY: Fields = (
     rows("notes", Scalar.TEXT),
 )
 """Published evidence on model quality for a change."""
+_times = "{:.2f}x".format
 CANDIDATE: Fields = (
     mapping("shape", Scalar.INTEGER, path="fields"),
     CHANGED,
     *integers("num_fields num_params"),
-    number("params_change", "parameters"),
-    number("flops_change", "FLOPs"),
-    *INTERVAL,
-    number("speedup", "speedup"),
+    number("params_change", "params", form="{:+z.2%}".format, help="change in parameters"),
+    number("flops_change", "FLOPs", form="{:+z.1%}".format, level=Level.PAGE),
+    replace(INTERVAL[0], level=Level.PAGE),
+    *(replace(column, level=Level.DATA) for column in INTERVAL[1:]),
+    number(
+        "speedup", "speedup", form=_times, help="time of the baseline over time of this: a smaller model adds to it"
+    ),
     *numbers("speedup_low speedup_high"),
-    number("efficiency_gain", "gain", help="speedup at equal parameters and equal FLOPs"),
-    *numbers("efficiency_low efficiency_high"),
-    number("confidence", "sure", help="probability of a gain"),
+    number("efficiency_gain", "gain", form=_times, help="speedup at equal parameters and equal FLOPs"),
+    number("efficiency_low", "80% low", form="{:.2f}".format, help="of the gain; errors that both shapes share cancel"),
+    number("efficiency_high", "80% high", form="{:.2f}".format),
+    number("confidence", "sure", form=lambda p: ">99%" if p > 0.99 else f"{p:.0%}", help="probability of a gain"),
     mapping("per_gpu", Scalar.NUMBER),
     field("quality", QUALITY),
 )
 """One shape of the baseline's size."""
 WANT: Fields = (
-    *texts("gpu phase"),
-    number("weight"),
+    text("gpu", "device"),
+    text("phase", "phase"),
+    number("weight", "weight", form="{:g}".format),
     mapping("alone", ListOf(Scalar.INTEGER)),
-    *numbers("alone_gain common_gain regret"),
+    number("alone_gain", "gain alone", form=_times),
+    number("common_gain", "gain here", form=_times),
+    number("regret", "regret", unit="share"),
 )
 CODESIGN: Fields = (text("rule"), CHANGED, *numbers("regret baseline_regret"), rows("wants", WANT))
 STABILITY: Fields = (
@@ -147,7 +155,8 @@ FRONT_POINT: Fields = (
 COMPARISON: Fields = numbers("speedup low high probability")
 MIX: Fields = (
     CHANGED,
-    *numbers("params_change active_change"),
+    number("params_change", "parameters", form="{:+z.2%}".format, level=Level.PAGE),
+    number("active_change", "active", form="{:+z.2%}".format),
     mapping("gains", COMPARISON),
     field("quality", QUALITY),
 )

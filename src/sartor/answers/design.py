@@ -123,10 +123,13 @@ PLAN_OF_MODEL: Fields = (
 )
 """How one model runs: degrees, predicted step with its 80% interval, where it goes."""
 DESIGN_STAGE: Fields = (
-    *integers("stage num_layers"),
-    rows("holds", Scalar.TEXT),
-    integer("devices"),
-    *numbers("forward_s load_s peak_bytes"),
+    integer("stage", "stage"),
+    integer("num_layers", "layers"),
+    rows("holds", Scalar.TEXT, "and", form=", ".join, help="blocks besides layers"),
+    integer("devices", "devices"),
+    number("forward_s", "forward"),
+    number("load_s", "forward + backward"),
+    number("peak_bytes", "memory per device"),
 )
 
 

@@ -81,11 +81,14 @@ class Field:
     """Whether it may be null."""
     when: Reader | None = None
     """Records that have the field; None: all."""
+    shown: Reader | None = None
+    """What people see, from the whole record; None: the value in its ``form``."""
 
     def text(self, record: object) -> str:
-        """The value for people; empty if there is none."""
-        value = self.read(record)
-        return "" if value is None else str(self.form(value))
+        """The value for people; empty if there is none. A word with markup stays one."""
+        value = self.read(record) if self.shown is None else self.shown(record)
+        words = value if self.shown is not None or value is None else self.form(value)
+        return "" if words is None else words if isinstance(words, str) else str(words)
 
 
 Fields: TypeAlias = tuple[Field, ...]
@@ -130,6 +133,7 @@ class FieldOptions(TypedDict, total=False):
     level: Level
     null: bool
     when: Reader
+    shown: Reader
 
 
 def field(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
@@ -147,6 +151,7 @@ def field(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions
         level=options.get("level", Level.TABLE if words else Level.DATA),
         null=options.get("null", False),
         when=options.get("when"),
+        shown=options.get("shown"),
     )
 
 
@@ -199,7 +204,13 @@ def through(path: str | Reader, fields: Fields) -> Fields:
     """The fields of a record that is itself read at ``path``."""
     outer = _reader(path)
     return tuple(
-        replace(item, read=_after(outer, item.read), when=item.when and _after(outer, item.when)) for item in fields
+        replace(
+            item,
+            read=_after(outer, item.read),
+            when=item.when and _after(outer, item.when),
+            shown=item.shown and _after(outer, item.shown),
+        )
+        for item in fields
     )
 
 

@@ -76,19 +76,28 @@ MEMORY: Fields = (
 DEGREES: Fields = (
     *(integer(name, name, path=f"dims.{name}") for name in ("tp", "pp", "dp", "cp", "ep")),
     integer("num_devices", path=lambda plan: int(plan.num_devices)),
-    integer("virtual_stages", path=lambda plan: int(plan.virtual_stages)),
-    integer("microbatch_size", path=lambda plan: int(plan.microbatch_size)),
+    integer("virtual_stages", "chunks", path=lambda plan: int(plan.virtual_stages), help="pipeline chunks of a device"),
+    integer("microbatch_size", "batch", path=lambda plan: int(plan.microbatch_size), help="sequences of a microbatch, "
+            "and microbatches", shown=lambda plan: f"{int(plan.microbatch_size)}x{int(plan.num_microbatches)}"),
     integer("num_microbatches", path=lambda plan: int(plan.num_microbatches)),
-    flag("sequence_parallel", path=lambda plan: bool(plan.dims.sequence_parallel)),
-    integer("zero_stage", path=lambda plan: int(plan.zero_stage)),
+    flag("sequence_parallel", "sp", path=lambda plan: bool(plan.dims.sequence_parallel), help="sequence parallel",
+         shown=lambda plan: "yes" if plan.dims.sequence_parallel and int(plan.dims.tp) > 1 else "no"),
+    integer("zero_stage", "zero", path=lambda plan: int(plan.zero_stage), help="ZeRO stage"),
     integer("shard_group", path=lambda plan: int(plan.shard_group), help="devices that share states; 0: all copies"),
-    text("recompute", path=lambda plan: Recompute(int(plan.recompute)).word),
+    text("recompute", "recompute", path=lambda plan: Recompute(int(plan.recompute)).word,
+         shown=lambda plan: _recompute_text(plan), help="activations computed again in the backward pass"),
     integer("recompute_layers", path=lambda plan: _layers_or_none(plan), null=True, help="of a stage; null: all"),
     text("schedule", path=lambda plan: PipelineSchedule(int(plan.schedule)).word),
     flag("optimizer_offload", path=lambda plan: bool(plan.optimizer_offload)),
     rows("stage_layers", Scalar.INTEGER, null=True, help="layers of each pipeline chunk; null: equal"),
-)
+)  # fmt: skip
 """A plan (`TrainingPlan`) under its JSON names."""
+
+
+def _recompute_text(plan: Any) -> str:
+    """``none``, ``selective``, ``full`` or the layers a stage recomputes."""
+    kind, layers = Recompute(int(plan.recompute)), int(plan.recompute_layers)
+    return f"{layers} layer{'s' if layers > 1 else ''}" if kind is Recompute.FULL and layers >= 0 else kind.word
 
 
 def _layers_or_none(plan: Any) -> int | None:
@@ -141,11 +150,18 @@ PRICED: Fields = (*through("priced.plan", DEGREES), *STEP, *MEMORY_OF_PLAN)
 
 STAGE: Fields = (
     integer("stage", "stage"),
-    integer("layers", "layers"),
+    integer("layers", "layers", shown=lambda stage: f"{stage.layers}"
+            + (f" in {len(stage.chunks)}" if len(stage.chunks) > 1 else "")),
     rows("chunks", Scalar.INTEGER),
-    rows("holds", Scalar.TEXT),
-    *numbers("load_s state_bytes stash_bytes workspace_bytes device_bytes limit_bytes"),
-)
+    rows("holds", Scalar.TEXT, "and", form=", ".join, help="blocks besides layers"),
+    number("load_s", "microbatch", help="busy time of one microbatch, forward and backward"),
+    number("state_bytes", "states", help="weights, gradients, optimizer"),
+    number("stash_bytes", "activations", help="kept for the backward pass"),
+    number("workspace_bytes", "workspace"),
+    number("device_bytes", "total"),
+    number("limit_bytes", "full", help="usable memory, and the share of it that is full",
+           shown=lambda stage: f"{100 * stage.device_bytes / stage.limit_bytes:.0f}%"),
+)  # fmt: skip
 TIER: Fields = (
     text("name"),
     integer("span"),

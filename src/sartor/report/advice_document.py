@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sartor.answers.advice import CANDIDATE, MIX, WANT
+from sartor.answers.field import number, text
 from sartor.report.document import (
     Block,
     Document,
@@ -18,7 +20,7 @@ from sartor.report.document import (
 )
 from sartor.report.figures import advice_points
 from sartor.report.findings import findings_markup, findings_view
-from sartor.report.grid import Cell, Grid, GridColumn, grid_of, page_column, words_column
+from sartor.report.grid import Cell, Grid, field_grid, grid_of
 from sartor.report.html import Markup, element, join
 from sartor.report.page_notes import READING, sources_section
 from sartor.report.points import operator_times
@@ -28,9 +30,7 @@ from sartor.report.words import (
     EVIDENCE_WORDS,
     arrows,
     short_change,
-    signed_share,
     speedup_text,
-    sure_text,
     workload_text,
 )
 from sartor.units import format_count, format_seconds, format_share
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from sartor.answers.advice import Advice
+    from sartor.cost.uncertainty import Comparison
     from sartor.model.reading import ModelReading
-    from sartor.shapes.codesign import CoDesign
+    from sartor.shapes.codesign import CoDesign, Want
     from sartor.shapes.mixes import Mix
     from sartor.shapes.quality import Quality, QualityCheck
     from sartor.shapes.search import Candidate, ShapeSearch
@@ -156,57 +157,34 @@ def _shapes(advice: Advice) -> list[Block]:
 def _candidates_grid(search: ShapeSearch) -> Grid:
     """Shapes of the same size, best first: gain at equal work with interval, confidence, change in parameters, and
     total speedup (a smaller model adds to the gain)."""
-    columns = (
-        words_column("change"),
-        GridColumn(head="gain", explains="speedup at equal parameters and equal FLOPs"),
-        GridColumn(head="80% interval", explains="of the gain; errors that both shapes share cancel"),
-        GridColumn(head="sure", explains="probability of a gain"),
-        GridColumn(head="params", explains="change in parameters"),
-        page_column("FLOPs"),
-        GridColumn(head="speedup", explains="with what a smaller model adds: time of the baseline over time of this"),
-        page_column("time"),
-        GridColumn(head="quality", explains=f"published evidence on model quality for such a change: {EVIDENCE_WORDS}"),
-    )
-    shown = _with_candidate(search.candidates, search.smallest_edit)
-    rows = [
-        (
-            _marked(candidate, search.smallest_edit, "smallest edit"),
-            speedup_text(candidate.efficiency_gain),
-            f"{float(candidate.efficiency_low):.2f}-{float(candidate.efficiency_high):.2f}",
-            sure_text(float(candidate.confidence)),
-            signed_share(float(candidate.params_change), 2),
-            signed_share(float(candidate.flops_change)),
-            speedup_text(candidate.speedup),
-            format_seconds(float(candidate.time_s)),
-            _quality(candidate.quality),
-        )
-        for candidate in shown
-    ]
+    edit = search.smallest_edit
+    change = text("changed", "change", path=lambda candidate: _marked(candidate, edit, "smallest edit"), form=_as_it_is)
+    shown = _with_candidate(search.candidates, edit)
     caption = "Candidates, best first; the smallest edit is marked"
-    return grid_of(caption, columns, rows, marked=position(shown, search.smallest_edit))
+    return field_grid(caption, (change, *CANDIDATE, QUALITY), shown, marked=position(shown, edit))
+
+
+def _as_it_is(cell: Cell) -> Cell:
+    return cell
+
+
+CHANGE = text("changed", "change", path=lambda mix: _change(mix.changed), form=_as_it_is)
+QUALITY = text(
+    "quality",
+    "quality",
+    path=lambda candidate: _quality(candidate.quality),
+    form=_as_it_is,
+    help=f"published evidence on model quality for such a change: {EVIDENCE_WORDS}; worse = {WORSE}",
+)
 
 
 def _mixes_grid(mixes: Sequence[Mix]) -> Grid:
     """Other mixtures of experts: gain in training and in decoding, and evidence on quality."""
-    phases = list(mixes[0].gains)
-    columns = (
-        words_column("change"),
-        *(GridColumn(head=phase, explains="gain at equal work, and its 80% interval") for phase in phases),
-        page_column("parameters"),
-        GridColumn(head="active"),
-        GridColumn(head="quality", explains=f"worse = {WORSE}; {EVIDENCE_WORDS}"),
+    gains = (
+        number(phase, phase, path=lambda mix, phase=phase: mix.gains[phase], form=_gain_text, help="gain at equal work")
+        for phase in mixes[0].gains
     )
-    rows = [
-        (
-            _change(mix.changed),
-            *(gain_in(mix, phase) for phase in phases),
-            signed_share(mix.params_change, 2),
-            signed_share(mix.active_change, 2),
-            _quality(mix.quality),
-        )
-        for mix in _shown_mixes(mixes)
-    ]
-    return grid_of(MIXES, columns, rows)
+    return field_grid(MIXES, (CHANGE, *gains, *MIX, QUALITY), _shown_mixes(mixes))
 
 
 def _per_gpu_grid(advice: Advice) -> Grid:
@@ -231,20 +209,15 @@ def _codesign(design: CoDesign) -> list[Block]:
     words = f"{shape}: {design.rule.value} regret {format_share(design.regret)}"
     if design.changed:
         words += f", against {format_share(design.baseline_regret)} as it is"
-    heads = ("alone it would want", "device", "phase", "weight", "gain alone", "gain here", "regret")
-    rows = [
-        (
-            short_change(want.alone) if want.alone else "this shape",
-            want.gpu,
-            want.phase,
-            f"{want.weight:g}",
-            speedup_text(want.alone_gain),
-            speedup_text(want.common_gain),
-            format_share(want.regret),
-        )
-        for want in design.wants
-    ]
-    return [Block(words=words, style="bold"), grid_block(grid_of("What each device and phase would want", heads, rows))]
+    alone = text(
+        "alone", "alone it would want", path=lambda want: short_change(want.alone) if want.alone else "this shape"
+    )
+    grid = field_grid("What each device and phase would want", (alone, *WANT), design.wants)
+    return [Block(words=words, style="bold"), grid_block(grid)]
+
+
+def _alone(want: Want) -> str:
+    return short_change(want.alone) if want.alone else "this shape"
 
 
 def _legend(search: ShapeSearch) -> str:
@@ -256,9 +229,8 @@ def _legend(search: ShapeSearch) -> str:
     )
 
 
-def gain_in(mix: Mix, phase: str) -> str:
+def _gain_text(gain: Comparison) -> str:
     """``1.08x (0.98-1.19)``."""
-    gain = mix.gains[phase]
     return f"{speedup_text(gain.speedup)} ({float(gain.low):.2f}-{float(gain.high):.2f})"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sartor.answers.design import DesignAnswer
+from sartor.answers.design import DESIGN_STAGE, DesignAnswer
 from sartor.designs.against import AgainstModel
 from sartor.designs.detail import ModelDetail, area_parts, power_parts
 from sartor.designs.question import AreaModel
@@ -23,7 +23,7 @@ from sartor.report.design_words import (
     short_chips,
     step_parts,
 )
-from sartor.report.grid import Grid, grid_of, page_column, words_column
+from sartor.report.grid import Grid, field_grid, grid_of, page_column, shares_grid, words_column
 from sartor.units import format_bytes, format_seconds, format_share
 
 
@@ -69,17 +69,18 @@ def steps_grid(details: Sequence[ModelDetail]) -> Grid:
 
 def area_grid(answer: DesignAnswer, best: Ranked) -> Grid:
     """The die by part, largest first."""
-    parts = sorted(area_parts(answer.question, best.evaluation.point.accelerator).items(), key=lambda part: -part[1])
-    rows = ((AREA_WORDS[name], f"{area:,.1f}", format_share(area / best.area_mm2)) for name, area in parts)
-    bars = tuple(area / best.area_mm2 for _, area in parts)
-    return grid_of("Area of the die by part", ("part", "mm2", "share"), rows, bars=bars)
+    parts = _largest_first(area_parts(answer.question, best.evaluation.point.accelerator), AREA_WORDS)
+    return shares_grid("Area of the die by part", "mm2", parts, best.area_mm2, "{:,.1f}".format)
 
 
 def power_grid(best: Ranked) -> Grid:
     """Peak power by part, largest first."""
-    parts = sorted(power_parts(best.evaluation.point.accelerator).items(), key=lambda part: -part[1])
-    rows = ((POWER_WORDS[name], f"{watts:,.0f}", format_share(watts / best.power_w)) for name, watts in parts)
-    return grid_of("Power with all parts at their peak rates", ("part", "W", "share"), rows)
+    parts = _largest_first(power_parts(best.evaluation.point.accelerator), POWER_WORDS)
+    return shares_grid("Power with all parts at their peak rates", "W", parts, best.power_w, "{:,.0f}".format)
+
+
+def _largest_first(parts: Mapping[str, float], words: Mapping[str, str]) -> list[tuple[str, float]]:
+    return sorted(((words[name], amount) for name, amount in parts.items()), key=lambda part: -part[1])
 
 
 def alternatives_grid(answer: DesignAnswer) -> Grid:
@@ -119,20 +120,7 @@ def front_grid(answer: DesignAnswer, most: int) -> Grid:
 
 def stages_grid(detail: ModelDetail) -> Grid:
     """The pipeline stages of one model."""
-    rows = (
-        (
-            str(stage.stage),
-            str(stage.num_layers),
-            str(stage.devices),
-            format_seconds(stage.forward_s),
-            format_seconds(stage.load_s),
-            format_bytes(stage.peak_bytes),
-            ", ".join(stage.holds),
-        )
-        for stage in detail.stages
-    )
-    heads = ("stage", "layers", "devices", "forward", "forward + backward", "memory per device")
-    return grid_of(f"Stages of {detail.outcome.name}", (*heads, words_column("holds")), rows)
+    return field_grid(f"Stages of {detail.outcome.name}", DESIGN_STAGE, detail.stages)
 
 
 def gpus_grid(answer: DesignAnswer) -> Grid:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sartor.answers.field import Field, Level, Scalar, columns_of, texts_of
 from sartor.report.words import printable
+from sartor.units import format_share
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,6 +70,16 @@ def field_grid(caption: str, columns: Iterable[Field], records: Iterable[object]
     ]
     rows = tuple(tuple(texts_of(columns, record)) for record in records)
     return Grid(caption=caption, columns=tuple(heads), rows=rows, **more)
+
+
+def shares_grid(
+    caption: str, unit: str, parts: Sequence[tuple[str, float]], total: float, form: Callable[[float], str]
+) -> Grid:
+    """The parts of a whole: each with its amount, its share and a bar."""
+    largest = max((amount for _, amount in parts), default=1.0)
+    rows = ((words, form(amount), format_share(amount / total)) for words, amount in parts)
+    bars = tuple(amount / largest for _, amount in parts)
+    return grid_of(caption, ("part", unit, "share"), rows, bars=bars)
 
 
 def words_column(head: str) -> GridColumn:

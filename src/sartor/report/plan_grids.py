@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
-from sartor.answers.plan import MEMORY
-from sartor.report.grid import Grid, GridColumn, grid_of, page_column, words_column
-from sartor.report.plan_words import PART_WORDS, SMALL, plan_words, recompute_text, step_parts
+from sartor.answers.field import through
+from sartor.answers.plan import MEMORY, PRICED, STAGE, sourced
+from sartor.cost.cost import Source
+from sartor.report.grid import Grid, GridColumn, field_grid, grid_of, page_column, shares_grid, words_column
+from sartor.report.plan_words import PART_WORDS, SMALL, plan_words, step_parts
 from sartor.report.words import three_digits
 from sartor.units import format_bytes, format_seconds, format_share
 
@@ -21,66 +24,29 @@ if TYPE_CHECKING:
 
 def parts_grid(best: PricedPlan) -> Grid:
     """Parts of the step, longest first."""
-    parts = step_parts(best)
-    longest = max(seconds for _, seconds in parts)
-    rows = ((words, format_seconds(s), format_share(s / best.step_s)) for words, s in parts)
-    bars = tuple(seconds / longest for _, seconds in parts)
-    return grid_of("Parts of the step time", ("part", "time", "share"), rows, bars=bars)
+    return shares_grid("Parts of the step time", "time", step_parts(best), best.step_s, format_seconds)
 
 
 def stages_grid(stages: Iterable[StageRow]) -> Grid:
     """Pipeline ranks, equal neighbours on one line: layers, time of a microbatch, memory."""
-    columns = (
-        "stage",
-        "layers",
-        GridColumn(head="microbatch", explains="busy time of one microbatch, forward and backward"),
-        GridColumn(head="states", explains="weights, gradients, optimizer"),
-        GridColumn(head="activations", explains="kept for the backward pass"),
-        "workspace",
-        "total",
-        GridColumn(head="full", explains="share of usable memory"),
-        words_column(""),
-    )
-    rows = []
-    for _, group in groupby(stages, key=lambda s: (s.layers, s.chunks, s.holds)):
-        same = list(group)
-        full = max(same, key=lambda s: s.device_bytes)
-        first, last = same[0].stage, same[-1].stage
-        sizes = (full.state_bytes, full.stash_bytes, full.workspace_bytes, full.device_bytes)
-        rows.append(
-            (
-                f"{first}" if first == last else f"{first}-{last}",
-                f"{full.layers}" + (f" in {len(full.chunks)}" if len(full.chunks) > 1 else ""),
-                format_seconds(full.load_s),
-                *(format_bytes(size) for size in sizes),
-                f"{100 * full.device_bytes / full.limit_bytes:.0f}%",
-                ", ".join(full.holds),
-            )
-        )
-    return grid_of("Pipeline ranks; equal neighbours share a line", columns, rows)
+    alike = [tuple(group) for _, group in groupby(stages, key=lambda stage: (stage.layers, stage.chunks, stage.holds))]
+    columns = (replace(STAGE[0], shown=_span), *through(_fullest, STAGE[1:]))
+    return field_grid("Pipeline ranks; equal neighbours share a line", columns, alike)
+
+
+def _span(stages: Sequence[StageRow]) -> str:
+    first, last = stages[0].stage, stages[-1].stage
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _fullest(stages: Sequence[StageRow]) -> StageRow:
+    return max(stages, key=lambda stage: stage.device_bytes)
 
 
 def top_grid(top: Iterable[PricedPlan]) -> Grid:
     """The best plan for each set of parallel degrees: settings, predicted step, MFU, memory."""
-    degrees = (GridColumn(head="tp"), "pp", "dp", "cp", "ep")
-    columns = (*degrees, "chunks", "batch", "zero", "sp", "recompute", "step", page_column("80%"), "mfu", "memory")
-    rows = []
-    for each in top:
-        plan, dims = each.plan, each.plan.dims
-        rows.append(
-            (
-                *(str(int(n)) for n in (dims.tp, dims.pp, dims.dp, dims.cp, dims.ep, plan.virtual_stages)),
-                f"{int(plan.microbatch_size)}x{int(plan.num_microbatches)}",
-                str(int(plan.zero_stage)),
-                "yes" if dims.sequence_parallel and int(dims.tp) > 1 else "no",
-                recompute_text(plan),
-                format_seconds(each.step_s),
-                f"{format_seconds(each.low_s)} to {format_seconds(each.high_s)}",
-                format_share(float(each.step.mfu)),
-                format_bytes(each.peak_bytes),
-            )
-        )
-    return grid_of("The best plan for each set of parallel degrees, fastest first", columns, rows, marked=0)
+    caption = "The best plan for each set of parallel degrees, fastest first"
+    return field_grid(caption, PRICED, sourced(top, Source.ANALYTIC), marked=0)
 
 
 def devices_grid(answer: PlanAnswer) -> Grid:

@@ -144,12 +144,6 @@ def _recompute_words(plan: TrainingPlan) -> str:
     return "selective recomputation" if kind is Recompute.SELECTIVE else "no recomputation"
 
 
-def recompute_text(plan: TrainingPlan) -> str:
-    """``none``, ``selective``, ``full`` or the layers a stage recomputes."""
-    kind, layers = Recompute(int(plan.recompute)), int(plan.recompute_layers)
-    return f"{layers} layer{'s' if layers > 1 else ''}" if kind is Recompute.FULL and layers >= 0 else kind.word
-
-
 def layers_text(layers: tuple[int, ...]) -> str:
     """``4, 6x5, 3`` for (4, 5, 5, 5, 5, 5, 5, 3)."""
     out: list[list[int]] = []
