@@ -11,7 +11,7 @@ from pathlib import Path
 # Before numpy is loaded: on the two cores that two workers share, a thread that waits for another one spins.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Parts that don't add up between two stages of pricing end a test (sartor.step.invariants).
+# Parts that don't add up between two stages of pricing end a test (sartor.step.results).
 os.environ.setdefault("SARTOR_DEBUG", "1")
 
 import pytest

@@ -20,7 +20,7 @@ ADDED = '''
 """Coffee: every step waits a fifth of a second for each pipeline stage."""
 
 from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mechanisms.part import Part
+from sartor.step.mechanisms.mechanism import Part
 
 
 def _at_step(s, _):

@@ -33,7 +33,7 @@ from sartor.operators import Collective, CollectiveKind
 from sartor.plans.search import search_plans
 from sartor.step.footprint import every_stage, footprint
 from sartor.step.mechanisms import part_words
-from sartor.step.mechanisms.part import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS
+from sartor.step.mechanisms.mechanism import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS
 from sartor.step.step import step
 
 CHIPS = st.builds(

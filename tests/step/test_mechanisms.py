@@ -24,8 +24,7 @@ from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.report.plan_trace import timeline_trace
 from sartor.step import mechanisms
-from sartor.step.mechanisms.mechanism import BlockShare, Mechanism, StageShare
-from sartor.step.mechanisms.part import Part
+from sartor.step.mechanisms.mechanism import BlockShare, Mechanism, Part, StageShare
 from sartor.step.step import step
 from sartor.step.timeline import timeline
 from sartor.step.trainers import TRAINERS

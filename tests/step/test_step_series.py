@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sartor.step.measured_run import step_series
-from sartor.step.run_change import run_change
+from sartor.step.measured_run import run_change, step_series
 from sartor.units import FloatArray
 
 PAIRS = 150

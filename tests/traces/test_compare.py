@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cli.conftest import Ran
 from sartor import api
 from sartor.errors import InputError
-from sartor.step.run_change import _student, run_change
+from sartor.step.measured_run import _student, run_change
 from sartor.traces.kineto import read_kineto
 from sartor.traces.repeats import kernel_seconds, operator_seconds
 from traces.kineto_made import Made, strength_for, write

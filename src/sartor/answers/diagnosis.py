@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob
     from sartor.plans.explain import Explanation, OpenPlan
     from sartor.plans.result import PricedPlan
-    from sartor.step.measured_run import MeasuredRun
+    from sartor.step.measured_run import MeasuredRun, RunChange
     from sartor.step.parts import PricedKernels, Stretch, TracePart
-    from sartor.step.run_change import RunChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ import numpy as np
 from sartor.answers.diagnosis import RunComparison
 from sartor.api.logs import chosen_run
 from sartor.errors import InputError
-from sartor.step.measured_run import step_series
-from sartor.step.run_change import LEAST_STEPS, RunChange, run_change, sum_of
+from sartor.step.measured_run import LEAST_STEPS, RunChange, run_change, step_series, sum_of
 
 if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog

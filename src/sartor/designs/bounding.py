@@ -14,11 +14,10 @@ from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import work_rates
 from sartor.designs.candidates import candidates_of
 from sartor.designs.energy import within_energy
-from sartor.designs.incumbent import Incumbent
 from sartor.designs.infeasible import memory_constraint
 from sartor.designs.point import Interval, Option
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Progress, Ranked
+from sartor.designs.result import Incumbent, Progress, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
 from sartor.units import Array

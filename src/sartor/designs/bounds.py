@@ -24,7 +24,7 @@ from sartor.placement.many import ChainSet, batch_time_bounds, work_shares
 from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width, copies_together
 from sartor.schedules.makespan import UNIT_S, in_turn_s
 from sartor.schedules.many import makespan_bounds, makespan_floors
-from sartor.step.lockstep import WIDTH_BYTES
+from sartor.step.kept_bytes import WIDTH_BYTES
 from sartor.step.mechanisms.optimizer import chip_update_s_per_param
 from sartor.units import Array, Floats, ceil_div
 

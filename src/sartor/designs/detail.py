@@ -30,7 +30,7 @@ from sartor.schedules.makespan import SCHEDULE_LIMIT_S, schedule_problem
 from sartor.schedules.result import ScheduleResult
 from sartor.schedules.solve import solve
 from sartor.step.mechanisms import parts as step_parts
-from sartor.step.mechanisms.part import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS
+from sartor.step.mechanisms.mechanism import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS
 from sartor.step.results import StepEstimate
 from sartor.units import FloatArray
 

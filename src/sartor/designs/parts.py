@@ -20,7 +20,7 @@ from sartor.step.activations import rows_of
 from sartor.step.block_seconds import has_gaps
 from sartor.step.blocks import block_params
 from sartor.step.chip_blocks import BlockGraphs, check_one_stack, workload_graphs
-from sartor.step.lockstep import WIDTH_BYTES, block_stash, boundary_bytes
+from sartor.step.kept_bytes import WIDTH_BYTES, block_stash, boundary_bytes
 from sartor.step.question import padded_shape
 from sartor.step.recipes import workload_of
 from sartor.step.serving.inference import served_bytes

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sartor.designs.candidates import Candidates, priced
-from sartor.designs.incumbent import (
+from sartor.designs.point import Evaluation, Interval, Option, Point
+from sartor.designs.question import EQUAL, DesignQuestion
+from sartor.designs.result import (
     LATER_TIME,
     LEAST_POINTS,
     LONGEST_SCHEDULE_S,
     MORE_TIME,
     MOST_POINTS,
     Incumbent,
+    Ranked,
     Spot,
     next_limit_s,
 )
-from sartor.designs.point import Evaluation, Interval, Option, Point
-from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import Ranked
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S

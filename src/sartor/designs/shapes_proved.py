@@ -17,9 +17,8 @@ import numpy as np
 
 from sartor.designs.candidates import Candidates, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
-from sartor.designs.incumbent import Spot
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked
+from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked, Spot
 from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
 from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
 from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of

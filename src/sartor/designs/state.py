@@ -10,10 +10,17 @@ import numpy as np
 
 from sartor.designs.bounding import Bounding
 from sartor.designs.candidates import priced
-from sartor.designs.incumbent import LATER_TIME, LEAST_POINTS, LONGEST_SCHEDULE_S, MORE_TIME, MOST_POINTS, next_limit_s
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import EQUAL
-from sartor.designs.result import Progress
+from sartor.designs.result import (
+    LATER_TIME,
+    LEAST_POINTS,
+    LONGEST_SCHEDULE_S,
+    MORE_TIME,
+    MOST_POINTS,
+    Progress,
+    next_limit_s,
+)
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, timing_fields
 

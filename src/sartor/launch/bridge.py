@@ -19,7 +19,7 @@ from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
 from sartor.launch.script import Command, beside_script, launch_script
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
-from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
+from sartor.step.trainers.nemo import MEGATRON_BRIDGE
 
 KIND = LaunchKind.MEGATRON_BRIDGE
 MODULE = "megatron.bridge"

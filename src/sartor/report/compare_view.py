@@ -15,7 +15,7 @@ from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import RunComparison
-    from sartor.step.run_change import RunChange
+    from sartor.step.measured_run import RunChange
 
 MOST_RATIO = 10.0
 """Upper end of a ratio's interval above which it is not shown."""

@@ -27,8 +27,8 @@ from sartor.report.words import printable
 from sartor.schedules.makespan import UNIT_S
 from sartor.schedules.result import Mode, ScheduleResult
 from sartor.step.mechanisms.gradient_reduction import GRADIENT_REDUCTION
+from sartor.step.mechanisms.mechanism import BUBBLE
 from sartor.step.mechanisms.optimizer import OPTIMIZER_STEP
-from sartor.step.mechanisms.part import BUBBLE
 from sartor.step.simulation import PipelineTimes, simulate
 from sartor.units import format_seconds, format_share
 

@@ -13,10 +13,9 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.distinct import distinct_rows, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
-from sartor.step.invariants import check_sum
 from sartor.step.kept_bytes import KeptBytes, Ranks, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
 from sartor.step.kept_bytes import side_by_side as ranks_side_by_side
-from sartor.step.results import Footprint
+from sartor.step.results import Footprint, check_sum
 from sartor.step.stage_bytes import StageBytes, devices_of, reserved_bytes, stage_bytes, usable_of
 from sartor.step.stages import is_v_shaped
 from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray

@@ -1,4 +1,5 @@
-"""What a pipeline rank keeps of its microbatches for backward, and the extra bytes at their peak."""
+"""What a pipeline rank keeps of its microbatches for backward, and the extra bytes at their peak; in lockstep as
+accelerator studies count them (PHAZE, sec. 4.3)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.blocks import block_params
 from sartor.step.distinct import distinct_rows
-from sartor.step.lockstep import block_stash, boundary_bytes
 from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
@@ -280,3 +280,25 @@ def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatc
         v = np.minimum(m, np.where(np.arange(2) == 0, first, d + 1))
         of_chunk = np.where(kind >= PipelineSchedule.ZERO_BUBBLE_V, v, of_chunk)
     return np.where(kind == PipelineSchedule.GPIPE, m, of_chunk)
+
+
+WIDTH_BYTES = 2.0
+"""Bytes of a weight, a gradient and an activation in compute and transfers."""
+LOGIT_BYTES = 6.0
+"""Per logit: 16-bit logits and their probabilities in fp32, kept for the last stage's current microbatch."""
+
+
+def block_stash(job: TrainingJob, rows: Rows, block: Block, logits: Floats) -> Floats:
+    """Activations that one microbatch leaves in a block until its backward [bytes over plans]."""
+    if block.kind is BlockKind.LAYER:
+        assert block.layer is not None
+        return layer_activations(rows, block.layer, block.stack.hidden_size).whole
+    stream = boundary_bytes(job, rows)
+    if block.kind is BlockKind.EMBEDDING:
+        return stream
+    return LOGIT_BYTES * logits + (2 * stream if block.kind is BlockKind.HEAD else 0.0)
+
+
+def boundary_bytes(job: TrainingJob, rows: Rows) -> Floats:
+    """One microbatch's activation between two layers, on one device."""
+    return WIDTH_BYTES * rows.outer * job.shape.hidden_size

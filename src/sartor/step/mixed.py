@@ -20,8 +20,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.operators import DType
 from sartor.step.mechanisms.mechanism import StageShare
-from sartor.step.stage_exchange import PER_STAGE, StageExchange, stage_exchange
-from sartor.step.stage_seconds import StageSeconds
+from sartor.step.stage_seconds import PER_STAGE, StageExchange, StageSeconds, stage_exchange
 from sartor.step.stages import StageRows
 from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray

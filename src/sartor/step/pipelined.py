@@ -25,13 +25,11 @@ import numpy.typing as npt
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
 from sartor.step import mechanisms
-from sartor.step.invariants import check_none_negative
-from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mechanisms.part import COMPUTE
+from sartor.step.mechanisms.mechanism import COMPUTE, Mechanism
 from sartor.step.mixed import stage_seconds
 from sartor.step.pipeline import PipelineWork, pipeline_time
-from sartor.step.stage_exchange import BESIDE, Worked
-from sartor.step.stage_seconds import StageSeconds
+from sartor.step.results import check_none_negative
+from sartor.step.stage_seconds import BESIDE, StageSeconds, Worked
 from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows, summed
 from sartor.step.stalls import Chunks, stall_s
 from sartor.step.tables import PlanTables

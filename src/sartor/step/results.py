@@ -1,9 +1,13 @@
-"""Results for a training step: seconds of blocks and of the step, bytes of a device; arrays are plans."""
+"""Results for a training step: seconds of blocks and of the step, bytes of a device; arrays are plans. What must hold
+of them is checked where ``SARTOR_DEBUG=1`` is set (the tests set it)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
@@ -132,3 +136,28 @@ def step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Sour
     known = [own if own and own.gpu == gpu.name else load_calibration(gpu) for gpu in cluster.gpus]
     both = {f"gemm.{dtype.value}", "attention"}
     return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC
+
+
+ROUNDING = 1e-9
+"""Relative difference that rounding may leave."""
+
+
+def checking() -> bool:
+    """Whether invariants are checked."""
+    return os.environ.get("SARTOR_DEBUG", "") not in ("", "0")
+
+
+def check_sum(what: str, parts: Iterable[Floats], whole: Floats) -> None:
+    """The parts add up to the whole."""
+    if checking():
+        total = sum(np.asarray(part) for part in parts)
+        apart = ~np.isclose(total, whole, rtol=ROUNDING, atol=0.0, equal_nan=True)
+        assert not apart.any(), f"internal error: the parts of {what} don't add up: {total} is not {whole}"
+
+
+def check_none_negative(what: str, parts: Mapping[str, Floats], whole: Floats) -> None:
+    """No part is below 0, but for rounding."""
+    if checking():
+        for name, seconds in parts.items():
+            below = np.asarray(seconds) < -ROUNDING * np.abs(whole)
+            assert not below.any(), f"internal error: {name} of {what} is negative: {np.min(seconds)}"

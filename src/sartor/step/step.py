@@ -24,14 +24,13 @@ from sartor.step import mechanisms
 from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.distinct import distinct_rows, side_by_side
-from sartor.step.invariants import check_none_negative
 from sartor.step.mechanisms.mechanism import Mechanism
 from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of_stages, stretches_of
 from sartor.step.orders import check_schedule
 from sartor.step.pipelined import pipeline_stages, worked
 from sartor.step.recipes import as_trained
-from sartor.step.results import StepEstimate
-from sartor.step.stage_exchange import StageExchange, StepWork, Worked
+from sartor.step.results import StepEstimate, check_none_negative
+from sartor.step.stage_seconds import StageExchange, StepWork, Worked
 from sartor.step.stages import is_v_shaped
 from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
 from sartor.units import FloatArray, IntArray, shaped

@@ -19,15 +19,14 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.footprint import every_stage, flatten, usable_bytes
-from sartor.step.invariants import check_sum
 from sartor.step.mechanisms.mechanism import Mechanism
 from sartor.step.mixed import exchange_of, pools_of_stages, stage_seconds
 from sartor.step.orders import Work
 from sartor.step.pipelined import chunk_by_chunk, lockstep_load
+from sartor.step.results import check_sum
 from sartor.step.simulation import Event, PipelineTimes, simulate
 from sartor.step.stage_bytes import stage_bytes
-from sartor.step.stage_exchange import StepWork, Worked
-from sartor.step.stage_seconds import StageSeconds
+from sartor.step.stage_seconds import StageSeconds, StepWork, Worked
 from sartor.step.stages import StageRows, each_device, plan_counts
 from sartor.step.step import check_plan, once_a_step, one_step, tables_of
 from sartor.step.tables import PlanTables, plan_columns

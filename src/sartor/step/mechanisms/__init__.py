@@ -11,11 +11,10 @@ from sartor.step.mechanisms.context_exchange import CONTEXT_EXCHANGE
 from sartor.step.mechanisms.expert_exchange import EXPERT_EXCHANGE
 from sartor.step.mechanisms.gradient_reduction import GRADIENT_REDUCTION
 from sartor.step.mechanisms.host_launches import HOST_LAUNCHES
-from sartor.step.mechanisms.mechanism import Mechanism
+from sartor.step.mechanisms.mechanism import Mechanism, Part
 from sartor.step.mechanisms.offload import OFFLOADING
 from sartor.step.mechanisms.optimizer import OPTIMIZER_STEP
 from sartor.step.mechanisms.parameter_gathers import PARAMETER_GATHERS
-from sartor.step.mechanisms.part import Part
 from sartor.step.mechanisms.pipeline_bubble import PIPELINE_BUBBLE
 from sartor.step.mechanisms.pipeline_transfers import PIPELINE_TRANSFERS
 from sartor.step.mechanisms.recompute import RECOMPUTING

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from sartor.model.training import TrainingJob
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism
-from sartor.step.mechanisms.part import COMPUTE
+from sartor.step.mechanisms.mechanism import COMPUTE, BlockShare, BlockWork, Condition, Limits, Mechanism
 
 
 def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:

@@ -7,8 +7,7 @@ import numpy as np
 from sartor.model.lower.split import contexts_divide
 from sartor.model.training import ContextParallel, TrainingJob
 from sartor.model.workload import AttentionKernel
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism
-from sartor.step.mechanisms.part import COMPUTE, CONTEXTS
+from sartor.step.mechanisms.mechanism import COMPUTE, CONTEXTS, BlockShare, BlockWork, Condition, Limits, Mechanism
 
 
 def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from sartor.model.training import TrainingJob
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism
-from sartor.step.mechanisms.part import COMPUTE, EXPERTS
+from sartor.step.mechanisms.mechanism import COMPUTE, EXPERTS, BlockShare, BlockWork, Condition, Limits, Mechanism
 
 
 def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.model.training import TrainingJob
-from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism
-from sartor.step.mechanisms.part import BUBBLE, COMPUTE, REPLICAS
+from sartor.step.mechanisms.mechanism import BUBBLE, COMPUTE, REPLICAS, Condition, Limits, Mechanism
 from sartor.step.states import reductions
 from sartor.units import FloatArray, Floats
 
 if TYPE_CHECKING:
-    from sartor.step.stage_exchange import StepWork
+    from sartor.step.stage_seconds import StepWork
 
 
 def _at_step(s: StepWork, _: Mapping[str, FloatArray]) -> FloatArray:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Mechanism
-from sartor.step.mechanisms.part import COMPUTE, CONTEXTS, EXPERTS, OVERHEAD, TENSOR
+from sartor.step.mechanisms.mechanism import (
+    COMPUTE,
+    CONTEXTS,
+    EXPERTS,
+    OVERHEAD,
+    TENSOR,
+    BlockShare,
+    BlockWork,
+    Mechanism,
+)
 
 
 def _at_block(block: BlockWork, total: BlockShare) -> BlockShare:

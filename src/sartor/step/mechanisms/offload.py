@@ -17,8 +17,7 @@ from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations
 from sartor.step.distinct import BlockRows
 from sartor.step.kept_bytes import microbatch_of, moved_bytes, share_moved
-from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism, StageShare
-from sartor.step.mechanisms.part import COMPUTE, OVERHEAD
+from sartor.step.mechanisms.mechanism import COMPUTE, OVERHEAD, Condition, Limits, Mechanism, StageShare
 from sartor.step.mechanisms.recompute import again_s, full_share, mean_layers
 from sartor.step.stages import summed
 from sartor.units import FloatArray, Floats

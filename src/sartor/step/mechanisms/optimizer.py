@@ -19,13 +19,12 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
 from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind, Pass
-from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mechanisms.part import OPTIMIZER
+from sartor.step.mechanisms.mechanism import OPTIMIZER, Mechanism
 from sartor.step.states import weight_bytes
 from sartor.units import Bools, FloatArray, Floats, Ints
 
 if TYPE_CHECKING:
-    from sartor.step.stage_exchange import StepWork
+    from sartor.step.stage_seconds import StepWork
 
 CLIP_BYTES = 12.0
 """fp32 gradient read for its norm, read and written to be scaled."""

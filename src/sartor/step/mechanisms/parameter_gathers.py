@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.model.training import TrainingJob
-from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism, Rows
-from sartor.step.mechanisms.part import BUBBLE, COMPUTE, REPLICAS
+from sartor.step.mechanisms.mechanism import BUBBLE, COMPUTE, REPLICAS, Condition, Limits, Mechanism, Rows
 from sartor.units import Array, FloatArray
 
 if TYPE_CHECKING:
-    from sartor.step.stage_exchange import StepWork
+    from sartor.step.stage_seconds import StepWork
 
 
 def _at_step(s: StepWork, _: Mapping[str, FloatArray]) -> FloatArray:

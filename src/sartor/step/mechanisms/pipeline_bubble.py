@@ -8,8 +8,7 @@ import numpy as np
 
 from sartor.model.blocks import layer_order
 from sartor.model.training import PipelineSchedule, TrainingJob
-from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism, Rows, num_microbatches
-from sartor.step.mechanisms.part import BUBBLE
+from sartor.step.mechanisms.mechanism import BUBBLE, Condition, Limits, Mechanism, Rows, num_microbatches
 from sartor.units import Array, FloatArray
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mechanisms.part import COMPUTE, TRANSFERS
+from sartor.step.mechanisms.mechanism import COMPUTE, TRANSFERS, Mechanism
 from sartor.units import FloatArray
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob
-from sartor.step.mechanisms.mechanism import Condition, Limits, Mechanism, StageShare
-from sartor.step.mechanisms.part import COMPUTE
+from sartor.step.mechanisms.mechanism import COMPUTE, Condition, Limits, Mechanism, StageShare
 from sartor.step.stages import summed
 from sartor.units import FloatArray, Floats
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.step.data_parallel import LayerwiseGather, grad_exchange, layerwise, param_exchange, traffic_at
-from sartor.step.mechanisms.mechanism import Mechanism, StageShare
-from sartor.step.mechanisms.part import COMPUTE, REPLICAS
+from sartor.step.mechanisms.mechanism import COMPUTE, REPLICAS, Mechanism, StageShare
 from sartor.step.mechanisms.recompute import again_s
 from sartor.step.stages import summed
 from sartor.units import FloatArray, Floats, IntArray

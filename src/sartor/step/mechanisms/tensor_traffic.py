@@ -14,8 +14,7 @@ from sartor.model.lower.split import divisions, sequence_divides
 from sartor.model.training import Trainer, TrainingJob
 from sartor.model.workload import ParallelDims
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.mechanisms.mechanism import BlockShare, BlockWork, Condition, Limits, Mechanism, Rows
-from sartor.step.mechanisms.part import COMPUTE, TENSOR
+from sartor.step.mechanisms.mechanism import COMPUTE, TENSOR, BlockShare, BlockWork, Condition, Limits, Mechanism, Rows
 from sartor.step.results import BlockTimes
 from sartor.units import Array, Floats
 

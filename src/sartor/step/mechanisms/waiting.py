@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mechanisms.part import OPTIMIZER, OVERHEAD
+from sartor.step.mechanisms.mechanism import OPTIMIZER, OVERHEAD, Mechanism
 from sartor.units import FloatArray
 
 if TYPE_CHECKING:
-    from sartor.step.stage_exchange import StepWork
+    from sartor.step.stage_seconds import StepWork
 
 
 def _at_step(s: StepWork, parts: Mapping[str, FloatArray]) -> FloatArray:

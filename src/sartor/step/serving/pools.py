@@ -18,9 +18,16 @@ from sartor.step.serving.batching import (
     calibration_of,
     steady,
 )
-from sartor.step.serving.decode_steps import DecodeSteps, decode_steps, decoding
 from sartor.step.serving.load import Load
-from sartor.step.serving.prompts import amplified, first_token_log_sigma, full_log_sigma, prompt_passes
+from sartor.step.serving.passes import (
+    DecodeSteps,
+    amplified,
+    decode_steps,
+    decoding,
+    first_token_log_sigma,
+    full_log_sigma,
+    prompt_passes,
+)
 from sartor.step.serving.served import Server, cache_bytes, capacity, holds
 from sartor.units import Floats, Ints
 

@@ -16,18 +16,13 @@ from sartor.model.trainer import Trainer
 from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
 from sartor.step.trainers.fsdp import FSDP
-from sartor.step.trainers.hai_llm import HAI_LLM
-from sartor.step.trainers.internevo import INTERNEVO
-from sartor.step.trainers.llama_3 import LLAMA_3
-from sartor.step.trainers.llm_foundry import LLM_FOUNDRY
 from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.step.trainers.maxtext import MAXTEXT
-from sartor.step.trainers.megascale import MEGASCALE
 from sartor.step.trainers.megatron import MEGATRON
-from sartor.step.trainers.megatron_bridge import MEGATRON_BRIDGE
 from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
-from sartor.step.trainers.nemo import NEMO
+from sartor.step.trainers.nemo import MEGATRON_BRIDGE, NEMO
 from sartor.step.trainers.other import OTHER
+from sartor.step.trainers.published import HAI_LLM, INTERNEVO, LLAMA_3, LLM_FOUNDRY, MEGASCALE
 from sartor.step.trainers.pytorch import PYTORCH
 from sartor.step.trainers.torchtitan import TORCHTITAN
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sartor.model.trainer import MemoryHabits, Release, Trainer
 from sartor.operators import DType
-from sartor.step.trainers.megatron import OFFLOADS, UNFUSED
+from sartor.step.trainers.megatron import MEGATRON, OFFLOADS, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
@@ -35,3 +37,11 @@ NEMO = Trainer(
     source="performance recipes reduce gradients in 16 bits and gather FP8 weights (grad_reduce_in_fp32, fp8_param; "
     "recalled)",
 )
+
+MEGATRON_BRIDGE = replace(
+    NEMO,
+    words=("bridge",),
+    in_files=MEGATRON.in_files,
+    source="grad_reduce_in_fp32 is off in its performance recipes (recalled)",
+)
+"""NVIDIA Megatron Bridge: NeMo's kernels and constants, gradients reduced in 16 bits."""
