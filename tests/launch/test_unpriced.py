@@ -147,3 +147,27 @@ def test_a_run_that_fits_may_not_with_a_switch_that_takes_memory(tmp_path: Path)
     roomy = priced(tmp_path, f"{recomputed} --fp32-residual-connection")
     assert not roomy.depends_on
     assert not priced(tmp_path, f"{SHARDED} --main-params-dtype fp16").depends_on
+
+
+TITAN = """
+[model]
+name = "deepseek_v3"
+flavor = "16B"
+[training]
+local_batch_size = 4
+seq_len = 4096
+dtype = "{}"
+[parallelism]
+data_parallel_shard_degree = 8
+expert_parallel_degree = 8
+"""
+
+
+def test_torchtitans_type_of_states_is_known_and_only_16_bits_lack_a_price(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(TITAN.format("float32"))
+    assert not read_launch(path, num_devices=8).unpriced
+    path.write_text(TITAN.format("bfloat16"))
+    reading = read_launch(path, num_devices=8)
+    assert reading.unpriced == ("training.dtype=bfloat16",)
+    assert not reading.open_fields

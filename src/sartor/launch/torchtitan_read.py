@@ -113,7 +113,9 @@ def _reading(
     plan = _read_plan(config, values, devices, layers)
     parts = _parts(config, values, plan.dims)
     check_numbers(plan, splits_experts=parts.trainer.splits_experts)
-    unknown = [name for name in config.left() if not _no_bearing(name)]
+    without_price = {row.argument: row.default for row in rows(KIND, "unpriced")}
+    unknown = [name for name in config.left() if name not in without_price and not _no_bearing(name)]
+    set_otherwise = {name: config.find(name) for name in config.left() if name in without_price}
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
@@ -121,6 +123,7 @@ def _reading(
         shape=shape,
         model=model,
         unknown=tuple(_shown(name) for name in unknown),
+        unpriced=tuple(f"{name}={word}" for name, word in set_otherwise.items() if word != without_price[name]),
         ignored=tuple(name for name in config.left() if _no_bearing(name)),
         open_fields={**config.open, **bearing(unknown)},
         assumptions=(*config.assumptions, *(command.notes if command else ())),
