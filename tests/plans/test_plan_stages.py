@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -20,9 +23,11 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
+from sartor.plans import stages
 from sartor.plans.evaluate import Pricer
 from sartor.plans.search import make_pricer, search_plans
 from sartor.plans.stages import Chain, least_bottleneck, splits
+from sartor.step import tables
 from sartor.step.stage_table import BlockLoads, StageLoads, block_loads, held_bytes, stage_table
 from sartor.step.stages import stage_counts
 from sartor.step.step import step_each
@@ -268,3 +273,20 @@ def test_a_stage_without_layers_is_the_embedding_or_the_head_and_its_trainer_s_f
     text = "".join(file.text for file in files.files)
     assert "'E|t" in text or "['tok_embeddings'], ['layers.0']" in text
     assert "|L'" in text or "['norm', '" in text
+
+
+def test_a_search_prices_its_blocks_once_and_weighs_placed_plans_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counter[str]()
+    for module, name in ((tables, "row_times"), (stages, "footprint_each"), (stages, "step_each")):
+        monkeypatch.setattr(module, name, partial(_counted, counts, name, getattr(module, name)))
+    cluster = load_cluster("dgx-h100")
+    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=512)
+    placed = search_plans(job, cluster, 8).placed
+    assert placed > 2 * stages.BATCH
+    assert counts["row_times"] <= 2  # with gradients added by each of the trainer's two ways
+    assert counts["footprint_each"] == counts["step_each"] <= placed // stages.BATCH + 2
+
+
+def _counted(counts: Counter[str], name: str, function: Callable[..., Any], *words: Any, **more: Any) -> Any:
+    counts[name] += 1
+    return function(*words, **more)

@@ -25,7 +25,7 @@ from sartor.model.training import (
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.step.footprint import every_stage, fits, footprint
+from sartor.step.footprint import every_stage, fits, footprint, footprint_each
 from sartor.step.kept_bytes import in_flight
 from sartor.step.results import Footprint
 from sartor.step.simulation import PipelineTimes, simulate
@@ -201,6 +201,14 @@ def test_an_array_of_plans_gives_what_each_gives_alone(many: list[TrainingPlan])
         alone: Footprint = footprint(_job(), plan, CLUSTER)
         for name in (*FIELDS, "reserved_bytes", "device_bytes", "stage"):
             assert getattr(together, name)[i] == getattr(alone, name)
+
+
+def test_plans_with_layers_of_their_own_are_weighed_together_as_alone() -> None:
+    job = _job("llama-3-8b")
+    placed = [_plan({"pp": 4, "dp": 4}, stage_layers=split, zero_stage=1) for split in ((7, 9, 9, 7), (8, 8, 8, 8))]
+    placed += [_plan({"tp": 2, "pp": 2, "dp": 2}, virtual_stages=2, stage_layers=(7, 8, 9, 8))]
+    assert footprint_each(job, placed, CLUSTER) == [footprint(job, plan, CLUSTER) for plan in placed]
+    assert footprint_each(job, [], CLUSTER) == []
 
 
 def test_shapes_of_plans_broadcast() -> None:

@@ -90,11 +90,8 @@ def _price_rows(grid: GridPlans, pricer: Pricer, rows: Rows, point: Array) -> No
     open_ = _open(pricer, plans, step_s - steps.imbalance_s, even_s)
     for index, candidates in place_rows(pricer, plans, np.flatnonzero(open_)):
         best_s = even_s[index] * (1 - WORTH)
-        for plan, step in candidates:
-            if step.step_s >= best_s:
-                continue
-            uneven = PricedPlan(plan=plan, step=step, footprint=pricer.footprint(plan))
-            if uneven.peak_bytes <= pricer.limit_bytes:
+        for uneven in candidates:
+            if uneven.step_s < best_s:
                 best_s = uneven.step_s
                 _enter(grid, int(point[index]), uneven)
 

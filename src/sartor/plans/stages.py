@@ -20,7 +20,7 @@ from sartor.plans.front import KEYS, chosen, keys_of, order
 from sartor.plans.result import PricedPlan
 from sartor.plans.space import plan_at, size_of, to_plan
 from sartor.step.distinct import distinct_rows
-from sartor.step.results import StepEstimate
+from sartor.step.footprint import footprint_each
 from sartor.step.stage_table import StageLoads, block_loads, held_bytes
 from sartor.step.stages import is_v_shaped
 from sartor.step.step import step_each
@@ -58,14 +58,12 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
     plans: list[PricedPlan] = []
     tried: list[int] = []
 
-    def faster(index: int, candidates: Candidates) -> None:
-        """Add a row's candidates that fit and are faster than all plans of its dims so far."""
-        for plan, step in candidates:
-            if step.step_s < min(max(best_s, worst_s), below_s.get(dims[index], np.inf)):
-                footprint = pricer.footprint(plan)
-                if float(footprint.device_bytes) <= pricer.limit_bytes:
-                    plans.append(PricedPlan(plan=plan, step=step, footprint=footprint))
-                    below_s[dims[index]] = float(step.step_s)
+    def faster(index: int, candidates: list[PricedPlan]) -> None:
+        """Add a row's candidates that are faster than all plans of its dims so far."""
+        for plan in candidates:
+            if plan.step_s < min(max(best_s, worst_s), below_s.get(dims[index], np.inf)):
+                plans.append(plan)
+                below_s[dims[index]] = plan.step_s
 
     for start in range(0, min(TRIED, len(bounds)), BATCH):
         if bounds[start] >= best_s * (1 - WORTH):
@@ -85,11 +83,8 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
     return Placed(plans=tuple(sorted(plans, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)
 
 
-Candidates = list[tuple[TrainingPlan, StepEstimate]]
-
-
-def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, Candidates]]:
-    """Row indices with the row's plan under each split worth pricing, and the step; what rows share is priced once."""
+def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, list[PricedPlan]]]:
+    """Row indices with the row's plan under each split worth pricing, if it fits; what rows share is priced once."""
     if not len(index):
         return
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
@@ -100,8 +95,10 @@ def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tupl
     ]
     every_plan = [plan for placed in of_row for plan in placed]
     steps = iter(step_each(pricer.job, every_plan, pricer.cluster, pricer.calibration, pricer.blocks_known))
+    footprints = iter(footprint_each(pricer.job, every_plan, pricer.cluster))
     for i, placed in zip(index.tolist(), of_row, strict=True):
-        yield i, [(plan, next(steps)) for plan in placed]
+        priced = [PricedPlan(plan=plan, step=next(steps), footprint=next(footprints)) for plan in placed]
+        yield i, [plan for plan in priced if float(plan.footprint.device_bytes) <= pricer.limit_bytes]
 
 
 def _first_of_dims(ranked: Evaluated, index: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -49,12 +50,31 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
     54
     """
     flat, shape = flatten(plan)
-    tables = _tables(job, flat, cluster)
     count = int(np.prod(shape, dtype=int))
+    parts = _fullest(_tables(job, flat, cluster, [plan.stage_layers], np.zeros(count, dtype=np.int64)), count)
+    return _footprint([part.reshape(shape) if shape else float(part[0]) for part in parts])
+
+
+def footprint_each(job: TrainingJob, plans: Sequence[TrainingPlan], cluster: Cluster) -> list[Footprint]:
+    """`footprint` of single plans that have their own ``stage_layers``; what they share is computed once."""
+    if not plans:
+        return []
+    columns = [plan.columns for plan in plans]
+    flat = plans[0].with_columns(**{name: np.array([column[name] for column in columns]) for name in columns[0]})
+    tables = _tables(job, flat, cluster, [plan.stage_layers for plan in plans], np.arange(len(plans)))
+    return [_footprint(parts) for parts in _fullest(tables, len(plans)).T.tolist()]
+
+
+def _fullest(tables: _Tables, count: int) -> FloatArray:
+    """The `_PARTS` of every plan [parts, plans]."""
     out = np.empty((len(_PARTS), count))
     for start in range(0, count, CHUNK):
         out[:, start : start + CHUNK] = tables.fullest(slice(start, start + CHUNK))
-    values = {name: (row.reshape(shape) if shape else float(row[0])) for name, row in zip(_PARTS, out, strict=True)}
+    return out
+
+
+def _footprint(parts: Sequence[Any]) -> Footprint:
+    values = dict(zip(_PARTS, parts, strict=True))
     stage = values.pop("stage")
     check_sum("memory", [values[name] for name in _PARTS[:5]], values["allocated_bytes"])
     return Footprint(**values, stage=stage.astype(np.int64) if isinstance(stage, np.ndarray) else int(stage))
@@ -87,15 +107,21 @@ def flatten(plan: TrainingPlan) -> tuple[TrainingPlan, tuple[int, ...]]:
     return plan.with_columns(**dict(zip(columns, map(np.ravel, arrays), strict=True))), arrays[0].shape
 
 
-def _tables(job: TrainingJob, flat: TrainingPlan, cluster: Cluster) -> _Tables:
+def _tables(
+    job: TrainingJob,
+    flat: TrainingPlan,
+    cluster: Cluster,
+    splits: Sequence[tuple[int, ...] | None],
+    split: IntArray,
+) -> _Tables:
     """Bytes that depend on microbatches and bytes that do not, each computed once for its own distinct rows of plans,
-    separately for every (pp, virtual_stages)."""
+    separately for every (pp, virtual_stages, split of the layers); ``split`` is each plan's index into ``splits``."""
     d = flat.dims
     is_v = is_v_shaped(flat.schedule, d.pp, flat.virtual_stages)
-    ways, pipeline = distinct_rows([d.pp, flat.virtual_stages, is_v.astype(np.int64)])
+    ways, pipeline = distinct_rows([d.pp, flat.virtual_stages, is_v.astype(np.int64), split])
     pipelines = [
-        devices_of(job, pp, virtual, flat.stage_layers, every=False, v_shaped=bool(v_shaped))
-        for pp, virtual, v_shaped in zip(*(way.tolist() for way in ways), strict=True)
+        devices_of(job, pp, virtual, splits[layers], every=False, v_shaped=bool(v_shaped))
+        for pp, virtual, v_shaped, layers in zip(*(way.tolist() for way in ways), strict=True)
     ]
     alone = job.trainer.lockstep
     groups = range(len(pipelines)) if alone else [len(device) for _, device in pipelines]  # by number of ranks
