@@ -13,9 +13,10 @@ import pytest
 
 from sartor import api
 from sartor.answers.advice import Advice
+from sartor.answers.design import STEP_TIME
 from sartor.errors import InputError, MissingExtraError
 from sartor.report.charts import FIGURES, FILE, FILE_DARK, PAGE, Frame, draw, to_png, to_svg
-from sartor.report.design_words import AREA_WORDS, STEP_WORDS
+from sartor.report.design_words import AREA_WORDS
 from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points
 from sartor.report.palette import DARK, LIGHT, MEANS, css_meanings, painted, slug
 from sartor.report.plan_points import plan_points
@@ -175,7 +176,7 @@ def test_the_word_for_today_stays_inside_the_plot(advice: Advice) -> None:
 def test_a_colour_means_the_same_in_every_figure_in_words_and_on_the_page() -> None:
     names = {
         **PART_WORDS,
-        **STEP_WORDS,
+        **{part.name: part.words for part in STEP_TIME},
         "grad_bytes": "gradients",
         "param_bytes": "weights",
         "stash_bytes": "activations",

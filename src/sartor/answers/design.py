@@ -157,14 +157,28 @@ WHOLE_PLAN: Fields = (
 )
 
 
+def rate(value: float) -> str:
+    """``1,234``, ``12.34``: an objective or a throughput."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+PRICES: Fields = (
+    number("area_mm2", "mm2", form="{:,.1f}".format, null=True),
+    number("power_w", "W", form="{:,.0f}".format, null=True),
+    number("die_usd", null=True),
+    number("usd", "USD with memory", form="{:,.0f}".format, null=True),
+    number("ownership_usd", null=True),
+)
+
+
 def _ranked(plan: Fields) -> Fields:
     return (
         mapping("architecture", Scalar.ANY, path=_architecture_of_point, help="the accelerator's fields in SI units"),
-        *through("ranked", numbers("area_mm2 power_w die_usd usd ownership_usd", null=True)),
+        *through("ranked", PRICES),
         field("plan", MapOf(plan, null=True), path=_details, help="per model; null: it does not fit"),
         field("energy_j_per_token", MapOf(Scalar.NUMBER, null=True), path=_joules),
         mapping("throughput", Scalar.NUMBER, path=_rates, help="sequences per second"),
-        *through("ranked", numbers("objective bound")),
+        *through("ranked", (number("objective", "objective", form=rate), number("bound"))),
     )
 
 
@@ -340,15 +354,15 @@ QUESTION: Fields = (
     field("budgets", BUDGETS, path="question.budgets"),
 )
 BASELINE: Fields = (
-    text("name", path=lambda pair: pair[1].name),
+    text("name", "alternative", path=lambda pair: pair[1].name),
     number("objective", path=lambda pair: None, null=True, when=lambda pair: pair[1].ranked is None),
     *(
         replace(column, when=lambda pair: pair[1].ranked is not None)
         for column in through(lambda pair: Priced(pair[0], pair[1].ranked), RANKED)
     ),
-    integer("evaluated", path=lambda pair: pair[1].evaluations),
+    integer("evaluated", "points", path=lambda pair: pair[1].evaluations, form="{:,}".format),
     text("note", path=lambda pair: pair[1].note or None, null=True),
-    number("wall_s", path=lambda pair: pair[1].seconds),
+    number("wall_s", "search", path=lambda pair: pair[1].seconds),
 )
 """Another search method, and what it reaches under the same cost model; reads a pair (question, `Baseline`)."""
 REASON: Fields = (

@@ -86,6 +86,8 @@ class Field:
 
     def text(self, record: object) -> str:
         """The value for people; empty if there is none. A word with markup stays one."""
+        if self.when is not None and not self.when(record):
+            return ""
         value = self.read(record) if self.shown is None else self.shown(record)
         words = value if self.shown is not None or value is None else self.form(value)
         return "" if words is None else words if isinstance(words, str) else str(words)

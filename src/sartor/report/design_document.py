@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sartor.answers.design import DesignAnswer
+from sartor.answers.design import DesignAnswer, rate
 from sartor.answers.design_reasons import why_texts
 from sartor.designs.detail import ModelDetail, model_detail
 from sartor.designs.result import DesignStatus, Ranked
@@ -29,7 +29,6 @@ from sartor.report.design_words import (
     nearby_texts,
     notes_of,
     nothing_text,
-    rate,
     unit_of,
 )
 from sartor.report.document import (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from sartor.answers.design import DESIGN_STAGE, DesignAnswer
+from sartor.answers.design import BASELINE, DESIGN_STAGE, RANKED, DesignAnswer, Priced, rate
+from sartor.answers.field import number, text, through
 from sartor.designs.against import AgainstModel
 from sartor.designs.detail import ModelDetail, area_parts, power_parts
 from sartor.designs.question import AreaModel
@@ -19,7 +21,6 @@ from sartor.report.design_words import (
     front_text,
     memory_text,
     plan_text,
-    rate,
     short_chips,
     step_parts,
 )
@@ -86,36 +87,27 @@ def _largest_first(parts: Mapping[str, float], words: Mapping[str, str]) -> list
 def alternatives_grid(answer: DesignAnswer) -> Grid:
     """The alternatives, priced by the same cost model."""
     best = answer.best
-    rows: list[tuple[str, ...]] = []
-    for each in answer.result.baselines:
-        other = each.ranked
-        cells = ("-", "", "", "")
-        if other is not None:
-            times = against_text(best, other) if best else ""
-            cells = (rate(other.objective), times, f"{other.area_mm2:,.0f}", f"{other.power_w:,.0f}")
-        rows.append((each.name, *cells, f"{each.evaluations:,}", format_seconds(each.seconds)))
-    columns = ("alternative", "objective", "best vs this", "mm2", "W", "points", "search")
-    return grid_of("Priced by the same cost model", columns, rows)
+    times = number(
+        "times", "best vs this", path=lambda pair: best and pair[1].ranked and against_text(best, pair[1].ranked)
+    )
+    records = [(answer.question, line) for line in answer.result.baselines]
+    return field_grid("Priced by the same cost model", (*BASELINE, times), records)
 
 
 def front_grid(answer: DesignAnswer, most: int) -> Grid:
     """The first ``most`` points of the Pareto front."""
-    shown = answer.front[:most]
-    rows: list[tuple[str, ...]] = [
-        (
-            chip,
-            memory_text(each.evaluation.point.hbm_bytes),
-            rate(each.objective),
-            f"{each.area_mm2:,.1f}",
-            f"{each.power_w:,.0f}",
-            f"{each.usd:,.0f}",
-        )
-        for each, chip in zip(shown, short_chips([x.evaluation.point.accelerator for x in shown]), strict=True)
-    ]
-    if len(answer.front) > most:
-        rows.append((f"{len(answer.front) - most} more in the JSON", *[""] * 5))
-    columns = ("tensor cores + vector cores, buffer", "memory", "objective", "mm2", "W", "USD with memory")
-    return grid_of(front_text(answer), columns, rows, marked=0)
+    chips = short_chips([ranked.evaluation.point.accelerator for ranked in answer.front[:most]])
+    records = [(Priced(answer.question, ranked), chip) for ranked, chip in zip(answer.front, chips, strict=False)]
+    columns = (
+        text("chip", "tensor cores + vector cores, buffer", path=lambda record: record[1]),
+        number("memory", "memory", path=lambda record: record[0].point.hbm_bytes, form=memory_text),
+        *through(lambda record: record[0], RANKED),
+    )
+    grid = field_grid(front_text(answer), columns, records, marked=0)
+    if len(answer.front) <= most:
+        return grid
+    more = (f"{len(answer.front) - most} more in the JSON", *[""] * (len(grid.columns) - 1))
+    return replace(grid, rows=(*grid.rows, more))
 
 
 def stages_grid(detail: ModelDetail) -> Grid:

@@ -21,7 +21,7 @@ from sartor.report.design_words import (
 )
 from sartor.report.die_points import floor_plan
 from sartor.report.gantt import SHARED
-from sartor.report.plan_points import PipelineBars, StepBars
+from sartor.report.plan_points import PipelineBars, StepBars, step_bars
 from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
 from sartor.schedules.makespan import UNIT_S
@@ -63,7 +63,7 @@ def design_points(answer: DesignAnswer) -> JsonDict:
         "convergence": convergence(answer),
         "points": design_cloud(answer),
         "shapes": None if answer.shapes is None else regret_points(answer.shapes),
-        "step": step_bars(details),
+        "step": _steps(details),
         "floor_plan": floor_plan(answer),
     }
     for m, detail in enumerate(details[:MOST_LAYERS]):
@@ -78,21 +78,11 @@ def _details(asked: DesignQuestion, ranked: Ranked) -> list[ModelDetail]:
     return [each for each in found if each is not None]
 
 
-def step_bars(details: Sequence[ModelDetail]) -> StepBars:
-    """The step of each model by part."""
-    table = np.array([[float(part.read(each.step)) for part in STEP_TIME] for each in details])
-    keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.001
-    busy = table[:, 0] / table.sum(axis=1)
-    slow = details[int(busy.argmin())]
-    of = "" if len(details) == 1 else f" of {printable(slow.outcome.name)}"
-    return StepBars(
-        title=f"{format_share(float(busy.min()))} of the step{of} is spent on microbatches",
-        plans=tuple(printable(each.outcome.name) for each in details),
-        parts=tuple(part.words for part, shown in zip(STEP_TIME, keep, strict=True) if shown),
-        time_s=table[:, keep],
-        low_s=np.array([each.low_s for each in details]),
-        high_s=np.array([each.high_s for each in details]),
-    )
+def _steps(details: Sequence[ModelDetail]) -> StepBars:
+    busy = [float(STEP_TIME[0].read(detail.step) / detail.step.step_s) for detail in details]
+    slow = printable(details[int(np.argmin(busy))].outcome.name)
+    title = f"{format_share(min(busy))} of the step{f' of {slow}' * (len(details) > 1)} is spent on microbatches"
+    return step_bars(title, (printable(detail.outcome.name) for detail in details), details, STEP_TIME, 0.001)
 
 
 def layer_bars(asked: DesignQuestion, ranked: Ranked, detail: ModelDetail) -> Iterator[tuple[str, CoreBars]]:

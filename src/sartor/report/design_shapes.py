@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers.design import params_change
+from sartor.answers.design import params_change, rate
 from sartor.designs.baselines import NamedChip
 from sartor.designs.question import EQUAL
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
-from sartor.report.design_words import memory_text, rate, short_chip
+from sartor.report.design_words import memory_text, short_chip
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.grid import Grid, GridColumn, grid_of
 from sartor.report.words import printable

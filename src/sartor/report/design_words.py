@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from sartor.answers.design import STEP_TIME, DesignAnswer
+from sartor.answers.design import STEP_TIME, DesignAnswer, rate
 from sartor.cost.chip.buildable import faults
 from sartor.designs.detail import ModelDetail, plan_fields
 from sartor.designs.energy import evaluated_joules
@@ -129,10 +129,6 @@ def unit_of(question: DesignQuestion) -> str:
     units = dict.fromkeys(PHASE_UNITS[model.phase].removesuffix("/s") for model in question.models)
     plain = " and ".join(units) + "/s"
     return UNITS[question.objective].replace("sequences/s", plain)
-
-
-def rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def headline(answer: DesignAnswer) -> str:

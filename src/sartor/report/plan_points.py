@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from sartor.answers.field import Fields
+from sartor.answers.plan import PARTS as STEP_PARTS
 from sartor.model.training import TrainingPlan
-from sartor.report.plan_words import PART_WORDS, plan_words
+from sartor.report.plan_words import plan_words
 from sartor.step.footprint import usable_bytes
 from sartor.step.timeline import Timeline, timeline
 from sartor.step.waterfall import StageMemory, Waterfall, waterfall
@@ -18,6 +20,7 @@ from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
+    from sartor.designs.detail import ModelDetail
     from sartor.plans.result import PricedPlan
 
 Numbers = npt.NDArray[np.float64]
@@ -104,21 +107,27 @@ class MemoryTracks:
     limit_bytes: float
 
 
-def step_bars(top: Sequence[PricedPlan]) -> StepBars:
-    """The steps of the best plans by part; parts below 0.5% everywhere are left out."""
-    shown = list(top[:MOST_BARS])
-    table = np.array([[float(p.step.parts[name]) for name in PART_WORDS] for p in shown])
-    keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= 0.005
-    best = shown[0]
-    compute = float(best.step.parts["compute_s"]) / best.step_s
+def step_bars(
+    title: str, labels: Iterable[str], bars: Sequence[PricedPlan | ModelDetail], parts: Fields, least: float
+) -> StepBars:
+    """Steps by part; parts below a share of ``least`` in every step are left out."""
+    table = np.array([[float(part.read(bar.step)) for part in parts] for bar in bars])
+    keep = (table / table.sum(axis=1, keepdims=True)).max(axis=0) >= least
     return StepBars(
-        title=f"Compute takes {format_share(compute)} of the best plan's step of {format_seconds(best.step_s)}",
-        plans=tuple(_degrees_text(p.plan) for p in shown),
-        parts=tuple(words for words, kept in zip(PART_WORDS.values(), keep, strict=True) if kept),
+        title=title,
+        plans=tuple(labels),
+        parts=tuple(part.words for part, shown in zip(parts, keep, strict=True) if shown),
         time_s=table[:, keep],
-        low_s=np.array([p.low_s for p in shown]),
-        high_s=np.array([p.high_s for p in shown]),
+        low_s=np.array([bar.low_s for bar in bars]),
+        high_s=np.array([bar.high_s for bar in bars]),
     )
+
+
+def _best_steps(top: Sequence[PricedPlan]) -> StepBars:
+    best, shown = top[0], top[:MOST_BARS]
+    compute = format_share(float(best.step.parts["compute_s"]) / best.step_s)
+    title = f"Compute takes {compute} of the best plan's step of {format_seconds(best.step_s)}"
+    return step_bars(title, (_degrees_text(plan.plan) for plan in shown), shown, STEP_PARTS, 0.005)
 
 
 def _degrees_text(plan: TrainingPlan, *, microbatch: bool = True) -> str:
@@ -277,7 +286,7 @@ def plan_points(answer: PlanAnswer, most_drawn: int = MOST_DRAWN) -> dict[str, o
     memory = waterfall(answer.job, answer.best.plan, answer.cluster)
     line, drawn = _drawn_timeline(answer, most_drawn)
     found: dict[str, object | None] = {
-        "step": step_bars(answer.search.top),
+        "step": _best_steps(answer.search.top),
         "memory": _memory_bars(memory) if len(memory.stages) > 1 else None,
         "memory_fall": memory_fall(memory),
         "plans": _plan_cloud(answer),

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers.design import DesignAnswer
+from sartor.answers.design import DesignAnswer, rate
 from sartor.designs.pareto import value_of
 from sartor.designs.result import Ranked
 from sartor.report.design_words import (
     against_text,
-    rate,
     short_chips,
     unit_of,
 )
