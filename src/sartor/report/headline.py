@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sartor.ask.complete import plan_sentence
 from sartor.report.fit_words import close_text, does_not_fit
-from sartor.report.words import interval_text, printable
+from sartor.report.words import interval_text, printable, unread_text
 from sartor.run.fields import AXES
 from sartor.run.run import Origin
 from sartor.units import format_bytes, format_share
@@ -23,8 +23,8 @@ def headline(answer: ModelEstimate) -> Iterator[str]:
     long a step takes, and what would turn it."""
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
-    if unread := answer.question.reading.unread:
-        yield f"{printable(unread)}, and every figure is of the model without it."
+    if unread := unread_text(answer.question.reading):
+        yield unread
     for turn in answer.question.depends_on:
         share = turn.figures.get("gain_fraction")
         costs = "" if share is None else f" (costs {format_share(share)})"

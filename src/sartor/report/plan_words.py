@@ -8,7 +8,7 @@ from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.simpler import RIGHT
 from sartor.report.fit_words import close_text
-from sartor.report.words import interval_text, printable, signed_share, three_digits
+from sartor.report.words import interval_text, printable, signed_share, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
@@ -49,9 +49,9 @@ def headline(answer: PlanAnswer) -> str:
     found, best = answer.search, answer.search.best
     assert best is not None
     among = "Only one plan fits" if found.fitting == 1 else f"Best of {found.fitting:,} plans that fit"
-    rate = float(best.step.tokens_per_s_per_device)
+    rate, unread = float(best.step.tokens_per_s_per_device), unread_text(answer.reading)
     return (
-        f"{among}: {plan_words(best.plan)}. A training step takes "
+        f"{unread and f'{unread} '}{among}: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
         f"{format_share(float(best.step.mfu))} of dense peak (MFU). {_batches_text(answer)}The fullest device needs "
         f"{memory_text(best, *limit_of(answer))}. {bound_text(best)}{_simpler(answer)}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.cost.cost import Cost
+from sartor.model.reading import ModelReading
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator
 from sartor.units import format_bytes, format_count, format_seconds
@@ -78,6 +79,11 @@ def efficiency(operator: Operator, cost: Cost) -> float | None:
     """Tile efficiency times wave efficiency of a GEMM; None for other operators."""
     tile, wave = cost.details.get("tile_efficiency"), cost.details.get("wave_efficiency")
     return None if tile is None or wave is None else float(tile) * float(wave)
+
+
+def unread_text(reading: ModelReading) -> str:
+    """``moe_latent_size=1024 is not read: ..., and every figure is of the model without it.``; "" if all sizes were."""
+    return f"{printable(reading.unread)}, and every figure is of the model without it." if reading.unread else ""
 
 
 def change_text(changed: Mapping[str, tuple[object, object]]) -> str:
